@@ -1,0 +1,62 @@
+# Needs Python 3.11 or newer with venv and pip, and make. Everything else is installed into .venv, once.
+#   make train      train PPO on CartPole-v1 until its greedy evaluation reaches 475, then say how to watch it
+#   make test       run the test suite              PYTEST_ARGS='-k gae -x' passes options on
+#   make lint       ruff, pyright, the import contracts
+#   make learning   the long learning runs
+#   make bench      the benchmarks, and the tables of BENCHMARKS.md from what they measured
+#   make clean      remove .venv and caches; runs/ and videos/ stay
+
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PYTEST_ARGS ?=
+
+.PHONY: train test lint learning bench clean
+.DELETE_ON_ERROR:
+
+train: .venv/.installed
+	$(BIN)/rollax train -f examples/cartpole-ppo.yaml
+
+test: .venv/.installed-test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: .venv/.installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+learning: .venv/.installed-test
+	$(BIN)/python -m pytest -m learning --durations=0 $(PYTEST_ARGS)
+
+bench: .venv/.installed-bench
+	$(BIN)/python -m benchmarks.run_all
+	$(BIN)/python -m benchmarks.report
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# A stamp is written only after its install succeeded, so an interrupted install is simply done again.
+.venv/.installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "rollax needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "Making .venv"; $(PYTHON) -m venv --clear .venv; }
+	@echo "Installing rollax into .venv"
+	@$(INSTALL) --editable '.[video]'
+	@touch $@
+
+.venv/.installed-test: .venv/.installed
+	@echo "Installing what the tests need"
+	@$(INSTALL) --editable '.[test]'
+	@touch $@
+
+.venv/.installed-lint: .venv/.installed-test
+	@echo "Installing what the checks need"
+	@$(INSTALL) --editable '.[test,lint]'
+	@touch $@
+
+.venv/.installed-bench: .venv/.installed
+	@echo "Installing what the benchmarks need"
+	@$(INSTALL) --editable '.[bench]'
+	@touch $@

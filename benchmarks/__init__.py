@@ -1,0 +1,1 @@
+"""Benchmarks of rollax against raw environment loops and other libraries: `python -m benchmarks.run_all`."""

@@ -1,0 +1,129 @@
+"""Runs the sides of one benchmark in turn, round by round, and turns what they measured into figures and verdicts."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from benchmarks.processes import AliveSide, FreshSide, Side, start
+
+# Threads that spin for work before they sleep would disturb the side that follows.
+_PAUSE_S = 0.5
+
+
+@dataclass(frozen=True)
+class Against:
+    """rollax must be `at_least` times as good as the side called `other`; without a number, it is only reported."""
+
+    other: str
+    at_least: float | None = None
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The figure of the side called `side` must be at least or at most `limit`."""
+
+    side: str
+    sense: Literal["at least", "at most"]
+    limit: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One benchmark: what is measured, by which sides, and what it must reach.
+
+    Args:
+        name: what `--only` takes, and the name of the JSON file.
+        work: what is measured, in one sentence; the tables show it.
+        unit: of the figures.
+        better: whether more or less of it is better.
+        sides: the first is rollax.
+        targets: each gives one line of the table.
+        rounds: of every side, in turn.
+        seconds: how long a round of a rate lasts.
+        notes: what a reader must know to judge the comparison.
+    """
+
+    name: str
+    work: str
+    unit: str
+    better: Literal["more", "less"]
+    sides: tuple[Side, ...]
+    targets: tuple[Against | Bound, ...]
+    rounds: int = 7
+    seconds: float = 3.0
+    notes: str = ""
+
+
+def measure(row: Row, *, log: bool = True) -> dict[str, Any]:
+    """Returns what goes into a benchmark's JSON file: every side's rounds and each target's verdict."""
+    running: list[AliveSide | FreshSide] = []
+    values: dict[str, list[float]] = {side.name: [] for side in row.sides}
+    try:
+        running.extend(start(side) for side in row.sides)
+        for _ in range(row.rounds):
+            for side in running:
+                time.sleep(_PAUSE_S)
+                values[side.side.name].append(side.round(row.seconds))
+            if log:
+                shown = "   ".join(f"{name} {rounds[-1]:,.4g}" for name, rounds in values.items())
+                print(f"  {shown}  {row.unit}", file=sys.stderr, flush=True)
+    finally:
+        for side in running:
+            side.stop()
+    facts = {side.side.name: side.facts for side in running}
+    return {
+        "name": row.name,
+        "work": row.work,
+        "unit": row.unit,
+        "better": row.better,
+        "notes": row.notes,
+        "seconds_per_round": row.seconds,
+        "sides": {
+            name: {"median": statistics.median(rounds), "rounds": rounds, **facts[name]}
+            for name, rounds in values.items()
+        },
+        "targets": [_verdict(row, target, values) for target in row.targets],
+        "hardware": hardware(),
+    }
+
+
+def _verdict(row: Row, target: Against | Bound, values: dict[str, list[float]]) -> dict[str, Any]:
+    """Returns what a target asked for and what was measured; a ratio is the median of the rounds' own ratios."""
+    if isinstance(target, Bound):
+        measured = statistics.median(values[target.side])
+        reached = measured >= target.limit if target.sense == "at least" else measured <= target.limit
+        return {
+            "side": target.side,
+            "sense": target.sense,
+            "limit": target.limit,
+            "figure": measured,
+            "reached": reached,
+        }
+    pairs = zip(values[row.sides[0].name], values[target.other], strict=True)
+    ratios = [own / other if row.better == "more" else other / own for own, other in pairs]
+    ratio = statistics.median(ratios)
+    reached = None if target.at_least is None else ratio >= target.at_least
+    return {
+        "against": target.other,
+        "at_least": target.at_least,
+        "ratio": ratio,
+        "ratios": [min(ratios), max(ratios)],
+        "reached": reached,
+    }
+
+
+def hardware() -> dict[str, Any]:
+    """Returns what the figures were measured on, without naming the machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cores": cores,
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,1 @@
+"""The sides that run in the peers' own virtual environments."""

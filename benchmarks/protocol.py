@@ -1,0 +1,73 @@
+"""How a side of a benchmark talks to the harness: JSON lines on its standard output, a round per line of its input.
+
+Only the standard library is used: this module also runs in the peers' virtual environments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from typing import Any
+
+
+class Link:
+    """The pipe to the harness. What else the process prints goes to standard error, out of the way."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+
+    def send(self, **message: Any) -> None:
+        """Writes one message to the harness."""
+        self._out.write(json.dumps(message) + "\n")
+        self._out.flush()
+
+    def rounds(self) -> Iterator[dict[str, Any]]:
+        """Yields the settings of each round the harness asks for, until it closes the pipe."""
+        for line in sys.stdin:
+            yield json.loads(line)
+
+
+def serve_rates(collect: Callable[[], int], **facts: Any) -> None:
+    """Serves rounds that measure a rate: calls `collect` until the asked time has passed, and reports steps per second.
+
+    Args:
+        collect: does one unit of work (a fragment, an iteration) and returns how many steps it held.
+        facts: what the harness should note about this side: settings, thread counts.
+    """
+    link = Link()
+    collect()
+    link.send(event="ready", facts=facts)
+    for settings in link.rounds():
+        amount, start = 0, time.perf_counter()
+        deadline = start + settings["seconds"]
+        while time.perf_counter() < deadline:
+            amount += collect()
+        link.send(event="round", value=amount / (time.perf_counter() - start))
+
+
+def serve_durations(work: Callable[[], Any], *, warm_up: int, **facts: Any) -> None:
+    """Serves rounds that measure the seconds of one call of `work`, after `warm_up` calls that are not measured."""
+    link = Link()
+    for _ in range(warm_up):
+        work()
+    link.send(event="ready", facts=facts)
+    for _ in link.rounds():
+        start = time.perf_counter()
+        work()
+        link.send(event="round", value=time.perf_counter() - start)
+
+
+def versions(*distributions: str) -> dict[str, str]:
+    """Returns the installed version of each distribution that is installed, and of Python."""
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in distributions:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,123 @@
+"""Writes the tables of `BENCHMARKS.md`, between its two markers, from the JSON files in `benchmarks/results`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import ROOT
+from benchmarks.rows import make_rows
+from benchmarks.run_all import RESULTS
+
+BEGIN = "<!-- tables: begin (written by python -m benchmarks.report) -->"
+END = "<!-- tables: end -->"
+_NEW_PAGE = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
+
+
+def main() -> int:
+    """Rewrites the tables; says which benchmarks have no figures yet."""
+    names = list(make_rows())
+    results = [json.loads(path.read_text()) for name in names if (path := RESULTS / f"{name}.json").exists()]
+    missing = [name for name in names if not (RESULTS / f"{name}.json").exists()]
+    if missing:
+        print(f"no figures for: {', '.join(missing)}", file=sys.stderr)
+    page = ROOT / "BENCHMARKS.md"
+    _replace_tables(page, "\n\n".join([_targets_table(results), _figures_table(results), _notes(results)]))
+    return 0
+
+
+def _replace_tables(page: Path, tables: str) -> None:
+    """Puts `tables` between the markers of `page`; a page that does not exist is begun."""
+    text = page.read_text() if page.exists() else _NEW_PAGE
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(END) < text.index(BEGIN):
+        raise SystemExit(f"{page.name}: expected the lines {BEGIN!r} and {END!r}, once each and in this order")
+    before, rest = text.split(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.split(END)[1]}")
+
+
+def _targets_table(results: list[dict[str, Any]]) -> str:
+    """One line for each thing a benchmark must reach or reports."""
+    lines = ["| work | must reach | measured | |", "|---|---|---|---|"]
+    for result in results:
+        for i, target in enumerate(result["targets"]):
+            work = result["work"] if i == 0 else "″"
+            verdict = {True: "reached", False: "**falls short**", None: "reported"}[target["reached"]]
+            lines.append(f"| {work} | {_asked(result, target)} | {_measured(result, target)} | {verdict} |")
+    return "\n".join(lines)
+
+
+def _asked(result: dict[str, Any], target: dict[str, Any]) -> str:
+    if "against" not in target:
+        sign = "≥" if target["sense"] == "at least" else "≤"
+        return f"{target['side']} {sign} {_number(target['limit'])} {result['unit']}"
+    if target["at_least"] is None:
+        return f"× {target['against']}"
+    if target["at_least"] == 1.0:
+        return f"ahead of {target['against']}"
+    return f"≥ {target['at_least']:g} × {target['against']}"
+
+
+def _measured(result: dict[str, Any], target: dict[str, Any]) -> str:
+    if "against" not in target:
+        return f"{_number(target['figure'])} {result['unit']}"
+    low, high = target["ratios"]
+    return f"{target['ratio']:.3g} × ({low:.3g} to {high:.3g})"
+
+
+def _figures_table(results: list[dict[str, Any]]) -> str:
+    """Every side's own figure: they hold for this machine only, the ratios above are what carries over."""
+    lines = ["| benchmark | side | median | lowest to highest round | rounds |", "|---|---|---|---|---|"]
+    for result in results:
+        for i, (name, side) in enumerate(result["sides"].items()):
+            rounds = side["rounds"]
+            spread = f"{_number(min(rounds))} to {_number(max(rounds))}" if len(rounds) > 1 else ""
+            label = f"`{result['name']}`" if i == 0 else ""
+            lines.append(
+                f"| {label} | {name} | {_number(side['median'])} {result['unit']} | {spread} | {len(rounds)} |"
+            )
+    return "\n".join(lines)
+
+
+def _notes(results: list[dict[str, Any]]) -> str:
+    """How each benchmark compares, what each side's runs learned, and what all was measured with."""
+    lines = []
+    for result in results:
+        words = [result["notes"]] if result["notes"] else []
+        for name, side in result["sides"].items():
+            if "greedy_rewards" in side:
+                rewards = ", ".join(f"{reward:.0f}" for reward in side["greedy_rewards"])
+                words.append(f"{name}: greedy reward afterwards {rewards}.")
+        if words:
+            lines.append(f"- `{result['name']}`: {' '.join(words)}")
+    places = dict.fromkeys(_describe_hardware(result["hardware"]) for result in results)
+    sides = dict.fromkeys(_describe_versions(*item) for result in results for item in result["sides"].items())
+    lines += [f"- Measured on {place}." for place in places]
+    lines += [f"- {side}" for side in sides if side]
+    return "\n".join(lines)
+
+
+def _describe_hardware(hardware: dict[str, Any]) -> str:
+    return f"{hardware['cores']} cores ({hardware['architecture']}, {hardware['system']}), Python {hardware['python']}"
+
+
+def _describe_versions(name: str, side: dict[str, Any]) -> str:
+    """Returns what a side ran with, or nothing where the side did not say."""
+    if "versions" not in side:
+        return ""
+    words = ", ".join(f"{library} {version}" for library, version in side["versions"].items())
+    threads = f"; {side['threads']} PyTorch threads, its default" if "threads" in side else ""
+    return f"{name}: {words}{threads}."
+
+
+def _number(value: float) -> str:
+    """Returns three significant digits, with thousands separated."""
+    if abs(value) >= 1000:
+        digits = len(str(int(abs(value)))) - 3
+        return f"{round(value, -digits):,.0f}"
+    return f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

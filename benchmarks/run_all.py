@@ -1,0 +1,77 @@
+"""Runs the benchmarks in turn, prints their figures and ratios, and writes each to `benchmarks/results/<name>.json`.
+
+`python -m benchmarks.run_all` runs them all, `--only NAME` one of them (again for more), `--list` names them. `--quick`
+makes short rounds to see that everything works; its figures are printed and not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import measure
+from benchmarks.rows import make_rows
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> int:
+    """Runs what the command line asks for; a benchmark that fails is named at the end, and the others still run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=list(make_rows()), metavar="NAME", help="run this benchmark")
+    parser.add_argument("--list", action="store_true", help="name the benchmarks and what they measure")
+    parser.add_argument("--quick", action="store_true", help="short rounds, figures that are not kept")
+    parser.add_argument("--sides", nargs="+", metavar="SIDE", help="with --quick: only these sides")
+    args = parser.parse_args()
+    if args.sides and not args.quick:
+        parser.error("--sides needs --quick: a kept figure has both sides in one invocation")
+    if args.list:
+        for row in make_rows().values():
+            print(f"{row.name:30s}{row.work}")
+        return 0
+
+    failed = []
+    rows = make_rows(quick=args.quick)
+    for name in args.only or rows:
+        row = rows[name]
+        if args.sides:
+            sides = tuple(side for side in row.sides if side.name in args.sides)
+            row = replace(row, sides=sides, targets=())
+        print(f"{name}: {row.work}", file=sys.stderr, flush=True)
+        try:
+            result = measure(row)
+        except Exception as error:
+            print(f"{name} failed: {error}", file=sys.stderr, flush=True)
+            failed.append(name)
+            continue
+        print("\n".join(_summary(result)), flush=True)
+        if not args.quick:
+            RESULTS.mkdir(exist_ok=True)
+            (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _summary(result: dict[str, Any]) -> list[str]:
+    """Returns the lines that say what a benchmark measured and whether that is what it must reach."""
+    unit = result["unit"]
+    lines = [f"{result['name']}"]
+    lines += [f"  {name:24s}{side['median']:>14,.4g} {unit}" for name, side in result["sides"].items()]
+    for target in result["targets"]:
+        verdict = {True: "reached", False: "FALLS SHORT", None: "reported"}[target["reached"]]
+        if "against" in target:
+            asked = "" if target["at_least"] is None else f" (must reach {target['at_least']:g})"
+            lines.append(f"  {target['ratio']:.3g} × {target['against']}{asked}: {verdict}")
+        else:
+            asked = f"{target['sense']} {target['limit']:,g} {unit}"
+            lines.append(f"  {target['side']} {target['figure']:,.4g}, {asked}: {verdict}")
+    return lines
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

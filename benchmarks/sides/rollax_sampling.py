@@ -1,0 +1,45 @@
+"""rollax's `RolloutWorker.sample` alone in one process, PPO's policy with a 64x64 tanh actor and critic."""
+
+import argparse
+
+import gymnasium as gym
+
+from benchmarks.protocol import serve_rates, versions
+from benchmarks.sides.native import make_native
+
+
+def main() -> None:
+    """Serves rounds of sampling."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--env", required=True)
+    parser.add_argument("--num-envs", type=int, required=True)
+    parser.add_argument("--fragment", type=int, required=True)
+    parser.add_argument("--native", action="store_true", help="one native vector env instead of copies")
+    args = parser.parse_args()
+
+    from rollax import RolloutWorker
+    from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+    from rollax.models.config import ModelConfig
+
+    def create(_context: object) -> gym.Env | gym.vector.VectorEnv:
+        return make_native(args.env, args.num_envs) if args.native else gym.make(args.env)
+
+    config = PPOConfig(
+        num_envs_per_worker=args.num_envs,
+        rollout_fragment_length=args.fragment,
+        model=ModelConfig(fcnet_hiddens=(64, 64), fcnet_activation="tanh", vf_share_layers=args.env.startswith("ALE/")),
+        seed=0,
+    )
+    worker = RolloutWorker(create, PPOPolicy, config=config)
+
+    def collect() -> int:
+        steps = worker.sample().env_steps
+        # A trainer reads the metrics once per iteration; left unread, they would pile up.
+        worker.get_metrics()
+        return steps
+
+    serve_rates(collect, versions=versions("rollax", "jax", "flax", "gymnasium", "ale-py", "numpy"))
+
+
+if __name__ == "__main__":
+    main()

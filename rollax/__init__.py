@@ -1,0 +1,85 @@
+"""Reinforcement learning: any environment in, trained policies out.
+
+The public names load when they are first used, so `import rollax` brings in neither JAX nor Ray and an environment's
+process stays small.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollax.algorithms.load_policy import load_policy as load_policy
+    from rollax.algorithms.pg import PGConfig as PGConfig
+    from rollax.algorithms.pg import PGTrainer as PGTrainer
+    from rollax.algorithms.ppo import PPOConfig as PPOConfig
+    from rollax.algorithms.ppo import PPOTrainer as PPOTrainer
+    from rollax.algorithms.trainer import Trainer as Trainer
+    from rollax.batch import MultiAgentBatch as MultiAgentBatch
+    from rollax.batch import SampleBatch as SampleBatch
+    from rollax.config import TrainerConfig as TrainerConfig
+    from rollax.env.base_env import BaseEnv as BaseEnv
+    from rollax.env.context import EnvContext as EnvContext
+    from rollax.env.convert import to_base_env as to_base_env
+    from rollax.env.multi_agent_env import MultiAgentEnv as MultiAgentEnv
+    from rollax.env.registry import register_env as register_env
+    from rollax.env.vector_env import VectorEnv as VectorEnv
+    from rollax.errors import BatchError as BatchError
+    from rollax.errors import CheckpointError as CheckpointError
+    from rollax.errors import ConfigError as ConfigError
+    from rollax.errors import EnvError as EnvError
+    from rollax.errors import MultiAgentError as MultiAgentError
+    from rollax.errors import NonFiniteError as NonFiniteError
+    from rollax.errors import PolicyError as PolicyError
+    from rollax.errors import RollaxError as RollaxError
+    from rollax.errors import ShapeError as ShapeError
+    from rollax.errors import SpaceError as SpaceError
+    from rollax.evaluation.callbacks import Callbacks as Callbacks
+    from rollax.evaluation.filters import MeanStdFilter as MeanStdFilter
+    from rollax.evaluation.filters import NoFilter as NoFilter
+    from rollax.evaluation.rollout_worker import RolloutWorker as RolloutWorker
+    from rollax.optimizers.sync_samples import SyncSamplesOptimizer as SyncSamplesOptimizer
+    from rollax.policy.jax_policy import JaxPolicy as JaxPolicy
+    from rollax.policy.policy import Policy as Policy
+    from rollax.policy.spec import PolicySpec as PolicySpec
+
+__version__ = "0.1.0"
+
+_NAMES_OF = {
+    "rollax.algorithms.load_policy": "load_policy",
+    "rollax.algorithms.pg": "PGConfig PGTrainer",
+    "rollax.algorithms.ppo": "PPOConfig PPOTrainer",
+    "rollax.algorithms.trainer": "Trainer",
+    "rollax.batch": "MultiAgentBatch SampleBatch",
+    "rollax.config": "TrainerConfig",
+    "rollax.env.base_env": "BaseEnv",
+    "rollax.env.context": "EnvContext",
+    "rollax.env.convert": "to_base_env",
+    "rollax.env.multi_agent_env": "MultiAgentEnv",
+    "rollax.env.registry": "register_env",
+    "rollax.env.vector_env": "VectorEnv",
+    "rollax.errors": "BatchError CheckpointError ConfigError EnvError MultiAgentError "
+    "NonFiniteError PolicyError RollaxError ShapeError SpaceError",
+    "rollax.evaluation.callbacks": "Callbacks",
+    "rollax.evaluation.filters": "MeanStdFilter NoFilter",
+    "rollax.evaluation.rollout_worker": "RolloutWorker",
+    "rollax.optimizers.sync_samples": "SyncSamplesOptimizer",
+    "rollax.policy.jax_policy": "JaxPolicy",
+    "rollax.policy.policy": "Policy",
+    "rollax.policy.spec": "PolicySpec",
+}
+_MODULE_OF: dict[str, str] = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})

@@ -1,0 +1,1 @@
+"""Trainers, and one file per algorithm."""

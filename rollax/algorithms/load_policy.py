@@ -1,0 +1,95 @@
+"""`load_policy`: a checkpoint alone is enough to act on raw observations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rollax.algorithms import checkpoint
+from rollax.algorithms.registry import get_trainer_class
+from rollax.config.stored import StoredCode, import_object
+from rollax.errors import CheckpointError
+from rollax.evaluation.action_clipping import ActionMap
+from rollax.evaluation.filters import make_filter
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.policy.policy import Policy
+
+from rollax.spaces import space_from_json
+
+
+def load_policy(
+    path: str | Path,
+    policy_id: str = "default_policy",
+    *,
+    policy_class: type[Policy] | None = None,
+    custom_model: type | None = None,
+    trust_code: bool = False,
+) -> PolicyRunner:
+    """A policy whose `compute_single_action(obs, state=None, explore=False)` takes raw observations.
+
+    Observation filter and action mapping are applied as in training.
+
+    Args:
+        path: the checkpoint folder.
+        policy_id: which of its policies.
+        policy_class: the class of a custom policy.
+        custom_model: the class of a custom model.
+        trust_code: import the classes that the checkpoint names; only for checkpoints whose origin you trust.
+    Raises:
+        CheckpointError: damaged, newer, without this policy, or of code that was neither given nor trusted.
+    """
+    stored = checkpoint.read(Path(path))
+    if policy_id not in stored["policies"]:
+        raise CheckpointError(
+            "The checkpoint has no such policy.",
+            where=str(path),
+            got=policy_id,
+            expected=f"one of {sorted(stored['policies'])}",
+            fix="pass one of those as policy_id",
+        )
+    description = stored["policies"][policy_id]
+    trainer_class = get_trainer_class(stored["algorithm"])
+    config = trainer_class.config_class.from_json(stored["config"], trust_code=trust_code)
+    spec = config.multiagent.policies.get(policy_id)
+    changes = dict(spec[3]) if isinstance(spec, tuple) and len(spec) == 4 else {}
+    if custom_model is not None:
+        changes["model"] = config.model.model_copy(update={"custom_model": custom_model})
+    elif isinstance(config.model.custom_model, str | StoredCode) and not trust_code:
+        raise _untrusted(path, "model", str(config.model.custom_model), "custom_model=YourModel")
+    config = config.changed(**changes) if changes else config
+    policy = _class_of(path, description["class"], policy_class, trainer_class.policy_class, trust_code)(
+        space_from_json(description["observation_space"]), space_from_json(description["action_space"]), config
+    )
+    policy.name = policy_id
+    policy.set_state(stored["state"]["worker"]["policies"][policy_id])
+    observation_filter = make_filter(stored["observation_filter"], policy.observation_space)
+    observation_filter.set_state(stored["state"]["worker"]["filters"][policy_id])
+    actions = ActionMap(
+        policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions
+    )
+    return PolicyRunner(policy, observation_filter, actions)
+
+
+def _class_of(
+    path: str | Path, name: str, given: type[Policy] | None, built_in: type[Policy], trust_code: bool
+) -> type[Policy]:
+    if given is not None:
+        return given
+    if name == f"{built_in.__module__}:{built_in.__qualname__}":
+        return built_in
+    if not trust_code:
+        raise _untrusted(path, "policy", name, "policy_class=YourPolicy")
+    return import_object(name, "policy_class")
+
+
+def _untrusted(path: str | Path, what: str, name: str, argument: str) -> CheckpointError:
+    return CheckpointError(
+        f"The checkpoint uses a {what} of the user's own, which is not imported on a file's word.",
+        where=str(path),
+        got=name,
+        expected="the class itself, or trust_code=True",
+        fix=f"pass {argument}, or trust_code=True if you trust where the checkpoint comes from",
+    )
+
+
+

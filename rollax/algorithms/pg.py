@@ -1,0 +1,70 @@
+"""PG: the plain policy gradient.
+
+Source: Williams (1992), REINFORCE; Sutton and Barto (2018), section 13.3. Each action is weighted by the discounted
+return that followed it. Returns are standardized over the train batch, which is the only baseline. Batches hold whole
+episodes by default, since there is no value function to bootstrap a cut one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from flax import nnx
+from pydantic import Field
+
+from rollax.algorithms.trainer import Trainer
+from rollax.batch import SampleBatch
+from rollax.config import TrainerConfig
+from rollax.evaluation.postprocessing import discounted_returns
+from rollax.ops.masked import masked_mean
+from rollax.ops.policy_gradient import policy_gradient_loss
+from rollax.optimizers.sync_samples import SyncSamplesOptimizer
+from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.policy import Pieces
+
+
+class PGConfig(TrainerConfig):
+    """The fields of PG beside the common ones."""
+
+    train_batch_size: int = Field(default=1000, ge=1, description="steps that one gradient step learns from")
+    lr: float = Field(default=4e-3, ge=0, description="α, the step size of Adam")
+    batch_mode: Literal["truncate_episodes", "complete_episodes"] = Field(
+        default="complete_episodes", description="whether a fragment may end inside an episode (its returns are then cut)"
+    )
+
+
+class PGPolicy(JaxPolicy):
+    """An actor trained on -log π(a|s) G."""
+
+    config_class = PGConfig
+    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS})
+
+    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        batch[SampleBatch.ADVANTAGES] = discounted_returns(
+            batch[SampleBatch.REWARDS], None, batch[SampleBatch.TERMINATEDS], pieces.last, gamma=self.config.gamma
+        )
+        return batch
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        returns = batch[SampleBatch.ADVANTAGES]
+        standardized = (returns - returns.mean()) / (returns.std() + 1e-8)
+        return {**super().train_columns(batch), SampleBatch.ADVANTAGES: standardized.astype(np.float32)}
+
+    def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+        dist_inputs, _ = self.forward(model, batch[SampleBatch.OBS])
+        logp = self.distribution.logp(dist_inputs, batch[SampleBatch.ACTIONS])
+        loss = policy_gradient_loss(logp, batch[SampleBatch.ADVANTAGES], mask)
+        return loss, {"policy_loss": loss, "entropy": masked_mean(self.distribution.entropy(dist_inputs), mask)}
+
+
+class PGTrainer(Trainer):
+    """Sample whole episodes, then one gradient step."""
+
+    name = "PG"
+    config_class = PGConfig
+    policy_class = PGPolicy
+
+    def make_optimizer(self) -> SyncSamplesOptimizer:
+        return self.sync_samples_optimizer()

@@ -1,0 +1,168 @@
+"""PPO: proximal policy optimization.
+
+Source: Schulman et al. (2017), arXiv:1707.06347, with generalized advantage estimation (arXiv:1506.02438). Both the
+clipped surrogate (Eq. 7) and the adaptive KL penalty (Eq. 8) are on, as RLlib users expect; `kl_coeff=0` leaves the
+penalty out. Advantages are standardized over the train batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from gymnasium import Space
+from pydantic import Field
+
+from rollax import trees
+from rollax.algorithms.trainer import Trainer
+from rollax.batch import SampleBatch
+from rollax.config import Lambda, SchedulePoints, TrainerConfig
+from rollax.evaluation.postprocessing import generalized_advantages
+from rollax.ops.masked import masked_mean
+from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate
+from rollax.ops.values import explained_variance, value_loss
+from rollax.optimizers.sync_samples import SyncSamplesOptimizer
+from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.policy import Pieces
+
+
+class PPOConfig(TrainerConfig):
+    """The fields of PPO beside the common ones; symbols are those of the paper."""
+
+    train_batch_size: int = Field(default=4000, ge=1, description="steps that one training iteration learns from")
+    lr: float = Field(default=3e-4, ge=0, description="α, the step size of Adam")
+    lambda_: Lambda = 0.95
+    sgd_minibatch_size: int = Field(default=128, ge=1, description="M, rows of one gradient step")
+    num_sgd_iter: int = Field(default=10, ge=1, description="K, passes over each train batch")
+    clip_param: float = Field(default=0.2, ge=0, description="ε, how far the probability ratio may leave 1")
+    clip_param_schedule: SchedulePoints | None = Field(
+        default=None, description="[[timestep, ε], ...], linear in between; takes the place of clip_param"
+    )
+    vf_loss_coeff: float = Field(default=0.5, ge=0, description="c1, weight of the value loss")
+    vf_clip_param: float | None = Field(
+        default=None,
+        gt=0,
+        description="bound on each row's squared value error, in squared reward units (RLlib: 10); None for no bound",
+    )
+    entropy_coeff: float = Field(default=0.0, ge=0, description="c2, weight of the entropy bonus")
+    entropy_coeff_schedule: SchedulePoints | None = Field(
+        default=None, description="[[timestep, c2], ...], linear in between; takes the place of entropy_coeff"
+    )
+    kl_coeff: float = Field(default=0.0, ge=0, description="β, first weight of the KL penalty; 0 leaves it out (RLlib: 0.2)")
+    kl_target: float = Field(default=0.01, gt=0, description="d_targ, the KL divergence that an update should have")
+    grad_clip: float | None = Field(default=0.5, gt=0, description="bound on the global norm of the gradient; None for none")
+
+    def check(self) -> None:
+        super().check()
+        self.refuse_larger("sgd_minibatch_size", "train_batch_size")
+
+
+class PPOPolicy(JaxPolicy):
+    """Actor and critic trained on the clipped surrogate."""
+
+    config_class = PPOConfig
+    batch_columns = frozenset(
+        {
+            SampleBatch.OBS,
+            SampleBatch.ACTIONS,
+            SampleBatch.REWARDS,
+            SampleBatch.ACTION_LOGP,
+            SampleBatch.ACTION_DIST_INPUTS,
+            SampleBatch.VF_PREDS,
+        }
+    )
+
+    def __init__(self, observation_space: Space, action_space: Space, config: PPOConfig) -> None:
+        self.num_sgd_iter = config.num_sgd_iter
+        self.sgd_minibatch_size = config.sgd_minibatch_size
+        super().__init__(observation_space, action_space, config)
+        self.kl_coeff = config.kl_coeff
+        self._clip = config.schedule("clip_param")
+        self._entropy_coeff = config.schedule("entropy_coeff")
+
+    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        goes_on = ~batch[SampleBatch.TERMINATEDS][pieces.last]
+        next_values = np.zeros(len(goes_on), np.float32)
+        next_values[goes_on] = self.compute_values(trees.index(pieces.next_obs, np.flatnonzero(goes_on)))
+        batch[SampleBatch.ADVANTAGES], batch[SampleBatch.VALUE_TARGETS] = generalized_advantages(
+            batch[SampleBatch.REWARDS],
+            batch[SampleBatch.VF_PREDS],
+            next_values,
+            batch[SampleBatch.TERMINATEDS],
+            pieces.last,
+            gamma=self.config.gamma,
+            lambda_=self.config.lambda_,
+        )
+        return batch
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        advantages = batch[SampleBatch.ADVANTAGES]
+        names = (
+            SampleBatch.OBS,
+            SampleBatch.ACTIONS,
+            SampleBatch.ACTION_LOGP,
+            SampleBatch.ACTION_DIST_INPUTS,
+            SampleBatch.VALUE_TARGETS,
+        )
+        standardized = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        return {**{name: batch[name] for name in names}, SampleBatch.ADVANTAGES: standardized.astype(np.float32)}
+
+    def coefficients(self) -> dict[str, float]:
+        return {
+            **super().coefficients(),
+            "clip": self._clip(self.timestep),
+            "entropy_coeff": self._entropy_coeff(self.timestep),
+            "kl_coeff": self.kl_coeff,
+        }
+
+    def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+        d = self.distribution
+        dist_inputs, values = self.forward(model, batch[SampleBatch.OBS])
+        policy_loss = clipped_surrogate(
+            d.logp(dist_inputs, batch[SampleBatch.ACTIONS]),
+            batch[SampleBatch.ACTION_LOGP],
+            batch[SampleBatch.ADVANTAGES],
+            mask,
+            clip=coefficients["clip"],
+        )
+        targets = batch[SampleBatch.VALUE_TARGETS]
+        vf_loss = value_loss(values, targets, mask, vf_clip_param=self.config.vf_clip_param)
+        kl = masked_mean(d.kl(batch[SampleBatch.ACTION_DIST_INPUTS], dist_inputs), mask)
+        entropy = masked_mean(d.entropy(dist_inputs), mask)
+        loss = policy_loss + self.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
+        if self.config.kl_coeff:
+            loss = loss + coefficients["kl_coeff"] * kl
+        return loss, {
+            "policy_loss": policy_loss,
+            "vf_loss": vf_loss,
+            "kl": kl,
+            "entropy": entropy,
+            "vf_explained_var": explained_variance(targets, values, mask),
+        }
+
+    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
+        stats = super().learn_on_batch(batch)
+        stats["cur_kl_coeff"] = self.kl_coeff
+        if self.config.kl_coeff:
+            self.kl_coeff = float(adapted_kl_coeff(self.kl_coeff, stats["kl"], target=self.config.kl_target))
+        return stats
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "kl_coeff": self.kl_coeff}
+
+    def set_state(self, state: Any) -> None:
+        super().set_state(state)
+        self.kl_coeff = state["kl_coeff"]
+
+
+class PPOTrainer(Trainer):
+    """Sample with the current policy, then K epochs of minibatches on what was sampled."""
+
+    name = "PPO"
+    config_class = PPOConfig
+    policy_class = PPOPolicy
+
+    def make_optimizer(self) -> SyncSamplesOptimizer:
+        return self.sync_samples_optimizer()

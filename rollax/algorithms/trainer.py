@@ -1,0 +1,231 @@
+"""`Trainer`: an environment and a config in; iterations, checkpoints, evaluations and actions out."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from rollax.algorithms import checkpoint
+from rollax.algorithms.recording import FrameRecorder
+from rollax.config import TrainerConfig, resolve_config
+from rollax.env.base_env import BaseEnv
+from rollax.errors import ConfigError
+from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, summarize
+from rollax.evaluation.rollout_worker import DEFAULT_POLICY, RolloutWorker
+from rollax.optimizers.sync_samples import SyncSamplesOptimizer
+from rollax.policy.policy import Policy
+from rollax.policy.spec import PolicySpec
+
+
+class Trainer(ABC):
+    """Trains the policies of one algorithm.
+
+    Args:
+        env: an id, a registered name, `module:Class`, a class, or a creator function; may stand in the config instead.
+        config: a dict with the algorithm's keys, or its typed config.
+    Raises:
+        ConfigError, SpaceError, EnvError, PolicyError: what is wrong, where, and how to mend it.
+    """
+
+    name: ClassVar[str]
+    config_class: ClassVar[type[TrainerConfig]]
+    policy_class: ClassVar[type[Policy]]
+
+    def __init__(self, env: Any = None, config: Mapping[str, Any] | TrainerConfig | None = None) -> None:
+        self.config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))
+        if self.config.env is None:
+            raise ConfigError(
+                "No environment.",
+                where=f"{type(self).__name__}(env=...)",
+                got=None,
+                expected="a Gymnasium id, a registered name, a class, or a creator function",
+                fix=f"{type(self).__name__}(env='CartPole-v1')",
+            )
+        self.worker = self._make_worker(self.config)
+        self.optimizer = self.make_optimizer()
+        self.iteration = 0
+        self.time_total_s = 0.0
+        self._window = EpisodeWindow(self.config.metrics_num_episodes_for_smoothing)
+        self._evaluation_worker: RolloutWorker | None = None
+
+    @abstractmethod
+    def make_optimizer(self) -> Any:
+        """How samples become updates."""
+
+    def sync_samples_optimizer(self) -> SyncSamplesOptimizer:
+        """The optimizer of synchronous algorithms, with this trainer's settings."""
+        return SyncSamplesOptimizer(
+            self.worker,
+            train_batch_size=self.config.train_batch_size,
+            policies_to_train=self.config.multiagent.policies_to_train,
+            count_steps_by=self.config.count_steps_by,
+        )
+
+    def train(self) -> dict[str, Any]:
+        """One iteration: one step of the optimizer, and an evaluation where one is due. The keys are always the same."""
+        started = time.perf_counter()
+        steps_before = self.optimizer.env_steps
+        self.worker.set_timestep(self.optimizer.steps)
+        stats = self.optimizer.step()
+        self.iteration += 1
+        episodes = self._window.summary(self.worker.get_metrics())
+        trained_s = time.perf_counter() - started
+        interval = self.config.evaluation_interval
+        evaluation = self.evaluate() if interval and self.iteration % interval == 0 else None
+        self.time_total_s += time.perf_counter() - started
+        new_steps = self.optimizer.env_steps - steps_before
+        result: dict[str, Any] = {
+            **episodes,
+            "training_iteration": self.iteration,
+            "timesteps_total": self.optimizer.steps,
+            "timesteps_this_iter": new_steps,
+            "agent_timesteps_total": self.optimizer.agent_steps,
+            "time_this_iter_s": time.perf_counter() - started,
+            "time_total_s": self.time_total_s,
+            "env_steps_per_s": new_steps / trained_s,
+            "timers": dict(self.optimizer.timers),
+            "info": {"learner": stats},
+            "evaluation": evaluation,
+        }
+        self.worker.callbacks.on_train_result(trainer=self, result=result)
+        return result
+
+    def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> dict[str, Any]:
+        """Plays greedily, in environments of its own, an exact number of episodes.
+
+        Args:
+            num_episodes: how many; None for the config's `evaluation_num_episodes`.
+            record_dir: where to write one MP4 per episode; None records nothing.
+        """
+        count = self.config.evaluation_num_episodes if num_episodes is None else num_episodes
+        worker = self._recording_worker() if record_dir is not None else self._get_evaluation_worker()
+        worker.set_weights(self.worker.get_weights())
+        worker.set_filters(self.worker.get_filters())
+        worker.set_timestep(self.optimizer.steps)
+        if record_dir is None:
+            return evaluation_result(worker.evaluate(count))
+        with FrameRecorder(Path(record_dir)) as recorder:
+            episodes = worker.evaluate(count, on_step=recorder.after_step, on_episode=recorder.end_episode)
+        worker.stop()
+        return {**evaluation_result(episodes), "videos": [str(path) for path in recorder.paths]}
+
+    def compute_single_action(
+        self, obs: Any, state: Any = None, explore: bool = False, policy_id: str = DEFAULT_POLICY
+    ) -> Any:
+        """The environment action for one raw observation; with `state`, `(action, state_out, fetches)`."""
+        self.get_policy(policy_id)
+        return self.worker.runners[policy_id].compute_single_action(obs, state, explore)
+
+    def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
+        """One of the policies."""
+        return self.worker.get_policy(policy_id)
+
+    def save(self, directory: str | Path, *, exact: bool = False) -> Path:
+        """Writes a checkpoint folder `checkpoint_<iteration>` into `directory` and returns its path.
+
+        Args:
+            directory: made if it is missing.
+            exact: also end the running episodes here, so that going on and restoring are the same run, bit for bit.
+        Raises:
+            CheckpointError: it could not be written whole; nothing is left under its name.
+        """
+        if exact:
+            self.worker.sampler.restart()
+        return checkpoint.write(self, Path(directory) / f"checkpoint_{self.iteration:06d}")
+
+    def restore(self, path: str | Path) -> None:
+        """Takes over a checkpoint's policies, optimizers, filters, counters and random state; the config stays this one's.
+
+        Raises:
+            CheckpointError: it is damaged, newer, or of another algorithm, other policies, or other spaces.
+        """
+        checkpoint.restore(self, Path(path))
+
+    @classmethod
+    def from_checkpoint(cls, path: str | Path, *, trust_code: bool = False, **changes: Any) -> Self:
+        """A trainer as the checkpoint's was.
+
+        Args:
+            path: the checkpoint folder.
+            trust_code: import the classes and functions that the stored config names.
+            changes: config keys given anew, such as `env` or those that hold code.
+        """
+        stored = checkpoint.read(Path(path))
+        trainer = cls(config=cls.config_class.from_json(stored["config"], trust_code=trust_code, **changes))
+        trainer.restore(path)
+        return trainer
+
+    def get_state(self) -> dict[str, Any]:
+        """All that a checkpoint holds beside the config."""
+        return {
+            "iteration": self.iteration,
+            "time_total_s": self.time_total_s,
+            "env_steps": self.optimizer.env_steps,
+            "agent_steps": self.optimizer.agent_steps,
+            "episodes": self._window.state(),
+            "worker": self.worker.get_state(),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `get_state` returned."""
+        self.iteration = state["iteration"]
+        self.time_total_s = state["time_total_s"]
+        self.optimizer.env_steps = state["env_steps"]
+        self.optimizer.agent_steps = state["agent_steps"]
+        self._window.set_state(state["episodes"])
+        self.worker.set_state(state["worker"])
+
+    def stop(self) -> None:
+        """Closes the environments."""
+        self.worker.stop()
+        if self._evaluation_worker is not None:
+            self._evaluation_worker.stop()
+
+    def _make_worker(self, config: TrainerConfig, *, record: bool = True) -> RolloutWorker:
+        specs = config.multiagent.policies or {DEFAULT_POLICY: PolicySpec()}
+        return RolloutWorker(
+            config.env,
+            specs,
+            policy_mapping_fn=config.multiagent.policy_mapping_fn,
+            config=config,
+            default_policy_class=self.policy_class,
+            record=record,
+        )
+
+    def _evaluation_config(self) -> TrainerConfig:
+        config = self.config.for_evaluation()
+        envs = min(config.num_envs_per_worker, config.evaluation_num_episodes)
+        # Streams of its own: evaluation does not replay the training episodes.
+        seed = None if config.seed is None else int(np.random.SeedSequence((config.seed, 1)).generate_state(1)[0])
+        return config.changed(num_envs_per_worker=envs, seed=seed)
+
+    def _get_evaluation_worker(self) -> RolloutWorker:
+        if self._evaluation_worker is None:
+            self._evaluation_worker = self._make_worker(self._evaluation_config(), record=False)
+        return self._evaluation_worker
+
+    def _recording_worker(self) -> RolloutWorker:
+        config = self._evaluation_config()
+        env_config = {"render_mode": "rgb_array", **config.env_config}
+        return self._make_worker(config.changed(num_envs_per_worker=1, env_config=env_config), record=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+def evaluation_result(episodes: list[EpisodeMetrics]) -> dict[str, Any]:
+    """The summary of an evaluation's episodes."""
+    summary = summarize(episodes)
+    rewards = [episode.reward for episode in episodes]
+    return {**summary, "episodes": len(episodes), "episode_rewards": rewards}
+
+
+__all__ = ["BaseEnv", "Trainer", "evaluation_result"]

@@ -1,0 +1,45 @@
+"""The `rollax` command.
+
+Exit codes: 0 done; 1 an unexpected error, with its traceback; 2 a mistake in what was asked, with a message that
+says how to mend it; 3 a reward goal not reached (`train --must-reach`); 130 Ctrl-C; 143 SIGTERM.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import rollax
+from rollax.cli import commands, train
+from rollax.cli.console import search_current_folder
+
+# Tracebacks stay Python's own: every debugger and editor knows how to read them.
+app = typer.Typer(
+    name="rollax", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+app.command("train")(train.train)
+app.command("evaluate")(commands.evaluate)
+app.command("list")(commands.list_known)
+app.command("plot")(commands.plot)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"rollax {rollax.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Reinforcement learning: any environment in, trained policies out."""
+
+
+def main() -> None:
+    """Runs the command that the command line names, and exits."""
+    search_current_folder()
+    app()

@@ -1,0 +1,95 @@
+"""What all commands share: errors as short messages, and how this program was called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shlex
+import shutil
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rollax.errors import ConfigError, RollaxError
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
+ImportOption = Annotated[
+    list[str] | None,
+    typer.Option("--import", metavar="MODULE", help="Import this first; it may register environments."),
+]
+
+
+@contextmanager
+def readable_errors(show_traceback: bool) -> Iterator[None]:
+    """Turns a RollaxError into a message on stderr and exit code 2, and a KeyboardInterrupt into exit code 130.
+
+    Any other exception is a bug, of rollax or of the user's own code, and keeps its ordinary traceback.
+    """
+    try:
+        yield
+    except RollaxError as error:
+        if show_traceback:
+            traceback.print_exc()
+        else:
+            print(f"error: {error}{_cause(error)}", file=sys.stderr)
+        raise typer.Exit(USER_ERROR) from error
+    except KeyboardInterrupt as error:
+        raise typer.Exit(INTERRUPTED) from error
+
+
+def import_first(modules: Iterable[str] | None) -> None:
+    """Imports the modules that `--import` names.
+
+    Raises:
+        ConfigError: one does not import.
+    """
+    for name in modules or ():
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigError(
+                "A module that does not import.",
+                where="--import",
+                got=f"{name} ({error})",
+                expected="a module name, as in my_envs",
+            ) from error
+
+
+def search_current_folder() -> None:
+    """Lets `module:Class` name a module beside the user, as `python -m` does."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def command_name() -> str:
+    """How the user can call this program again: `rollax` where that is on the PATH, else the path it was called by."""
+    program = sys.argv[0]
+    if os.path.basename(program) == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m rollax"
+    on_path = shutil.which("rollax")
+    if on_path and os.path.exists(program) and os.path.samefile(on_path, program):
+        return "rollax"
+    return shlex.quote(shown_path(Path(program)))
+
+
+def shown_path(path: Path) -> str:
+    """`path` as seen from the current folder where it lies inside, else in full."""
+    path = Path(os.path.abspath(path))
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _cause(error: RollaxError) -> str:
+    cause = error.__cause__
+    if cause is None or isinstance(cause, RollaxError) or str(cause) in str(error):
+        return ""
+    frames = traceback.extract_tb(cause.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"\n  cause:    {type(cause).__name__}: {cause}{place}\n  (--traceback shows more)"

@@ -1,0 +1,128 @@
+"""What to train: the experiment that a file and the command line describe together."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rollax.cli.stopping import StopConditions, refuse_unknown_keys
+from rollax.config.stored import decode_config
+from rollax.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """One training run.
+
+    Args:
+        run: the algorithm's name; None where a checkpoint is to tell.
+        env: a Gymnasium id, a registered name or `module:Class`; None where the config or a checkpoint tells.
+        config: the algorithm's settings.
+        stop: when the run ends.
+    """
+
+    run: str | None = None
+    env: str | None = None
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    stop: StopConditions = dataclasses.field(default_factory=StopConditions)
+
+
+def read_experiment(path: Path) -> Experiment:
+    """The experiment of a YAML (or JSON) file with the keys run, env, config and stop; a run's `config.json` is one.
+
+    Raises:
+        ConfigError: the file cannot be read or parsed, or a key or its type is wrong.
+    """
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except OSError as error:
+        raise ConfigError("An experiment file that cannot be read.", where=str(path), got=error.strerror) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError("An experiment file that is not valid YAML.", where=str(path), got=str(error)) from error
+    where = str(path)
+    if not isinstance(content, dict):
+        raise ConfigError(
+            "An experiment file without keys.", where=where, got=content, expected="keys run, env, config, stop"
+        )
+    refuse_unknown_keys(content, [field.name for field in dataclasses.fields(Experiment)], where)
+    for key, kind in (("run", str), ("env", str), ("config", dict), ("stop", dict)):
+        if content.get(key) is not None and not isinstance(content[key], kind):
+            raise ConfigError(
+                "A section of the wrong type.", where=f"{where}: {key}", got=content[key], expected=kind.__name__
+            )
+    return Experiment(
+        run=content.get("run"),
+        env=content.get("env"),
+        config=decode_config(content.get("config") or {}, trust_code=True),
+        stop=StopConditions.from_mapping(content.get("stop") or {}, f"{where}: stop"),
+    )
+
+
+def parse_config(text: str) -> dict[str, Any]:
+    """The dict that `--config` gives as a JSON object.
+
+    Raises:
+        ConfigError: it is not JSON, or no object.
+    """
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"Not valid JSON: {error}.",
+            where="--config",
+            got=text,
+            expected="a JSON object",
+            fix="""quote it for the shell, as in --config='{"train_batch_size": 4000}'""",
+        ) from error
+    if not isinstance(config, dict):
+        raise ConfigError("Not a JSON object.", where="--config", got=text, expected='as in {"train_batch_size": 4000}')
+    return config
+
+
+def override(
+    base: Experiment, *, run: str | None, env: str | None, config: Mapping[str, Any], stop: StopConditions
+) -> Experiment:
+    """`base` with what the command line says in its place; nested config sections are merged key by key."""
+    return Experiment(
+        run=base.run if run is None else run,
+        env=base.env if env is None else env,
+        config=merged(base.config, config),
+        stop=dataclasses.replace(base.stop, **stop.given),
+    )
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` updated by `over`, dicts inside dicts too."""
+    result = dict(base)
+    for key, value in over.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML whose numbers may be written 3e-4, and where a repeated key is an error instead of a silent loss."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if (key.tag, key.value) in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"repeated key {key.value!r}", problem_mark=key.start_mark
+                )
+            seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep=deep)
+
+
+# PyYAML follows YAML 1.1, where a float needs a dot and a signed exponent: it would read 3e-4 as a string.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)

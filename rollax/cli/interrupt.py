@@ -1,0 +1,44 @@
+"""Ctrl-C during training."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+class StopRequest:
+    """Turns Ctrl-C (SIGINT) and SIGTERM into a request that the training loop reads between two iterations.
+
+    An iteration is never cut in two, so what is saved afterwards is a state that training can go on from. A second
+    signal raises KeyboardInterrupt at once.
+
+    Args:
+        announce: called from the signal handler on the first signal; must not block.
+    """
+
+    def __init__(self, announce: Callable[[], None]) -> None:
+        self.signal: int | None = None
+        self._announce = announce
+        self._previous: dict[int, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the signal's number, as shells report it: 130 for Ctrl-C, 143 for SIGTERM; 0 without a signal."""
+        return 0 if self.signal is None else 128 + self.signal
+
+    def __enter__(self) -> StopRequest:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+        self._announce()

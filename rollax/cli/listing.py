@@ -1,0 +1,67 @@
+"""`rollax list`."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import contextlib
+import importlib.util
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from rollax.errors import ConfigError
+
+
+def algorithm_lines() -> list[str]:
+    """A line for each algorithm: its name, and what its module says it is."""
+    from rollax.algorithms.registry import ALGORITHMS
+
+    width = max(map(len, ALGORITHMS))
+    return [f"{name:<{width}}  {_first_line(path.partition(':')[0])}" for name, path in sorted(ALGORITHMS.items())]
+
+
+def env_ids() -> dict[str, list[str]]:
+    """Where environments come from -> their ids: registered by the user first, then Gymnasium's by family."""
+    import gymnasium
+
+    from rollax.env.registry import import_atari_if_named, registered_envs
+
+    with contextlib.suppress(ConfigError):
+        import_atari_if_named("ALE/")
+    families: dict[str, list[str]] = collections.defaultdict(list)
+    if registered := registered_envs():
+        families["registered"] = list(registered)
+    for spec in gymnasium.registry.values():
+        families[spec.namespace or _family(spec.entry_point)].append(spec.id)
+    return {family: sorted(ids) for family, ids in families.items()}
+
+
+def count_lines(families: Mapping[str, Sequence[str]]) -> list[str]:
+    """A line for each family: how many environments, and the first few."""
+    width = max(map(len, families))
+    return [f"{family:<{width}}  {len(ids):>4}  {_few(ids)}" for family, ids in families.items()]
+
+
+def matching(families: Mapping[str, Sequence[str]], text: str) -> list[str]:
+    """All ids that contain `text`, in upper or lower case."""
+    return [name for ids in families.values() for name in ids if text.casefold() in name.casefold()]
+
+
+def _few(ids: Iterable[str], count: int = 3) -> str:
+    ids = list(ids)
+    return ", ".join(ids[:count]) + (", …" if len(ids) > count else "")
+
+
+def _family(entry_point: object) -> str:
+    # "gymnasium.envs.classic_control.cartpole:CartPoleEnv" -> "classic_control"; others by their package.
+    parts = entry_point.partition(":")[0].split(".") if isinstance(entry_point, str) else ["other"]
+    return parts[2] if parts[:2] == ["gymnasium", "envs"] and len(parts) > 2 else parts[0]
+
+
+def _first_line(module: str) -> str:
+    # Read, not imported: an algorithm's module brings in JAX, which takes seconds.
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]

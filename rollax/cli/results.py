@@ -1,0 +1,98 @@
+"""Result dicts: one strict-JSON line per iteration on disk, flat scalars for TensorBoard, and single numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollax.errors import RollaxError
+
+RESULTS_NAME = "result.jsonl"
+
+
+def number_in(result: Mapping[str, Any], *path: str) -> float | None:
+    """The number at `path` in the nested `result`; None where there is none, or it is not finite."""
+    value: Any = result
+    for key in path:
+        if not isinstance(value, Mapping) or key not in value:
+            return None
+        value = value[key]
+    return _finite(value)
+
+
+def flat_scalars(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """The finite numbers of a nested result, under names like `info/learner/default_policy/kl`."""
+    for key, value in result.items():
+        if isinstance(value, Mapping):
+            yield from flat_scalars(value, f"{prefix}{key}/")
+        elif (number := _finite(value)) is not None:
+            yield f"{prefix}{key}", number
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """`value` as JSON that every parser reads: NaN and infinities are null, arrays lists, classes import paths."""
+    return json.dumps(_plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
+    """The result lines of a run folder, or of a `result.jsonl` itself, and how many lines could not be read.
+
+    Raises:
+        RollaxError: there is no such file, or not one line of it can be read.
+    """
+    path = run / RESULTS_NAME if run.is_dir() else run
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise RollaxError(
+            "Results that cannot be read.",
+            where=str(path),
+            got=error.strerror,
+            expected=f"a run folder with a {RESULTS_NAME}",
+        ) from error
+    results: list[dict[str, Any]] = []
+    unread = 0
+    for line in filter(str.strip, lines):
+        try:
+            result = json.loads(line)
+        except ValueError:
+            result = None
+        if isinstance(result, dict):
+            results.append(result)
+        else:
+            unread += 1
+    if not results:
+        raise RollaxError(
+            "No results yet.", where=str(path), got=f"{unread} unreadable lines", expected="one JSON object per line"
+        )
+    return results, unread
+
+
+def _finite(value: Any) -> float | None:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating | np.ndarray):
+        return None
+    if isinstance(value, np.ndarray) and value.ndim:
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | str | int):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, bytes):
+        return [_plain(item) for item in value]
+    if isinstance(value, type) or callable(value):
+        return f"{getattr(value, '__module__', '?')}:{getattr(value, '__qualname__', repr(value))}"
+    return str(value)

@@ -1,0 +1,135 @@
+"""When a training run ends: the goals and limits that a user sets, and how far away the nearest limit is."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rollax.cli.results import number_in
+from rollax.errors import ConfigError
+
+WHERE_IN_RESULT = {
+    "episode_reward_mean": ("episode_reward_mean",),
+    "evaluation_reward_mean": ("evaluation", "episode_reward_mean"),
+    "timesteps_total": ("timesteps_total",),
+    "training_iteration": ("training_iteration",),
+    "time_total_s": ("time_total_s",),
+}
+_GOALS = ("episode_reward_mean", "evaluation_reward_mean")
+_LIMITS = ("timesteps_total", "training_iteration", "time_total_s")
+
+
+@dataclasses.dataclass(frozen=True)
+class StopConditions:
+    """A run ends as soon as one of these reaches its number; with none set it goes on until it is interrupted.
+
+    Args:
+        episode_reward_mean: goal: mean reward of the training episodes.
+        evaluation_reward_mean: goal: mean reward of the greedy evaluation episodes.
+        timesteps_total: limit: environment steps.
+        training_iteration: limit: calls of `train()`.
+        time_total_s: limit: seconds spent in `train()`.
+    """
+
+    episode_reward_mean: float | None = None
+    evaluation_reward_mean: float | None = None
+    timesteps_total: float | None = None
+    training_iteration: float | None = None
+    time_total_s: float | None = None
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], where: str) -> StopConditions:
+        """The conditions that a `stop` section names; an entry that is None is not set.
+
+        Raises:
+            ConfigError: a key that is no condition, or a value that is no number.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        refuse_unknown_keys(values, names, where)
+        for name, value in values.items():
+            if value is None:
+                continue
+            if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+                raise ConfigError(
+                    "A stop condition that is not a number.", where=f"{where}: {name}", got=value, expected="a number"
+                )
+            if name in _LIMITS and value <= 0:
+                raise ConfigError(
+                    "A limit that is reached before training begins.",
+                    where=f"{where}: {name}",
+                    got=value,
+                    expected="more than 0",
+                )
+        return cls(**values)
+
+    @property
+    def given(self) -> dict[str, float]:
+        """The conditions that are set."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+    def reached(self, result: Mapping[str, Any]) -> str | None:
+        """The name of a condition that `result` meets, goals before limits, or None."""
+        for name, threshold in self.given.items():
+            value = number_in(result, *WHERE_IN_RESULT[name])
+            if value is not None and value >= threshold:
+                return name
+        return None
+
+    def missed_goal(self, result: Mapping[str, Any]) -> bool:
+        """Whether a goal was set and `result` meets none."""
+        reached = self.reached(result)
+        return reached not in _GOALS and any(name in _GOALS for name in self.given)
+
+
+class TimeLeft:
+    """Estimates the seconds until the nearest limit from the pace of the last iterations.
+
+    Nothing can be said of how long a reward goal takes, so with a goal alone there is no estimate, and with a goal
+    and a limit the estimate is the longest that it can take. The pace is taken between the ends of iterations, so the
+    compilation in the first one falsifies only the first estimate.
+    """
+
+    def __init__(self, stop: StopConditions, window: int = 20) -> None:
+        self._limits = {name: value for name, value in stop.given.items() if name in _LIMITS}
+        self._recent: deque[dict[str, float]] = deque(maxlen=window + 1)
+
+    def estimate(self, result: Mapping[str, Any]) -> float | None:
+        """Seconds left after the iteration that gave `result`, or None where there is no telling."""
+        seen = {name: number_in(result, name) for name in _LIMITS}
+        now = {name: value for name, value in seen.items() if value is not None}
+        if "time_total_s" not in now:
+            return None
+        self._recent.append(now)
+        first = self._recent[0]
+        left = [self._until(name, limit, first, now) for name, limit in self._limits.items()]
+        return min((seconds for seconds in left if seconds is not None), default=None)
+
+    @staticmethod
+    def _until(name: str, limit: float, first: Mapping[str, float], now: Mapping[str, float]) -> float | None:
+        if name not in now:
+            return None
+        if name == "time_total_s":
+            return max(0.0, limit - now[name])
+        since = first if first is not now else {"time_total_s": 0.0, name: 0.0}
+        progress = now[name] - since.get(name, 0.0)
+        seconds = now["time_total_s"] - since["time_total_s"]
+        return max(0.0, limit - now[name]) * seconds / progress if progress > 0 else None
+
+
+def refuse_unknown_keys(given: Iterable[Any], known: Iterable[str], where: str) -> None:
+    """Raises a ConfigError that names the nearest right key for the first key that is not known."""
+    known = list(known)
+    for key in given:
+        if key not in known:
+            nearest = difflib.get_close_matches(str(key), known, n=1)
+            raise ConfigError(
+                "An unknown key.",
+                where=where,
+                got=key,
+                expected=f"one of {', '.join(known)}",
+                fix=f"did you mean {nearest[0]}?" if nearest else None,
+            )

@@ -1,0 +1,136 @@
+"""Turns pydantic's complaints about a config into a ConfigError that names the key and says what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from rollax.errors import ConfigError
+
+# Keys of the wider design, which users know from RLlib; "did you mean" would mislead them.
+_LATER = frozenset(
+    [
+        *("remote_worker_envs", "remote_env_batch_wait_ms", "num_cpus_per_worker", "num_gpus_per_worker", "num_gpus"),
+        *("custom_resources_per_worker", "timesteps_per_iteration", "min_time_s_per_iteration", "input", "output"),
+        *("record_env", "use_lstm", "max_seq_len"),
+    ]
+)
+
+
+def config_error(config_class: type[BaseModel], error: ValidationError) -> ConfigError:
+    """The first complaint in full, and the keys of the others."""
+    complaints: dict[str, list[_Complaint]] = {}
+    for details in error.errors():
+        complaint = _located(config_class, details)
+        complaints.setdefault(complaint.key, []).append(complaint)
+    # An unknown key often explains the others.
+    keys = sorted(complaints, key=lambda key: complaints[key][0].field is not None)
+    first = complaints[keys[0]]
+    also = f"; wrong as well: {', '.join(keys[1:])}" if len(keys) > 1 else ""
+    where = f"config key '{keys[0]}' ({config_class.__name__})"
+    if first[0].field is None:
+        return _unknown_key(first[0], where, also)
+    field, value = first[0].field, first[0].value
+    expected = " or ".join(dict.fromkeys(complaint.expected for complaint in first))
+    return ConfigError(
+        "A config value has the wrong type or is out of range.",
+        where=where,
+        got=f"{value!r} ({type(value).__name__})",
+        expected=expected,
+        fix=f"{first[0].name}: {field.description or 'see its docs'}{_default(field)}{also}",
+    )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for someone who wrote `name` and must have meant one of `known`."""
+    names = sorted(known)
+    matches = get_close_matches(name.lower(), names, n=1)
+    return f"did you mean '{matches[0]}'?" if matches else f"use one of: {', '.join(names)}"
+
+
+def is_number_only(annotation: Any) -> bool:
+    """Whether a type takes numbers and no booleans."""
+    members = set(_members(annotation))
+    return bool(members & {int, float}) and bool not in members
+
+
+class _Complaint(NamedTuple):
+    key: str
+    name: str
+    field: FieldInfo | None  # None: there is no such field
+    owner: type[BaseModel]
+    value: Any
+    expected: str
+
+
+def _located(config_class: type[BaseModel], details: Any) -> _Complaint:
+    """Follows pydantic's location through nested models, leaving out the names that it gives to a union's members."""
+    owner, field, name, key = config_class, None, "", ""
+    inside: type[BaseModel] | None = config_class
+    for part in details["loc"]:
+        if inside is not None:
+            owner = inside
+            name, field = _field(owner, str(part))
+            key = f"{key}.{name}" if key else name
+            inside = None if field is None else _nested_model(field.annotation)
+        elif isinstance(part, int):
+            key = f"{key}[{part}]"
+    message = details["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    expected = message.split(", unable to")[0]
+    if field is not None and expected.startswith(("greater", "less")):
+        expected = _range(field, name) or expected
+    return _Complaint(key, name, field, owner, details["input"], expected)
+
+
+def _unknown_key(complaint: _Complaint, where: str, also: str) -> ConfigError:
+    if complaint.name in _LATER:
+        return ConfigError("A config key that this version does not have yet.", where=where, fix=f"leave it out{also}")
+    known = [_key(name, field) for name, field in complaint.owner.model_fields.items()]
+    fix = nearest(complaint.name, known) + also
+    return ConfigError(f"Unknown config key '{complaint.name}'.", where=where, got=complaint.value, fix=fix)
+
+
+def _key(name: str, field: FieldInfo) -> str:
+    """The key that users write for a field."""
+    return field.validation_alias if isinstance(field.validation_alias, str) else name
+
+
+def _field(model: type[BaseModel], written: str) -> tuple[str, FieldInfo | None]:
+    for name, field in model.model_fields.items():
+        if written in (name, _key(name, field)):
+            return _key(name, field), field
+    return written, None
+
+
+def _members(annotation: Any) -> Iterable[Any]:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _members(get_args(annotation)[0])
+    elif origin in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from _members(member)
+    else:
+        yield annotation
+
+
+def _nested_model(annotation: Any) -> type[BaseModel] | None:
+    models = (member for member in _members(annotation) if isinstance(member, type) and issubclass(member, BaseModel))
+    return next(models, None)
+
+
+def _range(field: FieldInfo, name: str) -> str:
+    """Such as "0 <= gamma <= 1"; empty where the field's type says it all."""
+    signs = {"gt": "<", "ge": "<=", "lt": "<", "le": "<="}
+    bounds = {rule: getattr(limit, rule) for limit in field.metadata for rule in signs if hasattr(limit, rule)}
+    low = [f"{bounds[rule]} {signs[rule]} " for rule in ("gt", "ge") if rule in bounds]
+    high = [f" {signs[rule]} {bounds[rule]}" for rule in ("lt", "le") if rule in bounds]
+    return "".join([*low, name, *high]) if bounds else ""
+
+
+def _default(field: FieldInfo) -> str:
+    return "" if field.is_required() or isinstance(field.default, BaseModel) else f" (default {field.default!r})"

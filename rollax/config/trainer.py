@@ -1,0 +1,305 @@
+"""What every trainer's config holds, and how a plain dict becomes one.
+
+Each algorithm adds its own fields in a subclass:
+
+    class PPOConfig(TrainerConfig):
+        train_batch_size: int = Field(default=4000, ge=1, description="env steps that one update learns from")
+        lambda_: Lambda = 1.0
+        ...
+        def check(self) -> None:
+            super().check()
+            self.refuse_larger("sgd_minibatch_size", "train_batch_size")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+
+import numpy as np
+from gymnasium.spaces import Space
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from rollax.config.messages import config_error, is_number_only
+from rollax.config.stored import StoredCode, decode_config, encode_config
+from rollax.config.multiagent import MultiAgentConfig
+from rollax.errors import ConfigError
+from rollax.models.config import ModelConfig
+from rollax.schedules import Schedule
+from rollax.spaces import check_space
+
+
+def _checked_points(points: tuple[tuple[int, float], ...], info: ValidationInfo) -> tuple[tuple[int, float], ...]:
+    Schedule(points, where=f"config key '{info.field_name}'")
+    return points
+
+
+def _checked_class(value: Any) -> Any:
+    if value is None or isinstance(value, type | StoredCode):
+        return value
+    raise ValueError("a class (not an instance of it), or None")
+
+
+SchedulePoints = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], AfterValidator(_checked_points)]
+"""[[timestep, value], ...], linear in between, constant outside. `x_schedule` takes the place of the field `x`."""
+
+Lambda = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=1,
+        validation_alias="lambda",
+        serialization_alias="lambda",
+        description="λ of generalized advantage estimation: 0 trusts the value function most, 1 the sampled rewards",
+    ),
+]
+"""The type of a field `lambda_`, whose key is `lambda`."""
+
+
+class TrainerConfig(BaseModel):
+    """The fields that all algorithms share. Wrong values raise ConfigError, from a dict and from keywords alike."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False, populate_by_name=True
+    )
+
+    # Environment
+    env: Any = Field(
+        default=None,
+        description="the environment: a Gymnasium id, a registered name, 'module:Class', an env class, or a function "
+        "of one EnvContext",
+    )
+    env_config: dict[str, Any] = Field(default={}, description="what the env's creator gets, as an EnvContext")
+    observation_space: Space | None = Field(
+        default=None, description="the space of one agent's observations; None asks the environment"
+    )
+    action_space: Space | None = Field(
+        default=None, description="the space of one agent's actions; None asks the environment"
+    )
+    clip_rewards: bool | PositiveFloat | None = Field(
+        default=None,
+        description="a number c cuts the rewards that are learned from to [-c, c]; true keeps only their sign; "
+        "reported rewards are the environment's own",
+    )
+    normalize_actions: bool = Field(
+        default=True,
+        description="policies act in [-1, 1], which stands for [low, high] where a Box action space has both bounds",
+    )
+    clip_actions: bool = Field(
+        default=True, description="cut actions to the bounds of a Box action space, on their way to the environment"
+    )
+    observation_filter: Literal["NoFilter", "MeanStdFilter"] = Field(
+        default="NoFilter",
+        description="what observations pass before the policy; MeanStdFilter standardizes them by what was seen so far",
+    )
+
+    # Sampling
+    num_workers: int = Field(default=0, ge=0, description="processes that sample; 0 samples in the trainer's own")
+    num_envs_per_worker: int = Field(default=1, ge=1, description="sub-environments that one process steps")
+    rollout_fragment_length: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        default="auto",
+        description="env steps of each sub-environment in one fragment; auto: what fills train_batch_size at once",
+    )
+    batch_mode: Literal["truncate_episodes", "complete_episodes"] = Field(
+        default="truncate_episodes", description="whether a fragment may end inside an episode"
+    )
+    explore: bool = Field(default=True, description="whether actions are drawn from the policy's distribution")
+    count_steps_by: Literal["env_steps", "agent_steps"] = Field(
+        default="env_steps", description="what train_batch_size and timesteps_total count"
+    )
+    seed: int | None = Field(
+        default=None, ge=0, description="seed of environments, weights and sampling; None takes a new one for every run"
+    )
+    callbacks: Annotated[Any, AfterValidator(_checked_class)] = Field(
+        default=None,
+        description="a class whose methods are called on episode start, step and end, sample end and train result",
+    )
+
+    # Learning
+    train_batch_size: int = Field(default=200, ge=1, description="steps that one training iteration learns from")
+    gamma: float = Field(default=0.99, ge=0, le=1, description="γ, the discount of rewards per step")
+    lr: float = Field(default=1e-3, ge=0, description="α, the step size of the optimizer")
+    lr_schedule: SchedulePoints | None = Field(
+        default=None, description="[[timestep, lr], ...], linear in between, constant outside; takes the place of lr"
+    )
+    grad_clip: float | None = Field(
+        default=None, gt=0, description="the global norm that larger gradients are scaled down to; None leaves them"
+    )
+    model: ModelConfig = Field(default=ModelConfig(), description="the network of every policy")
+    multiagent: MultiAgentConfig = Field(
+        default=MultiAgentConfig(), description="the policies, and which agent uses which"
+    )
+
+    # Evaluation and reporting
+    evaluation_interval: int | None = Field(
+        default=None, ge=1, description="training iterations from one greedy evaluation to the next; None for none"
+    )
+    evaluation_num_episodes: int = Field(default=10, ge=1, description="episodes of one evaluation")
+    evaluation_config: dict[str, Any] = Field(
+        default={}, description="config keys that differ while evaluating; explore is false unless it is set here"
+    )
+    metrics_num_episodes_for_smoothing: int = Field(
+        default=100, ge=1, description="the last episodes over which a result's means, minima and maxima are taken"
+    )
+
+    # Type checkers see the constructor that the fields imply.
+    if not TYPE_CHECKING:
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise config_error(type(self), error) from None
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise ConfigError(
+                "A config cannot change once it is made.",
+                where=f"{type(self).__name__}.{name}",
+                got=value,
+                fix="make a new one: config.changed(key=value), and a new trainer with it",
+            )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, np.generic):
+            value = value.item()
+        # pydantic would take true for 1, which in a config is a slip.
+        if isinstance(value, bool) and is_number_only(cls.model_fields[info.field_name or ""].annotation):
+            raise ValueError("a number")
+        return value
+
+    @model_validator(mode="after")
+    def _checked_together(self) -> Self:
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Refuses values that are wrong only together; a subclass extends it, calling this one first.
+
+        Raises:
+            ConfigError: they contradict each other, or ask for what this version does not have.
+            SpaceError: a space that no policy can use.
+        """
+        if self.num_workers > 0:
+            raise ConfigError(
+                "Ray workers are not in this version.",
+                where="config key 'num_workers'",
+                got=self.num_workers,
+                expected="0: sampling in the trainer's own process",
+                fix="set num_workers to 0, and num_envs_per_worker to the number of environments",
+            )
+        for name in ("observation_space", "action_space"):
+            if (space := getattr(self, name)) is not None:
+                check_space(space, f"config key '{name}'")
+        self.multiagent.check()
+        if self.evaluation_config:
+            try:
+                self.for_evaluation()
+            except ConfigError as error:
+                raise ConfigError(f"evaluation_config does not fit. {error}") from None
+
+    def refuse_larger(self, part: str, whole: str) -> None:
+        """Refuses a field that is larger than another which must contain it."""
+        if getattr(self, part) > getattr(self, whole):
+            raise ConfigError(
+                f"{part} is larger than {whole}.",
+                where=f"config keys '{part}' and '{whole}'",
+                got=f"{part}={getattr(self, part)}, {whole}={getattr(self, whole)}",
+                expected=f"{part} <= {whole}",
+                fix=f"lower {part}, or raise {whole}",
+            )
+
+    @property
+    def fragment_length(self) -> int:
+        """Env steps of each sub-environment in one fragment."""
+        if self.rollout_fragment_length == "auto":
+            return -(-self.train_batch_size // self.num_envs_per_worker)
+        return self.rollout_fragment_length
+
+    def schedule(self, name: str) -> Schedule:
+        """How the field `name` changes with the steps sampled: its `_schedule` where that is given, else constant."""
+        points = getattr(self, f"{name}_schedule", None)
+        return Schedule(getattr(self, name) if points is None else points, where=f"config key '{name}_schedule'")
+
+    def changed(self, **changes: Any) -> Self:
+        """The same config with some keys replaced, checked anew."""
+        return resolve_config(type(self), self, **changes)
+
+    def for_evaluation(self) -> Self:
+        """The config of evaluation: greedy, with the changes of `evaluation_config`, evaluating nothing itself."""
+        changes = {"explore": False, **self.evaluation_config}
+        return self.changed(**{**changes, "evaluation_config": {}, "evaluation_interval": None})
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field as plain JSON values; `from_json` gives an equal config back.
+
+        Classes and functions are stored by the path they import from. What has none (a lambda, a local class, an env
+        object) becomes null, and its key is listed under "not_stored".
+        """
+        return encode_config(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], *, trust_code: bool = False, **changes: Any) -> Self:
+        """The config that `to_json` stored, with some keys replaced.
+
+        Args:
+            data: what `to_json` returned.
+            trust_code: import stored classes and functions. Without it, and for what was not stored, their place is
+                taken by a `StoredCode`, which says so when it is called.
+            changes: keys given anew, above all those that name code.
+        Raises:
+            ConfigError: unknown keys or wrong values, or code that does not import.
+        """
+        return resolve_config(cls, decode_config(data, trust_code=trust_code), **changes)
+
+
+Config = TypeVar("Config", bound=TrainerConfig)
+
+
+def resolve_config(
+    config_class: type[Config], config: Mapping[str, Any] | TrainerConfig | None = None, /, **overrides: Any
+) -> Config:
+    """A checked config of the class asked for.
+
+    Args:
+        config_class: the algorithm's config class.
+        config: a plain dict, a config of that class, or None for the defaults.
+        overrides: keys that replace those of `config`; a nested dict such as `model` is replaced as a whole.
+    Raises:
+        ConfigError: an unknown key, a wrong type or range, or values that contradict each other.
+    """
+    if isinstance(config, config_class):
+        if not overrides:
+            return config
+        values = {name: getattr(config, name) for name in config.model_fields_set}
+    elif config is None or (isinstance(config, Mapping) and all(isinstance(key, str) for key in config)):
+        values = dict(config or {})
+    else:
+        raise ConfigError(
+            "No config of this algorithm.",
+            got=f"{type(config).__name__}: {config!r}",
+            expected=f"a {config_class.__name__}, or a dict with strings as keys",
+            fix=f"give {config_class.__name__}(...) or {{'train_batch_size': 4000, ...}}",
+        )
+    return config_class(**{**_by_name(config_class, values), **_by_name(config_class, overrides)})
+
+
+def _by_name(config_class: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values under the names of their fields, so that `lambda` replaces `lambda_`."""
+    names = {
+        field.validation_alias: name for name, field in config_class.model_fields.items() if field.validation_alias
+    }
+    return {names.get(key, key): value for key, value in values.items()}

@@ -1,0 +1,1 @@
+"""Environments: everything that a user gives becomes a `BaseEnv`. Nothing here imports JAX."""

@@ -1,0 +1,217 @@
+"""`BaseEnv`: many agents acting asynchronously in many sub-environments, seen as dicts or as columns."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from rollax import trees
+from rollax.env.dict_rows import DictRows
+from rollax.env.rows import NO_ENVS, Rows
+from rollax.errors import EnvError
+
+AgentDict = dict[Hashable, Any]
+EnvDict = dict[int, AgentDict]
+ALL = "__all__"
+"""The key of the two flag dicts that ends a sub-environment's episode."""
+
+
+class BaseEnv:
+    """The one interface that sampling knows. Two views of the same thing; a subclass overrides one of them.
+
+    Dict view: `poll`, `send_actions`, `try_reset`. For people and for genuinely dict-shaped environments.
+    Columnar view: `poll_rows`, `send_rows`, `reset_rows`. For the sampler, and for environments made of arrays.
+
+    The sampler begins with a reset of all sub-environments and then alternates between polling and sending. Which
+    agents, and how many sub-environments, are ready may differ at every poll.
+    """
+
+    num_envs: int = 1
+    observation_space: Space | None = None
+    action_space: Space | None = None
+    """None in both where the policies of a multi-agent environment name their own."""
+
+    _dicts: DictRows | None = None
+    _reset_takes_seeds: bool = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        dict_view = cls.poll is not BaseEnv.poll and cls.send_actions is not BaseEnv.send_actions
+        row_view = cls.poll_rows is not BaseEnv.poll_rows and cls.send_rows is not BaseEnv.send_rows
+        if not (dict_view or row_view):
+            raise EnvError(
+                "A BaseEnv without a view of its steps.",
+                where=f"class {cls.__qualname__}",
+                got="neither view overridden",
+                expected="poll, send_actions and try_reset, or poll_rows, send_rows and reset_rows",
+                fix="override one of the two triples; the other follows from it",
+            )
+        cls._reset_takes_seeds = "seeds" in inspect.signature(cls.try_reset).parameters
+
+    # The dict view.
+
+    def poll(self) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, EnvDict]:
+        """What happened since the last poll, for the agents that are ready now; blocks until there is something.
+
+        Returns:
+            `(obs, rewards, terminateds, truncateds, infos, off_policy_actions)`, each `env_id -> agent_id -> value`.
+            A reward is None beside a first observation. `"__all__"` in a flag dict ends the sub-environment's
+            episode. An agent in `off_policy_actions` has acted already and is sent no action.
+        """
+        return dicts_of(self._poll_and_keep())
+
+    def send_actions(self, actions: EnvDict) -> None:
+        """Answers the agents that were ready at the last poll: `env_id -> agent_id -> action`."""
+        rows = self._kept_rows
+        wanted = {(int(rows.env_index[row]), rows.agent_of(row)): row for row in np.flatnonzero(rows.acts).tolist()}
+        pairs = [((env_id, agent), action) for env_id, by_agent in actions.items() for agent, action in by_agent.items()]
+        unknown = [key for key, _ in pairs if key not in wanted]
+        if unknown:
+            raise EnvError(
+                "An action for an agent that is not waiting for one.",
+                where=f"sub-environment {unknown[0][0]}, agent {unknown[0][1]!r}",
+                got=dict(pairs)[unknown[0]],
+                expected=f"actions for {sorted(map(str, wanted))}",
+                fix="answer the agents of the last poll's obs whose episode goes on, each once",
+            )
+        for key, action in pairs:
+            # One row at a time: agents may have different action spaces, which no one array holds.
+            self.send_rows(rows, np.array([wanted[key]]), trees.tree_map(lambda part: np.asarray(part)[None], action))
+
+    def try_reset(
+        self, env_id: int | None = None, *, seeds: Sequence[int | None] | None = None
+    ) -> tuple[EnvDict, EnvDict] | None:
+        """Resets one sub-environment or all of them.
+
+        Args:
+            env_id: which one; None for all.
+            seeds: one per sub-environment that is reset; None leaves their random streams as they are. A subclass
+                may leave this argument out: it is then never passed.
+        Returns:
+            `(obs, infos)` keyed by env id, or None where the environment starts its next episode by itself: its
+            first observation then comes in a later poll.
+        """
+        rows = self.reset_rows(np.arange(self.num_envs) if env_id is None else np.array([env_id]), seeds)
+        if rows is None:
+            return None
+        self._kept = Rows.concat(self._kept, rows) if self._kept is not None else rows
+        obs, _, _, _, infos, _ = dicts_of(rows)
+        return obs, infos
+
+    # The columnar view.
+
+    def poll_rows(self) -> Rows:
+        """The same as `poll`, as columns."""
+        return self._dict_rows().outcome(*self.poll())
+
+    def send_rows(self, rows: Rows, selection: np.ndarray, actions: trees.Tree) -> None:
+        """Answers some rows of the last poll or reset; called once per policy, with disjoint selections.
+
+        Args:
+            rows: what was polled.
+            selection: [K] indices into `rows`, each of a row that waits for an action.
+            actions: columns of K actions.
+        """
+        answers: EnvDict = {}
+        for row, action in zip(selection.tolist(), action_values(actions), strict=True):
+            answers.setdefault(int(rows.env_index[row]), {})[rows.agent_of(row)] = action
+        self.send_actions(answers)
+
+    def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
+        """The same as `try_reset`, for any number of sub-environments at once; None when all start by themselves."""
+        parts: list[tuple[EnvDict, EnvDict]] = []
+        for position, env_id in enumerate(env_index.tolist()):
+            kwargs = {"seeds": [seeds[position]]} if seeds is not None and self._reset_takes_seeds else {}
+            result = self.try_reset(env_id, **kwargs)
+            if result is not None:
+                parts.append(result)
+        if not parts:
+            return None
+        obs = {env_id: by_agent for part, _ in parts for env_id, by_agent in part.items()}
+        infos = {env_id: by_agent for _, part in parts for env_id, by_agent in part.items()}
+        return self._dict_rows().beginning(obs, infos)
+
+    # The rest.
+
+    def get_sub_environments(self) -> list[Any]:
+        """The environments that this one is made of, as the user wrote them."""
+        return []
+
+    def try_render(self, env_id: int | None = None) -> Any:
+        """A frame of one sub-environment (the first where None), or None where it cannot be drawn."""
+        return None
+
+    def stop(self) -> None:
+        """Releases what the environment holds."""
+
+    # The dict view written in terms of the columnar one keeps the rows that its dicts came from.
+    _kept: Rows | None = None
+
+    @property
+    def _kept_rows(self) -> Rows:
+        if self._kept is None:
+            raise EnvError(
+                "Actions before the first observation.",
+                where=type(self).__name__,
+                expected="try_reset() or poll() first",
+                fix="call try_reset(), then answer the agents whose observations it returned",
+            )
+        return self._kept
+
+    def _poll_and_keep(self) -> Rows:
+        self._kept = self.poll_rows()
+        return self._kept
+
+    def _dict_rows(self) -> DictRows:
+        if self._dicts is None:
+            self._dicts = DictRows(type(self).__name__)
+        return self._dicts
+
+
+def dicts_of(rows: Rows) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, EnvDict]:
+    """The six dicts of `BaseEnv.poll` that say the same as `rows`."""
+    obs, rewards, terminateds, truncateds, infos, given = ({} for _ in range(6))
+    info_list = rows.info_list()
+    values = rows.obs if isinstance(rows.obs, list) else row_values(rows.obs)
+    for row, env_id in enumerate(rows.env_index.tolist()):
+        agent = rows.agent_of(row)
+        for part in (obs, rewards, terminateds, truncateds, infos):
+            part.setdefault(env_id, {})
+        if values[row] is not None:
+            obs[env_id][agent] = values[row]
+        rewards[env_id][agent] = None if rows.starts[row] else float(rows.rewards[row])
+        terminateds[env_id][agent] = bool(rows.terminateds[row])
+        truncateds[env_id][agent] = bool(rows.truncateds[row])
+        infos[env_id][agent] = info_list[row]
+        if rows.given_actions and row in rows.given_actions:
+            given.setdefault(env_id, {})[agent] = rows.given_actions[row]
+    ended = set(rows.ended_envs.tolist())
+    for env_id in obs:
+        cut = env_id in ended and any(truncateds[env_id].values())
+        terminateds[env_id][ALL] = env_id in ended and not cut
+        truncateds[env_id][ALL] = cut
+    return obs, rewards, terminateds, truncateds, infos, given
+
+
+def row_values(columns: trees.Tree) -> list[Any]:
+    """Columns as a list of single values of the same structure."""
+    return [trees.index(columns, row) for row in range(trees.length(columns))]
+
+
+def action_values(columns: trees.Tree) -> list[Any]:
+    """Action columns as single actions: Python ints for whole numbers, arrays for the rest, in the same structure."""
+    if isinstance(columns, dict):
+        parts = [action_values(value) for value in columns.values()]
+        return [dict(zip(columns, values, strict=True)) for values in zip(*parts, strict=True)]
+    if isinstance(columns, tuple | list):
+        return list(zip(*(action_values(value) for value in columns), strict=True))
+    if columns.ndim == 1 and columns.dtype.kind in "iu":
+        return columns.tolist()
+    return list(columns)
+
+
+__all__ = ["ALL", "NO_ENVS", "AgentDict", "BaseEnv", "EnvDict", "action_values", "dicts_of"]

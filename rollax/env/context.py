@@ -1,0 +1,43 @@
+"""`EnvContext`: the `env_config` of a creator, with the place that the environment is made for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class EnvContext(dict[str, Any]):
+    """A dict of `env_config` that also says for which worker and which copy the environment is made.
+
+    Args:
+        env_config: the user's settings.
+        worker_index: 0 for the driver's own worker, else 1 to `num_workers`.
+        vector_index: which copy within the worker.
+        num_workers: how many remote workers there are.
+        remote: the environment is to live in an actor of its own.
+    """
+
+    def __init__(
+        self,
+        env_config: Mapping[str, Any] | None = None,
+        *,
+        worker_index: int = 0,
+        vector_index: int = 0,
+        num_workers: int = 0,
+        remote: bool = False,
+    ) -> None:
+        super().__init__(env_config or {})
+        self.worker_index = worker_index
+        self.vector_index = vector_index
+        self.num_workers = num_workers
+        self.remote = remote
+
+    def at(self, vector_index: int) -> EnvContext:
+        """The same context for another copy."""
+        return EnvContext(
+            self,
+            worker_index=self.worker_index,
+            vector_index=vector_index,
+            num_workers=self.num_workers,
+            remote=self.remote,
+        )

@@ -1,0 +1,113 @@
+"""The columnar view of one poll: one row for each agent that something happened to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from rollax import spaces, trees
+
+DEFAULT_AGENT = "agent0"
+"""The agent id of a single-agent environment."""
+
+NO_ENVS = np.empty(0, np.int64)
+
+
+@dataclass(slots=True)
+class Rows:
+    """N rows, one per agent that is ready or that something happened to since the last poll.
+
+    A *lane* is a small integer that names one agent of one sub-environment for as long as its life lasts; once the
+    life has ended the number may be given to another. Within one `Rows`, ends come before starts.
+
+    Args:
+        env_index: [N] the sub-environment of each row.
+        lanes: [N] the lane of each row.
+        obs: columns of N observations where all agents share one space, else a list of N single observations,
+            with None where a row has none (a reward for an agent that is not acting).
+        rewards: [N] float64, what the agent received since its last row; 0 where `starts`.
+        terminateds: [N] the life ended in a terminal state.
+        truncateds: [N] the life was cut off, by a time limit for instance; its value goes on.
+        starts: [N] the observation is the first of a life: no reward or flag belongs to it.
+        acts: [N] the row waits for an action.
+        ended_envs: [M] sub-environments whose episode ended with this poll.
+        agents: N agent ids, or None where each sub-environment has one agent.
+        infos: N info dicts, or a function that makes them when somebody asks.
+        given_actions: row -> action that the agent has taken already (off-policy); such a row does not wait.
+    """
+
+    env_index: np.ndarray
+    lanes: np.ndarray
+    obs: trees.Tree
+    rewards: np.ndarray
+    terminateds: np.ndarray
+    truncateds: np.ndarray
+    starts: np.ndarray
+    acts: np.ndarray
+    ended_envs: np.ndarray
+    agents: Sequence[Hashable] | None = None
+    infos: Sequence[dict] | Callable[[], Sequence[dict]] | None = None
+    given_actions: dict[int, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.lanes)
+
+    def observations(self, rows: np.ndarray | None, space: Any) -> trees.Tree:
+        """Columns of the observations of some rows, or of all of them (then without a copy where they are columns)."""
+        if isinstance(self.obs, list):
+            values = self.obs if rows is None else [self.obs[row] for row in rows.tolist()]
+            return spaces.stack(space, values)
+        return self.obs if rows is None else trees.index(self.obs, rows)
+
+    def has_obs(self, rows: np.ndarray) -> np.ndarray:
+        """[K] true for those of the given rows that came with an observation."""
+        if not isinstance(self.obs, list):
+            return np.ones(len(rows), bool)
+        return np.fromiter((self.obs[row] is not None for row in rows.tolist()), bool, len(rows))
+
+    def info_list(self) -> Sequence[dict]:
+        """The info dict of each row."""
+        if callable(self.infos):
+            self.infos = self.infos()
+        return [{}] * len(self) if self.infos is None else self.infos
+
+    def agent_of(self, row: int) -> Hashable:
+        """The agent id of one row."""
+        return DEFAULT_AGENT if self.agents is None else self.agents[row]
+
+    @classmethod
+    def starting(
+        cls,
+        env_index: np.ndarray,
+        lanes: np.ndarray,
+        obs: trees.Tree,
+        *,
+        agents: Sequence[Hashable] | None = None,
+        infos: Sequence[dict] | Callable[[], Sequence[dict]] | None = None,
+    ) -> Rows:
+        """Rows that each begin a life."""
+        count = len(lanes)
+        no, yes = np.zeros(count, bool), np.ones(count, bool)
+        return cls(env_index, lanes, obs, np.zeros(count), no, no, yes, yes, NO_ENVS, agents, infos)
+
+    @classmethod
+    def concat(cls, first: Rows, second: Rows) -> Rows:
+        """The rows of `first`, then those of `second`."""
+        parts: dict[str, Any] = {}
+        for field in fields(cls):
+            a, b = getattr(first, field.name), getattr(second, field.name)
+            if isinstance(a, np.ndarray) and field.name != "obs":
+                parts[field.name] = np.concatenate((a, b))
+        obs = first.obs + second.obs if isinstance(first.obs, list) else trees.concat((first.obs, second.obs))
+        agents = None if first.agents is None else [*first.agents, *(second.agents or ())]
+        given = {len(first) + row: action for row, action in (second.given_actions or {}).items()}
+        return cls(
+            **parts,
+            obs=obs,
+            agents=agents,
+            infos=lambda: [*first.info_list(), *second.info_list()],
+            given_actions={**(first.given_actions or {}), **given} or None,
+        )

@@ -1,0 +1,43 @@
+"""`Episode`: what callbacks and policies may know of a running episode."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+
+class Episode:
+    """One episode of one sub-environment.
+
+    Args:
+        episode_id: unique across workers and time.
+        env_index: the sub-environment.
+        rewards: the sampler's array of running episode rewards.
+        lengths: the sampler's array of running episode lengths.
+    """
+
+    def __init__(self, episode_id: int, env_index: int, rewards: np.ndarray, lengths: np.ndarray) -> None:
+        self.episode_id = episode_id
+        self.env_index = env_index
+        self.policies: dict[Hashable, str] = {}
+        self.user_data: dict[str, Any] = {}
+        self.custom_metrics: dict[str, float] = {}
+        self.policy_rewards: dict[str, list[float]] = {}
+        self.last_infos: dict[Hashable, dict] = {}
+        self._rewards, self._lengths = rewards, lengths
+
+    @property
+    def total_reward(self) -> float:
+        """The sum of all agents' rewards so far, as the environment gave them."""
+        return float(self._rewards[self.env_index])
+
+    @property
+    def length(self) -> int:
+        """Environment steps so far."""
+        return int(self._lengths[self.env_index])
+
+    def policy_for(self, agent_id: Hashable) -> str | None:
+        """The id of the policy that acts for an agent, if the agent has appeared."""
+        return self.policies.get(agent_id)

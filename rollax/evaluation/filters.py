@@ -1,0 +1,253 @@
+"""Observation filters: what stands between an environment's observations and a policy.
+
+A filter sees whole columns, once per poll. Several workers keep theirs in step by exchanging what each saw since the
+last time: the driver merges every worker's `take_delta()`, and the workers `sync` with the driver's `state()`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rollax.errors import CheckpointError, ConfigError, ShapeError
+from rollax.trees import Tree
+
+State = dict[str, NDArray]
+
+# A mask is no quantity, and slots of padded embeddings must stay comparable with each other.
+UNFILTERED_KEYS = ("action_mask", "avail_actions")
+
+
+class ObservationFilter(ABC):
+    """A map over observation columns with a state that can be saved and merged."""
+
+    @abstractmethod
+    def __call__(self, columns: Tree, update: bool = True) -> Tree:
+        """The filtered columns, never written into `columns`; `update`: whether the filter learns from these rows."""
+
+    def state(self) -> State:
+        """Everything learned so far, as arrays: copies."""
+        return {}
+
+    def set_state(self, state: Mapping[str, NDArray]) -> None:
+        """Becomes the filter that `state` came from; forgets what was seen since the last `take_delta`."""
+        _refuse_other_names(state, ())
+
+    def take_delta(self) -> State:
+        """What was seen since this was last called, in a form for another filter's `merge`."""
+        return {}
+
+    def merge(self, delta: Mapping[str, NDArray]) -> None:
+        """Adds what another filter saw. The order of merging does not matter."""
+        _refuse_other_names(delta, ())
+
+    def sync(self, state: Mapping[str, NDArray]) -> None:
+        """`set_state`, but what was seen since the last `take_delta` is kept and added: `state` cannot have it yet."""
+        pending = self.take_delta()
+        self.set_state(state)
+        self._see(pending)
+
+    def _see(self, delta: Mapping[str, NDArray]) -> None:
+        """`merge` for rows that this filter itself saw: they stay in the next `take_delta`."""
+        self.merge(delta)
+
+
+class NoFilter(ObservationFilter):
+    """Observations as they are."""
+
+    def __call__(self, columns: Tree, update: bool = True) -> Tree:
+        return columns
+
+
+class MeanStdFilter(ObservationFilter):
+    """Standardizes the floating-point Box leaves of observations by the mean and deviation of all that was seen.
+
+    Other leaves (images and other integers, Discrete, ...) and the keys `action_mask` and `avail_actions` pass as they
+    are. Each element of a leaf has its own statistics, kept in float64. One poll is one update with all of its rows,
+    which the output already takes into account. Until two rows have been seen only the mean is taken off. The caller
+    refuses NaN and infinite observations first: the statistics would not recover from one.
+
+    Source: Chan, Golub and LeVeque (1983), "Algorithms for computing the sample variance", for sets a and b of
+        n_a + n_b = n rows, their means m and sums of squared deviations S:
+            m = m_a + (m_b - m_a) n_b / n,  S = S_a + S_b + (m_b - m_a)² n_a n_b / n
+        The deviation is the population's, sqrt(S / n).
+
+    Args:
+        observation_space: the space of one observation.
+        clip: results are cut to [-clip, clip] deviations; an element that hardly ever changed has no other bound.
+    """
+
+    def __init__(self, observation_space: spaces.Space, *, clip: float = 10.0) -> None:
+        self.clip = clip
+        self._moments: dict[tuple[Any, ...], _Moments] = {}
+        for path, box in _float_boxes(observation_space):
+            self._moments[path] = _Moments(box.shape)
+
+    def __call__(self, columns: Tree, update: bool = True) -> Tree:
+        return self._filtered(columns, (), update)
+
+    def _filtered(self, tree: Tree, path: tuple[Any, ...], update: bool) -> Tree:
+        if isinstance(tree, dict):
+            return {key: self._filtered(part, (*path, key), update) for key, part in tree.items()}
+        if isinstance(tree, tuple):
+            return tuple(self._filtered(part, (*path, i), update) for i, part in enumerate(tree))
+        moments = self._moments.get(path)
+        return tree if moments is None else moments.standardize(tree, self.clip, update)
+
+    def state(self) -> State:
+        return self._arrays(0)
+
+    def set_state(self, state: Mapping[str, NDArray]) -> None:
+        self._check(state)
+        for path, moments in self._moments.items():
+            moments.clear()
+            moments.add(*(state[f"{_name(path)}{part}"] for part in _PARTS), both=False)
+
+    def take_delta(self) -> State:
+        delta = self._arrays(1)
+        for moments in self._moments.values():
+            moments.clear_recent()
+        return delta
+
+    def merge(self, delta: Mapping[str, NDArray]) -> None:
+        self._add(delta, both=False)
+
+    def _see(self, delta: Mapping[str, NDArray]) -> None:
+        self._add(delta, both=True)
+
+    def _add(self, delta: Mapping[str, NDArray], *, both: bool) -> None:
+        self._check(delta)
+        for path, moments in self._moments.items():
+            moments.add(*(delta[f"{_name(path)}{part}"] for part in _PARTS), both=both)
+
+    def _arrays(self, which: int) -> State:
+        named = ((_name(path), moments.arrays(which)) for path, moments in self._moments.items())
+        return {f"{name}{part}": array for name, arrays in named for part, array in zip(_PARTS, arrays, strict=True)}
+
+    def _check(self, state: Mapping[str, NDArray]) -> None:
+        own = self._arrays(0)
+        _refuse_other_names(state, tuple(own))
+        for name, array in own.items():
+            if np.shape(state[name]) != array.shape:
+                raise CheckpointError(
+                    "A filter's state is for another observation space.",
+                    where=name,
+                    got=f"shape {np.shape(state[name])}",
+                    expected=f"shape {array.shape}",
+                    fix="restore with the environment and spaces that it was saved with",
+                )
+
+
+class _Moments:
+    """Count, mean and sum of squared deviations of a leaf's elements: [0] of all rows, [1] of those since `take_delta`.
+
+    Both stand in the same arrays because a poll is small: what it costs is the number of NumPy calls.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        size = int(np.prod(shape))
+        self.count = np.zeros((2, 1))
+        self.mean = np.zeros((2, size))
+        self.squares = np.zeros((2, size))
+
+    def standardize(self, leaf: NDArray, clip: float, update: bool) -> NDArray[np.float32]:
+        if leaf.shape[1:] != self.shape:
+            raise ShapeError("Observations of the wrong shape.", got=leaf.shape, expected=("N", *self.shape))
+        rows = leaf.reshape(len(leaf), self.mean.shape[1]).astype(np.float64)
+        if update and len(rows):
+            mean = np.add.reduce(rows, axis=0) / len(rows)
+            apart = rows - mean
+            self._add(len(rows), mean, np.einsum("ij,ij->j", apart, apart))
+        rows -= self.mean[0]
+        if self.count[0, 0] > 1:
+            # 1e-8 is far below any deviation that float32 can show around an ordinary mean.
+            rows /= np.sqrt(self.squares[0] / self.count[0]) + 1e-8
+        np.maximum(rows, -clip, out=rows)
+        np.minimum(rows, clip, out=rows)
+        return rows.astype(np.float32).reshape(leaf.shape)
+
+    def add(self, count: NDArray, mean: NDArray, squares: NDArray, *, both: bool) -> None:
+        if count > 0:
+            self._add(float(count), np.ravel(mean), np.ravel(squares), slice(None) if both else slice(1))
+
+    def _add(self, count: float, mean: NDArray, squares: NDArray, which: slice = slice(None)) -> None:
+        before = self.count[which]
+        total = before + count
+        apart = mean - self.mean[which]
+        share = count / total
+        self.mean[which] += apart * share
+        apart *= apart
+        self.squares[which] += squares + apart * (before * share)
+        self.count[which] = total
+
+    def arrays(self, which: int) -> tuple[NDArray, NDArray, NDArray]:
+        mean, squares = (part[which].reshape(self.shape).copy() for part in (self.mean, self.squares))
+        return np.array(self.count[which, 0]), mean, squares
+
+    def clear_recent(self) -> None:
+        for part in (self.count, self.mean, self.squares):
+            part[1] = 0
+
+    def clear(self) -> None:
+        for part in (self.count, self.mean, self.squares):
+            part[:] = 0
+
+
+FILTERS: dict[str, type[ObservationFilter]] = {"NoFilter": NoFilter, "MeanStdFilter": MeanStdFilter}
+
+_PARTS = ("count", "mean", "squares")
+
+
+def make_filter(name: str, observation_space: spaces.Space) -> ObservationFilter:
+    """The observation filter of that name.
+
+    Raises:
+        ConfigError: no filter has the name.
+    """
+    if name == "NoFilter":
+        return NoFilter()
+    if name == "MeanStdFilter":
+        return MeanStdFilter(observation_space)
+    near = get_close_matches(str(name), FILTERS, n=1)
+    raise ConfigError(
+        "An unknown observation filter.",
+        where="observation_filter",
+        got=name,
+        expected=" or ".join(FILTERS),
+        fix=f"did you mean {near[0]}?" if near else None,
+    )
+
+
+def _float_boxes(space: spaces.Space, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], spaces.Box]]:
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            if key not in UNFILTERED_KEYS:
+                yield from _float_boxes(part, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for i, part in enumerate(space.spaces):
+            yield from _float_boxes(part, (*path, i))
+    elif isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        yield path, space
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """The prefix of a leaf's arrays. Slashes in keys are escaped as in a JSON pointer: no two leaves share a prefix."""
+    return "".join(f"{str(key).replace('~', '~0').replace('/', '~1')}/" for key in path)
+
+
+def _refuse_other_names(state: Mapping[str, NDArray], expected: tuple[str, ...]) -> None:
+    if set(state) != set(expected):
+        raise CheckpointError(
+            "A filter's state is for another filter or observation space.",
+            where="observation filter",
+            got=sorted(state),
+            expected=sorted(expected),
+            fix="use the observation_filter, environment and spaces that it was saved with",
+        )

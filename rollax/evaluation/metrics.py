@@ -1,0 +1,81 @@
+"""Metrics of finished episodes, and their summary over a window."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeMetrics:
+    """One finished episode.
+
+    Args:
+        reward: the sum of all agents' rewards, as the environment gave them.
+        length: environment steps.
+        policy_rewards: policy id -> the reward of each life that it acted for.
+        custom_metrics: what callbacks noted.
+        env_index: the sub-environment that it was played in.
+    """
+
+    reward: float
+    length: int
+    policy_rewards: dict[str, list[float]] = field(default_factory=dict)
+    custom_metrics: dict[str, float] = field(default_factory=dict)
+    env_index: int = 0
+
+
+class EpisodeWindow:
+    """The latest episodes, for smoothed means.
+
+    Args:
+        size: how many episodes at least; all those of the current iteration are always included.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._episodes: deque[EpisodeMetrics] = deque()
+
+    def summary(self, new: Sequence[EpisodeMetrics]) -> dict[str, Any]:
+        """The result keys about episodes, after these have been added; a mean over no episode is None."""
+        self._episodes.extend(new)
+        while len(self._episodes) > max(self._size, len(new)):
+            self._episodes.popleft()
+        return {**summarize(self._episodes), "episodes_this_iter": len(new)}
+
+    def state(self) -> list[Any]:
+        """The window as plain values, for a checkpoint."""
+        return [[e.reward, e.length, e.policy_rewards, e.custom_metrics] for e in self._episodes]
+
+    def set_state(self, state: Iterable[Sequence[Any]]) -> None:
+        """Takes over what `state` returned."""
+        self._episodes = deque(EpisodeMetrics(*values) for values in state)
+
+
+def summarize(episodes: Iterable[EpisodeMetrics]) -> dict[str, Any]:
+    """Means and extremes over episodes; None where there is no episode."""
+    episodes = list(episodes)
+    rewards, lengths = [e.reward for e in episodes], [e.length for e in episodes]
+    by_policy: dict[str, list[float]] = {}
+    custom: dict[str, list[float]] = {}
+    for episode in episodes:
+        for policy_id, values in episode.policy_rewards.items():
+            by_policy.setdefault(policy_id, []).extend(values)
+        for name, value in episode.custom_metrics.items():
+            custom.setdefault(name, []).append(value)
+    return {
+        "episode_reward_mean": _mean(rewards),
+        "episode_reward_min": min(rewards, default=None),
+        "episode_reward_max": max(rewards, default=None),
+        "episode_len_mean": _mean(lengths),
+        "policy_reward_mean": {policy_id: _mean(values) for policy_id, values in sorted(by_policy.items())},
+        "custom_metrics": {f"{name}_mean": _mean(values) for name, values in sorted(custom.items())},
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None

@@ -1,0 +1,101 @@
+"""`PolicyRunner`: a policy with what stands between it and an environment: filter, checks, action mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rollax import spaces, trees
+from rollax.errors import NonFiniteError, PolicyError
+from rollax.evaluation.action_clipping import ActionMap
+from rollax.evaluation.filters import ObservationFilter
+from rollax.policy.policy import Policy, accepted
+
+
+class PolicyRunner:
+    """Runs a policy on raw observations.
+
+    Args:
+        policy: what chooses the actions.
+        observation_filter: what observations pass first.
+        action_map: from the policy's actions to the environment's.
+    """
+
+    def __init__(self, policy: Policy, observation_filter: ObservationFilter, action_map: ActionMap) -> None:
+        self.policy = policy
+        self.filter = observation_filter
+        self.action_map = action_map
+        self._accepted = accepted(policy.compute_actions)
+
+    def takes(self, argument: str) -> bool:
+        """True where the policy's `compute_actions` accepts this argument."""
+        return self._accepted is None or argument in self._accepted
+
+    def act(self, obs: trees.Tree, **context: Any) -> tuple[trees.Tree, Sequence[Any], dict[str, Any]]:
+        """Action columns, state and fetches for filtered observations; lists have become arrays.
+
+        Raises:
+            PolicyError: the policy did not return what it must.
+            NonFiniteError: a NaN or infinite action.
+        """
+        kwargs = {key: value for key, value in context.items() if self.takes(key)}
+        result = self.policy.compute_actions(obs, **kwargs)
+        if not (isinstance(result, tuple) and len(result) == 3):
+            raise self._refuse("compute_actions did not return three values.", type(result).__name__, "(actions, states, {})")
+        actions, states, fetches = result
+        if not isinstance(actions, np.ndarray):
+            actions = self._columns(actions)
+        self._check(actions, trees.length(obs))
+        return actions, states, {name: _array(column) for name, column in fetches.items()}
+
+    def compute_single_action(self, obs: Any, state: Sequence[Any] | None = None, explore: bool = False) -> Any:
+        """The environment action for one raw observation.
+
+        Args:
+            obs: one observation, as the environment returns it.
+            state: the recurrent state; None for a policy without one, or at the start of an episode.
+            explore: False for the greedy action.
+        Returns:
+            The action; `(action, state_out, fetches)` where a state was passed.
+        """
+        columns = self.filter(spaces.stack(self.policy.observation_space, [obs]), update=False)
+        states = [np.asarray(part)[None] for part in (state or self.policy.get_initial_state())]
+        actions, state_outs, fetches = self.act(columns, state_batches=states, explore=explore)
+        action = spaces.unstack(self.policy.action_space, self.action_map(actions))[0]
+        if state is None:
+            return action
+        return action, [part[0] for part in state_outs], {name: column[0] for name, column in fetches.items()}
+
+    def _columns(self, actions: Any) -> trees.Tree:
+        if isinstance(actions, list):
+            return spaces.stack(self.policy.action_space, actions)
+        return trees.tree_map(np.asarray, actions)
+
+    def _check(self, actions: trees.Tree, rows: int) -> None:
+        for leaf in trees.leaves(actions):
+            if leaf.ndim == 0 or len(leaf) != rows:
+                raise self._refuse("compute_actions returned the wrong number of actions.", leaf.shape, f"{rows} rows")
+            if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+                row = int(np.argwhere(~np.isfinite(leaf))[0][0])
+                raise NonFiniteError(
+                    "A NaN or infinite action.",
+                    where=f"policy {self.policy.name!r}, row {row} of {rows}",
+                    got=leaf[row],
+                    expected="finite numbers",
+                    fix="look for NaN weights or observations",
+                )
+
+    def _refuse(self, what: str, got: Any, expected: str) -> PolicyError:
+        return PolicyError(
+            what,
+            where=f"policy {self.policy.name!r}, class {type(self.policy).__name__}",
+            got=got,
+            expected=expected,
+            fix="return (actions, state_outs, extra_fetches), one action per observation",
+        )
+
+
+def _array(column: Any) -> trees.Tree:
+    return column if isinstance(column, np.ndarray) else trees.tree_map(np.asarray, column) if isinstance(column, dict | tuple) else np.asarray(column)

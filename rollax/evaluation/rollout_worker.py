@@ -1,0 +1,334 @@
+"""`RolloutWorker`: policies and environments in one process; usable alone."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from rollax.batch import MultiAgentBatch, SampleBatch
+from rollax.config import TrainerConfig, resolve_config
+from rollax.env.base_env import BaseEnv
+from rollax.env.context import EnvContext
+from rollax.env.convert import to_base_env
+from rollax.env.registry import env_creator as creator_of
+from rollax.errors import ConfigError, PolicyError
+from rollax.evaluation.action_clipping import ActionMap
+from rollax.evaluation.callbacks import Callbacks, overrides
+from rollax.evaluation.episode_table import EpisodeTable
+from rollax.evaluation.filters import make_filter
+from rollax.evaluation.metrics import EpisodeMetrics
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.evaluation.postprocess import postprocess
+from rollax.evaluation.sampler import Sampler
+from rollax.policy.policy import Policy
+from rollax.policy.spec import PolicySpec
+from rollax.spaces import check_space, same_space
+
+DEFAULT_POLICY = "default_policy"
+
+
+class RolloutWorker:
+    """Makes environments and policies, samples batches of experience, and evaluates.
+
+    Args:
+        env_creator: what an environment is made from: a function of one `EnvContext`, a class, an id.
+        policy_cls_or_specs: one policy class, or policy id -> spec (see `PolicySpec.of`).
+        policy_mapping_fn: `(agent_id)` or `(agent_id, episode)` -> policy id.
+        config: the algorithm's config, a dict of the common keys, or None.
+        default_policy_class: what a spec without a class stands for.
+        worker_index: 0 in the driver.
+        num_workers: how many remote workers there are.
+        record: keep trajectories; a worker that only evaluates does not.
+    Raises:
+        ConfigError, SpaceError, EnvError, PolicyError: what is wrong, where, and how to mend it.
+    """
+
+    def __init__(
+        self,
+        env_creator: Any,
+        policy_cls_or_specs: type[Policy] | Mapping[str, Any],
+        *,
+        policy_mapping_fn: Callable[..., str] | None = None,
+        config: TrainerConfig | Mapping[str, Any] | None = None,
+        default_policy_class: type[Policy] | None = None,
+        worker_index: int = 0,
+        num_workers: int = 0,
+        record: bool = True,
+    ) -> None:
+        specs = _specs(policy_cls_or_specs)
+        self.config = _resolved(config, specs, default_policy_class)
+        self.worker_index = worker_index
+        context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
+        self.env = make_base_env(creator_of(env_creator), context, self.config.num_envs_per_worker)
+        self.callbacks = (self.config.callbacks or Callbacks)()
+        self.policies = {
+            policy_id: self._make_policy(policy_id, number, spec, default_policy_class)
+            for number, (policy_id, spec) in enumerate(specs.items())
+        }
+        self.runners = {policy_id: self._make_runner(policy) for policy_id, policy in self.policies.items()}
+        self.sampler = Sampler(
+            self.env,
+            self.runners,
+            self._make_episode_table(),
+            policy_of=_mapping(policy_mapping_fn, list(specs)),
+            fragment_length=self.config.fragment_length,
+            complete_episodes=self.config.batch_mode == "complete_episodes",
+            clip_rewards=self.config.clip_rewards,
+            record=record,
+        )
+        self.sampler.explore = self.config.explore
+
+    def sample(self) -> SampleBatch | MultiAgentBatch:
+        """One fragment, postprocessed: a `SampleBatch` where there is one policy, else a `MultiAgentBatch`."""
+        fragment, env_steps = self.sampler.sample()
+        batches = postprocess(fragment, self.policies)
+        multi = MultiAgentBatch(batches, env_steps)
+        samples: SampleBatch | MultiAgentBatch = multi
+        if len(self.policies) == 1:
+            (policy_id,) = self.policies
+            samples = SampleBatch(dict(batches[policy_id].items()), env_steps=env_steps)
+        if overrides(self.callbacks, "on_sample_end"):
+            self.callbacks.on_sample_end(worker=self, samples=samples)
+        return samples
+
+    def evaluate(
+        self,
+        num_episodes: int,
+        on_step: Callable[[BaseEnv], Any] | None = None,
+        on_episode: Callable[[EpisodeMetrics], Any] | None = None,
+    ) -> list[EpisodeMetrics]:
+        """Plays an exact number of whole episodes, a fixed share in each sub-environment, and returns their metrics.
+
+        Fixed shares keep short episodes from being counted more often than long ones.
+
+        Args:
+            num_episodes: how many.
+            on_step: called after each step, to record frames for instance.
+            on_episode: called with each episode that counts.
+        """
+        self.sampler.restart()
+        self.sampler.episodes.take_metrics()
+        shares = np.full(self.env.num_envs, num_episodes // self.env.num_envs)
+        shares[: num_episodes % self.env.num_envs] += 1
+        finished: list[EpisodeMetrics] = []
+        while len(finished) < num_episodes:
+            self.sampler.step()
+            if on_step is not None:
+                on_step(self.env)
+            for metrics in self.sampler.episodes.take_metrics():
+                if shares[metrics.env_index] > 0:
+                    shares[metrics.env_index] -= 1
+                    finished.append(metrics)
+                    if on_episode is not None:
+                        on_episode(metrics)
+        self.sampler.restart()
+        return finished
+
+    def get_metrics(self) -> list[EpisodeMetrics]:
+        """The episodes finished since the last call."""
+        return self.sampler.episodes.take_metrics()
+
+    def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
+        """One of the policies.
+
+        Raises:
+            PolicyError: there is none of that id.
+        """
+        if policy_id not in self.policies:
+            raise PolicyError(
+                "No such policy.",
+                where="get_policy",
+                got=policy_id,
+                expected=f"one of {list(self.policies)}",
+                fix="use an id of multiagent.policies",
+            )
+        return self.policies[policy_id]
+
+    def get_weights(self) -> dict[str, Any]:
+        """Policy id -> weights."""
+        return {policy_id: policy.get_weights() for policy_id, policy in self.policies.items()}
+
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        """Takes over the weights of some or all policies."""
+        for policy_id, values in weights.items():
+            self.get_policy(policy_id).set_weights(values)
+
+    def get_filters(self) -> dict[str, Any]:
+        """Policy id -> the state of its observation filter."""
+        return {policy_id: runner.filter.state() for policy_id, runner in self.runners.items()}
+
+    def set_filters(self, states: Mapping[str, Any]) -> None:
+        """Takes over the states of observation filters."""
+        for policy_id, state in states.items():
+            self.runners[policy_id].filter.set_state(state)
+
+    def get_state(self) -> dict[str, Any]:
+        """All that a checkpoint holds of this worker: policies, filters, and how far the random streams have come."""
+        return {
+            "policies": {policy_id: policy.get_state() for policy_id, policy in self.policies.items()},
+            "filters": self.get_filters(),
+            "episodes_begun": self.sampler.episodes.begun.copy(),
+            "next_episode_id": self.sampler.episodes.next_id,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `get_state` returned; fresh episodes begin."""
+        for policy_id, values in state["policies"].items():
+            self.get_policy(policy_id).set_state(values)
+        self.set_filters(state["filters"])
+        episodes = self.sampler.episodes
+        begun = np.asarray(state["episodes_begun"])
+        shared = min(len(begun), episodes.num_envs)  # the new config may have another number of sub-environments
+        episodes.begun[:shared] = begun[:shared]
+        episodes.next_id = state["next_episode_id"]
+        self.sampler.restart()
+
+    def set_timestep(self, timestep: int) -> None:
+        """Tells the policies how many steps have been trained on."""
+        self.sampler.timestep = timestep
+        for policy in self.policies.values():
+            policy.timestep = timestep
+
+    def foreach_env(self, function: Callable[[Any], Any]) -> list[Any]:
+        """The function's results over the sub-environments."""
+        return [function(env) for env in self.env.get_sub_environments()]
+
+    def foreach_policy(self, function: Callable[[Policy, str], Any]) -> list[Any]:
+        """The function's results over `(policy, policy id)`."""
+        return [function(policy, policy_id) for policy_id, policy in self.policies.items()]
+
+    def stop(self) -> None:
+        """Closes the environments."""
+        self.env.stop()
+
+    def _make_policy(
+        self, policy_id: str, number: int, spec: PolicySpec, default_policy_class: type[Policy] | None
+    ) -> Policy:
+        policy_class = spec.policy_class or default_policy_class
+        if policy_class is None:
+            raise PolicyError(
+                "A policy without a class.",
+                where=f"policy {policy_id!r}",
+                expected="a Policy class in its spec",
+                fix="name one; None stands for the algorithm's own policy, and here is no algorithm",
+            )
+        spaces = [
+            self._space(policy_id, kind, getattr(spec, kind) or getattr(self.config, kind))
+            for kind in ("observation_space", "action_space")
+        ]
+        seed = self.config.seed
+        if seed is not None and (number or self.worker_index):
+            seed = int(np.random.SeedSequence((seed, self.worker_index, number)).generate_state(1)[0])
+        config = self.config.changed(**{**spec.config, "seed": seed}) if spec.config or seed != self.config.seed else self.config
+        policy = policy_class(spaces[0], spaces[1], config)
+        policy.name = policy_id
+        return policy
+
+    def _space(self, policy_id: str, kind: str, given: Space | None) -> Space:
+        of_env = getattr(self.env, kind)
+        space = of_env if given is None else given
+        check_space(space, f"policy {policy_id!r}, {kind}")
+        if of_env is not None and not same_space(space, of_env):
+            raise PolicyError(
+                f"The policy's {kind} is not the environment's.",
+                where=f"policy {policy_id!r}",
+                got=space,
+                expected=of_env,
+                fix=f"leave {kind} out to take the environment's, or correct it",
+            )
+        return space
+
+    def _make_runner(self, policy: Policy) -> PolicyRunner:
+        return PolicyRunner(
+            policy,
+            make_filter(self.config.observation_filter, policy.observation_space),
+            ActionMap(
+                policy.action_space,
+                clip_actions=self.config.clip_actions,
+                normalize_actions=self.config.normalize_actions,
+            ),
+        )
+
+    def _make_episode_table(self) -> EpisodeTable:
+        def listener(method: str) -> Callable[[Any], Any] | None:
+            if not overrides(self.callbacks, method):
+                return None
+            call = getattr(self.callbacks, method)
+            return lambda episode: call(worker=self, base_env=self.env, episode=episode)
+
+        return EpisodeTable(
+            self.env.num_envs,
+            seed=self.config.seed,
+            first_env=(max(self.worker_index, 1) - 1) * self.env.num_envs,
+            first_id=self.worker_index << 40,
+            on_start=listener("on_episode_start"),
+            on_step=listener("on_episode_step"),
+            on_end=listener("on_episode_end"),
+        )
+
+
+def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int) -> BaseEnv:
+    """The `BaseEnv` of one worker: a creator that can make a native vector env does, any other makes copies."""
+    make_vector = getattr(creator, "make_vector", None)
+    if make_vector is not None:
+        return to_base_env(make_vector(context, num_envs))
+    return to_base_env(
+        _make(creator, context), lambda index: _make(creator, context.at(index)), num_envs
+    )
+
+
+def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
+    try:
+        inspect.signature(creator).bind(context)
+    except TypeError:
+        if context:
+            raise ConfigError(
+                "An environment that takes no env_config.",
+                where="env_config",
+                got=dict(context),
+                expected=f"{creator!r} to take one argument, the EnvContext",
+                fix="leave env_config out, or let the class take it",
+            ) from None
+        return creator()
+    except ValueError:
+        pass  # a builtin without a signature
+    return creator(context)
+
+
+def _specs(given: type[Policy] | Mapping[str, Any]) -> dict[str, PolicySpec]:
+    if isinstance(given, Mapping):
+        return {policy_id: PolicySpec.of(spec, policy_id) for policy_id, spec in given.items()}
+    return {DEFAULT_POLICY: PolicySpec.of(given, DEFAULT_POLICY)}
+
+
+def _resolved(config: Any, specs: Mapping[str, PolicySpec], default: type[Policy] | None) -> TrainerConfig:
+    if isinstance(config, TrainerConfig):
+        return config
+    classes = [spec.policy_class or default for spec in specs.values()]
+    config_class = next((c.config_class for c in classes if c is not None and c.config_class is not None), TrainerConfig)
+    return resolve_config(config_class, config)
+
+
+def _mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> Callable[..., str] | None:
+    """`(agent_id, episode) -> policy id`, whichever of the two the user's function takes."""
+    if function is None:
+        if len(policy_ids) > 1:
+            raise ConfigError(
+                "Several policies without a mapping.",
+                where="policy_mapping_fn",
+                got=None,
+                expected=f"a function from an agent id to one of {policy_ids}",
+                fix="pass policy_mapping_fn",
+            )
+        return None
+    parameters = [
+        p
+        for p in inspect.signature(function).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
+    ]
+    takes_two = len(parameters) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return function if takes_two else lambda agent_id, episode: function(agent_id)

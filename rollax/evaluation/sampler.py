@@ -1,0 +1,340 @@
+"""The sampler: policies act in a `BaseEnv` until a fragment is full. It knows rows and lanes, no kind of environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollax import spaces, trees
+from rollax.batch import SampleBatch
+from rollax.env.base_env import BaseEnv
+from rollax.env.rows import DEFAULT_AGENT, Rows
+from rollax.errors import EnvError, PolicyError
+from rollax.evaluation.episode_table import EpisodeTable
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.evaluation.trajectories import Trajectories
+from rollax.policy.policy import Pieces
+
+Fragment = dict[str, tuple[SampleBatch, Pieces]]
+
+
+class _Turn(NamedTuple):
+    """The rows of one policy that wait for an action, with their filtered observations."""
+
+    policy_id: str
+    selection: np.ndarray
+    obs: trees.Tree
+
+
+class Sampler:
+    """Steps an environment with policies and collects their trajectories.
+
+    Args:
+        env: the environment.
+        runners: policy id -> policy, with its filter and action map.
+        episodes: keeps the books of running episodes.
+        policy_of: `(agent_id, episode) -> policy id`, asked once per agent and episode; None where there is one policy.
+        fragment_length: env steps of each sub-environment in a fragment.
+        complete_episodes: a fragment holds whole episodes only.
+        clip_rewards: True for the sign, a number for a bound, of the rewards that are learned from.
+        record: keep trajectories; False for evaluation, which only wants the metrics.
+    """
+
+    def __init__(
+        self,
+        env: BaseEnv,
+        runners: Mapping[str, PolicyRunner],
+        episodes: EpisodeTable,
+        *,
+        policy_of: Callable[..., str] | None = None,
+        fragment_length: int = 200,
+        complete_episodes: bool = False,
+        clip_rewards: bool | float | None = None,
+        record: bool = True,
+    ) -> None:
+        self.env = env
+        self.runners = dict(runners)
+        self.episodes = episodes
+        self.explore = True
+        self.timestep = 0
+        self._policy_of = policy_of
+        self._ids = list(self.runners)
+        self._target = fragment_length * env.num_envs
+        self._complete_episodes = complete_episodes
+        self._clip_rewards = clip_rewards
+        self._record = record
+        self._trajectories = {policy_id: Trajectories() for policy_id in self.runners}
+        self._memories = {policy_id: _Memory(runner) for policy_id, runner in self.runners.items()}
+        self._rows: Rows | None = None
+        self._turns: list[_Turn] = []
+        self._lane_policy = np.zeros(64, np.int64)
+        self._lane_life = np.zeros(64, np.int64)
+        self._lives = 0
+        self._steps = 0
+
+    def sample(self) -> tuple[Fragment, int]:
+        """Trajectories by policy, and the number of env steps behind them."""
+        while not self._is_full():
+            if self._rows is None:
+                self._begin()
+            else:
+                self._act()
+                self._observe(self.env.poll_rows())
+        return self._cut()
+
+    def step(self) -> None:
+        """One round of acting and observing."""
+        if self._rows is None:
+            self._begin()
+        self._act()
+        self._observe(self.env.poll_rows())
+
+    def restart(self) -> None:
+        """Drops the running episodes; the next fragment begins with a reset of everything."""
+        self._rows, self._turns, self._steps = None, [], 0
+        for trajectories in self._trajectories.values():
+            trajectories.clear()
+        self.episodes.drop_running()
+
+    def _begin(self) -> None:
+        everyone = np.arange(self.env.num_envs)
+        rows = self.env.reset_rows(everyone, self.episodes.seeds())
+        self._observe(self.env.poll_rows() if rows is None else rows)
+
+    def _is_full(self) -> bool:
+        if self._complete_episodes:
+            return self.episodes.finished_steps >= self._target
+        return self._steps >= self._target
+
+    def _act(self) -> None:
+        rows = self._rows
+        assert rows is not None
+        for policy_id, selection, obs in self._turns:
+            runner, memory = self.runners[policy_id], self._memories[policy_id]
+            lanes = rows.lanes[selection]
+            context = memory.context(lanes)
+            if runner.takes("info_batch"):
+                infos = rows.info_list()
+                context["info_batch"] = [infos[row] for row in selection.tolist()]
+            if runner.takes("episodes"):
+                context["episodes"] = [self.episodes.running[index] for index in rows.env_index[selection].tolist()]
+            actions, _, fetches = runner.act(obs, explore=self.explore, timestep=self.timestep, **context)
+            self.env.send_rows(rows, selection, runner.action_map(actions))
+            if self._record:
+                columns = self._extra_columns(runner, rows, selection) | memory.columns(context)
+                columns |= {SampleBatch.OBS: obs, SampleBatch.ACTIONS: actions, **fetches}
+                ids = self.episodes.ids[rows.env_index[selection]]
+                self._trajectories[policy_id].append(lanes, self._lane_life[lanes], ids, columns)
+            memory.remember(lanes, actions)
+
+    def _extra_columns(self, runner: PolicyRunner, rows: Rows, selection: np.ndarray) -> dict[str, Any]:
+        """The columns that cost something to fill, as far as the policy reads them."""
+        wanted, columns = runner.policy.batch_columns, {}
+        if wanted is None or SampleBatch.T in wanted:
+            columns[SampleBatch.T] = self.episodes.lengths[rows.env_index[selection]]
+        if wanted is None or SampleBatch.AGENT_ID in wanted:
+            columns[SampleBatch.AGENT_ID] = _agent_ids(rows, selection)
+        if wanted is not None and SampleBatch.INFOS in wanted:
+            columns[SampleBatch.INFOS] = _infos(rows, selection)
+        return columns
+
+    def _observe(self, rows: Rows) -> None:
+        """Books the outcomes, resets what has ended, and gets the next turns ready."""
+        outcomes = None if not rows.starts.any() else np.flatnonzero(~rows.starts)
+        self._steps += self.episodes.add_rewards(rows, outcomes)
+        policies = None if len(self._ids) == 1 else self._lane_policy[rows.lanes]
+        if len(rows.ended_envs):
+            lives_ended = np.flatnonzero((rows.terminateds | rows.truncateds) & ~rows.starts)
+            self.episodes.end_lives(rows, lives_ended, self._ids, None if policies is None else policies[lives_ended])
+            self.episodes.end(rows.ended_envs)
+            started = self.env.reset_rows(rows.ended_envs)
+            if started is not None:
+                rows = Rows.concat(rows, started)
+        elif rows.terminateds.any() or rows.truncateds.any():
+            lives_ended = np.flatnonzero((rows.terminateds | rows.truncateds) & ~rows.starts)
+            self.episodes.end_lives(rows, lives_ended, self._ids, None if policies is None else policies[lives_ended])
+        policy_of_row = self._start_lives(rows, policies)
+        if rows.given_actions:
+            raise EnvError(
+                "Off-policy actions are not supported yet.",
+                where=type(self.env).__name__,
+                got=f"{len(rows.given_actions)} actions in off_policy_actions",
+                expected="none",
+                fix="let the policy choose: leave off_policy_actions empty",
+            )
+        self._rows, self._turns = rows, []
+        for number, policy_id in enumerate(self._ids):
+            mine = None if policy_of_row is None else np.flatnonzero(policy_of_row == number)
+            if mine is None or len(mine):
+                self._take_in(policy_id, rows, mine)
+
+    def _take_in(self, policy_id: str, rows: Rows, mine: np.ndarray | None) -> None:
+        """One policy's rows: observations filtered once each, outcomes settled, the rows that act noted."""
+        runner = self.runners[policy_id]
+        selection, with_obs = np.arange(len(rows)) if mine is None else mine, mine
+        if isinstance(rows.obs, list) and any(value is None for value in rows.obs):
+            with_obs = np.array([row for row in selection.tolist() if rows.obs[row] is not None], np.int64)
+        obs = runner.filter(rows.observations(with_obs, runner.policy.observation_space))
+        with_obs = selection if with_obs is None else with_obs
+        outcomes = selection[~rows.starts[selection]]
+        if len(outcomes):
+            self._settle(policy_id, rows, outcomes, with_obs, obs)
+        acts = rows.acts[with_obs]
+        if acts.all():
+            self._turns.append(_Turn(policy_id, with_obs, obs))
+        elif acts.any():
+            self._turns.append(_Turn(policy_id, with_obs[acts], trees.index(obs, acts)))
+
+    def _settle(
+        self, policy_id: str, rows: Rows, outcomes: np.ndarray, with_obs: np.ndarray, obs: trees.Tree
+    ) -> None:
+        lanes, rewards = rows.lanes[outcomes], rows.rewards[outcomes]
+        self._memories[policy_id].reward(lanes, rewards)
+        if not self._record:
+            return
+        if self._clip_rewards is True:
+            rewards = np.sign(rewards)
+        elif self._clip_rewards:
+            rewards = np.clip(rewards, -self._clip_rewards, self._clip_rewards)
+        seen = rows.has_obs(outcomes)
+        trajectories = self._trajectories[policy_id]
+        terminateds, truncateds = rows.terminateds[outcomes], rows.truncateds[outcomes]
+        trajectories.settle(lanes, rewards, terminateds, truncateds, seen)
+        if terminateds.any() or truncateds.any():
+            ended = ((rows.terminateds | rows.truncateds) & ~rows.starts)[with_obs]
+            trajectories.set_final_obs(rows.lanes[with_obs[ended]], trees.index(obs, ended))
+
+    def _start_lives(self, rows: Rows, policies: np.ndarray | None) -> np.ndarray | None:
+        """Numbers new lives, asks for their policies; returns the policy of each row, None where there is only one."""
+        starting = np.flatnonzero(rows.starts)
+        if len(starting):
+            lanes = rows.lanes[starting]
+            top = int(lanes.max()) + 1
+            if top > len(self._lane_life):
+                self._lane_life = np.resize(self._lane_life, 2 * top)
+                self._lane_policy = np.resize(self._lane_policy, 2 * top)
+            self._lane_life[lanes] = self._lives + np.arange(len(lanes))
+            self._lives += len(lanes)
+            self.episodes.begin(rows.env_index[starting])
+            if policies is None:
+                self._memories[self._ids[0]].forget(lanes)
+            else:
+                chosen = np.array([self._choose_policy(rows, row) for row in starting.tolist()])
+                self._lane_policy[lanes] = chosen
+                for number, policy_id in enumerate(self._ids):
+                    self._memories[policy_id].forget(lanes[chosen == number])
+                policies = np.append(policies, np.zeros(len(rows) - len(policies), np.int64))
+                policies[starting] = chosen
+        return policies
+
+    def _choose_policy(self, rows: Rows, row: int) -> int:
+        episode, agent = self.episodes.running[int(rows.env_index[row])], rows.agent_of(row)
+        policy_id = episode.policies.get(agent)
+        if policy_id is None:
+            assert self._policy_of is not None
+            policy_id = self._policy_of(agent, episode)
+            if policy_id not in self.runners:
+                raise PolicyError(
+                    "The policy mapping names an unknown policy.",
+                    where=f"policy_mapping_fn, agent {agent!r}",
+                    got=policy_id,
+                    expected=f"one of {self._ids}",
+                    fix="correct policy_mapping_fn, or add the policy to multiagent.policies",
+                )
+            episode.policies[agent] = policy_id
+        return self._ids.index(policy_id)
+
+    def _cut(self) -> tuple[Fragment, int]:
+        finished, finished_steps = self.episodes.take_finished()
+        steps = finished_steps if self._complete_episodes else self._steps
+        self._steps = 0
+        fragment: Fragment = {}
+        for policy_id, trajectories in self._trajectories.items():
+            next_obs_of = partial(self._waiting_obs, policy_id)
+            cut = trajectories.cut(next_obs_of, finished if self._complete_episodes else None)
+            if cut is not None:
+                fragment[policy_id] = cut
+        return fragment, steps
+
+    def _waiting_obs(self, policy_id: str, lives: np.ndarray) -> trees.Tree:
+        """The observations that these lives are about to act on."""
+        assert self._rows is not None
+        turn = next(turn for turn in self._turns if turn.policy_id == policy_id)
+        waiting = self._lane_life[self._rows.lanes[turn.selection]]
+        order = np.argsort(waiting)
+        return trees.index(turn.obs, order[np.searchsorted(waiting, lives, sorter=order)])
+
+
+class _Memory:
+    """The last action and reward of each lane, kept only for policies that take or read them."""
+
+    def __init__(self, runner: PolicyRunner) -> None:
+        wanted = runner.policy.batch_columns or frozenset()
+        self._stored = {
+            name for name in (SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS) if name in wanted
+        }
+        self._takes_actions = runner.takes("prev_action_batch") or SampleBatch.PREV_ACTIONS in wanted
+        self._takes_rewards = runner.takes("prev_reward_batch") or SampleBatch.PREV_REWARDS in wanted
+        self._space = runner.policy.action_space
+        self._actions: trees.Tree | None = None
+        self._rewards = np.zeros(64, np.float32)
+
+    def context(self, lanes: np.ndarray) -> dict[str, Any]:
+        """The keyword arguments for `compute_actions`."""
+        context: dict[str, Any] = {}
+        if self._takes_actions:
+            context["prev_action_batch"] = trees.index(self._room(lanes), lanes)
+        if self._takes_rewards:
+            self._room(lanes)
+            context["prev_reward_batch"] = self._rewards[lanes]
+        return context
+
+    def columns(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns to store."""
+        names = {SampleBatch.PREV_ACTIONS: "prev_action_batch", SampleBatch.PREV_REWARDS: "prev_reward_batch"}
+        return {name: context[names[name]] for name in self._stored}
+
+    def remember(self, lanes: np.ndarray, actions: trees.Tree) -> None:
+        """These actions are the last ones now; rewards count anew."""
+        if self._takes_actions:
+            trees.put(self._room(lanes), lanes, actions)
+        if self._takes_rewards:
+            self._rewards[lanes] = 0
+
+    def reward(self, lanes: np.ndarray, rewards: np.ndarray) -> None:
+        """These rewards followed the last actions."""
+        if self._takes_rewards:
+            self._rewards[lanes] += rewards
+
+    def forget(self, lanes: np.ndarray) -> None:
+        """Lives begin on these lanes."""
+        if len(lanes) and self._takes_actions:
+            trees.tree_map(lambda leaf: leaf.__setitem__(lanes, 0), self._room(lanes))
+        if len(lanes) and self._takes_rewards:
+            self._room(lanes)
+            self._rewards[lanes] = 0
+
+    def _room(self, lanes: np.ndarray) -> trees.Tree:
+        needed = int(lanes.max(initial=0)) + 1
+        if self._actions is None or needed > len(self._rewards):
+            size = max(64, 2 * needed)
+            old, self._actions = self._actions, spaces.zeros(self._space, size)
+            if old is not None:
+                trees.copy_into(self._actions, 0, old)
+            self._rewards = np.append(self._rewards, np.zeros(size - len(self._rewards), np.float32))
+        return self._actions
+
+
+def _agent_ids(rows: Rows, selection: np.ndarray) -> np.ndarray:
+    ids = np.empty(len(selection), object)
+    ids[:] = DEFAULT_AGENT if rows.agents is None else [rows.agents[row] for row in selection.tolist()]
+    return ids
+
+
+def _infos(rows: Rows, selection: np.ndarray) -> np.ndarray:
+    infos, column = rows.info_list(), np.empty(len(selection), object)
+    column[:] = [infos[row] for row in selection.tolist()]
+    return column

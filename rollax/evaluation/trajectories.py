@@ -1,0 +1,174 @@
+"""Trajectories of one policy as columns: one row per decision, whoever made it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.policy.policy import Pieces
+
+_LIFE, _EPISODE, _COMPLETE, _ENDED = "_life", "_episode", "_complete", "_ended"
+_BOOKKEEPING = {
+    _LIFE: np.int64,
+    _EPISODE: np.int64,
+    _COMPLETE: np.bool_,
+    _ENDED: np.bool_,
+    SampleBatch.REWARDS: np.float32,
+    SampleBatch.TERMINATEDS: np.bool_,
+    SampleBatch.TRUNCATEDS: np.bool_,
+}
+
+
+class Trajectories:
+    """Appends decisions as they are made and gives their outcomes to the rows that wait for them.
+
+    A row is complete once its lane's next observation, or the end of its life, has arrived; until then rewards add up
+    in it. Rows that are not complete when a fragment is cut are carried over to the next.
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[str, trees.Tree] = {}
+        self._capacity = 0
+        self._size = 0
+        self._pending = np.full(64, -1, np.int64)  # lane -> the row of its last decision
+        self._final_rows: list[np.ndarray] = []
+        self._final_obs: list[trees.Tree] = []
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(self, lanes: np.ndarray, lives: np.ndarray, episodes: np.ndarray, columns: Mapping[str, Any]) -> None:
+        """One row for each lane: what it observed and decided.
+
+        Args:
+            lanes: [K] who decides.
+            lives: [K] a number for each life, unique for ever.
+            episodes: [K] a number for each episode, unique for ever.
+            columns: columns of K rows; the same names at every call.
+        """
+        count, start = len(lanes), self._size
+        if start + count > self._capacity:
+            self._grow(start + count, columns)
+        rows = self._columns
+        for name, values in columns.items():
+            trees.copy_into(rows[name], start, values)
+        end = start + count
+        rows[_LIFE][start:end] = lives
+        rows[_EPISODE][start:end] = episodes
+        for name in (_COMPLETE, _ENDED, SampleBatch.REWARDS, SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS):
+            rows[name][start:end] = 0
+        if count and (top := int(lanes.max())) >= len(self._pending):
+            self._pending = np.append(self._pending, np.full(top + 1, -1, np.int64))
+        self._pending[lanes] = np.arange(start, end)
+        self._size = end
+
+    def settle(
+        self, lanes: np.ndarray, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray, seen: np.ndarray
+    ) -> None:
+        """Outcomes for the pending rows of some lanes, each lane once.
+
+        Args:
+            lanes: [K] whose they are.
+            rewards: [K] added to the pending row.
+            terminateds: [K]; truncateds: [K]: the life has ended.
+            seen: [K] an observation came with it.
+        """
+        rows = self._pending[lanes]
+        self._columns[SampleBatch.REWARDS][rows] += rewards
+        self._columns[SampleBatch.TERMINATEDS][rows] = terminateds
+        self._columns[SampleBatch.TRUNCATEDS][rows] = truncateds
+        ended = terminateds | truncateds
+        self._columns[_ENDED][rows] = ended
+        self._columns[_COMPLETE][rows] = seen | ended
+
+    def set_final_obs(self, lanes: np.ndarray, obs: trees.Tree) -> None:
+        """The last observations of lives that have just ended; call it before the lanes are used again."""
+        self._final_rows.append(self._pending[lanes])
+        self._final_obs.append(trees.tree_map(np.copy, obs))
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._size = 0
+        self._pending[:] = -1
+        self._final_rows, self._final_obs = [], []
+
+    def cut(
+        self, next_obs_of: Callable[[np.ndarray], trees.Tree], finished: np.ndarray | None = None
+    ) -> tuple[SampleBatch, Pieces] | None:
+        """Takes out the rows that are complete, sorted by life and in time order inside each.
+
+        Args:
+            next_obs_of: lives -> columns of the observations that they are about to act on.
+            finished: the episodes whose rows are taken; None takes every complete row.
+        Returns:
+            The batch and where its pieces end; None where no row is complete.
+        """
+        size = self._size
+        rows = {name: trees.index(column, slice(0, size)) for name, column in self._columns.items()}
+        taken = rows[_COMPLETE] if finished is None else np.isin(rows[_EPISODE], finished)
+        if size == 0 or not taken.any():
+            return None
+        order = np.argsort(rows[_LIFE], kind="stable")
+        lives = rows[_LIFE][order]
+        continues = np.append(lives[1:] == lives[:-1], False)
+        in_batch = taken[order]
+        last = ~(continues & np.append(in_batch[1:], False))[in_batch]
+        ends = np.flatnonzero(in_batch)[last]
+        pieces = Pieces(last, self._following(rows, order, ends, continues, next_obs_of))
+        picked = order[in_batch]
+        batch = {name: trees.index(c, picked) for name, c in rows.items() if name not in (_COMPLETE, _ENDED, _LIFE)}
+        batch[SampleBatch.EPS_ID] = batch.pop(_EPISODE)
+        self._keep(np.flatnonzero(~taken))
+        return SampleBatch(batch), pieces
+
+    def _following(
+        self, rows: dict, order: np.ndarray, ends: np.ndarray, continues: np.ndarray, next_obs_of: Callable
+    ) -> trees.Tree:
+        """What was observed after the rows at positions `ends` of the sorted order."""
+        end_rows = order[ends]
+        # An end without a last observation goes on from the one that was acted on.
+        following = trees.index(rows[SampleBatch.OBS], end_rows)
+        carried = np.flatnonzero(continues[ends])
+        if len(carried):
+            trees.put(following, carried, trees.index(rows[SampleBatch.OBS], order[ends[carried] + 1]))
+        if self._final_rows:
+            position = np.full(self._size, -1)
+            final_rows = np.concatenate(self._final_rows)
+            position[final_rows] = np.arange(len(final_rows))
+            known = np.flatnonzero(position[end_rows] >= 0)
+            if len(known):
+                trees.put(following, known, trees.index(trees.concat(self._final_obs), position[end_rows[known]]))
+        waiting = np.flatnonzero(~continues[ends] & ~rows[_ENDED][end_rows])
+        if len(waiting):
+            trees.put(following, waiting, next_obs_of(rows[_LIFE][end_rows[waiting]]))
+        return following
+
+    def _keep(self, kept: np.ndarray) -> None:
+        """Moves the rows that stay to the front."""
+        new_place = np.full(self._size, -1)
+        new_place[kept] = np.arange(len(kept))
+        pending = self._pending
+        pending[pending >= 0] = new_place[pending[pending >= 0]]
+        if self._final_rows:
+            places, obs = new_place[np.concatenate(self._final_rows)], trees.concat(self._final_obs)
+            staying = places >= 0
+            self._final_rows = [places[staying]] if staying.any() else []
+            self._final_obs = [trees.index(obs, staying)] if staying.any() else []
+        if len(kept):
+            for column in self._columns.values():
+                trees.copy_into(column, 0, trees.index(column, kept))
+        self._size = len(kept)
+
+    def _grow(self, needed: int, columns: Mapping[str, Any]) -> None:
+        capacity = max(needed, 2 * self._capacity, 256)
+        if not self._columns:
+            empty = {name: np.empty(0, dtype) for name, dtype in _BOOKKEEPING.items()}
+            self._columns = {**empty, **{name: trees.index(column, slice(0, 0)) for name, column in columns.items()}}
+        grown = {name: trees.empty_like(column, capacity) for name, column in self._columns.items()}
+        for name, column in self._columns.items():
+            trees.copy_into(grown[name], 0, trees.index(column, slice(0, self._size)))
+        self._columns, self._capacity = grown, capacity

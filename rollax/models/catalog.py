@@ -1,0 +1,175 @@
+"""`make_model`: the model of a policy, from the spaces and the config, or the user's own."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from gymnasium import spaces
+
+from rollax.errors import ConfigError, PolicyError
+from rollax.models.config import ModelConfig
+from rollax.models.networks import ActorCritic
+from rollax.spaces import check_space, zeros
+
+# No size that a model is likely to have elsewhere, so that a transposed output is noticed.
+_DUMMY_ROWS = 13
+
+
+def make_model(observation_space: spaces.Space, num_outputs: int, config: ModelConfig, rngs: nnx.Rngs) -> nnx.Module:
+    """A module to be called as `model(obs) -> (dist_inputs [B, num_outputs], values [B])`.
+
+    `obs` are raw columns of the space: everything, images included, is encoded inside. Same `rngs`, same weights.
+    A custom model is tried once on the shapes of a dummy batch; nothing is computed.
+
+    Args:
+        observation_space: of one observation.
+        num_outputs: `num_inputs` of the action distribution. `config.free_log_std` is right only for one whose inputs
+            are means, then as many log standard deviations: the caller, who knows the action space, has to see to it.
+        config: sizes, or the custom model.
+        rngs: where the weights are drawn from.
+    Raises:
+        ConfigError: sizes that do not fit the spaces; a custom model that cannot be found or built with the arguments.
+        PolicyError: a custom model that fails on a batch or returns something else than the pair above.
+        SpaceError: a space that cannot be encoded.
+    """
+    check_space(observation_space, "observation_space")
+    if config.custom_model is None:
+        return ActorCritic(observation_space, num_outputs, config, rngs=rngs)
+    cls = _model_class(config.custom_model)
+    _check_arguments(cls, config.custom_model_config)
+    model = cls(observation_space, num_outputs, rngs=rngs, **config.custom_model_config)
+    check_model(model, observation_space, num_outputs)
+    return model
+
+
+def check_model(model: nnx.Module, observation_space: spaces.Space, num_outputs: int) -> None:
+    """Raises PolicyError unless the model gives (dist_inputs [B, num_outputs], values [B]); computes nothing."""
+    where = f"{_path(type(model))}, called on {_DUMMY_ROWS} observations"
+    expected = f"(dist_inputs [{_DUMMY_ROWS}, {num_outputs}], values [{_DUMMY_ROWS}]), both of floats"
+    graphdef, state = nnx.split(model)
+    try:
+        outputs = jax.eval_shape(
+            lambda state, obs: nnx.merge(graphdef, state)(obs), state, zeros(observation_space, _DUMMY_ROWS)
+        )
+    except Exception as error:
+        raise PolicyError(
+            "The custom model failed on a batch of observations.",
+            where=where,
+            got=f"{type(error).__name__}: {error}",
+            expected=expected,
+            fix="see the exception above; obs has the columns of the observation space: arrays [B, ...] or dicts and "
+            "tuples of those, traced by JAX",
+        ) from error
+    if not (isinstance(outputs, tuple | list) and len(outputs) == 2):
+        raise PolicyError(
+            "The custom model does not return a pair.",
+            where=where,
+            got=_described(outputs),
+            expected=expected,
+            fix="return both: `return dist_inputs, values`",
+        )
+    rows = _DUMMY_ROWS
+    _check_output("dist_inputs", outputs[0], (rows, num_outputs), where, expected)
+    _check_output("values", outputs[1], (rows,), where, expected)
+
+
+def _check_output(name: str, output: Any, shape: tuple[int, ...], where: str, expected: str) -> None:
+    if getattr(output, "shape", None) == shape and jnp.issubdtype(output.dtype, jnp.floating):
+        return
+    if name == "values" and getattr(output, "shape", None) == (*shape, 1):
+        fix = "drop the last axis: `values.squeeze(-1)`"
+    elif getattr(output, "shape", None) == shape:
+        fix = f"return floats: `{name}.astype(jnp.float32)`"
+    else:
+        fix = "one row per observation" + (
+            " and `num_outputs` columns" if name == "dist_inputs" else ", a single number"
+        )
+    raise PolicyError(
+        f"The custom model returns {name} of the wrong shape or type.",
+        where=where,
+        got=f"{name} {_described(output)}",
+        expected=expected,
+        fix=fix,
+    )
+
+
+def _described(output: Any) -> str:
+    if hasattr(output, "shape"):
+        return f"{output.dtype}{list(output.shape)}"
+    if isinstance(output, tuple | list):
+        return f"{type(output).__name__} of {len(output)}: " + ", ".join(map(_described, output))
+    return type(output).__name__
+
+
+def _path(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _model_class(model: type | str) -> type[Any]:
+    """The class itself, or the one that 'module:Class' names."""
+    cls = _import_class(model) if isinstance(model, str) else model
+    if not (isinstance(cls, type) and issubclass(cls, nnx.Module)):
+        raise ConfigError(
+            "The custom model is no Flax NNX module class.",
+            where="model.custom_model",
+            got=cls,
+            expected="a subclass of flax.nnx.Module (the class, not an instance)",
+            fix="derive it from nnx.Module",
+        )
+    return cls
+
+
+def _import_class(path: str) -> Any:
+    where = "model.custom_model"
+    module_name, _, name = path.partition(":")
+    if not (module_name and name):
+        raise ConfigError(
+            "Not an import path.",
+            where=where,
+            got=path,
+            expected="'module:Class'",
+            fix="put a colon before the class name",
+        )
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(
+            "The custom model's module cannot be imported.",
+            where=where,
+            got=f"{path!r}: {error}",
+            expected="a module on the Python path",
+            fix="install it or add its folder to PYTHONPATH",
+        ) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, dir(found), n=1)
+            raise ConfigError(
+                "The custom model's module has no such class.",
+                where=where,
+                got=path,
+                expected=f"a class of {module_name}",
+                fix=f"did you mean {near[0]!r}?" if near else "check the name",
+            )
+        found = getattr(found, part)
+    return found
+
+
+def _check_arguments(cls: type[nnx.Module], custom_model_config: dict[str, Any]) -> None:
+    # A mismatch is found here, so that a TypeError out of the constructor keeps its own meaning and traceback.
+    signature = inspect.signature(cls.__init__)
+    try:
+        signature.bind(None, None, 0, rngs=None, **custom_model_config)
+    except TypeError as error:
+        raise ConfigError(
+            "The custom model cannot be built with these arguments.",
+            where=f"model.custom_model_config, for {_path(cls)}",
+            got=f"{error}; custom_model_config has {sorted(custom_model_config)}",
+            expected=f"cls(observation_space, num_outputs, rngs=rngs, **custom_model_config); it takes {signature}",
+            fix="make the keys and the constructor's arguments agree",
+        ) from error

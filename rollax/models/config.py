@@ -1,0 +1,57 @@
+"""The `model` part of an algorithm's config. Imports no JAX, so that a config can be read anywhere."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_serializer
+
+Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "linear"]
+Kernel = PositiveInt | tuple[PositiveInt, PositiveInt]
+ConvFilter = tuple[PositiveInt, Kernel, PositiveInt]
+
+
+class ModelConfig(BaseModel):
+    """What network stands between the observations and the action distribution."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fcnet_hiddens: tuple[PositiveInt, ...] = Field(
+        default=(64, 64),
+        description="Widths of the hidden layers over the encoded observation; () makes the heads linear in it. "
+        "An observation that is nothing but images has none: `conv_dense` is its hidden layer.",
+    )
+    fcnet_activation: Activation = Field(default="tanh", description="Activation after each of `fcnet_hiddens`.")
+    vf_share_layers: bool = Field(
+        default=False,
+        description="True: the value head stands on the policy's hidden layers. False: it has layers of its own, "
+        "convolutions included.",
+    )
+    conv_filters: tuple[ConvFilter, ...] | None = Field(
+        default=None,
+        description="Convolutions over every image of the observation: [[output channels, kernel, stride], ...], a "
+        "kernel being one side or [height, width], without padding. None chooses by the shorter side of each image.",
+    )
+    conv_activation: Activation = Field(
+        default="relu", description="Activation after each convolution and `conv_dense`."
+    )
+    conv_dense: PositiveInt | None = Field(
+        default=None,
+        description="Width of the layer after the last convolution. None chooses by the shorter side of each image.",
+    )
+    free_log_std: bool = Field(
+        default=False,
+        description="The second half of the outputs, a diagonal Gaussian's log standard deviations, is one trained "
+        "vector instead of a function of the observation.",
+    )
+    custom_model: type | str | None = Field(
+        default=None,
+        description="An nnx.Module class, or 'module:Class', built as cls(observation_space, num_outputs, rngs=rngs, "
+        "**custom_model_config) and called as model(obs) -> (dist_inputs [B, num_outputs], values [B]). "
+        "It replaces all of the above.",
+    )
+    custom_model_config: dict[str, Any] = Field(default={}, description="More keyword arguments for `custom_model`.")
+
+    @field_serializer("custom_model", when_used="json")
+    def _import_path(self, value: type | str | None) -> str | None:
+        return f"{value.__module__}:{value.__qualname__}" if isinstance(value, type) else value

@@ -1,0 +1,221 @@
+"""Distributions over discrete actions: Categorical, MultiCategorical and Bernoulli."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from rollax.models.distributions.base import MASKED_LOGIT, NOISE_MAX, NOISE_MIN, ActionDistribution
+
+# Below MASKED_LOGIT, so that even a fully masked action is never given a choice that it does not have.
+_PADDING_LOGIT = 2 * MASKED_LOGIT
+
+
+@dataclass(frozen=True)
+class Categorical(ActionDistribution):
+    """One choice of `n`, the integers from `start`. `inputs` are logits; they need not be normalized.
+
+    Args:
+        n: number of choices.
+        start: the smallest action.
+    """
+
+    n: int
+    start: int = 0
+
+    @property
+    def num_inputs(self) -> int:
+        return self.n
+
+    @property
+    def num_noise(self) -> int:
+        return 1
+
+    @property
+    def num_mask(self) -> int:
+        return self.n
+
+    def _sample(self, inputs: Array, noise: Array) -> Array:
+        return _inverse_cdf(inputs, noise[:, 0]) + self.start
+
+    def _mode(self, inputs: Array) -> Array:
+        return jnp.argmax(inputs, axis=-1).astype(jnp.int32) + self.start
+
+    def _logp(self, inputs: Array, actions: Array) -> Array:
+        self._check("actions", actions, inputs.shape[:1])
+        return _choice_logp(inputs, jnp.asarray(actions).astype(jnp.int32) - self.start)
+
+    def _entropy(self, inputs: Array) -> Array:
+        return _entropy(inputs)
+
+    def _kl(self, inputs: Array, other_inputs: Array) -> Array:
+        return _kl(inputs, other_inputs)
+
+    def _mask(self, inputs: Array, action_mask: Array) -> Array:
+        return _masked_logits(inputs, action_mask)
+
+
+@dataclass(frozen=True)
+class MultiCategorical(ActionDistribution):
+    """Independent choices of different sizes, laid out in an array. `inputs` are the logits of each, one after another.
+
+    The choices are padded to the largest and treated at once, so the number of operations does not grow with them.
+
+    Args:
+        nvec: number of choices of each action, in C order.
+        start: the smallest value of each action.
+        shape: shape of one row of actions; its size is `len(nvec)`.
+    """
+
+    nvec: tuple[int, ...]
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def num_inputs(self) -> int:
+        return sum(self.nvec)
+
+    @property
+    def num_noise(self) -> int:
+        return len(self.nvec)
+
+    @property
+    def num_mask(self) -> int:
+        return sum(self.nvec)
+
+    def _sample(self, inputs: Array, noise: Array) -> Array:
+        # NaN logits make the padding NaN too; the minimum keeps even those rows in range.
+        return self._actions(jnp.minimum(_inverse_cdf(self._padded(inputs), noise), np.array(self.nvec, np.int32) - 1))
+
+    def _mode(self, inputs: Array) -> Array:
+        return self._actions(jnp.argmax(self._padded(inputs), axis=-1).astype(jnp.int32))
+
+    def _logp(self, inputs: Array, actions: Array) -> Array:
+        rows = inputs.shape[0]
+        self._check("actions", actions, (rows, *self.shape))
+        choices = jnp.asarray(actions).astype(jnp.int32).reshape(rows, -1) - np.array(self.start, np.int32)
+        return _choice_logp(self._padded(inputs), choices).sum(-1)
+
+    def _entropy(self, inputs: Array) -> Array:
+        return _entropy(self._padded(inputs)).sum(-1)
+
+    def _kl(self, inputs: Array, other_inputs: Array) -> Array:
+        return _kl(self._padded(inputs), self._padded(other_inputs)).sum(-1)
+
+    def _mask(self, inputs: Array, action_mask: Array) -> Array:
+        return _masked_logits(inputs, action_mask)
+
+    def _padded(self, inputs: Float[Array, "B N"]) -> Float[Array, "B D K"]:
+        rows, width = inputs.shape[0], max(self.nvec)
+        if min(self.nvec) == width:
+            return inputs.reshape(rows, -1, width)
+        # A split rather than a gather: its gradient is a concatenation, where a gather's is a slow scatter.
+        parts = lax.split(inputs, self.nvec, axis=1)
+        padded = [jnp.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=_PADDING_LOGIT) for p in parts]
+        return jnp.stack(padded, axis=1)
+
+    def _actions(self, choices: Int[Array, "B D"]) -> Array:
+        return (choices + np.array(self.start, np.int32)).reshape(-1, *self.shape)
+
+
+@dataclass(frozen=True)
+class Bernoulli(ActionDistribution):
+    """Independent bits, laid out in an array. `inputs` are the logits of a 1, flattened; actions are int8.
+
+    Args:
+        shape: shape of one row of actions.
+    """
+
+    shape: tuple[int, ...]
+
+    @property
+    def num_inputs(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num_noise(self) -> int:
+        return self.num_inputs
+
+    def _sample(self, inputs: Array, noise: Array) -> Array:
+        return self._actions(jnp.clip(noise, NOISE_MIN, NOISE_MAX) < jax.nn.sigmoid(inputs))
+
+    def _mode(self, inputs: Array) -> Array:
+        return self._actions(inputs > 0)
+
+    def _logp(self, inputs: Array, actions: Array) -> Array:
+        rows = inputs.shape[0]
+        self._check("actions", actions, (rows, *self.shape))
+        bits = jnp.asarray(actions).reshape(rows, -1)
+        off = jnp.where(bits == 0, jax.nn.log_sigmoid(-inputs), MASKED_LOGIT)
+        return jnp.where(bits == 1, jax.nn.log_sigmoid(inputs), off).sum(-1)
+
+    def _entropy(self, inputs: Array) -> Array:
+        # Even in the logit; written so that nothing large cancels when a bit is nearly certain.
+        size = jnp.abs(inputs)
+        return (jax.nn.softplus(-size) + size * jax.nn.sigmoid(-size)).sum(-1)
+
+    def _kl(self, inputs: Array, other_inputs: Array) -> Array:
+        on, off = jax.nn.sigmoid(inputs), jax.nn.sigmoid(-inputs)
+        on_ratio = jax.nn.log_sigmoid(inputs) - jax.nn.log_sigmoid(other_inputs)
+        off_ratio = jax.nn.log_sigmoid(-inputs) - jax.nn.log_sigmoid(-other_inputs)
+        return (on * on_ratio + off * off_ratio).sum(-1)
+
+    def _actions(self, bits: Bool[Array, "B D"]) -> Array:
+        return bits.astype(jnp.int8).reshape(-1, *self.shape)
+
+
+def _shifted(logits: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
+    # The shift changes no probability, so its gradient is zero and need not be computed.
+    return logits - lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+
+
+def _log_probs(logits: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
+    shifted = _shifted(logits)
+    return shifted - jnp.log(jnp.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def _choice_logp(logits: Float[Array, "*S K"], choices: Int[Array, "*S"]) -> Float[Array, "*S"]:
+    """Log-probability of each choice; MASKED_LOGIT where it is none of the K."""
+    size = logits.shape[-1]
+    # A comparison with all K rather than a gather: it fuses with the softmax, and its gradient is no scatter.
+    taken = choices[..., None] == np.arange(size, dtype=np.int32)
+    logp = jnp.where(taken, _log_probs(logits), 0.0).sum(axis=-1)
+    return jnp.where((choices >= 0) & (choices < size), logp, MASKED_LOGIT)
+
+
+def _inverse_cdf(logits: Float[Array, "*S K"], noise: Float[Array, "*S"]) -> Int[Array, "*S"]:
+    """The first choice whose cumulative probability exceeds the noise, among those of positive probability.
+
+    One uniform number per action, where Gumbel-max takes K and two logarithms of each. The cumulative sum is computed
+    as a tree, so rounding may make it dip or rise over a masked choice, or end below the noise: hence only choices of
+    positive weight count, and the last of them is taken where none exceeds the noise.
+    """
+    size = logits.shape[-1]
+    weights = jnp.exp(_shifted(logits))
+    cumulative = jnp.cumsum(weights, axis=-1)
+    threshold = jnp.clip(noise, 0.0, NOISE_MAX)[..., None] * cumulative[..., -1:]
+    # One minimum does it all: hits are keyed 0..K-1 upwards, the fallback K+1..2K downwards, the rest 3K.
+    # NaN weights count as positive, so that a broken model still gives an action in range until the check finds it.
+    index = np.arange(size, dtype=np.int32)
+    key = jnp.where(weights != 0, jnp.where(cumulative > threshold, index, 2 * size - index), 3 * size).min(axis=-1)
+    return jnp.where(key < size, key, 2 * size - key)
+
+
+def _entropy(logits: Float[Array, "*S K"]) -> Float[Array, "*S"]:
+    log_probs = _log_probs(logits)
+    return -(jnp.exp(log_probs) * log_probs).sum(axis=-1)
+
+
+def _kl(logits: Float[Array, "*S K"], other: Float[Array, "*S K"]) -> Float[Array, "*S"]:
+    log_probs = _log_probs(logits)
+    return (jnp.exp(log_probs) * (log_probs - _log_probs(other))).sum(axis=-1)
+
+
+def _masked_logits(logits: Float[Array, "B N"], action_mask: Array) -> Float[Array, "B N"]:
+    return jnp.where(jnp.asarray(action_mask) > 0, logits, MASKED_LOGIT)

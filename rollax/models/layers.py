@@ -1,0 +1,151 @@
+"""Layers with PPO's initialization: orthogonal kernels, zero biases."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import core
+from jaxtyping import Array, Float
+
+from rollax.errors import ConfigError
+from rollax.models.config import Activation, ConvFilter
+
+HIDDEN_GAIN = math.sqrt(2)
+
+ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
+    "tanh": jnp.tanh,
+    "relu": jax.nn.relu,
+    "elu": jax.nn.elu,
+    "gelu": jax.nn.gelu,
+    "silu": jax.nn.silu,
+    "linear": lambda x: x,
+}
+
+# (shortest image side, filters, dense width), largest first. From 64 pixels on it is the network of Mnih et al. (2015).
+_CONV_DEFAULTS: tuple[tuple[int, tuple[ConvFilter, ...], int], ...] = (
+    (64, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
+    (32, ((32, 4, 2), (64, 4, 2), (64, 3, 1)), 256),
+    (16, ((32, 3, 2), (64, 3, 2)), 256),
+    (5, ((16, 3, 1), (32, 3, 1)), 128),
+    (1, (), 128),
+)
+
+
+def orthogonal(gain: float) -> Callable[..., Array]:
+    """An initializer: `gain` times a random matrix with orthonormal columns (or rows, if those are fewer).
+
+    Source: Saxe et al. (2013), arXiv:1312.6120. Deviations: the draw is made by NumPy, seeded by the key, because
+    JAX compiles a QR decomposition for every shape, which costs about a second per model. The triangular factor comes
+    from a Cholesky decomposition of the Gram matrix: its diagonal is positive, which makes the matrix uniformly
+    distributed. Under a trace (`nnx.vmap`, `nnx.eval_shape`) JAX draws: the same distribution, other numbers.
+    """
+
+    def init(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+        if isinstance(key, core.Tracer):
+            return jax.nn.initializers.orthogonal(gain)(key, tuple(shape), dtype)
+        random = np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist())
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+        normal = random.standard_normal((max(rows, columns), min(rows, columns)))
+        basis = np.linalg.solve(np.linalg.cholesky(normal.T @ normal), normal.T)
+        matrix = basis.T if rows >= columns else basis
+        return jnp.asarray((gain * matrix).reshape(shape).astype(dtype))
+
+    return init
+
+
+def _zeros(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+    return jnp.asarray(np.zeros(shape, dtype))
+
+
+def dense(in_features: int, out_features: int, *, gain: float, rngs: nnx.Rngs) -> nnx.Linear:
+    """A linear layer with an orthogonal kernel of the given gain and a zero bias."""
+    return nnx.Linear(in_features, out_features, kernel_init=orthogonal(gain), bias_init=_zeros, rngs=rngs)
+
+
+class MLP(nnx.Module):
+    """Dense layers, each followed by the activation.
+
+    Attributes:
+        features: width of the output; `in_features` if there is no layer.
+    """
+
+    def __init__(self, in_features: int, hiddens: Sequence[int], activation: Activation, *, rngs: nnx.Rngs) -> None:
+        widths = (in_features, *hiddens)
+        self.layers = nnx.List([dense(a, b, gain=HIDDEN_GAIN, rngs=rngs) for a, b in itertools.pairwise(widths)])
+        self.activation: Activation = activation
+        self.features = widths[-1]
+
+    def __call__(self, x: Float[Array, "B F"]) -> Float[Array, "B H"]:
+        activation = ACTIVATIONS[self.activation]
+        for layer in self.layers:
+            x = activation(layer(x))
+        return x
+
+
+class CNN(nnx.Module):
+    """Convolutions without padding and one dense layer, each followed by the activation.
+
+    Args:
+        shape: height, width and channels of an image.
+        filters: (output channels, kernel, stride) of each convolution; None chooses by the shorter side.
+        dense_features: width of the dense layer; None chooses by the shorter side.
+        activation: name of the activation.
+        rngs: where the weights are drawn from.
+    Raises:
+        ConfigError: a kernel is larger than what the convolutions before it leave of the image.
+    Attributes:
+        features: width of the output.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        filters: Sequence[ConvFilter] | None = None,
+        dense_features: int | None = None,
+        activation: Activation = "relu",
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        default_filters, default_dense = next((f, d) for side, f, d in _CONV_DEFAULTS if min(shape[:2]) >= side)
+        height, width, channels = shape
+        convolutions = []
+        for out, kernel, stride in default_filters if filters is None else filters:
+            kernel_height, kernel_width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+            if kernel_height > height or kernel_width > width:
+                raise ConfigError(
+                    f"Convolution {len(convolutions)} has a kernel larger than its input.",
+                    where=f"model.conv_filters, for an image of height, width, channels {shape}",
+                    got=f"kernel {kernel_height} x {kernel_width} on {height} x {width}",
+                    expected="kernels that fit what the strides before them leave",
+                    fix="use smaller kernels or strides, or leave conv_filters out to have them chosen by image size",
+                )
+            convolutions.append(
+                nnx.Conv(
+                    channels,
+                    out,
+                    kernel_size=(kernel_height, kernel_width),
+                    strides=(stride, stride),
+                    padding="VALID",
+                    kernel_init=orthogonal(HIDDEN_GAIN),
+                    bias_init=_zeros,
+                    rngs=rngs,
+                )
+            )
+            height, width, channels = (height - kernel_height) // stride + 1, (width - kernel_width) // stride + 1, out
+        self.convolutions = nnx.List(convolutions)
+        self.features = default_dense if dense_features is None else dense_features
+        self.dense = dense(height * width * channels, self.features, gain=HIDDEN_GAIN, rngs=rngs)
+        self.activation: Activation = activation
+
+    def __call__(self, images: Float[Array, "B height width channels"]) -> Float[Array, "B F"]:
+        activation = ACTIVATIONS[self.activation]
+        for convolution in self.convolutions:
+            images = activation(convolution(images))
+        return activation(self.dense(images.reshape(images.shape[0], -1)))

@@ -1,0 +1,84 @@
+"""Networks for every observation space: `ActorCritic`, of which `make_model` builds the default models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from gymnasium import spaces
+from jaxtyping import Array, Float
+
+from rollax.errors import ConfigError
+from rollax.models.config import ModelConfig
+from rollax.models.encoder import Encoder
+from rollax.models.layers import CNN, MLP, dense
+
+__all__ = ["CNN", "MLP", "ActorCritic", "Trunk"]
+
+# A small head makes the first policy almost uniform, whatever is seen (Andrychowicz et al. 2020, arXiv:2006.05990).
+POLICY_GAIN = 0.01
+VALUE_GAIN = 1.0
+
+
+class Trunk(nnx.Module):
+    """Raw observation columns to hidden features: `Encoder`, then `fcnet_hiddens` unless all of it is images.
+
+    Attributes:
+        features: width of the output.
+    """
+
+    def __init__(self, observation_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.encoder = Encoder(observation_space, config, rngs=rngs)
+        hiddens = () if self.encoder.images_only else config.fcnet_hiddens
+        self.mlp = MLP(self.encoder.features, hiddens, config.fcnet_activation, rngs=rngs)
+        self.features = self.mlp.features
+
+    def __call__(self, obs: Any) -> Float[Array, "B F"]:
+        return self.mlp(self.encoder(obs))
+
+
+class ActorCritic(nnx.Module):
+    """Inputs of the action distribution and state values, from raw observation columns.
+
+    Args:
+        observation_space: of one observation.
+        num_outputs: width of the distribution's inputs.
+        config: sizes; with `free_log_std` the outputs are a diagonal Gaussian's means, then its log standard
+            deviations.
+        rngs: where the weights are drawn from.
+    Raises:
+        ConfigError: `free_log_std` with an odd number of outputs.
+        SpaceError: a space that cannot be encoded.
+    """
+
+    def __init__(
+        self, observation_space: spaces.Space, num_outputs: int, config: ModelConfig, *, rngs: nnx.Rngs
+    ) -> None:
+        head_outputs = num_outputs
+        if config.free_log_std:
+            if num_outputs % 2:
+                raise ConfigError(
+                    "free_log_std needs a diagonal Gaussian, with as many log standard deviations as means.",
+                    where="model.free_log_std",
+                    got=f"{num_outputs} outputs",
+                    expected="an even number: a Box action space",
+                    fix="leave free_log_std out for this action space",
+                )
+            head_outputs = num_outputs // 2
+        self.policy_trunk = Trunk(observation_space, config, rngs=rngs)
+        self.value_trunk = None if config.vf_share_layers else Trunk(observation_space, config, rngs=rngs)
+        features = self.policy_trunk.features
+        self.policy_head = dense(features, head_outputs, gain=POLICY_GAIN, rngs=rngs)
+        self.value_head = dense(features, 1, gain=VALUE_GAIN, rngs=rngs)
+        self.log_std = nnx.Param(jnp.asarray(np.zeros(head_outputs, np.float32))) if config.free_log_std else None
+
+    def __call__(self, obs: Any) -> tuple[Float[Array, "B A"], Float[Array, "B"]]:
+        hidden = self.policy_trunk(obs)
+        dist_inputs = self.policy_head(hidden)
+        if self.log_std is not None:
+            log_std = jnp.broadcast_to(self.log_std[...][None], dist_inputs.shape)
+            dist_inputs = jnp.concatenate([dist_inputs, log_std], axis=-1)
+        value_hidden = hidden if self.value_trunk is None else self.value_trunk(obs)
+        return dist_inputs, jnp.squeeze(self.value_head(value_hidden), axis=-1)

@@ -1,0 +1,87 @@
+"""Policy losses: REINFORCE, and PPO's clipped objective with its adaptive KL coefficient."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from rollax.ops.masked import check_same_shape, masked_mean
+
+_MAX_LOG_RATIO = 60.0
+
+
+def policy_gradient_loss(
+    logp: Float[Array, "B"], advantages: Float[Array, "B"], mask: Float[Array, "B"]
+) -> Float[Array, ""]:
+    """Loss whose gradient is the negated policy gradient, averaged over the valid rows.
+
+    Source: Williams (1992), REINFORCE; Sutton & Barto (2018), section 13.3:
+        L = -mean_t A_t log π(a_t|s_t)
+    Deviations: only the mask.
+
+    Args:
+        logp: [B] log-probability of the action taken, under the policy being trained.
+        advantages: [B] returns or advantage estimates. Constant.
+        mask: [B] 1 for a real row, 0 for padding.
+    Returns:
+        [] loss; its value means nothing, its gradient in `logp` is -A_t / (number of real rows).
+    Raises:
+        ShapeError: the arguments differ in shape.
+    """
+    check_same_shape("policy_gradient_loss", logp=logp, advantages=advantages, mask=mask)
+    # Selecting before multiplying: a NaN in a padding row would survive 0 * NaN in the gradient.
+    logp, advantages = (jnp.where(mask > 0, x, 0.0) for x in (logp, lax.stop_gradient(advantages)))
+    return -masked_mean(logp * advantages, mask)
+
+
+def clipped_surrogate(
+    logp: Float[Array, "B"],
+    old_logp: Float[Array, "B"],
+    advantages: Float[Array, "B"],
+    mask: Float[Array, "B"],
+    *,
+    clip: float | Array,
+) -> Float[Array, ""]:
+    """Negated clipped policy objective of PPO, averaged over the valid rows.
+
+    Source: Schulman et al. (2017), Eq. 7, arXiv:1707.06347:
+        L = -mean_t min(r_t A_t, clip(r_t, 1 - ε, 1 + ε) A_t),  r_t = exp(logp_t - old_logp_t)
+    Deviations: the mask; and r_t is at most e^60, since an infinite one makes the gradient NaN where the clip binds.
+    Standardizing advantages is the caller's decision.
+
+    Args:
+        logp: [B] log-probability of the action taken, under the policy being trained.
+        old_logp: [B] the same under the policy that acted. Constant.
+        advantages: [B] advantage estimates. Constant.
+        mask: [B] 1 for a real row, 0 for padding.
+        clip: ε in (0, 1).
+    Returns:
+        [] loss; its gradient in `logp` is zero where the clip binds.
+    Raises:
+        ShapeError: the arguments differ in shape.
+    """
+    check_same_shape("clipped_surrogate", logp=logp, old_logp=old_logp, advantages=advantages, mask=mask)
+    valid = mask > 0
+    log_ratio = jnp.where(valid, logp - lax.stop_gradient(old_logp), 0.0)
+    advantages = jnp.where(valid, lax.stop_gradient(advantages), 0.0)
+    ratio = jnp.exp(jnp.minimum(log_ratio, _MAX_LOG_RATIO))
+    clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
+    return -masked_mean(jnp.minimum(ratio * advantages, clipped * advantages), mask)
+
+
+def adapted_kl_coeff(coeff: float | Array, kl: float | Array, *, target: float | Array) -> Float[Array, ""]:
+    """The coefficient β of PPO's KL penalty for the next update, after one that moved the policy by `kl`.
+
+    Source: Schulman et al. (2017), section 4, arXiv:1707.06347: β grows where kl is above the target and shrinks where
+    it is below. Deviations: RLlib's constants: β ← 1.5 β if kl > 2 target, β ← β / 2 if kl < target / 2 (paper: twice
+    and half, at 1.5 target and target / 1.5).
+
+    Args:
+        coeff: [] β of the update that was made.
+        kl: [] mean KL(old policy || new policy) over its rows.
+        target: [] the KL divergence that an update should have.
+    Returns:
+        [] the next β.
+    """
+    return coeff * jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))

@@ -1,0 +1,70 @@
+"""The loss of a value function, and how much it explains."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from rollax.ops.masked import check_same_shape, masked_mean
+
+_RELATIVE_ROUNDING = 1e-6
+
+
+def value_loss(
+    values: Float[Array, "B"],
+    targets: Float[Array, "B"],
+    mask: Float[Array, "B"],
+    *,
+    vf_clip_param: float | Array | None = None,
+) -> Float[Array, ""]:
+    """Squared error of the values, each row limited from above, averaged over the valid rows.
+
+    Source: Schulman et al. (2017), Eq. 9 (the term L^VF), arXiv:1707.06347, with RLlib's limit c:
+        L = mean_t min((V_t - G_t)², c)
+    Deviations: the limit (None: none) and the mask. There is no factor 1/2.
+
+    Args:
+        values: [B] predicted values V_t.
+        targets: [B] value targets G_t. Constant.
+        mask: [B] 1 for a real row, 0 for padding.
+        vf_clip_param: c > 0, in units of squared returns: raise it with the scale of the rewards.
+    Returns:
+        [] loss; its gradient in `values` is zero where the limit binds.
+    Raises:
+        ShapeError: the arguments differ in shape.
+    """
+    check_same_shape("value_loss", values=values, targets=targets, mask=mask)
+    errors = jnp.where(mask > 0, values - lax.stop_gradient(targets), 0.0) ** 2
+    return masked_mean(errors if vf_clip_param is None else jnp.minimum(errors, vf_clip_param), mask)
+
+
+def explained_variance(
+    targets: Float[Array, "B"], predictions: Float[Array, "B"], mask: Float[Array, "B"]
+) -> Float[Array, ""]:
+    """Part of the targets' variance that the predictions explain, over the valid rows; always finite.
+
+    Source: ev = 1 - Var[G - V] / Var[G]; 1 is perfect up to a constant offset, 0 no better than a constant, and there
+    is no lower limit. Deviations: where the targets are constant (up to float32 rounding), 1 if the errors are
+    constant too, else 0, as in scikit-learn.
+
+    Args:
+        targets: [B] G.
+        predictions: [B] V.
+        mask: [B] 1 for a real row, 0 for padding.
+    Returns:
+        [] ev <= 1.
+    Raises:
+        ShapeError: the arguments differ in shape.
+    """
+    check_same_shape("explained_variance", targets=targets, predictions=predictions, mask=mask)
+    unexplained, total = _masked_variance(targets - predictions, mask), _masked_variance(targets, mask)
+    # Below this the variance is that of rounding, and the quotient of two such numbers is noise.
+    rounding = _RELATIVE_ROUNDING**2 * masked_mean(targets**2, mask)
+    constant = total <= rounding
+    perfect = unexplained <= rounding
+    return jnp.where(constant, perfect.astype(targets.dtype), 1.0 - unexplained / jnp.where(constant, 1.0, total))
+
+
+def _masked_variance(x: Float[Array, "B"], mask: Float[Array, "B"]) -> Float[Array, ""]:
+    return masked_mean((x - masked_mean(x, mask)) ** 2, mask)

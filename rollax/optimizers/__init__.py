@@ -1,0 +1,1 @@
+"""Policy optimizers: how samples become updates."""

@@ -1,0 +1,1 @@
+"""Policies: observations in, actions out, and how they learn."""

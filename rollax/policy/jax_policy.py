@@ -1,0 +1,243 @@
+"""`JaxPolicy`: the template of the built-in algorithms. A model, a loss, an optimizer; all of it compiled."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from gymnasium import Space
+
+from rollax import runtime, trees
+from rollax.batch import SampleBatch
+from rollax.errors import NonFiniteError
+from rollax.models.catalog import make_model
+from rollax.models.distributions import make_distribution
+from rollax.policy.learning import Diverged, Learner, MinibatchPlan, acting_bucket
+from rollax.policy.policy import ActionsResult, Policy
+from rollax.policy.split_model import SplitModel
+
+Columns = Mapping[str, Any]
+
+
+class JaxPolicy(Policy):
+    """A policy whose acting, gradients and whole multi-epoch updates are each one compiled call.
+
+    A subclass gives `loss`, and may give `coefficients` and `train_columns`. The model is split once into a graph and
+    arrays; compiled functions take the arrays.
+
+    Args:
+        observation_space: of one agent.
+        action_space: of one agent.
+        config: the algorithm's config: `model`, `lr`, `lr_schedule`, `grad_clip`, `seed`.
+    """
+
+    squash_actions = False
+    num_sgd_iter = 1
+    sgd_minibatch_size: int | None = None
+    """Rows per gradient step; None: the whole batch."""
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any) -> None:
+        super().__init__(observation_space, action_space, config)
+        runtime.configure_jax()
+        seed = 0 if config.seed is None else config.seed
+        self.rng = np.random.Generator(np.random.SFC64(seed if config.seed is not None else None))
+        self.distribution = make_distribution(action_space, squash=self.squash_actions)
+        self.split = SplitModel(
+            make_model(
+                observation_space,
+                self.distribution.num_inputs,
+                config.model,
+                nnx.Rngs(seed if config.seed is not None else int(self.rng.integers(2**31))),
+            )
+        )
+        self.params, self.extra = self.split.params, self.split.extra
+        self.masked = "action_mask" in getattr(observation_space, "spaces", {})
+        self._lr = config.schedule("lr")
+        self.learner = Learner(self._loss_of_arrays, self.make_optimizer(), self.params)
+        # The noise is drawn on the host, so the compiled function is pure and cheap (a device generator costs more).
+        self._act = jax.jit(partial(self._act_on_arrays, explore=True))
+        self._act_greedily = jax.jit(partial(self._act_on_arrays, explore=False))
+        self._value = jax.jit(self._values_of_arrays)
+
+    # What an algorithm defines.
+
+    @abstractmethod
+    def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+        """`(loss, statistics)` of one minibatch, traced by JAX.
+
+        Args:
+            model: the model, to be called on `batch["obs"]` through `self.forward`.
+            batch: the columns of `train_columns`, [B, ...].
+            mask: [B] 1 for a real row, 0 for padding.
+            coefficients: what `coefficients` returned.
+        """
+
+    def coefficients(self) -> dict[str, float]:
+        """Numbers that change between updates without compiling anew; `lr` is always among them."""
+        return {"lr": self._lr(self.timestep)}
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        """The columns that the loss reads, from a postprocessed batch."""
+        return {name: batch[name] for name in (SampleBatch.OBS, SampleBatch.ACTIONS)}
+
+    def make_optimizer(self) -> optax.GradientTransformation:
+        """The direction of a step; the learning rate is applied after it."""
+        clip = self.config.grad_clip
+        adam = optax.scale_by_adam()
+        return adam if clip is None else optax.chain(optax.clip_by_global_norm(clip), adam)
+
+    # Acting.
+
+    def forward(self, model: Any, obs: Any) -> tuple[jax.Array, jax.Array]:
+        """`(dist_inputs, values)` of the model, with invalid actions masked out."""
+        dist_inputs, values = model(obs)
+        if self.masked:
+            dist_inputs = self.distribution.mask(dist_inputs, obs["action_mask"])
+        return dist_inputs, values
+
+    def compute_actions(  # type: ignore[override]  the library passes what is accepted
+        self, obs_batch: Any, explore: bool = True
+    ) -> ActionsResult:
+        rows = trees.length(obs_batch)
+        size = acting_bucket(rows)
+        obs = obs_batch if size == rows else trees.pad(obs_batch, size)
+        if self.masked:
+            self._check_mask(obs_batch["action_mask"])
+            if size > rows:
+                obs["action_mask"][rows:] = 1
+        if explore:
+            noise = self.rng.random((size, self.distribution.num_noise), dtype=np.float32)
+            actions, fetches = self._act(self.params, self.extra, obs, noise)
+        else:
+            actions, fetches = self._act_greedily(self.params, self.extra, obs, None)
+        if size == rows:
+            to_host = np.asarray
+        else:
+
+            def to_host(leaf: jax.Array) -> np.ndarray:
+                return np.asarray(leaf)[:rows]
+
+        fetches = {name: to_host(column) for name, column in fetches.items()}
+        self._check_finite(fetches[SampleBatch.ACTION_LOGP], explore)
+        return trees.tree_map(to_host, actions), [], fetches
+
+    def _act_on_arrays(self, params: Columns, extra: Columns, obs: Any, noise: Any, explore: bool) -> tuple[Any, dict]:
+        dist_inputs, values = self.forward(self.split.merge(params, extra), obs)
+        d = self.distribution
+        actions = d.sample(dist_inputs, noise) if explore else d.mode(dist_inputs)
+        fetches = {
+            SampleBatch.ACTION_LOGP: d.logp(dist_inputs, actions),
+            SampleBatch.ACTION_DIST_INPUTS: dist_inputs,
+            SampleBatch.VF_PREDS: values,
+        }
+        wanted = self.batch_columns
+        return actions, {
+            name: column
+            for name, column in fetches.items()
+            if wanted is None or name in wanted or name == SampleBatch.ACTION_LOGP
+        }
+
+    def compute_values(self, obs_batch: Any) -> np.ndarray:
+        """[N] state values."""
+        rows = trees.length(obs_batch)
+        if rows == 0:
+            return np.empty(0, np.float32)
+        obs = trees.pad(obs_batch, acting_bucket(rows))
+        return np.asarray(self._value(self.params, self.extra, obs))[:rows]
+
+    def _values_of_arrays(self, params: Columns, extra: Columns, obs: Any) -> jax.Array:
+        return self.split.merge(params, extra)(obs)[1]
+
+    def _check_mask(self, mask: np.ndarray) -> None:
+        if not mask.any(axis=-1).all():
+            raise NonFiniteError(
+                "An action mask that allows nothing.",
+                where=f"policy {self.name!r}, row {int(np.argmin(mask.any(axis=-1)))} of the batch",
+                got="all zeros",
+                expected="at least one 1",
+                fix="leave one action valid, or end the episode instead of asking for an action",
+            )
+
+    def _check_finite(self, logp: np.ndarray, explore: bool) -> None:
+        if not np.isfinite(logp).all():
+            raise NonFiniteError(
+                "The model's outputs are not finite: no action can be chosen.",
+                where=f"policy {self.name!r}, row {int(np.argmin(np.isfinite(logp)))} of {len(logp)}, "
+                f"after {self.learner.num_updates} updates",
+                got="a NaN or infinite log-probability",
+                expected="finite logits",
+                fix="look for NaN weights, or observations too large for the model (observation_filter='MeanStdFilter')",
+            )
+
+    # Learning.
+
+    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
+        """All epochs and minibatches in one compiled call; statistics are means over the last epoch.
+
+        Raises:
+            NonFiniteError: a loss or gradient is not finite; the weights are those before that gradient step.
+        """
+        plan = MinibatchPlan.draw(self.rng, len(batch), self.sgd_minibatch_size, self.num_sgd_iter)
+        coefficients = self.coefficients()
+        columns = {name: trees.pad(column, plan.capacity) for name, column in self.train_columns(batch).items()}
+        try:
+            self.params, self.extra, stats = self.learner.learn(
+                self.params, self.extra, columns, plan, coefficients, where=f"policy {self.name!r}"
+            )
+        except Diverged as diverged:
+            self.params, self.extra = diverged.params, diverged.extra
+            raise diverged.error from None
+        return {**stats, "cur_lr": coefficients["lr"]}
+
+    def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Name -> gradient, and the statistics of the batch."""
+        plan = MinibatchPlan.draw(self.rng, len(batch), None, 1)
+        columns = {name: trees.pad(column, plan.capacity) for name, column in self.train_columns(batch).items()}
+        gradients, stats = self.learner.gradients(self.params, self.extra, columns, plan, self.coefficients())
+        return {name: np.array(value) for name, value in gradients.items()}, stats
+
+    def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
+        """One optimizer step with gradients from here or elsewhere."""
+        self.params = self.learner.apply(self.params, gradients, self._lr(self.timestep), where=f"policy {self.name!r}")
+
+    def _loss_of_arrays(
+        self, params: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, tuple[dict, Columns]]:
+        model = self.split.merge(params, extra, learning=True)
+        loss, stats = self.loss(model, batch, mask, coefficients)
+        return loss, ({**stats, "total_loss": loss}, self.split.extra_of(model))
+
+    # Weights and state.
+
+    def get_weights(self) -> dict[str, np.ndarray]:
+        # Copies: an update donates the arrays, so a view would change under its reader.
+        return {name: np.array(value) for name, value in {**self.params, **self.extra}.items()}
+
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        self.params, self.extra = self.split.checked(weights, where=f"policy {self.name!r}")
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            **super().get_state(),
+            "optimizer": self.learner.optimizer_arrays(),
+            "num_updates": self.learner.num_updates,
+            "rng": self.rng.bit_generator.state,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        self.learner.set_optimizer_arrays(state["optimizer"], where=f"policy {self.name!r}")
+        self.learner.num_updates = state["num_updates"]
+        self.rng.bit_generator.state = state["rng"]
+
+    def compilations(self) -> int:
+        """How many versions of its functions JAX has compiled; bounded, because shapes are."""
+        functions: Sequence[Any] = (self._act, self._act_greedily, self._value, *self.learner.functions())
+        return sum(function._cache_size() for function in functions)
+

@@ -1,0 +1,173 @@
+"""`Policy`: NumPy in, NumPy out. A user can write one from scratch; only `compute_actions` is abstract."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import Space
+
+from rollax import spaces, trees
+from rollax.batch import SampleBatch
+from rollax.errors import PolicyError
+
+Weights = Mapping[str, Any]
+ActionsResult = tuple[Any, Sequence[Any], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Where the trajectories of a batch end: its rows are sorted by trajectory and in time order inside each.
+
+    Args:
+        last: [N] true on the last row of each of the P trajectory pieces.
+        next_obs: columns of P observations: what followed each piece's last row, also where the episode ended there.
+    """
+
+    last: np.ndarray
+    next_obs: trees.Tree
+
+
+class Policy(ABC):
+    """Chooses actions for batches of observations, and may learn from batches of experience.
+
+    The library passes `compute_actions` by keyword what it accepts, so a policy may take fewer arguments; episodes,
+    infos and previous actions are built only where they are taken. Actions and states may be lists or arrays, weights
+    may be plain numbers.
+
+    Args:
+        observation_space: of one agent.
+        action_space: of one agent.
+        config: the algorithm's config, or a dict of a user's own.
+    """
+
+    batch_columns: ClassVar[frozenset[str] | None] = None
+    """The columns that postprocessing and learning read; None: all. Others are not filled."""
+
+    config_class: ClassVar[Any] = None
+    """The config class that a plain dict is checked against where there is no trainer; None: the common one."""
+
+    name: str = "default_policy"
+    """The policy id; whoever holds several policies sets it."""
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.config = {} if config is None else config
+        self.timestep = 0
+
+    @abstractmethod
+    def compute_actions(
+        self,
+        obs_batch: Any,
+        state_batches: Sequence[Any] = (),
+        prev_action_batch: Any = None,
+        prev_reward_batch: Any = None,
+        info_batch: Sequence[dict] | None = None,
+        episodes: Sequence[Any] | None = None,
+        explore: bool = True,
+        timestep: int = 0,
+    ) -> ActionsResult:
+        """Actions for N observations.
+
+        Args:
+            obs_batch: columns of N observations: [N, ...], structured like the observation space.
+            state_batches: recurrent state, each [N, ...].
+            prev_action_batch: columns of the N actions before these; zeros at the start of a life.
+            prev_reward_batch: [N] the rewards before these; zeros at the start of a life.
+            info_batch: N info dicts.
+            episodes: N running episodes.
+            explore: False for the greedy action.
+            timestep: environment steps trained on so far.
+        Returns:
+            `(actions, state_outs, extra_fetches)`: columns of N actions, the next recurrent state, and further
+            columns [N, ...] to store with the rows.
+        """
+
+    def compute_single_action(self, obs: Any, state: Sequence[Any] | None = None, explore: bool = False) -> Any:
+        """The action for one observation; `(action, state_out, extra_fetches)` where a recurrent state is passed."""
+        columns = spaces.stack(self.observation_space, [obs])
+        kwargs: dict[str, Any] = {} if state is None else {"state_batches": [np.asarray(part)[None] for part in state]}
+        actions, state_outs, extra = call_accepted(self.compute_actions, columns, explore=explore, **kwargs)
+        action = trees.index(trees.tree_map(np.asarray, actions) if not isinstance(actions, list) else np.asarray(actions), 0)
+        if state is None:
+            return action
+        return action, [part[0] for part in state_outs], {key: value[0] for key, value in extra.items()}
+
+    def get_initial_state(self) -> list[Any]:
+        """The recurrent state at the start of a life; empty for a policy without memory."""
+        return []
+
+    def postprocess_trajectory(
+        self,
+        sample_batch: SampleBatch,
+        other_agent_batches: Mapping[Any, tuple[Policy, SampleBatch]] | None = None,
+        episode: Any = None,
+    ) -> SampleBatch:
+        """Adds columns to one trajectory piece of one agent. Overriding it costs a Python call per piece.
+
+        Args:
+            sample_batch: the rows of one agent's life, in time order, as far as they have been sampled.
+            other_agent_batches: the other agents of the episode: agent id -> (its policy, its rows).
+            episode: the episode.
+        """
+        return sample_batch
+
+    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        """Adds columns to all trajectory pieces of a fragment at once."""
+        return batch
+
+    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
+        """Improves the policy; returns its own statistics."""
+        raise self._cannot("learn_on_batch")
+
+    def compute_gradients(self, batch: SampleBatch) -> tuple[Any, dict[str, Any]]:
+        """`(gradients, statistics)` of one batch, to be applied here or elsewhere."""
+        raise self._cannot("compute_gradients")
+
+    def apply_gradients(self, gradients: Any) -> None:
+        """One optimizer step."""
+        raise self._cannot("apply_gradients")
+
+    def get_weights(self) -> Weights:
+        """Name -> array or plain number; nothing that is read from here changes later."""
+        return {}
+
+    def set_weights(self, weights: Weights) -> None:
+        """Takes over what `get_weights` of an equal policy returned."""
+
+    def get_state(self) -> dict[str, Any]:
+        """All that a checkpoint must hold: nested dicts of arrays, numbers, strings, lists and None."""
+        return {"weights": dict(self.get_weights()), "timestep": self.timestep}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `get_state` of an equal policy returned."""
+        self.set_weights(state["weights"])
+        self.timestep = state["timestep"]
+
+    def _cannot(self, method: str) -> PolicyError:
+        return PolicyError(
+            f"This policy does not implement {method}.",
+            where=f"policy {self.name!r}, class {type(self).__name__}",
+            expected=f"{method} overridden",
+            fix=f"implement {method}, or leave the policy out of policies_to_train",
+        )
+
+
+def accepted(function: Any) -> frozenset[str] | None:
+    """The names of the keyword arguments that a function takes; None where it takes any."""
+    import inspect
+
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return frozenset(parameter.name for parameter in parameters)
+
+
+def call_accepted(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls with those keyword arguments that the function takes."""
+    names = accepted(function)
+    return function(*args, **{key: value for key, value in kwargs.items() if names is None or key in names})

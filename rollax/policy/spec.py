@@ -1,0 +1,53 @@
+"""`PolicySpec`: what a policy of a multi-agent run is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gymnasium import Space
+
+from rollax.errors import PolicyError
+from rollax.policy.policy import Policy
+
+
+class PolicySpec(NamedTuple):
+    """Class, spaces and config changes of one policy; what is None comes from the algorithm or the environment.
+
+    Args:
+        policy_class: a `Policy` class; None for the algorithm's own.
+        observation_space: of the agents that it acts for; None for the environment's.
+        action_space: the same for actions.
+        config: config keys that differ for this policy, `{"gamma": 0.85}` for instance.
+    """
+
+    policy_class: type[Policy] | None = None
+    observation_space: Space | None = None
+    action_space: Space | None = None
+    config: Mapping[str, Any] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, spec: Any, policy_id: str) -> PolicySpec:
+        """A spec from what a config may hold: a spec, a class, None, or a tuple in the order of the fields.
+
+        Raises:
+            PolicyError: something else.
+        """
+        if isinstance(spec, cls):
+            return spec
+        if spec is None or _is_policy_class(spec):
+            return cls(spec)
+        if isinstance(spec, tuple) and 1 <= len(spec) <= 4 and (spec[0] is None or _is_policy_class(spec[0])):
+            return cls(*spec[:3], dict(spec[3] or {})) if len(spec) == 4 else cls(*spec)
+        raise PolicyError(
+            "No policy spec.",
+            where=f"multiagent.policies[{policy_id!r}]",
+            got=spec,
+            expected="a Policy class, None, (class or None, observation_space, action_space, config), or a PolicySpec",
+            fix="write None for the algorithm's own policy in the environment's spaces",
+        )
+
+
+def _is_policy_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Policy)

@@ -1,0 +1,93 @@
+"""A Flax model taken apart once into a static graph and plain dicts of arrays, for compiled functions to take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from rollax.errors import PolicyError
+
+
+class SplitModel:
+    """Name -> array for the trained parameters and, apart from them, for all other state of a model.
+
+    Calling a module through `nnx.jit` walks its graph at every call, which costs more than a small forward pass.
+
+    Args:
+        model: any `nnx.Module`; it is not kept.
+    """
+
+    def __init__(self, model: nnx.Module) -> None:
+        model.eval()
+        self._acting_graph = nnx.split(model, nnx.Param, ...)[0]
+        model.train()  # Dropout and BatchNorm differ between the two; the arrays are the same
+        self._learning_graph, params, extra = nnx.split(model, nnx.Param, ...)
+        self._params_tree, self.params = _named(params)
+        self._extra_tree, extra_arrays = _named(extra)
+        self._keys = {n: jax.random.key_impl(v) for n, v in extra_arrays.items() if _is_key(v)}
+        self.extra = {n: jax.random.key_data(v) if n in self._keys else v for n, v in extra_arrays.items()}
+
+    def merge(self, params: Mapping[str, Any], extra: Mapping[str, Any], *, learning: bool = False) -> Any:
+        """The model over these arrays, in training mode where it learns and in evaluation mode where it acts."""
+        state = [
+            jax.random.wrap_key_data(extra[n], impl=self._keys[n]) if n in self._keys else extra[n] for n in self.extra
+        ]
+        trained = jax.tree.unflatten(self._params_tree, [params[name] for name in self.params])
+        graph = self._learning_graph if learning else self._acting_graph
+        return nnx.merge(graph, trained, jax.tree.unflatten(self._extra_tree, state))
+
+    def extra_of(self, model: nnx.Module) -> dict[str, jax.Array]:
+        """The state beside the parameters, as a forward pass has left it (batch statistics, random streams)."""
+        if not self.extra:
+            return {}
+        _, _, extra = nnx.split(model, nnx.Param, ...)
+        return {n: jax.random.key_data(v) if n in self._keys else v for n, v in _named(extra)[1].items()}
+
+    def checked(self, weights: Mapping[str, Any], where: str) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        """`(params, extra)` from weights by name.
+
+        Raises:
+            PolicyError: names or shapes are not those of the model.
+        """
+        expected = {**self.params, **self.extra}
+        if weights.keys() != expected.keys():
+            raise PolicyError(
+                "Weights of another model.",
+                where=where,
+                got=f"without {sorted(expected.keys() - weights.keys())}, beside {sorted(weights.keys() - expected.keys())}",
+                expected=f"{len(expected)} arrays: {sorted(expected)}",
+                fix="use the spaces and the model config that the weights were made with",
+            )
+        for name, value in weights.items():
+            if np.shape(value) != expected[name].shape:
+                raise PolicyError(
+                    "A weight of the wrong shape.",
+                    where=f"{where}, {name}",
+                    got=np.shape(value),
+                    expected=expected[name].shape,
+                    fix="use the spaces and the model config that the weights were made with",
+                )
+        # jnp.array copies: an update donates its arguments, which must not be somebody else's memory.
+        return (
+            {name: jnp.array(weights[name], expected[name].dtype) for name in self.params},
+            {name: jnp.array(weights[name], expected[name].dtype) for name in self.extra},
+        )
+
+
+def _named(state: Any) -> tuple[Any, dict[str, jax.Array]]:
+    paths, tree = jax.tree_util.tree_flatten_with_path(state)
+    return tree, {_name(path): leaf for path, leaf in paths}
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    parts = [str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in path]
+    return ".".join(part for part in parts if part != "value")
+
+
+def _is_key(value: Any) -> bool:
+    return jnp.issubdtype(value.dtype, jax.dtypes.prng_key)

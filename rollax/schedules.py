@@ -1,0 +1,73 @@
+"""Hyperparameters that change with time: piecewise-linear functions of the number of steps sampled so far."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import isfinite
+from numbers import Real
+from typing import Any
+
+from rollax.errors import ConfigError
+
+_FORM = "a number, or [[timestep, value], ...] with rising timesteps"
+
+
+class Schedule:
+    """A number that is linear between given points, and constant before the first and after the last.
+
+    >>> lr = Schedule([[0, 1.0], [100, 0.0]])
+    >>> lr(25)
+    0.75
+
+    Args:
+        points: a number (constant for ever), or `[[timestep, value], ...]` with rising timesteps.
+        where: what it is the schedule of, for error messages.
+    Raises:
+        ConfigError: no point, a point that is no pair of finite numbers, or timesteps that do not rise.
+    """
+
+    def __init__(self, points: float | Sequence[Sequence[float]], *, where: str = "a schedule") -> None:
+        pairs = [[0, points]] if isinstance(points, Real) else points
+        if not isinstance(pairs, Sequence) or isinstance(pairs, str) or not pairs:
+            raise ConfigError("No schedule.", where=where, got=points, expected=_FORM, fix="give at least one point")
+        for pair in pairs:
+            _check_point(pair, where)
+        self.timesteps = tuple(float(timestep) for timestep, _ in pairs)
+        self.values = tuple(float(value) for _, value in pairs)
+        for earlier, later in zip(self.timesteps, self.timesteps[1:], strict=False):
+            if earlier >= later:
+                raise ConfigError(
+                    "The timesteps of a schedule do not rise.",
+                    where=where,
+                    got=f"{later:g} after {earlier:g}",
+                    expected=_FORM,
+                    fix="sort the points; a jump is two points one timestep apart",
+                )
+
+    def __call__(self, timestep: float) -> float:
+        """The value after `timestep` steps."""
+        after = bisect_right(self.timesteps, timestep)
+        if after == 0:
+            return self.values[0]
+        if after == len(self.values):
+            return self.values[-1]
+        start, end = self.timesteps[after - 1], self.timesteps[after]
+        passed = (timestep - start) / (end - start)
+        return (1 - passed) * self.values[after - 1] + passed * self.values[after]
+
+    def __repr__(self) -> str:
+        return f"Schedule({[list(point) for point in zip(self.timesteps, self.values, strict=True)]})"
+
+
+def _check_point(pair: Any, where: str) -> None:
+    is_pair = isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2
+    if is_pair and all(isinstance(number, Real) and isfinite(number) for number in pair) and float(pair[0]) >= 0:
+        return
+    raise ConfigError(
+        "A point of a schedule is wrong.",
+        where=where,
+        got=pair,
+        expected="[timestep, value], two finite numbers, the timestep 0 or more",
+        fix=f"write {_FORM}",
+    )

@@ -1,0 +1,190 @@
+"""Gymnasium spaces: which are supported, their columns (many values as arrays), and their JSON form.
+
+Columns of a space: Box, MultiBinary and MultiDiscrete give an array [N, *shape]; Discrete an int64 array [N];
+Dict and Tuple a dict or tuple of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollax import trees
+from rollax.errors import SpaceError
+
+_SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, or a non-empty Dict or Tuple of those"
+
+
+def check_space(space: Any, where: str) -> None:
+    """Refuses what rollax cannot use.
+
+    Raises:
+        SpaceError: no Gymnasium space, an unsupported or empty one, or a Box whose bounds cross.
+    """
+    if not isinstance(space, spaces.Space):
+        legacy = type(space).__module__.startswith("gym.")
+        fix = "import the space from gymnasium.spaces" if legacy else "set it in the env's __init__, or in the config"
+        raise SpaceError("No Gymnasium space.", where=where, got=space, expected=_SUPPORTED, fix=fix)
+    if isinstance(space, spaces.Dict):
+        _refuse_empty(len(space.spaces), space, where)
+        for key, part in space.spaces.items():
+            check_space(part, f"{where}[{key!r}]")
+    elif isinstance(space, spaces.Tuple):
+        _refuse_empty(len(space.spaces), space, where)
+        for position, part in enumerate(space.spaces):
+            check_space(part, f"{where}[{position}]")
+    elif isinstance(space, spaces.Box):
+        _check_box(space, where)
+    elif isinstance(space, spaces.Discrete):
+        _refuse_empty(int(space.n), space, where)
+    elif isinstance(space, spaces.MultiDiscrete):
+        _refuse_empty(int(np.min(space.nvec, initial=1)) * space.nvec.size, space, where)
+    elif isinstance(space, spaces.MultiBinary):
+        _refuse_empty(int(np.prod(space.shape)), space, where)
+    else:
+        raise SpaceError(
+            "An unsupported space.", where=where, got=space, expected=_SUPPORTED, fix="wrap the env to give one of those"
+        )
+
+
+def _refuse_empty(size: int, space: spaces.Space, where: str) -> None:
+    if size <= 0:
+        raise SpaceError("An empty space.", where=where, got=space, expected="at least one element", fix="give it one")
+
+
+def _check_box(space: spaces.Box, where: str) -> None:
+    _refuse_empty(int(np.prod(space.shape)), space, where)
+    if space.low.shape != space.shape or space.high.shape != space.shape:
+        raise SpaceError(
+            "A Box whose bounds do not have its shape.",
+            where=where,
+            got=f"shape {space.shape}, low {space.low.shape}, high {space.high.shape}",
+            expected="three equal shapes",
+            fix="build the Box anew instead of changing its attributes",
+        )
+    crossed = ~(space.low <= space.high)
+    if crossed.any():
+        at = tuple(int(i) for i in np.argwhere(crossed)[0])
+        raise SpaceError(
+            "A Box with low > high.",
+            where=f"{where}, element {at}",
+            got=f"low {space.low[at]}, high {space.high[at]}",
+            expected="low <= high",
+            fix="swap the bounds",
+        )
+
+
+def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:
+    """Columns from single values, in the space's own dtypes (the caller checks; a ragged list raises ValueError)."""
+    if isinstance(space, spaces.Dict):
+        return {key: stack(part, [value[key] for value in values]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(stack(part, [value[i] for value in values]) for i, part in enumerate(space.spaces))
+    return np.array(values, dtype=space.dtype)
+
+
+def unstack(space: spaces.Space, columns: trees.Tree) -> list[Any]:
+    """Single values from columns: Python ints for Discrete, arrays for the other leaves, dicts and tuples of those."""
+    if isinstance(space, spaces.Discrete):
+        return columns.tolist()
+    if isinstance(space, spaces.Dict):
+        parts = [unstack(part, columns[key]) for key, part in space.spaces.items()]
+        return [dict(zip(space.spaces, values, strict=True)) for values in zip(*parts, strict=True)]
+    if isinstance(space, spaces.Tuple):
+        return list(zip(*(unstack(p, c) for p, c in zip(space.spaces, columns, strict=True)), strict=True))
+    return list(columns)
+
+
+def zeros(space: spaces.Space, rows: int) -> trees.Tree:
+    """Columns of zeros."""
+    if isinstance(space, spaces.Dict):
+        return {key: zeros(part, rows) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(zeros(part, rows) for part in space.spaces)
+    return np.zeros((rows, *(space.shape or ())), dtype=space.dtype)
+
+
+def same_space(a: spaces.Space, b: spaces.Space) -> bool:
+    """Equal in everything that a policy's shapes depend on; Box bounds may differ in the last digit."""
+    if isinstance(a, spaces.Box) and isinstance(b, spaces.Box):
+        close = np.allclose(a.low, b.low, equal_nan=True) and np.allclose(a.high, b.high, equal_nan=True)
+        return a.shape == b.shape and a.dtype == b.dtype and close
+    if isinstance(a, spaces.Dict) and isinstance(b, spaces.Dict):
+        return a.spaces.keys() == b.spaces.keys() and all(same_space(a[k], b[k]) for k in a.spaces)
+    if isinstance(a, spaces.Tuple) and isinstance(b, spaces.Tuple):
+        return len(a.spaces) == len(b.spaces) and all(same_space(*pair) for pair in zip(a.spaces, b.spaces, strict=True))
+    return a == b
+
+
+def space_to_json(space: spaces.Space) -> dict[str, Any]:
+    """The space as plain JSON values; `space_from_json` gives an equal space back.
+
+    Raises:
+        SpaceError: an unsupported space.
+    """
+    check_space(space, "the space to store")
+    if isinstance(space, spaces.Box):
+        return {
+            "type": "Box",
+            "shape": list(space.shape),
+            "dtype": str(space.dtype),
+            "low": _bounds_to_json(space.low),
+            "high": _bounds_to_json(space.high),
+        }
+    if isinstance(space, spaces.Discrete):
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {
+            "type": "MultiDiscrete",
+            "nvec": space.nvec.tolist(),
+            "start": space.start.tolist(),
+            "dtype": str(space.dtype),
+        }
+    if isinstance(space, spaces.MultiBinary):
+        return {"type": "MultiBinary", "n": [int(n) for n in space.shape]}
+    if isinstance(space, spaces.Dict):
+        return {"type": "Dict", "spaces": [[key, space_to_json(part)] for key, part in space.spaces.items()]}
+    assert isinstance(space, spaces.Tuple)
+    return {"type": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
+
+
+def space_from_json(data: dict[str, Any]) -> spaces.Space:
+    """The space that `space_to_json` described."""
+    kind = data.get("type")
+    if kind == "Box":
+        shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
+        low, high = (_bounds_from_json(data[side], shape, dtype) for side in ("low", "high"))
+        return spaces.Box(low, high, shape, dtype.type)
+    if kind == "Discrete":
+        return spaces.Discrete(data["n"], start=data["start"], dtype=np.dtype(data["dtype"]).type)
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(np.array(data["nvec"]), dtype=np.dtype(data["dtype"]).type, start=np.array(data["start"]))
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(data["n"])
+    if kind == "Dict":
+        # A list of pairs keeps its order; a dict would be sorted, and with it the columns of an action.
+        return spaces.Dict([(key, space_from_json(part)) for key, part in data["spaces"]])
+    if kind == "Tuple":
+        return spaces.Tuple([space_from_json(part) for part in data["spaces"]])
+    raise SpaceError("An unknown space in stored data.", got=data, expected=_SUPPORTED, fix="store it with this version")
+
+
+def _bounds_to_json(bounds: np.ndarray) -> Any:
+    # Strings for the infinities keep the file strict JSON; one number stands for equal bounds (an image has 28k).
+    flat = bounds.ravel()
+    if (flat == flat[0]).all():
+        return _number_to_json(flat[0].item())
+    return [_number_to_json(value) for value in flat.tolist()]
+
+
+def _number_to_json(value: float) -> float | str:
+    return str(value) if np.isinf(value) else value
+
+
+def _bounds_from_json(data: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    values = data if isinstance(data, list) else [data]
+    numbers = np.array([float(v) if isinstance(v, str) else v for v in values], dtype=dtype)
+    return np.broadcast_to(numbers.reshape(shape if isinstance(data, list) else ()), shape).copy()

@@ -1,0 +1,95 @@
+"""Pytrees of NumPy arrays without JAX: a tree is an array, or a dict, tuple or list of trees.
+
+Observation columns are such trees, so that Dict and Tuple observations stay structured from the environment to the
+model. Every array of one tree has the same leading length: its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+Tree = Any  # an array, or a dict, tuple or list of trees; Python's types cannot say it shorter
+
+
+def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+    """The tree of `function(leaf, *leaves of the others at the same place)`."""
+    if isinstance(tree, dict):
+        return {key: tree_map(function, value, *(other[key] for other in rest)) for key, value in tree.items()}
+    if isinstance(tree, tuple | list):
+        return type(tree)(tree_map(function, *values) for values in zip(tree, *rest, strict=True))
+    return function(tree, *rest)
+
+
+def leaves(tree: Tree) -> Iterator[Any]:
+    """The leaves, in the order of the keys as they stand."""
+    if isinstance(tree, dict):
+        for value in tree.values():
+            yield from leaves(value)
+    elif isinstance(tree, tuple | list):
+        for value in tree:
+            yield from leaves(value)
+    else:
+        yield tree
+
+
+def length(tree: Tree) -> int:
+    """The number of rows. A tree without leaves (an empty Dict) has none to count: 0."""
+    return next((len(leaf) for leaf in leaves(tree)), 0)
+
+
+def index(tree: Tree, rows: Any) -> Tree:
+    """The rows named by an index array, mask or slice (slices are views)."""
+    if isinstance(tree, np.ndarray):
+        if isinstance(rows, np.ndarray) and rows.dtype != np.bool_:
+            return np.take(tree, rows, axis=0)  # ten times faster than tree[rows] for narrow rows
+        return tree[rows]
+    return tree_map(lambda leaf: index(np.asarray(leaf), rows), tree)
+
+
+def concat(trees: Sequence[Tree]) -> Tree:
+    """The rows of all the trees, one after another."""
+    if len(trees) == 1:
+        return trees[0]
+    return tree_map(lambda *parts: np.concatenate(parts), *trees)
+
+
+def stack(trees: Sequence[Tree]) -> Tree:
+    """A new leading axis over trees of equal structure and shapes."""
+    return tree_map(lambda *parts: np.stack(parts), *trees)
+
+
+def empty_like(tree: Tree, rows: int) -> Tree:
+    """Uninitialized columns with the row shape and dtype of `tree`'s leaves, `rows` long."""
+    return tree_map(lambda leaf: np.empty((rows, *leaf.shape[1:]), leaf.dtype), tree)
+
+
+def copy_into(target: Tree, start: int, source: Tree) -> None:
+    """Writes `source`'s rows into `target` from row `start` on."""
+    if isinstance(target, np.ndarray):
+        target[start : start + len(source)] = source
+        return
+    tree_map(lambda to, rows: copy_into(to, start, rows), target, source)
+
+
+def put(target: Tree, rows: Any, source: Tree) -> None:
+    """Writes `source`'s rows to the rows of `target` named by an index array or mask."""
+    if isinstance(target, np.ndarray):
+        target[rows] = source
+        return
+    tree_map(lambda to, values: put(to, rows, values), target, source)
+
+
+def pad(tree: Tree, rows: int) -> Tree:
+    """The tree with zero rows appended until it is `rows` long; the same arrays where nothing is missing."""
+
+    def padded(leaf: np.ndarray) -> np.ndarray:
+        if len(leaf) == rows:
+            return leaf
+        out = np.zeros((rows, *leaf.shape[1:]), leaf.dtype)
+        out[: len(leaf)] = leaf
+        return out
+
+    return tree_map(padded, tree)

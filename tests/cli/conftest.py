@@ -1,0 +1,54 @@
+"""An empty current folder, and a command line that knows the fake algorithm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import tests.cli.fake_algorithm
+from rollax.algorithms.registry import ALGORITHMS
+from rollax.cli import app
+from rollax.storage import from_json_bytes, read_directory
+from tests.cli.fake_algorithm import FakeTrainer
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def rollax(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs a command line in the empty folder, where FAKE is an algorithm and checkpoints are FAKE's."""
+
+    def open_fake(checkpoint: Path, *, trust_code: bool, **changes: Any) -> FakeTrainer:
+        state = from_json_bytes(read_directory(checkpoint, kind="checkpoint", format_version=1)["state.json"])
+        trainer = FakeTrainer({**state["settings"], **changes})
+        trainer.iteration = state["iteration"]
+        return trainer
+
+    monkeypatch.setitem(ALGORITHMS, "FAKE", f"{tests.cli.fake_algorithm.__name__}:FakeTrainer")
+    monkeypatch.setattr("rollax.cli.train.open_trainer", open_fake)
+    monkeypatch.setattr("rollax.cli.commands.open_trainer", open_fake)
+    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def lines() -> Callable[[Path], list[dict[str, Any]]]:
+    """Reads the result lines of a run folder, refusing what is not strict JSON."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    def read(run: Path) -> list[dict[str, Any]]:
+        return [json.loads(line, parse_constant=refuse) for line in (run / "result.jsonl").read_text().splitlines()]
+
+    return read

@@ -1,0 +1,85 @@
+"""An algorithm that learns nothing and answers at once. Importing this module registers it as FAKE."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from rollax.algorithms.registry import ALGORITHMS
+from rollax.errors import EnvError
+from rollax.storage import to_json_bytes, write_directory
+
+ALGORITHMS["FAKE"] = f"{__name__}:FakeTrainer"
+
+
+class FakeConfig:
+    """Attributes for the keys of a dict."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.env = config.get("env", "Fake-v0")
+        self.evaluation_interval = config.get("evaluation_interval")
+        self._config = config
+
+    def to_json(self) -> dict[str, Any]:
+        return {"env": self.env, **self._config, "not_stored": []}
+
+
+class FakeTrainer:
+    """Iteration n takes 100 steps and `pause` seconds and earns 10·n, greedily 20·n; the first one has no episode.
+
+    Config keys: `pause`; `fail_at`, an iteration that raises; `bug_at`, one that raises no error of rollax.
+    """
+
+    name = "FAKE"
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = FakeConfig(config)
+        self.settings = config
+        self.iteration = 0
+        self.stopped = False
+
+    def train(self) -> dict[str, Any]:
+        self.iteration += 1
+        time.sleep(self.settings.get("pause", 0))
+        if self.iteration == self.settings.get("fail_at"):
+            try:
+                raise ValueError("the wheel fell off")
+            except ValueError as error:
+                raise EnvError("A sub-environment raised.", where="sub-environment 3") from error
+        if self.iteration == self.settings.get("bug_at"):
+            raise ZeroDivisionError("a bug")
+        reward = math.nan if self.iteration == 1 else 10.0 * self.iteration
+        result = {
+            "training_iteration": self.iteration,
+            "timesteps_total": 100 * self.iteration,
+            "time_total_s": 2.0 * self.iteration,
+            "env_steps_per_s": 50.0,
+            "episode_reward_mean": reward,
+            "episode_len_mean": reward,
+            "info": {"learner": {"default_policy": {"kl": 0.5, "total_loss": math.inf}}},
+        }
+        if interval := self.config.evaluation_interval:
+            result["evaluation"] = {"episode_reward_mean": 20.0 * (self.iteration // interval * interval)}
+        return result
+
+    def save(self, directory: str) -> Path:
+        path = Path(directory) / f"checkpoint_{self.iteration:06d}"
+        files = {"state.json": to_json_bytes({"iteration": self.iteration, "settings": self.settings})}
+        return write_directory(path, files, kind="checkpoint", format_version=1)
+
+    def evaluate(self, num_episodes: int | None = None, record_dir: str | None = None) -> dict[str, Any]:
+        rewards = [20.0 * self.iteration + episode for episode in range(num_episodes or 3)]
+        return {
+            "episode_reward_mean": sum(rewards) / len(rewards),
+            "episode_reward_min": min(rewards),
+            "episode_reward_max": max(rewards),
+            "episode_len_mean": 1.0,
+            "episodes": len(rewards),
+            "episode_rewards": rewards,
+            **({} if record_dir is None else {"videos": [f"{record_dir}/episode-0.mp4"]}),
+        }
+
+    def stop(self) -> None:
+        self.stopped = True

@@ -1,0 +1,102 @@
+"""`rollax evaluate`, `rollax list`, and the command as a whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rollax as package
+from rollax.cli import console
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def run(rollax, cwd):
+    assert rollax("train", "--run=FAKE", "--stop-iterations=3", "--checkpoint-freq=1", "--out=run").exit_code == 0
+    return cwd / "run"
+
+
+def test_evaluate_a_checkpoint(rollax, run):
+    done = rollax("evaluate", run / "checkpoints" / "checkpoint_000001", "--episodes=2")
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        "FAKE on Fake-v0",
+        "episode 1  reward 20.00",
+        "episode 2  reward 21.00",
+        "mean reward 20.50 over 2 (lowest 20.00, highest 21.00)",
+    ]
+
+
+def test_evaluate_a_run_takes_its_newest_checkpoint(rollax, run):
+    assert "reward 60.00" in rollax("evaluate", run, "--episodes=1").output
+
+
+def test_evaluate_records_and_changes(rollax, run):
+    done = rollax("evaluate", run, "--episodes=1", "--video=clips", "--env=Other-v0")
+    assert "FAKE on Other-v0" in done.output
+    assert "video clips/episode-0.mp4" in done.output
+
+
+def test_evaluate_quietly(rollax, run):
+    out = rollax("evaluate", run, "--episodes=1", "--quiet").output
+    assert out == "mean reward 60.00 over 1 (lowest 60.00, highest 60.00)\n"
+
+
+def test_evaluate_without_a_checkpoint(rollax, cwd):
+    (cwd / "empty" / "checkpoints").mkdir(parents=True)
+    done = rollax("evaluate", "empty")
+    assert done.exit_code == 2
+    assert "A run without a checkpoint." in done.output
+
+
+def test_list(rollax):
+    out = rollax("list").output
+    assert "PPO" in out
+    assert "PG" in out
+    assert "CartPole" in out
+    ids = rollax("list", "--envs=cartpole").output.splitlines()
+    assert "CartPole-v1" in ids
+    assert all("cartpole" in name.casefold() for name in ids)
+
+
+def test_list_shows_what_an_import_registers(rollax, cwd, monkeypatch):
+    (cwd / "my_envs.py").write_text("from rollax.env.registry import register_env\nregister_env('corridor-x', dict)\n")
+    monkeypatch.syspath_prepend(cwd)
+    assert rollax("list", "--import=my_envs", "--envs=corridor").output.split() == ["corridor-x"]
+
+
+def test_version_and_help(rollax):
+    assert rollax("--version").output == f"rollax {package.__version__}\n"
+    for command in ("train", "evaluate", "list", "plot"):
+        assert rollax(command, "--help").exit_code == 0
+
+
+def test_the_command_line_starts_without_jax_and_finds_modules_beside_the_user(tmp_path):
+    (tmp_path / "beside.py").write_text("import sys\nassert 'jax' not in sys.modules\nprint('found')\n")
+    script = "import sys; from rollax.cli import main; sys.argv = ['rollax', 'list', '--import=beside']; main()"
+    # Only the script's own folder would be searched, as for the installed command.
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("found")
+
+
+def test_how_to_call_the_program_again(cwd, monkeypatch):
+    program = cwd / ".venv" / "bin" / "rollax"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    assert console.command_name() == ".venv/bin/rollax"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert console.command_name() == "rollax"
+    monkeypatch.setattr(sys, "argv", ["/x/rollax/__main__.py"])
+    assert console.command_name().endswith(" -m rollax")

@@ -1,0 +1,80 @@
+"""What is shown while training runs."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from rollax.cli.display import Display, LiveDisplay, PlainDisplay, Progress, duration, make_display
+
+
+def progress(iteration, **changes):
+    result = {
+        "training_iteration": iteration,
+        "timesteps_total": 4000 * iteration,
+        "time_total_s": 2.5 * iteration,
+        "env_steps_per_s": 12345.6,
+        "episode_reward_mean": 123.456,
+        "episode_len_mean": 98.76,
+        "evaluation": {"episode_reward_mean": 475.0},
+        **changes,
+    }
+    return Progress.of(result, left=3725.0)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.9, "0:59"), (61, "1:01"), (3725, "1:02:05")])
+def test_duration(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_cells():
+    assert progress(3).cells(thousands=",") == {
+        "iteration": "3",
+        "steps": "12,000",
+        "steps/s": "12,346",
+        "reward": "123.46",
+        "length": "98.8",
+        "evaluation": "475.00",
+        "elapsed": "0:07",
+        "left": "1:02:05",
+    }
+
+
+def test_what_is_not_known_is_a_dash():
+    cells = Progress.of({"training_iteration": 1, "episode_reward_mean": None}, left=None).cells()
+    assert [cells[name] for name in ("steps/s", "reward", "length", "evaluation", "left")] == ["-"] * 5
+
+
+def test_live_display_shows_the_last_iterations():
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, height=30)
+    with LiveDisplay("PPO on CartPole-v1", console, rows=3) as display:
+        assert "compiling the first iteration" in screen.getvalue()
+        for iteration in range(1, 6):
+            display.update(progress(iteration))
+        display.stopping()
+        screen.truncate(0)
+    last = screen.getvalue()
+    assert "PPO on CartPole-v1" in last
+    assert "20,000" in last
+    assert "12,000" in last
+    assert "8,000" not in last
+    assert "up to 1:02:0" in last
+    assert "stopping after this iteration" in last
+
+
+def test_which_display(monkeypatch, capsys):
+    assert type(make_display("", quiet=True)) is Display
+    assert type(make_display("", quiet=False)) is PlainDisplay
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert type(make_display("", quiet=False)) is LiveDisplay
+    assert type(make_display("", quiet=True)) is Display
+
+
+def test_quiet_shows_nothing(capsys):
+    with Display() as display:
+        display.update(progress(1))
+        display.stopping()
+    assert capsys.readouterr() == ("", "")

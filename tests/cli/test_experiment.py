@@ -1,0 +1,93 @@
+"""Experiment files and what overrides them."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollax.cli.experiment import Experiment, merged, override, parse_config, read_experiment
+from rollax.cli.stopping import StopConditions
+from rollax.errors import ConfigError
+
+
+def read(tmp_path, text):
+    path = tmp_path / "experiment.yaml"
+    path.write_text(text)
+    return read_experiment(path)
+
+
+def test_reads_all_sections(tmp_path):
+    experiment = read(tmp_path, "run: PPO\nenv: CartPole-v1\nconfig:\n  lr: 0.01\nstop:\n  timesteps_total: 100\n")
+    assert experiment == Experiment("PPO", "CartPole-v1", {"lr": 0.01}, StopConditions(timesteps_total=100))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3e-4", 3e-4),
+        ("1e6", 1e6),
+        ("2.5e3", 2500.0),
+        ("1E+2", 100.0),
+        ("1_000", 1000),
+        ("e5", "e5"),
+        ("'3e-4'", "3e-4"),
+    ],
+)
+def test_numbers_are_numbers(tmp_path, text, value):
+    config = read(tmp_path, f"config: {{x: {text}}}").config
+    assert config == {"x": value}
+    assert type(config["x"]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rum: PPO", "did you mean run?"),
+        ("stop: {timestep_total: 5}", "did you mean timesteps_total?"),
+        ("stop: {timesteps_total: many}", "that is not a number"),
+        ("stop: {timesteps_total: true}", "that is not a number"),
+        ("stop: {training_iteration: 0}", "before training begins"),
+        ("config: {lr: 1, lr: 2}", "repeated key 'lr'"),
+        ("config: [1]", "A section of the wrong type."),
+        ("run: 3", "A section of the wrong type."),
+        ("- run", "without keys"),
+        ("", "without keys"),
+        ("run: {", "not valid YAML"),
+        ("run: !!python/object/apply:os.getcwd []", "not valid YAML"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, text, message):
+    with pytest.raises(ConfigError, match="experiment.yaml") as caught:
+        read(tmp_path, text)
+    assert message in str(caught.value)
+
+
+def test_yaml_merge_keys_are_no_repetition(tmp_path):
+    text = "config:\n  model: &m {a: 1}\n  other: {<<: *m, b: 2}\n"
+    assert read(tmp_path, text).config["other"] == {"a": 1, "b": 2}
+
+
+def test_stored_tuples_come_back(tmp_path):
+    assert read(tmp_path, 'config: {lr_schedule: {"$tuple": [0, 1]}}').config == {"lr_schedule": (0, 1)}
+
+
+def test_parse_config():
+    assert parse_config('{"a": {"b": null}}') == {"a": {"b": None}}
+    with pytest.raises(ConfigError, match="Not a JSON object"):
+        parse_config("3")
+
+
+def test_merged_goes_inside_and_keeps_its_arguments():
+    base = {"model": {"a": 1, "b": 2}, "x": 1, "y": {"z": 1}}
+    assert merged(base, {"model": {"b": 3}, "x": {"n": 1}, "y": 2}) == {
+        "model": {"a": 1, "b": 3},
+        "x": {"n": 1},
+        "y": 2,
+    }
+    assert base == {"model": {"a": 1, "b": 2}, "x": 1, "y": {"z": 1}}
+
+
+def test_override_leaves_what_is_not_said():
+    base = Experiment("PPO", "A", {"lr": 1}, StopConditions(timesteps_total=5))
+    assert override(base, run=None, env=None, config={}, stop=StopConditions()) == base
+    over = override(base, run="PG", env="B", config={"lr": 2}, stop=StopConditions(episode_reward_mean=1))
+    assert over == Experiment("PG", "B", {"lr": 2}, StopConditions(episode_reward_mean=1, timesteps_total=5))

@@ -1,0 +1,85 @@
+"""Signals to a real process: what is saved, what is said, and the exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rollax.storage import newest, read_manifest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def start(cwd: Path, pause: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "rollax", "train", "--import=tests.cli.fake_algorithm", "--run=FAKE", "--out=run"]
+    return subprocess.Popen(
+        [*command, f'--config={{"pause": {pause}}}'],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def wait_for_iteration(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("iteration 1")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_ends(tmp_path, number, code):
+    process = start(tmp_path, pause=0.05)
+    wait_for_iteration(process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "Stopping after this iteration" in err
+    assert "Traceback" not in err
+    assert "Ended:            interrupted" in out
+    # An interrupted run is not evaluated: whoever interrupts does not want to wait.
+    assert "Greedy episodes" not in out
+    iterations = len((tmp_path / "run" / "result.jsonl").read_text().splitlines())
+    checkpoint = newest(tmp_path / "run" / "checkpoints", "checkpoint_")
+    assert checkpoint is not None
+    assert checkpoint.name == f"checkpoint_{iterations:06d}"
+    assert read_manifest(checkpoint)
+    assert f"Checkpoint:       run/checkpoints/{checkpoint.name}" in out
+    assert (tmp_path / "run" / "curve.png").exists()
+
+
+def test_a_second_signal_ends_at_once(tmp_path):
+    process = start(tmp_path, pause=0.5)
+    wait_for_iteration(process)
+    # Into the sleep of the second iteration, past the writing of the first one's result.
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "Training broke off." in err
+    assert "Checkpoint:       none was saved" in err
+
+
+def test_a_signal_is_asked_for_only_once():
+    from rollax.cli.interrupt import StopRequest
+
+    announced = []
+    before = signal.getsignal(signal.SIGINT)
+    with StopRequest(lambda: announced.append(1)) as request:
+        assert request.exit_code == 0
+        signal.raise_signal(signal.SIGTERM)
+        assert announced == [1]
+        assert request.exit_code == 143
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert announced == [1]
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,76 @@
+"""Learning curves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollax.cli.plot import curve, draw_curves, labelled
+
+
+def write_run(path: Path, rewards: list[float | None]) -> Path:
+    path.mkdir(parents=True)
+    rows = [{"timesteps_total": 100 * n, "episode_reward_mean": reward} for n, reward in enumerate(rewards, start=1)]
+    (path / "result.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_curve_leaves_out_what_is_not_known():
+    results = [
+        {"timesteps_total": 100, "episode_reward_mean": None},
+        {"timesteps_total": 200, "episode_reward_mean": 5.0, "evaluation": {"episode_reward_mean": 7.0}},
+        {"episode_reward_mean": 6.0},
+        {"timesteps_total": 300, "episode_reward_mean": 8.0},
+    ]
+    assert curve(results, "episode_reward_mean") == ([200, 300], [5, 8])
+    assert curve(results, "evaluation_reward_mean") == ([200], [7])
+    assert curve([], "episode_reward_mean") == ([], [])
+
+
+def test_draws_a_line_for_each_run(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "matplotlib.axes.Axes.plot",
+        lambda axes, x, y, **style: drawn.append((list(x), list(y), style["label"], style["color"])),
+    )
+    monkeypatch.setattr("matplotlib.axes.Axes.legend", lambda *_, **__: None)
+    evaluated = [{"timesteps_total": 10, "evaluation": {"episode_reward_mean": 3.0}}]
+    draw_curves({"a": [{"timesteps_total": 1, "episode_reward_mean": 2.0}], "b": evaluated}, tmp_path / "x" / "y.png")
+    assert drawn == [
+        ([1], [2], "a", "C0"),
+        ([], [], "b", "C1"),
+        ([10], [3], "b (greedy evaluation)", "C1"),
+    ]
+    assert (tmp_path / "x" / "y.png").exists()
+
+
+def test_labels_tell_runs_apart(tmp_path):
+    one, two, three = (write_run(tmp_path / name, [1.0]) for name in ("a/run", "b/run", "c/other"))
+    assert list(labelled([one, two, three])) == [str(one), str(two), "other"]
+    assert list(labelled([one / "result.jsonl"])) == ["run"]
+
+
+@pytest.mark.parametrize("rewards", [[1.0, 2.0, 4.0], [None, None], [3.0]])
+def test_the_command_writes_a_picture(rollax, cwd, rewards):
+    runs = [write_run(cwd / name, rewards) for name in ("one", "two")]
+    done = rollax("plot", *runs, "--out=pictures/both.png")
+    assert done.exit_code == 0, done.output
+    assert done.output.strip() == "pictures/both.png"
+    assert (cwd / "pictures" / "both.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_counts_damaged_lines(rollax, cwd):
+    run = write_run(cwd / "one", [1.0])
+    with (run / "result.jsonl").open("a") as file:
+        file.write('\n{"timesteps_total": 2')
+    done = rollax("plot", run)
+    assert done.exit_code == 0
+    assert "one: 1 lines could not be read" in done.output
+
+
+def test_the_command_refuses_what_is_no_run(rollax, cwd):
+    done = rollax("plot", cwd / "nothing")
+    assert done.exit_code == 2
+    assert "Results that cannot be read." in done.output

@@ -1,0 +1,72 @@
+"""Result dicts on their way to disk and back."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from rollax.cli.results import flat_scalars, number_in, read_results, to_json
+from rollax.errors import RollaxError
+
+
+class Thing:
+    def __str__(self):
+        return "a thing"
+
+
+def test_to_json_is_strict():
+    value = {
+        "nan": math.nan,
+        "inf": np.float32(-math.inf),
+        "int": np.int64(3),
+        "float": np.float32(0.5),
+        "flag": np.bool_(True),
+        "array": np.array([[1.0, math.nan]]),
+        "tuple": (1, {2: None}),
+        "class": Thing,
+        "object": Thing(),
+        "text": "λ",
+        "bytes": b"x",
+    }
+    assert json.loads(to_json(value)) == {
+        "nan": None,
+        "inf": None,
+        "int": 3,
+        "float": 0.5,
+        "flag": True,
+        "array": [[1.0, None]],
+        "tuple": [1, {"2": None}],
+        "class": f"{__name__}:Thing",
+        "object": "a thing",
+        "text": "λ",
+        "bytes": "b'x'",
+    }
+    assert "\n" not in to_json({"a": "b\nc"})
+
+
+def test_flat_scalars():
+    nested = {"a": 1, "b": {"c": np.float32(2), "d": {"e": None, "f": "x", "g": True}}, "h": [1], "i": math.nan}
+    assert dict(flat_scalars(nested)) == {"a": 1.0, "b/c": 2.0}
+
+
+def test_number_in():
+    assert number_in({"a": {"b": np.array(3)}}, "a", "b") == 3.0
+    for result in ({}, {"a": None}, {"a": 3}, {"a": {"b": math.inf}}, {"a": {"b": "3"}}):
+        assert number_in(result, "a", "b") is None
+
+
+def test_a_damaged_line_is_counted_and_left_out(tmp_path):
+    (tmp_path / "result.jsonl").write_text('{"a": 1}\n\n[1]\n{"a": 2}\n{"a": ')
+    assert read_results(tmp_path) == ([{"a": 1}, {"a": 2}], 2)
+    assert read_results(tmp_path / "result.jsonl") == ([{"a": 1}, {"a": 2}], 2)
+
+
+def test_no_results(tmp_path):
+    with pytest.raises(RollaxError, match=r"cannot be read[\s\S]*result.jsonl"):
+        read_results(tmp_path)
+    (tmp_path / "result.jsonl").write_text("{")
+    with pytest.raises(RollaxError, match="1 unreadable"):
+        read_results(tmp_path)

@@ -1,0 +1,75 @@
+"""Stop conditions, and the time that is left."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rollax.cli.stopping import StopConditions, TimeLeft
+
+
+def result(iteration, **changes):
+    """1000 steps an iteration; the first one takes 10 s, the others 2 s."""
+    time_total = 10.0 + 2 * (iteration - 1)
+    base = {"training_iteration": iteration, "timesteps_total": 1000 * iteration, "time_total_s": time_total}
+    return {**base, "episode_reward_mean": None, **changes}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "changes", "reached"),
+    [
+        ({"timesteps_total": 1000}, {}, "timesteps_total"),
+        ({"timesteps_total": 1001}, {}, None),
+        ({"training_iteration": 1}, {}, "training_iteration"),
+        ({"time_total_s": 9.5}, {}, "time_total_s"),
+        ({"episode_reward_mean": -5}, {}, None),
+        ({"episode_reward_mean": -5}, {"episode_reward_mean": math.nan}, None),
+        ({"episode_reward_mean": -5}, {"episode_reward_mean": -5.0}, "episode_reward_mean"),
+        ({"evaluation_reward_mean": 3}, {"episode_reward_mean": 9.0}, None),
+        ({"evaluation_reward_mean": 3}, {"evaluation": {"episode_reward_mean": None}}, None),
+        ({"evaluation_reward_mean": 3}, {"evaluation": {"episode_reward_mean": 3.5}}, "evaluation_reward_mean"),
+        # A goal reached in the last iteration that a limit allows counts as reached.
+        ({"episode_reward_mean": 0, "timesteps_total": 1000}, {"episode_reward_mean": 1.0}, "episode_reward_mean"),
+        ({}, {}, None),
+    ],
+)
+def test_reached(conditions, changes, reached):
+    assert StopConditions(**conditions).reached(result(1, **changes)) == reached
+
+
+def test_missed_goal():
+    both = StopConditions(episode_reward_mean=5, training_iteration=1)
+    assert both.missed_goal(result(1))
+    assert not both.missed_goal(result(1, episode_reward_mean=5.0))
+    assert not StopConditions(training_iteration=1).missed_goal(result(1))
+
+
+def test_time_left_leaves_out_the_compilation():
+    left = TimeLeft(StopConditions(timesteps_total=10_000))
+    # After one iteration there is only its own pace: 9000 steps at 100/s.
+    assert left.estimate(result(1)) == 90.0
+    # Then 1000 steps take 2 s: 8000 left are 16 s, 7000 are 14 s.
+    assert left.estimate(result(2)) == 16.0
+    assert left.estimate(result(3)) == 14.0
+
+
+def test_time_left_is_until_the_nearest_limit():
+    left = TimeLeft(StopConditions(timesteps_total=10_000, training_iteration=4, time_total_s=100))
+    left.estimate(result(1))
+    assert left.estimate(result(2)) == 4.0
+    assert left.estimate(result(5)) == 0.0
+
+
+def test_time_left_follows_the_recent_pace():
+    left = TimeLeft(StopConditions(timesteps_total=100_000), window=2)
+    for iteration in range(1, 5):
+        left.estimate(result(iteration))
+    # Iterations 5 and 6 take 4 s each instead of 2: 94 iterations left.
+    left.estimate(result(5, time_total_s=20.0))
+    assert left.estimate(result(6, time_total_s=24.0)) == 94 * 4.0
+
+
+def test_no_limit_no_estimate():
+    assert TimeLeft(StopConditions(episode_reward_mean=1)).estimate(result(1)) is None
+    assert TimeLeft(StopConditions(timesteps_total=5000)).estimate({"timesteps_total": 5}) is None

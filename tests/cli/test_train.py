@@ -1,0 +1,239 @@
+"""`rollax train` with an algorithm that answers at once: what it does with options, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollax.storage import read_manifest
+
+
+def test_leaves_a_run_folder(rollax, lines, cwd):
+    done = rollax("train", "--run=FAKE", "--env=My/Env-v0", "--stop-iterations=3")
+    assert done.exit_code == 0, done.output
+    (run,) = (cwd / "runs").iterdir()
+    assert run.name.startswith("FAKE-My-Env-v0-20")
+    assert run.name.endswith("-1")
+    assert [line["training_iteration"] for line in lines(run)] == [1, 2, 3]
+    assert (run / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert list(run.glob("events.out.tfevents.*"))
+    assert read_manifest(run / "checkpoints" / "checkpoint_000003")["kind"] == "checkpoint"
+    config = json.loads((run / "config.json").read_text())
+    assert config["run"] == "FAKE"
+    assert config["env"] == "My/Env-v0"
+    assert config["stop"] == {"training_iteration": 3}
+
+
+def test_says_where_everything_is(rollax, cwd):
+    done = rollax("train", "--run=FAKE", "--stop-timesteps=200", "--out=here")
+    assert "timesteps_total 200 reached 200 (200 steps, 0:04)" in done.output
+    assert "mean reward 41.00 over 3 (lowest 40.00, highest 42.00)" in done.output
+    for line in (
+        "TensorBoard log:  here  (tensorboard --logdir here)",
+        "Learning curve:   here/curve.png",
+        "Results:          here/result.jsonl",
+        "Checkpoint:       here/checkpoints/checkpoint_000002",
+    ):
+        assert line in done.output.splitlines()
+    assert "evaluate here/checkpoints/checkpoint_000002 --episodes 5 --video videos/" in done.output
+
+
+def test_two_runs_have_two_folders(rollax, cwd):
+    for _ in range(2):
+        assert rollax("train", "--run=FAKE", "--stop-iterations=1").exit_code == 0
+    assert sorted(run.name[-2:] for run in (cwd / "runs").iterdir()) == ["-1", "-2"]
+
+
+def test_refuses_a_folder_in_use(rollax, cwd):
+    assert rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here").exit_code == 0
+    again = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
+    assert again.exit_code == 2
+    assert "The run folder is in use" in again.output
+
+
+@pytest.mark.parametrize(
+    ("options", "iterations"),
+    [
+        (["--stop-iterations=4"], 4),
+        (["--stop-timesteps=250"], 3),
+        (["--stop-time=5"], 3),
+        (["--stop-reward=35"], 4),
+        (["--stop-reward=35", "--stop-iterations=2"], 2),
+        # Evaluated in iterations 10 and 20: 200 is not enough, 400 is.
+        (["--stop-evaluation-reward=201"], 20),
+        (["--stop-evaluation-reward=61", '--config={"evaluation_interval": 2}'], 4),
+    ],
+)
+def test_stops_where_it_should(rollax, lines, options, iterations):
+    done = rollax("train", "--run=FAKE", "--out=here", "--no-evaluate", *options)
+    assert done.exit_code == 0, done.output
+    assert len(lines(Path("here"))) == iterations
+
+
+def test_a_missed_goal_is_said_and_fails_only_where_asked(rollax):
+    options = ["train", "--run=FAKE", "--stop-reward=1000", "--stop-iterations=2"]
+    done = rollax(*options)
+    assert done.exit_code == 0
+    assert "the reward goal was not reached" in done.output
+    assert rollax(*options, "--must-reach").exit_code == 3
+    assert rollax("train", "--run=FAKE", "--stop-reward=20", "--stop-iterations=9", "--must-reach").exit_code == 0
+
+
+def test_the_command_line_overrides_the_file(rollax, cwd):
+    (cwd / "fake.yaml").write_text(
+        "run: FAKE\nenv: A-v0\nconfig: {lr: 3e-4, model: {width: 1, depth: 2}}\n"
+        "stop: {training_iteration: 9, time_total_s: 100}\n"
+    )
+    done = rollax(
+        "train",
+        "-f",
+        "fake.yaml",
+        "--env=B-v0",
+        "--stop-iterations=1",
+        "--seed=7",
+        "--out=here",
+        '--config={"model": {"width": 5}}',
+    )
+    assert done.exit_code == 0, done.output
+    config = json.loads((cwd / "here" / "config.json").read_text())
+    assert config["env"] == "B-v0"
+    assert config["stop"] == {"training_iteration": 1, "time_total_s": 100}
+    assert config["config"]["lr"] == 3e-4
+    assert config["config"]["seed"] == 7
+    assert config["config"]["model"] == {"width": 5, "depth": 2}
+
+
+def test_a_run_can_be_repeated_from_its_config(rollax, lines, cwd):
+    assert rollax("train", "--run=FAKE", "--stop-iterations=2", "--seed=3", "--out=one").exit_code == 0
+    assert rollax("train", "-f", "one/config.json", "--out=two").exit_code == 0
+    assert (cwd / "one" / "config.json").read_text() == (cwd / "two" / "config.json").read_text()
+    assert lines(cwd / "one") == lines(cwd / "two")
+
+
+def test_checkpoint_freq(rollax, cwd):
+    assert rollax("train", "--run=FAKE", "--stop-iterations=5", "--checkpoint-freq=2", "--out=here").exit_code == 0
+    names = [path.name for path in sorted((cwd / "here" / "checkpoints").iterdir())]
+    assert names == ["checkpoint_000002", "checkpoint_000004", "checkpoint_000005"]
+
+
+def test_resume_goes_on_with_the_whole_curve(rollax, lines, cwd):
+    rollax("train", "--run=FAKE", "--stop-iterations=5", "--checkpoint-freq=3", "--out=one", "--seed=4")
+    done = rollax("train", "--resume=one/checkpoints/checkpoint_000003", "--stop-iterations=4", "--out=two")
+    assert done.exit_code == 0, done.output
+    assert [line["training_iteration"] for line in lines(cwd / "two")] == [1, 2, 3, 4]
+    assert json.loads((cwd / "two" / "config.json").read_text())["config"]["seed"] == 4
+    # A run folder stands for its newest checkpoint.
+    done = rollax("train", "--resume=one", "--stop-iterations=6", "--out=three")
+    assert [line["training_iteration"] for line in lines(cwd / "three")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_resume_refuses_another_algorithm(rollax):
+    rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=one")
+    done = rollax("train", "--resume=one", "--run=PPO", "--stop-iterations=2")
+    assert done.exit_code == 2
+    assert "The checkpoint of another algorithm" in done.output
+
+
+def test_results_are_strict_json_and_scalars_reach_tensorboard(rollax, lines, cwd, monkeypatch):
+    logged = {}
+
+    class Writer:
+        def __init__(self, folder):
+            assert folder == "here"
+
+        def add_scalar(self, name, value, step):
+            logged[name, step] = value
+
+        def close(self):
+            logged["closed"] = True
+
+    monkeypatch.setattr("tensorboardX.SummaryWriter", Writer)
+    assert rollax("train", "--run=FAKE", "--stop-iterations=2", "--out=here").exit_code == 0
+    first = lines(cwd / "here")[0]
+    assert first["episode_reward_mean"] is None
+    assert first["info"]["learner"]["default_policy"] == {"kl": 0.5, "total_loss": None}
+    assert logged["info/learner/default_policy/kl", 100] == 0.5
+    assert ("episode_reward_mean", 100) not in logged
+    assert logged["episode_reward_mean", 200] == 20.0
+    assert logged["closed"]
+
+
+def test_plain_output_is_a_line_per_iteration(rollax):
+    out = rollax("train", "--run=FAKE", "--stop-iterations=2", "--out=here").output.splitlines()
+    assert out[0] == "iteration 1  steps 100  steps/s 50  reward -  length -  evaluation -  elapsed 0:02  left 0:02"
+    assert (
+        out[1] == "iteration 2  steps 200  steps/s 50  reward 20.00  length 20.0  evaluation -  elapsed 0:04  left 0:00"
+    )
+
+
+def test_quiet_says_only_how_it_ended(rollax):
+    out = rollax("train", "--run=FAKE", "--stop-iterations=2", "--quiet").output.splitlines()
+    assert out[0].startswith("Ended: ")
+    assert not [line for line in out if line.startswith("iteration")]
+
+
+def test_an_error_is_short_and_what_there_is_stays(rollax, lines, cwd):
+    options = ("train", "--run=FAKE", "--checkpoint-freq=1", '--config={"fail_at": 3}')
+    done = rollax(*options, "--out=here")
+    assert done.exit_code == 2
+    assert (
+        "error: A sub-environment raised.\n  where:    sub-environment 3\n  cause:    ValueError: the wheel fell off"
+        in done.output
+    )
+    assert "Traceback" not in done.output
+    assert "Checkpoint:       here/checkpoints/checkpoint_000002" in done.output
+    assert len(lines(cwd / "here")) == 2
+    assert (cwd / "here" / "curve.png").exists()
+    assert "Traceback" in rollax(*options, "--traceback").output
+
+
+def test_a_bug_keeps_its_traceback(rollax):
+    done = rollax("train", "--run=FAKE", '--config={"bug_at": 1}', "--out=here")
+    assert isinstance(done.exception, ZeroDivisionError)
+    assert done.exit_code == 1
+
+
+def test_a_failed_save_is_no_success(rollax, monkeypatch):
+    def full(self, directory):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tests.cli.fake_algorithm.FakeTrainer.save", full)
+    done = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
+    assert done.exit_code == 2
+    assert "A checkpoint was not saved." in done.output
+    assert "No space left on device" in done.output
+    assert "Checkpoint:       none was saved" in done.output
+
+
+def test_a_curve_that_cannot_be_drawn_hides_nothing(rollax, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rollax.cli.training.draw_curves", full)
+    done = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
+    assert done.exit_code == 0
+    assert "The learning curve was not drawn" in done.output
+    assert "Checkpoint:       here/checkpoints/checkpoint_000001" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--run=FAKR"], "did you mean FAKE?"),
+        ([], "No algorithm is named."),
+        (["--run=FAKE", "--config={'a': 1}"], "Not valid JSON"),
+        (["--run=FAKE", "--config=[1]"], "Not a JSON object"),
+        (["--run=FAKE", "--stop-timesteps=0"], "A limit that is reached before training begins."),
+        (["--run=FAKE", "--stop-reward=nan"], "A stop condition that is not a number."),
+        (["-f", "missing.yaml"], "An experiment file that cannot be read."),
+        (["--run=FAKE", "--import=no_such_module"], "A module that does not import."),
+        (["--resume=nowhere"], "No such checkpoint."),
+    ],
+)
+def test_mistakes_are_answered(rollax, cwd, options, message):
+    done = rollax("train", *options)
+    assert done.exit_code == 2
+    assert message in done.output
+    assert not (cwd / "runs").exists()

@@ -1,0 +1,214 @@
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from pydantic import Field
+
+from rollax.config.trainer import Lambda, SchedulePoints, TrainerConfig, resolve_config
+from rollax.errors import ConfigError, SpaceError
+from rollax.models.config import ModelConfig
+
+
+class SomeConfig(TrainerConfig):
+    """What an algorithm adds."""
+
+    train_batch_size: int = Field(default=4000, ge=1, description="steps of one update")
+    sgd_minibatch_size: int = Field(default=128, ge=1, description="rows of one gradient step")
+    lambda_: Lambda = 0.95
+    clip_param: float = Field(default=0.3, gt=0, lt=1, description="ε, the clip of the ratio")
+    clip_param_schedule: SchedulePoints | None = Field(default=None, description="[[timestep, ε], ...]")
+
+    def check(self) -> None:
+        super().check()
+        self.refuse_larger("sgd_minibatch_size", "train_batch_size")
+
+
+class Callbacks:
+    pass
+
+
+def resolve(config=None, /, **overrides) -> SomeConfig:
+    return resolve_config(SomeConfig, config, **overrides)
+
+
+def refusal(config=None, /, **overrides) -> str:
+    with pytest.raises(ConfigError) as error:
+        resolve(config, **overrides)
+    return str(error.value)
+
+
+class TestAccepts:
+    def test_nothing(self):
+        config = resolve()
+        assert config == SomeConfig()
+        assert (config.train_batch_size, config.gamma, config.model, config.seed) == (4000, 0.99, ModelConfig(), None)
+
+    def test_plain_dict(self):
+        config = resolve({"lambda": 0.5, "lr": 1, "model": {"fcnet_hiddens": [8, 9]}, "env_config": {"length": 3}})
+        assert (config.lambda_, config.lr, config.env_config) == (0.5, 1.0, {"length": 3})
+        assert config.model == ModelConfig(fcnet_hiddens=(8, 9))
+
+    def test_numbers_as_yaml_and_numpy_give_them(self):
+        config = resolve({"lr": "1e-3", "train_batch_size": np.int64(400), "gamma": np.float32(0.5), "horizon": 7.0})
+        assert (config.lr, config.train_batch_size, config.gamma, config.horizon) == (1e-3, 400, 0.5, 7)
+
+    def test_config_of_the_class_is_itself(self):
+        config = SomeConfig(lr=0.1)
+        assert resolve(config) is config
+
+    def test_overrides_replace(self):
+        config = resolve({"lambda": 0.5, "lr": 0.1, "model": {"free_log_std": True}}, lambda_=0.6, model={})
+        assert (config.lambda_, config.lr, config.model) == (0.6, 0.1, ModelConfig())
+        assert resolve(config, **{"lambda": 0.7}).lambda_ == 0.7
+        assert config.changed(lr=0.2).model_dump() == {**config.model_dump(), "lr": 0.2}
+
+    @pytest.mark.parametrize(("given", "kept"), [(True, True), (1, 1.0), (0.5, 0.5), (False, False), (None, None)])
+    def test_clip_rewards_tells_true_from_1(self, given, kept):
+        got = resolve({"clip_rewards": given}).clip_rewards
+        assert got == kept
+        assert type(got) is type(kept)
+
+    def test_copies_and_pickles(self):
+        config = resolve({"lambda": 0.5, "model": {"fcnet_hiddens": [3]}})
+        assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config  # noqa: S301 - what this process pickled
+
+
+class TestRefuses:
+    @pytest.mark.parametrize(
+        ("config", "key", "hint"),
+        [
+            ({"train_batchsize": 1}, "train_batchsize", "did you mean 'train_batch_size'?"),
+            ({"Gamma": 0.9}, "Gamma", "did you mean 'gamma'?"),
+            ({"lamda": 0.9}, "lamda", "did you mean 'lambda'?"),
+            ({"model": {"fcnet_hidden": [3]}}, "model.fcnet_hidden", "did you mean 'fcnet_hiddens'?"),
+            ({"multiagent": {"policy": {}}}, "multiagent.policy", "did you mean 'policies'?"),
+            ({"evaluation_config": {"model": {"fcnet_hidden": [3]}}}, "model.fcnet_hidden", "evaluation_config"),
+            ({"zzzz": 1}, "zzzz", "use one of: action_space, "),
+            ({"num_gpus": 1}, "num_gpus", "does not have yet"),
+        ],
+    )
+    def test_1_unknown_key(self, config, key, hint):
+        message = refusal(config)
+        assert f"config key '{key}' (SomeConfig)" in message
+        assert hint in message
+
+    @pytest.mark.parametrize(
+        ("config", "key", "got", "expected"),
+        [
+            ({"gamma": 1.5}, "gamma", "1.5 (float)", "0 <= gamma <= 1"),
+            ({"gamma": float("nan")}, "gamma", "nan (float)", "a finite number"),
+            ({"gamma": True}, "gamma", "True (bool)", "a number"),
+            ({"horizon": True}, "horizon", "True (bool)", "a number"),
+            ({"lambda": 2}, "lambda", "2 (int)", "0 <= lambda <= 1"),
+            ({"lambda_": 2}, "lambda", "2 (int)", "0 <= lambda <= 1"),
+            ({"clip_param": 1}, "clip_param", "1 (int)", "0 < clip_param < 1"),
+            ({"lr": "fast"}, "lr", "'fast' (str)", "a valid number"),
+            ({"train_batch_size": 10.5}, "train_batch_size", "10.5 (float)", "a valid integer"),
+            ({"horizon": 0}, "horizon", "0 (int)", "1 <= horizon"),
+            ({"grad_clip": 0}, "grad_clip", "0 (int)", "0 < grad_clip"),
+            (
+                {"batch_mode": "episodes"},
+                "batch_mode",
+                "'episodes' (str)",
+                "'truncate_episodes' or 'complete_episodes'",
+            ),
+            ({"clip_rewards": -1}, "clip_rewards", "-1 (int)", "a valid boolean or greater than 0"),
+            ({"callbacks": 3}, "callbacks", "3 (int)", "a class"),
+            ({"observation_space": "Box"}, "observation_space", "'Box' (str)", "an instance of Space"),
+            ({"model": 3}, "model", "3 (int)", "a valid dictionary or instance of ModelConfig"),
+            ({"model": {"fcnet_hiddens": [8, "x"]}}, "model.fcnet_hiddens[1]", "'x' (str)", "a valid integer"),
+            ({"lr_schedule": [[0, 1], [5, -1]]}, "lr_schedule[1][1]", "-1 (int)", "greater than or equal to 0"),
+            ({"multiagent": {"policies": ["a"]}}, "multiagent.policies", "['a'] (list)", "a valid dictionary"),
+        ],
+    )
+    def test_2_wrong_type_or_range(self, config, key, got, expected):
+        message = refusal(config)
+        assert f"config key '{key}' (SomeConfig)" in message
+        assert f"got:      {got}" in message
+        assert f"expected: {expected}" in message
+
+    def test_2_says_what_the_field_is(self):
+        message = refusal({"gamma": 2})
+        assert "gamma: γ, the discount of rewards per step (default 0.99)" in message
+
+    def test_several_mistakes_are_all_named(self):
+        message = refusal({"gamma": 2, "horizn": 3, "lr": -1})
+        assert "Unknown config key 'horizn'" in message
+        assert "wrong as well: gamma, lr" in message
+
+    def test_3_incompatible_sizes(self):
+        message = refusal({"sgd_minibatch_size": 5000})
+        assert "sgd_minibatch_size=5000, train_batch_size=4000" in message
+
+    def test_keywords_and_validation_raise_the_same(self):
+        assert "0 <= gamma <= 1" in refusal(gamma=2)
+        for make in (lambda: SomeConfig(gamma=2), lambda: SomeConfig.model_validate({"gamma": 2})):
+            with pytest.raises(ConfigError, match="0 <= gamma <= 1"):
+                make()
+
+    @pytest.mark.parametrize("points", [[], [[5, 1], [5, 2]], [[5, 1], [4, 2]]])
+    def test_schedule_out_of_order(self, points):
+        assert "config key 'clip_param_schedule'" in refusal({"clip_param_schedule": points})
+
+    def test_workers(self):
+        assert "Ray workers are not in this version" in refusal({"num_workers": 2})
+
+    @pytest.mark.parametrize("config", [3, ["lr"], {3: 4}, TrainerConfig()])
+    def test_no_config(self, config):
+        assert "expected: a SomeConfig, or a dict" in refusal(config)
+
+    def test_unusable_space(self):
+        with pytest.raises(SpaceError, match="observation_space"):
+            resolve({"observation_space": spaces.Text(3)})
+
+    def test_8_changing_it(self):
+        config = resolve()
+        with pytest.raises(ConfigError, match=r"SomeConfig.lr\n(.*\n)+.*config.changed"):
+            config.lr = 1
+
+
+class TestMultiAgent:
+    def test_accepts(self):
+        policies = {"a": None, "b": (None, None, None, {"gamma": 0.85})}
+        config = resolve(
+            {"multiagent": {"policies": policies, "policy_mapping_fn": lambda agent: "a", "policies_to_train": ["b"]}}
+        )
+        assert config.multiagent.policies == policies
+        assert config.multiagent.policies_to_train == ("b",)
+        assert resolve({"multiagent": {"policies": {"only": None}}}).multiagent.policy_mapping_fn is None
+        assert resolve({"multiagent": {"policies_to_train": ["default_policy"]}})
+
+    @pytest.mark.parametrize(
+        ("multiagent", "message"),
+        [
+            ({"policies": {"a": None, "b": None}}, "nothing that says who uses which"),
+            ({"policy_mapping_fn": lambda agent: "a"}, "A policy mapping without policies"),
+            ({"policies": {"car1": None}, "policies_to_train": ["car2"]}, "did you mean 'car1'?"),
+            ({"policies": {"a": None}, "policy_mapping_fn": "a"}, "callable"),
+        ],
+    )
+    def test_refuses(self, multiagent, message):
+        assert message in refusal({"multiagent": multiagent})
+
+
+class TestDerived:
+    def test_schedule(self):
+        config = resolve({"lr": 0.5, "clip_param_schedule": [[0, 0.2], [100, 0.0]]})
+        assert config.schedule("lr")(10**6) == 0.5
+        assert config.schedule("clip_param")(50) == pytest.approx(0.1)
+        assert config.schedule("gamma")(50) == 0.99
+
+    def test_for_evaluation(self):
+        config = resolve(
+            {"evaluation_interval": 3, "lambda": 0.5, "evaluation_config": {"env_config": {"x": 1}, "lambda": 0.25}}
+        )
+        evaluation = config.for_evaluation()
+        assert (evaluation.explore, evaluation.env_config, evaluation.lambda_) == (False, {"x": 1}, 0.25)
+        assert (evaluation.evaluation_interval, evaluation.evaluation_config) == (None, {})
+        assert config.changed(evaluation_config={"explore": True}).for_evaluation().explore
+
+    def test_every_field_says_what_it_is(self):
+        for name, field in SomeConfig.model_fields.items():
+            assert field.description, name

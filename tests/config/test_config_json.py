@@ -1,0 +1,136 @@
+import json
+import sys
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax.config.trainer import Lambda, TrainerConfig
+from rollax.config.stored import StoredCode
+from rollax.errors import ConfigError
+
+
+def f32(rows) -> np.ndarray:
+    return np.array(rows, np.float32)
+
+
+# Importable classes and functions from elsewhere: a test module has no import path of its own.
+ENV, MAPPING, CALLBACKS = spaces.Box, json.dumps, OrderedDict
+BOX = spaces.Box(-1, np.inf, (2,), np.float32)
+
+
+class SomeConfig(TrainerConfig):
+    lambda_: Lambda = 0.95
+
+
+def stored(config: TrainerConfig) -> dict:
+    """What a file gives back: strict JSON, so tuples are lists and NaN would be refused."""
+    return json.loads(json.dumps(config.to_json(), allow_nan=False))
+
+
+def test_plain_config_reads_well_and_comes_back():
+    config = SomeConfig(env="CartPole-v1", lr_schedule=((0, 1.0), (10, 0.5)), seed=3, lambda_=0.5)
+    data = stored(config)
+    assert (data["env"], data["lambda"], data["lr_schedule"], data["seed"]) == (
+        "CartPole-v1",
+        0.5,
+        [[0, 1], [10, 0.5]],
+        3,
+    )
+    assert data["model"]["fcnet_hiddens"] == [64, 64]
+    assert data["not_stored"] == []
+    assert set(data) == {"lambda", "not_stored", *SomeConfig.model_fields} - {"lambda_"}
+    assert SomeConfig.from_json(data) == config
+    assert SomeConfig.from_json(data, seed=4).seed == 4
+
+
+def test_values_of_env_config():
+    env_config = {
+        "tuple": (1, [2, (3,)]),
+        "space": BOX,
+        "inf": float("-inf"),
+        "by_id": {1: "a", (2, 3): {"$x": None}},
+        "numpy": np.float32(0.5),
+        "none": None,
+    }
+    back = SomeConfig.from_json(stored(SomeConfig(env_config=env_config))).env_config
+    assert back == env_config
+    array = SomeConfig.from_json(stored(SomeConfig(env_config={"a": f32([[1, np.inf]])}))).env_config["a"]
+    np.testing.assert_array_equal(array, f32([[1, np.inf]]))
+    assert array.dtype == np.float32
+
+
+def test_spaces():
+    config = SomeConfig(observation_space=spaces.Dict({"x": BOX}), action_space=spaces.Discrete(3, start=1))
+    back = SomeConfig.from_json(stored(config))
+    assert (back.observation_space, back.action_space) == (config.observation_space, config.action_space)
+
+
+def coded() -> SomeConfig:
+    policies = {"a": (CALLBACKS, BOX, None, {"gamma": 0.5}), "b": None}
+    return SomeConfig(
+        env=ENV,
+        callbacks=CALLBACKS,
+        model={"custom_model": ENV},  # pyright: ignore[reportArgumentType]
+        multiagent={"policies": policies, "policy_mapping_fn": MAPPING},  # pyright: ignore[reportArgumentType]
+    )
+
+
+def test_code_is_stored_by_its_path():
+    data = stored(coded())
+    assert data["env"] == data["model"]["custom_model"] == "gymnasium.spaces.box:Box"
+    assert data["callbacks"] == {"$code": "collections:OrderedDict"}
+    assert data["multiagent"]["policy_mapping_fn"] == {"$code": "json:dumps"}
+    assert data["not_stored"] == []
+
+
+def test_code_is_imported_only_where_it_is_trusted():
+    back = SomeConfig.from_json(stored(coded()), trust_code=True)
+    assert (back.callbacks, back.multiagent.policy_mapping_fn) == (CALLBACKS, MAPPING)
+    assert back.multiagent.policies == coded().multiagent.policies
+
+    back = SomeConfig.from_json(stored(coded()))
+    assert back.multiagent.policies["a"][1:] == (BOX, None, {"gamma": 0.5})
+    assert isinstance(back.callbacks, StoredCode)
+    assert back.multiagent.policy_mapping_fn is not None
+    with pytest.raises(ConfigError, match=r"multiagent.policy_mapping_fn'\n.*json:dumps\n.*trust_code=True"):
+        back.multiagent.policy_mapping_fn("agent")
+    assert stored(back) == stored(coded())
+
+
+def test_what_has_no_path_is_named():
+    class Local:
+        pass
+
+    config = SomeConfig(
+        env=lambda context: None,
+        callbacks=Local,
+        env_config={"a": [1, object()], "b": spaces.Text(3)},
+        multiagent={"policies": {"x": (Local, None, None, {})}},  # pyright: ignore[reportArgumentType]
+    )
+    data = stored(config)
+    assert data["not_stored"] == ["env", "env_config.a[1]", "env_config.b", "callbacks", "multiagent.policies.x[0]"]
+    assert data["env"] is None
+    back = SomeConfig.from_json(data, trust_code=True)
+    with pytest.raises(ConfigError, match=r"'env'\n.*no import path.*\n.*give env again"):
+        back.env({})
+    assert back.env_config["a"] == [1, StoredCode("env_config.a[1]", None)]
+    assert stored(back) == data
+    assert SomeConfig.from_json(data, env="CartPole-v1").env == "CartPole-v1"
+
+
+def test_code_of_the_running_script_has_no_path(monkeypatch):
+    script = type("Script", (), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Script", script, raising=False)
+    assert stored(SomeConfig(env=script))["not_stored"] == ["env"]
+
+
+def test_unusable_data():
+    data = stored(coded())
+    with pytest.raises(ConfigError, match="Unknown config key 'gama'"):
+        SomeConfig.from_json({**data, "gama": 1})
+    with pytest.raises(ConfigError, match=r"does not import.\n.*callbacks"):
+        SomeConfig.from_json({**data, "callbacks": {"$code": "collections:Missing"}}, trust_code=True)
+    with pytest.raises(ConfigError, match=r"newer|does not know"):
+        SomeConfig.from_json({**data, "callbacks": {"$pickle": "..."}})

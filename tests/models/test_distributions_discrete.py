@@ -1,0 +1,216 @@
+"""Categorical, MultiCategorical and Bernoulli against numbers derived by hand and against rlax."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from math import log
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax.models.distributions import MASKED_LOGIT, Bernoulli, Categorical, MultiCategorical
+
+# Weights 1 : 2 : 5, so p = 1/8, 1/4, 5/8. The logits carry an offset of 3, which must not matter.
+#   H(p) = log 8 / 8 + log 4 / 4 + 5 log 1.6 / 8 = 0.259930 + 0.346574 + 0.293752 = 0.900256
+#   KL(p || uniform of 3) = log 3 - H(p) = 0.198356
+#   KL(uniform || p) = (log(8/3) + log(4/3) + log(8/15)) / 3 = (0.980829 + 0.287682 - 0.628609) / 3 = 0.213301
+LOGITS = jnp.log(jnp.array([[1.0, 2.0, 5.0]])) + 3.0
+UNIFORM = jnp.zeros((1, 3))
+ENTROPY = 0.900256
+
+
+@pytest.fixture(scope="module")
+def rlax():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its dependencies use names that JAX deprecates
+        return importlib.import_module("rlax")
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_categorical_numbers(compiled):
+    wrap = jax.jit if compiled else lambda f: f
+    dist = Categorical(3, start=4)
+    four = jnp.repeat(LOGITS, 4, axis=0)
+    logp = wrap(dist.logp)(four, jnp.array([4, 5, 6, 6]))
+    np.testing.assert_allclose(logp, [log(1 / 8), log(1 / 4), log(5 / 8), log(5 / 8)], rtol=1e-6)
+    np.testing.assert_allclose(wrap(dist.entropy)(LOGITS), [ENTROPY], rtol=1e-5)
+    np.testing.assert_allclose(wrap(dist.kl)(LOGITS, UNIFORM), [0.198356], rtol=1e-5)
+    np.testing.assert_allclose(wrap(dist.kl)(UNIFORM, LOGITS), [0.213301], rtol=1e-5)
+    assert wrap(dist.mode)(LOGITS).tolist() == [6]
+    # Cumulative: 0.125, 0.375, 1. A choice owns [its left end, its right end).
+    noise = jnp.array([0.0, 0.124, 0.126, 0.374, 0.376, 1.0])[:, None]
+    assert wrap(dist.sample)(jnp.repeat(LOGITS, 6, axis=0), noise).tolist() == [4, 4, 5, 5, 6, 6]
+
+
+def test_categorical_gradients():
+    dist = Categorical(3)
+    p = np.array([1 / 8, 1 / 4, 5 / 8])
+    # d log p_a / d logits = onehot(a) - p;  dH / d logits_k = -p_k (log p_k + H);  d KL(u || p) / d logits = p - u.
+    for f, expected in (
+        (lambda x: dist.logp(x, jnp.array([1])), np.eye(3)[1] - p),
+        (dist.entropy, -p * (np.log(p) + ENTROPY)),
+        (lambda x: dist.kl(UNIFORM, x), p - 1 / 3),
+    ):
+        gradient = jax.jit(jax.grad(lambda x, f=f: f(x)[0]))(LOGITS)
+        np.testing.assert_allclose(gradient, [expected], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Rlax")
+def test_categorical_agrees_with_rlax(rlax):
+    rng = np.random.default_rng(0)
+    p, q = (jnp.asarray(rng.normal(size=(7, 5)), jnp.float32) for _ in range(2))
+    actions = jnp.asarray(rng.integers(5, size=7))
+    dist, other = Categorical(5), rlax.softmax()
+    np.testing.assert_allclose(dist.logp(p, actions), other.logprob(actions, p), rtol=1e-5)
+    np.testing.assert_allclose(dist.entropy(p), other.entropy(p), rtol=1e-5)
+    np.testing.assert_allclose(dist.kl(p, q), rlax.categorical_kl_divergence(p, q), rtol=1e-4)
+
+
+def test_categorical_sample_frequencies():
+    draws = 200_000
+    noise = jnp.asarray(np.random.default_rng(0).random((draws, 1), dtype=np.float32))
+    actions = jax.jit(Categorical(3).sample)(jnp.broadcast_to(LOGITS, (draws, 3)), noise)
+    p = np.array([1 / 8, 1 / 4, 5 / 8])
+    assert (np.abs(np.bincount(actions) / draws - p) < 5 * np.sqrt(p * (1 - p) / draws)).all()
+
+
+def test_a_choice_that_does_not_exist_is_improbable():
+    # A zero in a padding row is out of range when the space starts elsewhere: it must be neither likely nor NaN.
+    dist = Categorical(3, start=4)
+    logits, actions = np.ones((3, 3), np.float32), np.array([0, 3, 7])
+    assert jax.jit(dist.logp)(logits, actions).tolist() == [np.float32(MASKED_LOGIT)] * 3
+    assert not np.any(jax.jit(jax.grad(lambda x: dist.logp(x, actions).sum()))(logits))
+    bits = np.array([[0, 2], [1, 1]], np.int8)
+    logp = jax.jit(Bernoulli((2,)).logp)(np.zeros((2, 2), np.float32), bits)
+    np.testing.assert_allclose(logp, [MASKED_LOGIT, -2 * log(2)], rtol=1e-6)
+
+
+def test_a_masked_categorical_is_the_smaller_categorical():
+    dist = Categorical(4)
+    logits, allowed = np.log(np.array([[1.0, 70.0, 2.0, 5.0]], np.float32)), np.array([[1, 0, 1, 1]])
+    masked = jax.jit(dist.mask)(logits, allowed)
+    logp = jax.jit(dist.logp)(np.tile(masked, (4, 1)), np.arange(4))
+    np.testing.assert_allclose(np.exp(logp), [1 / 8, 0, 1 / 4, 5 / 8], rtol=1e-6)
+    assert np.exp(logp)[1] == 0
+    assert jax.nn.softmax(masked)[0, 1] == 0
+    np.testing.assert_allclose(jax.jit(dist.entropy)(masked), [ENTROPY], rtol=1e-5)
+    flat = jax.jit(dist.mask)(np.zeros((1, 4), np.float32), allowed)
+    np.testing.assert_allclose(jax.jit(dist.kl)(masked, flat), [0.198356], rtol=1e-5)
+    assert jax.jit(dist.mode)(masked).tolist() == [3]
+    only = jax.jit(dist.mask)(logits, np.array([[True, False, False, False]]))
+    assert jax.jit(dist.entropy)(only).tolist() == [0.0]
+    assert jax.jit(dist.logp)(only, np.array([0])).tolist() == [0.0]
+
+
+def test_gradients_through_a_mask_are_finite_and_zero_where_it_forbids():
+    dist = Categorical(4)
+    logits, allowed = jnp.log(jnp.array([[1.0, 70.0, 2.0, 5.0]])), jnp.array([[1.0, 0.0, 1.0, 1.0]])
+    for f in (lambda x: dist.logp(x, jnp.array([2])), dist.entropy, lambda x: dist.kl(x, logits)):
+        gradient = np.asarray(jax.jit(jax.grad(lambda x, f=f: f(dist.mask(x, allowed))[0]))(logits))
+        assert np.isfinite(gradient).all()
+        assert gradient[0, 1] == 0
+        assert np.abs(gradient[0, 0]) > 0
+
+
+@pytest.mark.parametrize("size", [2, 5, 37])
+@pytest.mark.parametrize("extreme", [None, 0.0, 1.0, 1 - 2.0**-24])
+def test_a_masked_choice_is_never_drawn(size, extreme):
+    # Many rows and sizes: the rounding of a cumulative sum differs from place to place.
+    rows = 50_000
+    rng = np.random.default_rng(size)
+    allowed = rng.random((rows, size)) < 0.4
+    allowed[np.arange(rows), rng.integers(size, size=rows)] = True
+    noise = rng.random((rows, 1), dtype=np.float32) if extreme is None else np.full((rows, 1), extreme, np.float32)
+    logits = jnp.asarray(rng.normal(scale=3.0, size=(rows, size)), jnp.float32)
+    dist = Categorical(size)
+    masked = dist.mask(logits, jnp.asarray(allowed))
+    assert allowed[np.arange(rows), jax.jit(dist.sample)(masked, jnp.asarray(noise))].all()
+    assert allowed[np.arange(rows), jax.jit(dist.mode)(masked)].all()
+
+
+def test_broken_logits_and_full_masks_still_give_actions_in_range():
+    # The policy refuses both with a message; until then nothing may index out of range.
+    noise = np.array([[0.0, 1.0], [0.5, 0.5], [1.0, 0.0]], np.float32)
+    for nvec in ((3, 3), (2, 3)):
+        dist = MultiCategorical(nvec, (0, 0), (2,))
+        sample = jax.jit(dist.sample)
+        for broken in (np.nan, np.inf, -np.inf, MASKED_LOGIT):
+            actions = np.asarray(sample(np.full((3, dist.num_inputs), broken, np.float32), noise))
+            assert ((actions >= 0) & (actions < nvec)).all()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_multi_categorical_numbers(compiled):
+    # Shape (2, 1): the first action has the weights 1:2:5, the second 1:3.
+    #   logp(second of the first, first of the second) = log 1/4 + log 1/4;  H = 0.900256 + 0.562335
+    #   KL to uniform = 0.198356 + log 2 - 0.562335 = 0.329168
+    wrap = jax.jit if compiled else lambda f: f
+    dist = MultiCategorical((3, 2), (0, 10), (2, 1))
+    inputs = jnp.log(jnp.array([[1.0, 2.0, 5.0, 1.0, 3.0]]))
+    np.testing.assert_allclose(wrap(dist.logp)(inputs, jnp.array([[[1], [10]]])), [2 * log(1 / 4)], rtol=1e-6)
+    np.testing.assert_allclose(wrap(dist.entropy)(inputs), [0.900256 + 0.562335], rtol=1e-5)
+    np.testing.assert_allclose(wrap(dist.kl)(inputs, jnp.zeros((1, 5))), [0.329168], rtol=1e-5)
+    assert wrap(dist.mode)(inputs).tolist() == [[[2], [11]]]
+    assert wrap(dist.sample)(inputs, jnp.array([[0.2, 0.2]])).tolist() == [[[1], [10]]]
+    # The third choice of the second action is padding.
+    assert (wrap(dist.logp)(inputs, jnp.array([[[1], [12]]])) < MASKED_LOGIT / 2).all()
+    gradient = jax.grad(lambda x: wrap(dist.logp)(x, jnp.array([[[1], [10]]]))[0])(inputs)
+    np.testing.assert_allclose(gradient, [[-1 / 8, 3 / 4, -5 / 8, 3 / 4, -3 / 4]], rtol=1e-5)
+
+
+def test_equal_and_unequal_sizes_are_the_same_function():
+    # [3, 3] takes the short path without padding; [3, 3, 1] the other one, and its last action adds nothing.
+    rng = np.random.default_rng(0)
+    inputs, noise = rng.normal(size=(5, 6)).astype(np.float32), rng.random((5, 3), dtype=np.float32)
+    short, padded = MultiCategorical((3, 3), (0, 0), (2,)), MultiCategorical((3, 3, 1), (0, 0, 0), (3,))
+
+    def everything(dist, x, u):
+        actions, logp = dist.sample_and_logp(x, u)
+        return actions[:, :2], logp, dist.entropy(x), dist.mode(x)[:, :2]
+
+    few = jax.jit(everything, static_argnums=0)(short, inputs, noise[:, :2])
+    more = jax.jit(everything, static_argnums=0)(padded, np.append(inputs, np.ones((5, 1), np.float32), axis=1), noise)
+    for one, other in zip(few, more, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_multi_categorical_masks_and_frequencies():
+    draws = 200_000
+    dist = MultiCategorical((3, 2), (0, 0), (2,))
+    inputs = jnp.broadcast_to(jnp.log(jnp.array([1.0, 2.0, 5.0, 1.0, 3.0])), (draws, 5))
+    mask = jnp.broadcast_to(jnp.array([1, 0, 1, 1, 1]), (draws, 5))
+    noise = jnp.asarray(np.random.default_rng(0).random((draws, 2), dtype=np.float32))
+    actions = np.asarray(jax.jit(lambda x, m, u: dist.sample(dist.mask(x, m), u))(inputs, mask, noise))
+    table = np.zeros((3, 2))
+    np.add.at(table, (actions[:, 0], actions[:, 1]), 1 / draws)
+    p = np.outer([1 / 6, 0, 5 / 6], [1 / 4, 3 / 4])
+    assert (table[1] == 0).all()
+    assert (np.abs(table - p) <= 5 * np.sqrt(p * (1 - p) / draws)).all()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_bernoulli_numbers(compiled):
+    # p(1) = 3/4 and 1/2. logp([1, 0]) = log 3/4 + log 1/2. H(3/4) = -3/4 log 3/4 - 1/4 log 1/4 = 0.562335.
+    # KL(3/4 || 1/2) = log 2 - 0.562335 = 0.130812. Gradient of logp: bit - p = 1/4 and -1/2.
+    wrap = jax.jit if compiled else lambda f: f
+    dist = Bernoulli((2,))
+    inputs, bits = jnp.array([[log(3.0), 0.0]]), jnp.array([[1, 0]], jnp.int8)
+    np.testing.assert_allclose(wrap(dist.logp)(inputs, bits), [log(3 / 8)], rtol=1e-6)
+    np.testing.assert_allclose(wrap(dist.entropy)(inputs), [0.562335 + log(2)], rtol=1e-5)
+    np.testing.assert_allclose(wrap(dist.kl)(inputs, jnp.zeros((1, 2))), [0.130812], rtol=1e-5)
+    np.testing.assert_allclose(jax.grad(lambda x: wrap(dist.logp)(x, bits)[0])(inputs), [[1 / 4, -1 / 2]], rtol=1e-6)
+    assert wrap(dist.mode)(inputs).tolist() == [[1, 0]]
+    assert wrap(dist.sample)(inputs, jnp.array([[0.74, 0.51]])).tolist() == [[1, 0]]
+    assert wrap(dist.sample)(inputs, jnp.array([[0.76, 0.49]])).tolist() == [[0, 1]]
+
+
+def test_bernoulli_is_exact_where_a_bit_is_nearly_certain():
+    # p(0) = e^-20 up to 2e-9 of itself: H = e^-20 (1 + 20), logp(0) = -20, and KL to the same is 0.
+    dist, inputs = Bernoulli((1,)), jnp.array([[20.0], [-20.0], [300.0]])
+    np.testing.assert_allclose(dist.entropy(inputs), [21 * np.exp(-20), 21 * np.exp(-20), 0], rtol=1e-5)
+    np.testing.assert_allclose(dist.logp(inputs, jnp.array([[0], [1], [0]])), [-20, -20, -300], rtol=1e-6)
+    for noise in (0.0, 1.0):
+        assert dist.sample(jnp.array([[300.0], [-300.0]]), jnp.full((2, 1), noise)).tolist() == [[1], [0]]

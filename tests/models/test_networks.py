@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from gymnasium import spaces
+
+from rollax.errors import ConfigError
+from rollax.models.config import Activation, ModelConfig
+from rollax.models.layers import ACTIVATIONS, orthogonal
+from rollax.models.networks import CNN, MLP, ActorCritic
+
+CARTPOLE = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+ATARI = spaces.Box(0, 255, (84, 84, 4), np.uint8)
+MIXED = spaces.Dict(
+    {
+        "camera": spaces.Box(0, 255, (7, 7, 3), np.uint8),
+        "sensors": spaces.Tuple([spaces.Box(-1, 1, (3, 2), np.float32), spaces.Discrete(3, start=-1)]),
+        "switches": spaces.MultiBinary(4),
+        "gears": spaces.MultiDiscrete([2, 4]),
+        "action_mask": spaces.MultiBinary(5),
+    }
+)
+SMALL = {"conv_filters": ((4, 3, 2),), "conv_dense": 8, "fcnet_hiddens": (8,)}
+
+
+def model_of(space: spaces.Space, num_outputs: int = 2, seed: int = 0, **config: Any) -> ActorCritic:
+    return ActorCritic(space, num_outputs, ModelConfig(**config), rngs=nnx.Rngs(seed))
+
+
+def set_weights(layer: nnx.Linear, kernel: list[list[float]], bias: list[float]) -> None:
+    assert layer.bias is not None
+    layer.kernel[...], layer.bias[...] = jnp.asarray(kernel), jnp.asarray(bias)
+
+
+def sampled(space: spaces.Space, rows: int) -> Any:
+    """Columns of random observations."""
+    space.seed(0)
+    values = [space.sample() for _ in range(rows)]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *values)
+
+
+def forward_jaxpr(model: nnx.Module, obs: Any) -> Any:
+    graphdef, state = nnx.split(model)
+    return jax.make_jaxpr(lambda state, obs: nnx.merge(graphdef, state)(obs))(state, obs)
+
+
+def parameter_count(model: nnx.Module) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
+class TestForwardByHand:
+    def tiny(self, **config: Any) -> ActorCritic:
+        model = model_of(spaces.Box(-9, 9, (2,), np.float32), fcnet_hiddens=(2,), fcnet_activation="relu", **config)
+        set_weights(model.policy_trunk.mlp.layers[0], [[1.0, -1.0], [2.0, 0.5]], [0.5, 1.0])
+        set_weights(model.value_head, [[1.0], [10.0]], [0.25])
+        return model
+
+    #   x          x W + b                            relu        policy: h0, 2 h1 + 1   value: h0 + 10 h1 + 0.25
+    #   [1, 2]     [1+4+0.5, -1+1+1] = [5.5, 1]       [5.5, 1]    [5.5, 3]               15.75
+    #   [3, -1]    [3-2+0.5, -3-0.5+1] = [1.5, -2.5]  [1.5, 0]    [1.5, 1]               1.75
+    #   [-1, -1]   [-1-2+0.5, 1-0.5+1] = [-2.5, 1.5]  [0, 1.5]    [0, 4]                 15.25
+    OBS = np.array([[1, 2], [3, -1], [-1, -1]], np.float32)
+
+    def test_shared_layers(self):
+        model = self.tiny(vf_share_layers=True)
+        set_weights(model.policy_head, [[1.0, 0.0], [0.0, 2.0]], [0.0, 1.0])
+        for call in (model, jax.jit(model)):
+            dist_inputs, values = call(jnp.asarray(self.OBS))
+            np.testing.assert_allclose(dist_inputs, [[5.5, 3], [1.5, 1], [0, 4]], rtol=1e-6)
+            np.testing.assert_allclose(values, [15.75, 1.75, 15.25], rtol=1e-6)
+
+    def test_layers_of_its_own(self):
+        model = self.tiny()
+        assert model.value_trunk is not None
+        set_weights(model.value_trunk.mlp.layers[0], [[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])
+        # h = relu(x) = [1, 2], [3, 0], [0, 0]
+        np.testing.assert_allclose(model(jnp.asarray(self.OBS))[1], [21.25, 3.25, 0.25], rtol=1e-6)
+
+    def test_free_log_std_follows_the_means(self):
+        model = model_of(spaces.Box(-9, 9, (2,), np.float32), 4, fcnet_hiddens=(), free_log_std=True)
+        assert model.log_std is not None
+        model.log_std[...] = jnp.asarray([-1.0, 0.5])
+        model.policy_head.kernel[...] = jnp.asarray([[1.0, 0.0], [1.0, 2.0]])
+        # means x P = [1+2, 4], [3-1, -2], [-1-1, -2]; the same log standard deviations in every row
+        expected = [[3, 4, -1, 0.5], [2, -2, -1, 0.5], [-2, -2, -1, 0.5]]
+        np.testing.assert_allclose(model(jnp.asarray(self.OBS))[0], expected, rtol=1e-6)
+
+    def test_convolution(self):
+        cnn = CNN((2, 3, 1), ((1, 2, 1),), 1, "linear", rngs=nnx.Rngs(0))
+        cnn.convolutions[0].kernel[...] = jnp.asarray([[1.0, 2.0], [3.0, 4.0]])[:, :, None, None]
+        cnn.dense.kernel[...] = jnp.asarray([[1.0], [10.0]])
+        # image [[1, 2, 3], [4, 5, 6]]: windows 1+4+12+20 = 37 and 2+6+15+24 = 47; dense 37 + 470
+        images = jnp.arange(1.0, 7.0).reshape(1, 2, 3, 1)
+        np.testing.assert_allclose(cnn(images), [[507]], rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("tanh", math.tanh(-0.5)),
+            ("relu", 0),
+            ("elu", math.exp(-0.5) - 1),
+            ("gelu", -0.5 * 0.5 * (1 + math.erf(-0.5 / math.sqrt(2)))),
+            ("silu", -0.5 / (1 + math.exp(0.5))),
+            ("linear", -0.5),
+        ],
+    )
+    def test_activations(self, name, expected):
+        mlp = MLP(1, (1,), name, rngs=nnx.Rngs(0))
+        mlp.layers[0].kernel[...] = jnp.asarray([[1.0]])
+        # JAX's gelu is the tanh approximation: it differs from the exact one in the fourth digit.
+        np.testing.assert_allclose(mlp(jnp.asarray([[-0.5]])), [[expected]], rtol=1e-3 if name == "gelu" else 1e-6)
+
+    def test_every_activation_of_the_config_exists(self):
+        assert set(get_args(Activation)) == set(ACTIVATIONS)
+
+
+class TestParameterCounts:
+    @pytest.mark.parametrize(
+        ("space", "config", "expected"),
+        [
+            # policy 4·64+64 + 64·64+64 + 64·2+2 = 4610, value 4·64+64 + 64·64+64 + 64+1 = 4545
+            (CARTPOLE, {}, 9155),
+            # one trunk 4·64+64 + 64·64+64 = 4480, heads 130 + 65
+            (CARTPOLE, {"vf_share_layers": True}, 4675),
+            # heads alone: 4·2+2 + 4+1
+            (CARTPOLE, {"fcnet_hiddens": ()}, 15),
+            # means alone in the head: 4·1+1, one free log standard deviation, value 5
+            (CARTPOLE, {"fcnet_hiddens": (), "free_log_std": True}, 11),
+            # 8·8·4·32+32 = 8224, 4·4·32·64+64 = 32832, 3·3·64·64+64 = 36928, 84 → 20 → 9 → 7: 7·7·64·512+512 = 1606144,
+            # heads 512·2+2 + 513
+            (ATARI, {"vf_share_layers": True}, 1685667),
+            # 7 → 5 → 3: 3·3·3·16+16 = 448, 3·3·16·32+32 = 4640, 3·3·32·128+128 = 36992, heads 258 + 129
+            (spaces.Box(0, 255, (7, 7, 3), np.uint8), {"vf_share_layers": True}, 42467),
+            # 10 → 4 (kernel 3, stride 2): 3·3·1·4+4 = 40, 4·4·4·8+8 = 520, heads 18 + 9
+            (spaces.Box(0, 1, (10, 10, 1), np.float32), {"vf_share_layers": True, **SMALL}, 587),
+            # 3 · 5 · 2 = 30 → kernel 3 x 5 on 7 x 7, stride 2: 3 x 2; 3·5·3·2+2 = 92, 3·2·2·1+1 = 13, heads 4 + 2
+            (
+                spaces.Box(0, 255, (3, 7, 7), np.uint8),
+                {"vf_share_layers": True, "conv_filters": [[2, [3, 5], 2]], "conv_dense": 1},
+                111,
+            ),
+            # features 8 (camera: 3·3·3·4+4 = 112, 3·3·4·8+8 = 296) + 6 + 3 + 4 + 6 = 27; 27·8+8 = 224, heads 18 + 9
+            (MIXED, {"vf_share_layers": True, **SMALL}, 659),
+        ],
+    )
+    def test_by_hand(self, space, config, expected):
+        model = nnx.eval_shape(lambda: model_of(space, **config))
+        assert parameter_count(model) == expected
+
+    @pytest.mark.parametrize("side", [5, 15, 16, 31, 32, 63, 64, 96])
+    def test_default_convolutions_fit_every_size(self, side):
+        space = spaces.Box(0, 255, (side, side + 2, 3), np.uint8)
+        model = nnx.eval_shape(lambda: model_of(space))
+        dist_inputs, values = nnx.eval_shape(lambda m: m(np.zeros((3, *space.shape), np.uint8)), model)
+        assert (dist_inputs.shape, values.shape) == ((3, 2), (3,))
+        assert 128 <= model.policy_trunk.features <= 512
+
+    def test_kernels_that_do_not_fit_are_refused(self):
+        with pytest.raises(ConfigError, match=r"Convolution 1 has a kernel larger(.|\n)*kernel 4 x 4 on 3 x 3"):
+            CNN((7, 7, 3), ((8, 3, 2), (8, 4, 1)), rngs=nnx.Rngs(0))
+
+    def test_free_log_std_needs_an_even_width(self):
+        with pytest.raises(ConfigError, match="free_log_std"):
+            model_of(CARTPOLE, 3, free_log_std=True)
+
+
+class TestInitialization:
+    @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5), (3, 3, 2, 4), (7, 1), (1, 7)])
+    def test_orthogonal(self, shape):
+        kernel = orthogonal(3.0)(jax.random.key(0), shape)
+        matrix = np.asarray(kernel).reshape(-1, shape[-1]) / 3
+        gram = matrix.T @ matrix if matrix.shape[0] >= matrix.shape[1] else matrix @ matrix.T
+        assert kernel.dtype == jnp.float32
+        assert kernel.shape == shape
+        np.testing.assert_allclose(gram, np.eye(len(gram)), atol=1e-6)
+
+    def test_orthogonal_favours_no_sign(self):
+        corners = [float(orthogonal(1.0)(jax.random.key(seed), (2, 2))[0, 0]) for seed in range(200)]
+        # A uniform angle: the mean of cos is 0 and of its square 1/2, with standard errors 0.05 and 0.025.
+        assert abs(np.mean(corners)) < 0.2
+        assert abs(np.mean(np.square(corners)) - 0.5) < 0.1
+
+    def test_orthogonal_under_a_trace(self):
+        kernel = jax.jit(lambda key: orthogonal(2.0)(key, (6, 4)))(jax.random.key(0))
+        np.testing.assert_allclose(kernel.T @ kernel, 4 * np.eye(4), atol=1e-5)
+
+    def test_gains_and_biases(self):
+        model = model_of(CARTPOLE, fcnet_hiddens=(8, 6))
+        assert model.value_trunk is not None
+        gains = {
+            math.sqrt(2): [*model.policy_trunk.mlp.layers, *model.value_trunk.mlp.layers],
+            0.01: [model.policy_head],
+            1.0: [model.value_head],
+        }
+        for gain, layers in gains.items():
+            for layer in layers:
+                singular_values = np.linalg.svd(np.asarray(layer.kernel[...]), compute_uv=False)
+                np.testing.assert_allclose(singular_values, gain, rtol=1e-5)
+                assert layer.bias is not None
+                np.testing.assert_array_equal(layer.bias[...], 0)
+
+    def test_the_same_rngs_give_the_same_weights(self):
+        weights = [jax.tree.leaves(nnx.state(model_of(MIXED, seed=seed, **SMALL))) for seed in (1, 1, 2)]
+        same = [bool((a == b).all()) for a, b in zip(weights[0], weights[1], strict=True)]
+        other = [bool((a == b).all()) for a, b in zip(weights[0], weights[2], strict=True) if a.ndim > 1]
+        assert all(same)
+        assert not any(other)
+
+    def test_no_two_layers_are_alike(self):
+        model = model_of(CARTPOLE)
+        assert model.value_trunk is not None
+        policy, value = model.policy_trunk.mlp.layers[1].kernel[...], model.value_trunk.mlp.layers[1].kernel[...]
+        assert not np.allclose(policy, value)
+
+
+class TestCompiled:
+    def test_a_flat_box_is_matrix_products_and_tanh(self):
+        jaxpr = forward_jaxpr(model_of(CARTPOLE), np.zeros((3, 4), np.float32))
+        counts = Counter(equation.primitive.name for equation in jaxpr.eqns)
+        reshaped = [equation.invars[0].aval.ndim for equation in jaxpr.eqns if equation.primitive.name == "reshape"]
+        assert counts == {"dot_general": 6, "add": 6, "tanh": 4, "reshape": 6, "squeeze": 1}
+        assert reshaped == [1] * 6  # biases only
+
+    def test_images_are_bytes_until_they_are_inside(self):
+        jaxpr = forward_jaxpr(model_of(ATARI, vf_share_layers=True), np.zeros((2, 84, 84, 4), np.uint8))
+        (obs,) = (
+            variable for variable in jaxpr.jaxpr.invars if variable.aval.ndim == 4 and variable.aval.shape[0] == 2
+        )
+        users = [equation for equation in jaxpr.eqns if obs in equation.invars]
+        assert obs.aval.dtype == jnp.uint8
+        assert [(user.primitive.name, user.outvars[0].aval.dtype) for user in users] == [
+            ("convert_element_type", jnp.float32)
+        ]
+
+    def test_channels_first_is_transposed_as_bytes(self):
+        model = model_of(spaces.Box(0, 255, (3, 8, 8), np.uint8), vf_share_layers=True, **SMALL)
+        jaxpr = forward_jaxpr(model, np.zeros((2, 3, 8, 8), np.uint8))
+        (transposed,) = (equation for equation in jaxpr.eqns if equation.primitive.name == "transpose")
+        assert transposed.outvars[0].aval.dtype == jnp.uint8
+
+    def test_channel_orders_agree(self):
+        last = sampled(spaces.Box(0, 255, (7, 6, 3), np.uint8), 2)
+        outputs = [
+            model_of(spaces.Box(0, 255, shape, np.uint8), **SMALL)(jnp.asarray(column))
+            for shape, column in (((7, 6, 3), last), ((3, 7, 6), last.transpose(0, 3, 1, 2)))
+        ]
+        for a, b in zip(*outputs, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+    def test_rows_do_not_see_each_other(self):
+        model, obs = model_of(MIXED, **SMALL), sampled(MIXED, 5)
+        graphdef, state = nnx.split(model)
+        forward = jax.jit(lambda state, obs: nnx.merge(graphdef, state)(obs))
+        together, alone = forward(state, obs), forward(state, jax.tree.map(lambda column: column[3:4], obs))
+        for a, b in zip(together, alone, strict=True):
+            np.testing.assert_allclose(a[3:4], b, rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize("config", [{}, {"vf_share_layers": True}, {"free_log_std": True}])
+    def test_gradients_reach_every_parameter(self, config):
+        graphdef, params = nnx.split(model_of(MIXED, 4, **SMALL, **config))
+        obs = sampled(MIXED, 32)
+
+        def loss(params: Any) -> jax.Array:
+            dist_inputs, values = nnx.merge(graphdef, params)(obs)
+            return jnp.sum(dist_inputs**2 + dist_inputs) + jnp.sum(values)
+
+        gradients = jax.jit(jax.grad(loss))(params)
+        for path, gradient in jax.tree.leaves_with_path(gradients):
+            assert np.isfinite(gradient).all(), path
+            assert np.abs(gradient).max() > 0, path
+
+    def test_the_value_leaves_the_policy_alone_unless_they_share(self):
+        for share in (False, True):
+            graphdef, params = nnx.split(model_of(CARTPOLE, fcnet_hiddens=(4,), vf_share_layers=share))
+            obs = sampled(CARTPOLE, 3)
+            gradients = jax.grad(lambda params: nnx.merge(graphdef, params)(obs)[1].sum())(params)  # noqa: B023
+            reached = np.abs(gradients["policy_trunk"]["mlp"]["layers"][0]["kernel"][...]).max() > 0
+            assert reached == share
+
+    def test_the_graph_can_be_a_static_argument(self):
+        (first, _), (second, _) = (nnx.split(model_of(MIXED, seed=seed, **SMALL)) for seed in (1, 2))
+        assert hash(first) == hash(second)
+        assert first == second
+
+    def test_parameters_are_all_the_state_there_is(self):
+        _, params, rest = nnx.split(model_of(MIXED, free_log_std=True, **SMALL), nnx.Param, ...)
+        assert len(jax.tree.leaves(rest)) == 0
+        assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))

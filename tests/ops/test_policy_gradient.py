@@ -1,0 +1,117 @@
+"""Policy losses against numbers derived by hand and against rlax."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+from rollax.errors import ShapeError
+from rollax.ops import adapted_kl_coeff, clipped_surrogate, policy_gradient_loss
+
+COMPILED = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "compiled"])
+
+
+@pytest.fixture(scope="module")
+def rlax():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its dependencies use names that JAX deprecates
+        return importlib.import_module("rlax")
+
+
+@COMPILED
+def test_clipped_surrogate(wrap):
+    #   step  ratio   A    r·A   clip(r)·A   min
+    #    0     1.5    2    3.0      2.4      2.4   clip binds from above
+    #    1     0.5   -1   -0.5     -0.8     -0.8   clip binds from below
+    #    2     1.0    3    3.0      3.0      3.0   inside
+    #    3     1.5   -2   -3.0     -2.4     -3.0   outside, but the clip would help: it does not bind
+    #    4     0.5    4    2.0      3.2      2.0   the same below
+    #    5     9.0    9     –        –        –    padding
+    #   loss -(2.4 - 0.8 + 3 - 3 + 2)/5 = -0.72; gradient in logp -r A / 5 where nothing binds: [0, 0, -3, 3, -2, 0]/5
+    ratios = jnp.array([1.5, 0.5, 1.0, 1.5, 0.5, 9.0])
+    old_logp = jnp.array([-1.0, -2.0, -0.5, -0.1, -3.0, -1.0])
+    advantages = jnp.array([2.0, -1.0, 3.0, -2.0, 4.0, 9.0])
+    mask = jnp.array([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+    logp = old_logp + jnp.log(ratios)
+    loss = wrap(lambda *columns: clipped_surrogate(*columns, clip=0.2))
+    value, gradients = jax.value_and_grad(loss, argnums=(0, 1, 2))(logp, old_logp, advantages, mask)
+    assert value == pytest.approx(-0.72, rel=1e-5)
+    np.testing.assert_allclose(gradients[0], [0, 0, -0.6, 0.6, -0.4, 0], atol=1e-6)
+    assert (gradients[1] == 0).all()
+    assert (gradients[2] == 0).all()
+
+
+def test_clipped_surrogate_agrees_with_rlax(rlax):
+    rng = np.random.default_rng(0)
+    logp, old_logp, advantages = (jnp.asarray(rng.normal(size=50), jnp.float32) for _ in range(3))
+
+    def theirs(logp):
+        return rlax.clipped_surrogate_pg_loss(jnp.exp(logp - old_logp), advantages, 0.3)
+
+    ours = jax.value_and_grad(lambda x: clipped_surrogate(x, old_logp, advantages, jnp.ones(50), clip=0.3))(logp)
+    for mine, reference in zip(ours, jax.value_and_grad(theirs)(logp), strict=True):
+        np.testing.assert_allclose(mine, reference, rtol=1e-5, atol=1e-7)
+
+
+def test_clipped_surrogate_survives_enormous_ratios_and_broken_padding():
+    # e^200 overflows: where the clip binds (A > 0) the row counts 1.2 A and has no gradient. The padding's ratio is
+    # e^(+inf), and its advantage NaN.
+    logp, old_logp = jnp.array([0.0, 0.0, jnp.inf]), jnp.array([-200.0, 0.0, 0.0])
+    advantages, mask = jnp.array([1.0, 1.0, jnp.nan]), jnp.array([1.0, 1.0, 0.0])
+    value, gradient = jax.value_and_grad(lambda x: clipped_surrogate(x, old_logp, advantages, mask, clip=0.2))(logp)
+    assert value == pytest.approx(-2.2 / 2)
+    assert gradient.tolist() == [0, -0.5, 0]
+
+
+@COMPILED
+def test_policy_gradient_loss(wrap):
+    # -(2·(-1) + (-3)·(-0.5) + 1·(-2))/3 = 2.5/3; gradient -A/3, zero in the padding.
+    logp, advantages = jnp.array([-1.0, -0.5, -2.0, jnp.inf]), jnp.array([2.0, -3.0, 1.0, jnp.nan])
+    mask = jnp.array([1.0, 1.0, 1.0, 0.0])
+    value, gradients = jax.value_and_grad(wrap(policy_gradient_loss), argnums=(0, 1))(logp, advantages, mask)
+    assert value == pytest.approx(2.5 / 3)
+    np.testing.assert_allclose(gradients[0], [-2 / 3, 1, -1 / 3, 0], rtol=1e-6)
+    assert (gradients[1] == 0).all()
+
+
+@pytest.mark.filterwarnings("ignore:Rlax")
+def test_policy_gradient_loss_agrees_with_rlax(rlax):
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(rng.normal(size=(20, 3)), jnp.float32)
+    actions, advantages = jnp.asarray(rng.integers(3, size=20)), jnp.asarray(rng.normal(size=20), jnp.float32)
+
+    def ours(logits):
+        logp = jax.nn.log_softmax(logits)[jnp.arange(20), actions]
+        return policy_gradient_loss(logp, advantages, jnp.ones(20))
+
+    def theirs(logits):
+        return rlax.policy_gradient_loss(logits, actions, advantages, jnp.ones(20))
+
+    for mine, reference in zip(jax.value_and_grad(ours)(logits), jax.value_and_grad(theirs)(logits), strict=True):
+        np.testing.assert_allclose(mine, reference, rtol=1e-5, atol=1e-7)
+
+
+@COMPILED
+@pytest.mark.parametrize(("kl", "expected"), [(0.021, 0.3), (0.019, 0.2), (0.0051, 0.2), (0.0049, 0.1), (0.0, 0.1)])
+def test_adapted_kl_coeff(wrap, kl, expected):
+    # Target 0.01: above 0.02 the coefficient 0.2 grows by half, below 0.005 it halves.
+    assert wrap(lambda kl: adapted_kl_coeff(0.2, kl, target=0.01))(jnp.float32(kl)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1,), (4, 1)])
+@pytest.mark.parametrize("place", range(4))
+def test_wrong_shapes_raise(shape, place, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    columns = [jnp.ones(4)] * 4
+    columns[place] = jnp.ones(shape)
+    with pytest.raises(ShapeError, match=r"(?s)where: +clipped_surrogate.*got:.*expected:"):
+        clipped_surrogate(*columns, clip=0.2)
+    if place:
+        with pytest.raises(ShapeError, match="policy_gradient_loss"):
+            jax.jit(policy_gradient_loss)(*columns[1:])

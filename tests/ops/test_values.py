@@ -1,0 +1,69 @@
+"""The value loss and the explained variance."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+
+from rollax.errors import ShapeError
+from rollax.ops import explained_variance, value_loss
+
+COMPILED = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "compiled"])
+
+
+@COMPILED
+def test_value_loss(wrap):
+    #   row   V    G   (V - G)²   min(·, 10)   gradient 2 (V - G)/3
+    #    0    1    3       4           4           -4/3
+    #    1    5    1      16          10            0     the limit binds
+    #    2    2    2       0           0            0
+    #    3    9    0       –           –            –     padding
+    values, targets = jnp.array([1.0, 5.0, 2.0, 9.0]), jnp.array([3.0, 1.0, 2.0, jnp.nan])
+    mask = jnp.array([1.0, 1.0, 1.0, 0.0])
+    limited = wrap(lambda *columns: value_loss(*columns, vf_clip_param=10.0))
+    value, gradients = jax.value_and_grad(limited, argnums=(0, 1))(values, targets, mask)
+    assert value == pytest.approx(14 / 3)
+    np.testing.assert_allclose(gradients[0], [-4 / 3, 0, 0, 0], rtol=1e-6)
+    assert (gradients[1] == 0).all()
+    value, gradient = jax.value_and_grad(wrap(value_loss))(values, targets, mask)
+    assert value == pytest.approx(20 / 3)
+    np.testing.assert_allclose(gradient, [-4 / 3, 8 / 3, 0, 0], rtol=1e-6)
+
+
+@COMPILED
+def test_explained_variance(wrap):
+    # Targets 1 2 3 6: mean 3, variance (4 + 1 + 0 + 9)/4 = 3.5. Errors 1 -1 1 -1: mean 0, variance 1. 1 - 1/3.5 = 5/7.
+    targets, predictions = jnp.array([1.0, 2.0, 3.0, 6.0, 99.0]), jnp.array([0.0, 3.0, 2.0, 7.0, jnp.nan])
+    mask = jnp.array([1.0, 1.0, 1.0, 1.0, 0.0])
+    ev = wrap(explained_variance)
+    assert ev(targets, predictions, mask) == pytest.approx(5 / 7)
+    assert ev(targets, targets + 8, mask) == pytest.approx(1)
+    assert ev(targets, jnp.full(5, 4.0), mask) == pytest.approx(0)
+    # Predictions of the wrong sign: errors 2G, variance 4 · 3.5, so 1 - 4.
+    assert ev(targets, -targets, mask) == pytest.approx(-3)
+
+
+@COMPILED
+def test_explained_variance_of_constant_targets(wrap):
+    # The mean of three 0.1 is not exactly 0.1 in float32: the rounding must not be taken for variance.
+    constant, mask = jnp.full(3, 0.1), jnp.ones(3)
+    ev = wrap(explained_variance)
+    assert ev(constant, constant + 5, mask) == 1
+    assert ev(constant, jnp.array([0.1, 0.2, 0.3]), mask) == 0
+    assert ev(jnp.zeros(3), jnp.zeros(3), mask) == 1
+    assert ev(jnp.zeros(3), jnp.array([1.0, 2.0, 3.0]), mask) == 0
+    assert ev(constant, constant, jnp.zeros(3)) == 1
+
+
+@pytest.mark.parametrize("shape", [(3,), (1,), (4, 1)])
+@pytest.mark.parametrize("place", range(3))
+def test_wrong_shapes_raise(shape, place, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    columns = [jnp.ones(4)] * 3
+    columns[place] = jnp.ones(shape)
+    for f in (value_loss, explained_variance):
+        with pytest.raises(ShapeError, match=rf"(?s)where: +{f.__name__}.*got:.*expected:"):
+            f(*columns)

@@ -1,0 +1,57 @@
+"""The package as a whole: its public names, what importing it costs, and its pinned versions."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import rollax
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def test_importing_rollax_loads_nothing_heavy():
+    heavy = ("jax", "flax", "ray", "torch", "matplotlib")
+    script = f"import sys, rollax, rollax.env; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, text=True, capture_output=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", rollax._MODULE_OF)
+def test_every_public_name_is_there(name):
+    assert getattr(rollax, name) is getattr(rollax, name)
+    assert name in dir(rollax)
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse(Path(rollax.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.asname: node.module for node in imports for alias in node.names}
+    assert seen == rollax._MODULE_OF
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        rollax.no_such_name  # noqa: B018
+
+
+def test_constraints_are_plain_pins():
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line) for line in pins)
+    pinned = {re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower() for line in pins}
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(name for names in project["optional-dependencies"].values() for name in names),
+    ]
+    names = {re.sub(r"[-_.]+", "-", re.split(r"[\[>=<!~; ]", requirement)[0]).lower() for requirement in wanted}
+    assert names - {"rollax"} <= pinned
+    assert rollax.__version__ == project["version"]
