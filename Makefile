@@ -16,7 +16,7 @@ PYTEST_ARGS ?=
 .DELETE_ON_ERROR:
 
 train: .venv/.installed
-	$(BIN)/rollax train -f examples/cartpole-ppo.yaml
+	$(BIN)/rollax train -f examples/cartpole-ppo.yaml --must-reach
 
 test: .venv/.installed-test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

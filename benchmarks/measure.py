@@ -10,10 +10,14 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import psutil
+
 from benchmarks.processes import AliveSide, FreshSide, Side, start
 
-# Threads that spin for work before they sleep would disturb the side that follows.
-_PAUSE_S = 0.5
+_SETTLE_S = 0.3  # threads that spin for work before they sleep would disturb the side that follows
+_LISTEN_S = 0.3
+BUSY_PERCENT = 10.0
+"""Figures taken while other programs used more of the processor than this are marked: libraries suffer unequally."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,12 @@ def measure(row: Row, *, log: bool = True) -> dict[str, Any]:
     """Returns what goes into a benchmark's JSON file: every side's rounds and each target's verdict."""
     running: list[AliveSide | FreshSide] = []
     values: dict[str, list[float]] = {side.name: [] for side in row.sides}
+    others: list[float] = []
     try:
         running.extend(start(side) for side in row.sides)
         for _ in range(row.rounds):
             for side in running:
-                time.sleep(_PAUSE_S)
+                others.append(_other_programs_percent())
                 values[side.side.name].append(side.round(row.seconds))
             if log:
                 shown = "   ".join(f"{name} {rounds[-1]:,.4g}" for name, rounds in values.items())
@@ -77,6 +82,9 @@ def measure(row: Row, *, log: bool = True) -> dict[str, Any]:
         for side in running:
             side.stop()
     facts = {side.side.name: side.facts for side in running}
+    busy = statistics.median(others)
+    if busy > BUSY_PERCENT:
+        print(f"  other programs used {busy:.0f} % of the processor: not for keeping", file=sys.stderr, flush=True)
     return {
         "name": row.name,
         "work": row.work,
@@ -90,7 +98,14 @@ def measure(row: Row, *, log: bool = True) -> dict[str, Any]:
         },
         "targets": [_verdict(row, target, values) for target in row.targets],
         "hardware": hardware(),
+        "other_programs_percent": busy,
     }
+
+
+def _other_programs_percent() -> float:
+    """Returns how much of the processor is used while all sides wait for their turn."""
+    time.sleep(_SETTLE_S)
+    return psutil.cpu_percent(interval=_LISTEN_S)
 
 
 def _verdict(row: Row, target: Against | Bound, values: dict[str, list[float]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import BUSY_PERCENT
 from benchmarks.peers import ROOT
 from benchmarks.rows import make_rows
 from benchmarks.run_all import RESULTS
@@ -94,6 +95,9 @@ def _notes(results: list[dict[str, Any]]) -> str:
     places = dict.fromkeys(_describe_hardware(result["hardware"]) for result in results)
     sides = dict.fromkeys(_describe_versions(*item) for result in results for item in result["sides"].items())
     lines += [f"- Measured on {place}." for place in places]
+    busy = [result["name"] for result in results if result["other_programs_percent"] > BUSY_PERCENT]
+    if busy:
+        lines.append(f"- Measured while other programs kept the processor busy, to be repeated: {', '.join(busy)}.")
     lines += [f"- {side}" for side in sides if side]
     return "\n".join(lines)
 

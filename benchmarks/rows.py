@@ -67,7 +67,7 @@ def _ppo_run(steps: int) -> Row:
     flags = _flags(env="CartPole-v1", steps=steps)
     return Row(
         name="ppo_100k",
-        work=f"PPO, {steps // 1000}k steps of CartPole-v1 at RL Zoo's settings, a whole process with imports and compilation",
+        work=f"PPO, {steps // 1000}k steps of CartPole-v1 at RL Zoo's settings, whole process with compilation",
         unit="s",
         better="less",
         sides=(
@@ -110,8 +110,8 @@ def _ppo_iteration() -> Row:
         sides=(Side("rollax", own), Side("RLlib", _peer("rllib_ppo_iteration", *flags), peer="rllib")),
         targets=(Against("RLlib", 10.0),),
         rounds=5,
-        notes="RLlib's default loss on both sides, 8 sub-envs, separate actor and critic, sampling and learning in one process on both sides; RLlib on its "
-        "new API stack.",
+        notes="RLlib's default loss on both sides, 8 sub-envs, separate actor and critic, sampling and learning in one "
+        "process; RLlib on its new API stack.",
     )
 
 
@@ -128,7 +128,8 @@ def _first_line() -> Row:
         ),
         targets=(Bound("cold", "at most", 10.0), Bound("warm cache", "at most", 10.0)),
         rounds=3,
-        notes="Default settings. The time begins with the start of the process. Cold finds an empty compilation cache; warm one that an earlier run has filled.",
+        notes="Default settings. The time begins with the start of the process. Cold finds an empty compilation cache; "
+        "warm one that an earlier run has filled.",
     )
 
 
@@ -203,7 +204,8 @@ def _pong_training() -> Row:
         ),
         targets=(Against("raw vector env"),),
         rounds=3,
-        notes="Train batch 2048, minibatch 256, 4 epochs, actor and critic share their convolutions, on the CPU. An env step is four frames of the game.",
+        notes="Train batch 2048, minibatch 256, 4 epochs, actor and critic share their convolutions, on the CPU. An "
+        "env step is four frames of the game.",
     )
 
 

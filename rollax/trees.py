@@ -37,6 +37,8 @@ def leaves(tree: Tree) -> Iterator[Any]:
 
 def length(tree: Tree) -> int:
     """The number of rows. A tree without leaves (an empty Dict) has none to count: 0."""
+    if isinstance(tree, np.ndarray):
+        return len(tree)
     return next((len(leaf) for leaf in leaves(tree)), 0)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import jax
-import numpy as np
 from flax import nnx
 from pydantic import Field
 
@@ -22,6 +21,7 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.learning import standardized
 from rollax.policy.policy import Pieces
 
 
@@ -48,9 +48,8 @@ class PGPolicy(JaxPolicy):
         return batch
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        returns = batch[SampleBatch.ADVANTAGES]
-        standardized = (returns - returns.mean()) / (returns.std() + 1e-8)
-        return {**super().train_columns(batch), SampleBatch.ADVANTAGES: standardized.astype(np.float32)}
+        returns = standardized(batch[SampleBatch.ADVANTAGES])
+        return {**super().train_columns(batch), SampleBatch.ADVANTAGES: returns}
 
     def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
         dist_inputs, _ = self.forward(model, batch[SampleBatch.OBS])

@@ -7,6 +7,7 @@ penalty out. Advantages are standardized over the train batch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate
 from rollax.ops.values import explained_variance, value_loss
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.learning import standardized
 from rollax.policy.policy import Pieces
 
 
@@ -74,13 +76,13 @@ class PPOPolicy(JaxPolicy):
         }
     )
 
-    def __init__(self, observation_space: Space, action_space: Space, config: PPOConfig) -> None:
-        self.num_sgd_iter = config.num_sgd_iter
-        self.sgd_minibatch_size = config.sgd_minibatch_size
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
-        self.kl_coeff = config.kl_coeff
-        self._clip = config.schedule("clip_param")
-        self._entropy_coeff = config.schedule("entropy_coeff")
+        self.num_sgd_iter = self.config.num_sgd_iter
+        self.sgd_minibatch_size = self.config.sgd_minibatch_size
+        self.kl_coeff = self.config.kl_coeff
+        self._clip = self.config.schedule("clip_param")
+        self._entropy_coeff = self.config.schedule("entropy_coeff")
 
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
         goes_on = ~batch[SampleBatch.TERMINATEDS][pieces.last]
@@ -98,7 +100,6 @@ class PPOPolicy(JaxPolicy):
         return batch
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        advantages = batch[SampleBatch.ADVANTAGES]
         names = (
             SampleBatch.OBS,
             SampleBatch.ACTIONS,
@@ -106,8 +107,8 @@ class PPOPolicy(JaxPolicy):
             SampleBatch.ACTION_DIST_INPUTS,
             SampleBatch.VALUE_TARGETS,
         )
-        standardized = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        return {**{name: batch[name] for name in names}, SampleBatch.ADVANTAGES: standardized.astype(np.float32)}
+        advantages = standardized(batch[SampleBatch.ADVANTAGES])
+        return {**{name: batch[name] for name in names}, SampleBatch.ADVANTAGES: advantages}
 
     def coefficients(self) -> dict[str, float]:
         return {
@@ -152,9 +153,10 @@ class PPOPolicy(JaxPolicy):
     def get_state(self) -> dict[str, Any]:
         return {**super().get_state(), "kl_coeff": self.kl_coeff}
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: Mapping[str, Any]) -> None:
         super().set_state(state)
-        self.kl_coeff = state["kl_coeff"]
+        # 0 never adapts: it stands for a run without the penalty, which this one may have.
+        self.kl_coeff = state["kl_coeff"] or self.config.kl_coeff
 
 
 class PPOTrainer(Trainer):

@@ -42,8 +42,9 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, titl
         axes.plot(steps, rewards, color=f"C{number % 10}", marker=marker, linewidth=1.5, label=label)
         steps, rewards = curve(results, "evaluation_reward_mean")
         if steps:
+            evaluation = "greedy evaluation" if len(runs) == 1 else f"{label}, greedy evaluation"
             style = {"linestyle": ":", "marker": "o", "markersize": 3.5, "linewidth": 1}
-            axes.plot(steps, rewards, color=f"C{number % 10}", label=f"{label} (greedy evaluation)", **style)
+            axes.plot(steps, rewards, color=f"C{number % 10}", label=evaluation, **style)
     axes.set_xlabel("environment steps")
     axes.set_ylabel("mean episode reward")
     axes.set_title(title)

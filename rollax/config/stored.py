@@ -7,7 +7,6 @@ JSON cannot say is a dict whose first key begins with a dollar sign: {"$code": "
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from gymnasium.spaces import Space
 from pydantic import BaseModel
 
 from rollax.errors import ConfigError, SpaceError
+from rollax.importing import import_object
 from rollax.spaces import space_from_json, space_to_json
 
 NOT_STORED = "not_stored"
@@ -67,28 +67,6 @@ def import_path(value: Any) -> str | None:
         return path if import_object(path, "") is value else None
     except ConfigError:
         return None
-
-
-def import_object(path: str, key: str) -> Any:
-    """What "module:qualname" names.
-
-    Raises:
-        ConfigError: it does not import.
-    """
-    module, _, qualname = path.partition(":")
-    try:
-        value = importlib.import_module(module)
-        for name in qualname.split("."):
-            value = getattr(value, name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            "Stored code that does not import.",
-            where=f"config key '{key}'",
-            got=f"{path} ({error})",
-            expected="module:Class of an installed module",
-            fix=f"install the module or put its folder on PYTHONPATH, or give {key} again",
-        ) from error
-    return value
 
 
 def _encode(value: Any, key: str, lost: list[str]) -> Any:
@@ -159,7 +137,7 @@ def _decode(value: Any, key: str, lost: frozenset[str], trust_code: bool) -> Any
         return {name: _decode(part, _join(key, name), lost, trust_code) for name, part in value.items()}
     inner = value[tag]
     if tag == "$code":
-        return import_object(inner, key) if trust_code else StoredCode(key, inner)
+        return import_object(inner, f"config key '{key}'") if trust_code else StoredCode(key, inner)
     if tag == "$space":
         return space_from_json(inner)
     if tag == "$float":

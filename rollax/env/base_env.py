@@ -108,16 +108,17 @@ class BaseEnv:
         """The same as `poll`, as columns."""
         return self._dict_rows().outcome(*self.poll())
 
-    def send_rows(self, rows: Rows, selection: np.ndarray, actions: trees.Tree) -> None:
+    def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         """Answers some rows of the last poll or reset; called once per policy, with disjoint selections.
 
         Args:
             rows: what was polled.
-            selection: [K] indices into `rows`, each of a row that waits for an action.
+            selection: [K] indices into `rows`, each of a row that waits for an action; None for all rows.
             actions: columns of K actions.
         """
         answers: EnvDict = {}
-        for row, action in zip(selection.tolist(), action_values(actions), strict=True):
+        chosen = range(len(rows)) if selection is None else selection.tolist()
+        for row, action in zip(chosen, action_values(actions), strict=True):
             answers.setdefault(int(rows.env_index[row]), {})[rows.agent_of(row)] = action
         self.send_actions(answers)
 

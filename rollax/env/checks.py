@@ -7,6 +7,7 @@ looked for among the rows.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,27 +80,32 @@ def observation_columns(space: spaces.Space, values: Sequence[Any], where: Where
 
 def check_columns(space: spaces.Space, columns: trees.Tree, where: Where, values: Sequence[Any] | None = None) -> None:
     """Shape and finiteness of observation columns, in bulk."""
-    if isinstance(space, spaces.Dict):
+    if isinstance(columns, np.ndarray):
+        if columns.shape[1:] != (space.shape or ()):
+            _refuse_shape(where(0), columns.shape[1:], space)
+        # A sum is finite unless an element is not (or it overflows): one pass without a temporary array.
+        if columns.dtype.kind == "f" and not math.isfinite(columns.sum()):
+            _refuse_non_finite(space, columns, where)
+    elif isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
             check_columns(part, columns[key], lambda row, k=key: f"{where(row)}, key {k!r}")
     elif isinstance(space, spaces.Tuple):
         for i, part in enumerate(space.spaces):
             check_columns(part, columns[i], lambda row, k=i: f"{where(row)}, element {k}")
-    else:
-        if columns.shape[1:] != (space.shape or ()):
-            _refuse_shape(where(0), columns.shape[1:], space)
-        if columns.dtype.kind == "f" and not np.isfinite(columns).all():
-            infinite_allowed = isinstance(space, spaces.Box) and not space.is_bounded("both")
-            bad = np.isnan(columns) if infinite_allowed else ~np.isfinite(columns)
-            if bad.any():
-                row = int(np.argwhere(bad)[0][0])
-                raise EnvError(
-                    "A NaN or infinite observation.",
-                    where=where(row),
-                    got=columns[row],
-                    expected=f"finite numbers in {space}",
-                    fix="find the division or overflow in the env that made it",
-                )
+
+
+def _refuse_non_finite(space: spaces.Space, columns: np.ndarray, where: Where) -> None:
+    infinite_allowed = isinstance(space, spaces.Box) and not space.is_bounded("both")
+    bad = np.isnan(columns) if infinite_allowed else ~np.isfinite(columns)
+    if bad.any():
+        row = int(np.argwhere(bad)[0][0])
+        raise EnvError(
+            "A NaN or infinite observation.",
+            where=where(row),
+            got=columns[row],
+            expected=f"finite numbers in {space}",
+            fix="find the division or overflow in the env that made it",
+        )
 
 
 def check_observation(space: spaces.Space, value: Any, where: str) -> None:
@@ -192,7 +198,7 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
             expected="a float",
             fix="return float(reward)",
         )
-    if not np.isfinite(column).all():
+    if not math.isfinite(column.sum()) and not np.isfinite(column).all():
         row = int(np.argmin(np.isfinite(column)))
         raise EnvError(
             "A NaN or infinite reward.", where=where(row), got=column[row], expected="a finite float", fix="bound it"

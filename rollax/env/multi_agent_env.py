@@ -129,15 +129,17 @@ class MultiAgentBaseEnv(BaseEnv):
             if self.observation_space is not None:
                 checks.check_observation(self.observation_space, value, f"{where}, agent {agent!r}")
 
-    def send_rows(self, rows: Rows, selection: np.ndarray, actions: trees.Tree) -> None:
+    def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         values, agents = action_values(actions), rows.agents
         assert agents is not None
-        index_of = rows.env_index[selection].tolist()
-        if self.num_envs == 1 and len(selection) == len(agents):
+        if selection is not None:
+            agents = [agents[row] for row in selection.tolist()]
+        index_of = (rows.env_index if selection is None else rows.env_index[selection]).tolist()
+        if self.num_envs == 1:
             self._actions[0].update(zip(agents, values, strict=True))
         else:
-            for index, row, value in zip(index_of, selection.tolist(), values, strict=True):
-                self._actions[index][agents[row]] = value
+            for index, agent, value in zip(index_of, agents, values, strict=True):
+                self._actions[index][agent] = value
         for index in set(index_of):
             stray = self._actions[index].keys() - self._waiting[index]
             if stray:

@@ -45,7 +45,7 @@ class NativeVectorEnv(BaseEnv):
         self._over = self._no  # sub-environments whose episode ended at the last poll
         self._begun = False
         self._next_obs: trees.Tree = None  # SAME_STEP: the first observations of the episodes that follow
-        self._answers = Answers(self.num_envs, self.name)
+        self._answers = Answers(self._everyone, self.name)
 
     def poll_rows(self) -> Rows:
         actions = self._answers.take()
@@ -59,14 +59,15 @@ class NativeVectorEnv(BaseEnv):
         truncs = checks.flag_column(truncs, "truncated", self._where)
         rewards = checks.reward_column(rewards, self._where)
         over, ended = terms | truncs, NO_ENVS
-        if starts.any():
+        if np.count_nonzero(starts):
             rewards = np.where(starts, 0.0, rewards)
-        if over.any():
-            ended = np.flatnonzero(over)
+        waits = ~over
+        if np.count_nonzero(over):
+            ended = over.nonzero()[0]
             if self.mode is AutoresetMode.SAME_STEP:
                 obs = self._with_final_obs(obs, ended, infos)
         self._over = over
-        self._answers.expect(np.flatnonzero(~over))
+        self._answers.expect(waits.nonzero()[0] if len(ended) else self._everyone)
         if self.mode is AutoresetMode.NEXT_STEP:
             self._answers.not_needed(ended)
         return Rows(
@@ -77,13 +78,13 @@ class NativeVectorEnv(BaseEnv):
             terms,
             truncs,
             starts,
-            ~over,
+            waits,
             ended,
             infos=lambda: _info_list(infos, self.num_envs),
         )
 
-    def send_rows(self, rows: Rows, selection: np.ndarray, actions: trees.Tree) -> None:
-        self._answers.put(rows.env_index[selection], actions)
+    def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
+        self._answers.put(rows.env_index if selection is None else rows.env_index[selection], actions)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
         only_ended = self._begun and seeds is None and bool(self._over[env_index].all())

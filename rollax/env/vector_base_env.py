@@ -33,18 +33,18 @@ class VectorBaseEnv(BaseEnv):
         self.action_space = env.action_space
         self.name = type(env).__name__
         self._everyone = np.arange(self.num_envs)
-        self._answers = Answers(self.num_envs, self.name)
-        self._none_set = np.zeros(self.num_envs, bool)
+        self._answers = Answers(self._everyone, self.name)
+        self._none_set, self._all_set = np.zeros(self.num_envs, bool), np.ones(self.num_envs, bool)
 
     def poll_rows(self) -> Rows:
         actions = self._answers.take()
         obs, rewards, terminateds, truncateds, infos = self.env.vector_step(action_values(actions))
-        ended, waiting = NO_ENVS, ~self._none_set
+        ended, waiting = NO_ENVS, self._all_set
         term = checks.flag_column(terminateds, "terminated", self._where)
         trunc = checks.flag_column(truncateds, "truncated", self._where)
-        if term.any() or trunc.any():
+        if np.count_nonzero(term) or np.count_nonzero(trunc):
             waiting = ~(term | trunc)
-            ended = np.flatnonzero(~waiting)
+            ended = (~waiting).nonzero()[0]
         rows = Rows(
             self._everyone,
             self._everyone,
@@ -58,11 +58,11 @@ class VectorBaseEnv(BaseEnv):
             None,
             infos,
         )
-        self._answers.expect(self._everyone if not len(ended) else np.flatnonzero(waiting))
+        self._answers.expect(self._everyone if not len(ended) else waiting.nonzero()[0])
         return rows
 
-    def send_rows(self, rows: Rows, selection: np.ndarray, actions: trees.Tree) -> None:
-        self._answers.put(rows.env_index[selection], actions)
+    def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
+        self._answers.put(rows.env_index if selection is None else rows.env_index[selection], actions)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows:
         indices = env_index.tolist()
@@ -99,14 +99,14 @@ class Answers:
     """The actions of the sub-environments that step together, until all of them are there.
 
     Args:
-        num_envs: how many there are.
+        everyone: [0, 1, ..., number of sub-environments - 1]; answers for this very array are taken as they are.
         name: how error messages call the environment.
     """
 
-    def __init__(self, num_envs: int, name: str) -> None:
-        self.num_envs = num_envs
+    def __init__(self, everyone: np.ndarray, name: str) -> None:
         self.name = name
-        self._states = np.full(num_envs, _OVER, np.int8)
+        self._everyone = everyone
+        self._states = np.full(len(everyone), _OVER, np.int8)
         self._columns: trees.Tree | None = None
         self._own: trees.Tree | None = None
 
@@ -121,7 +121,7 @@ class Answers:
     def put(self, env_index: np.ndarray, actions: trees.Tree) -> None:
         """Actions for some of the waiting sub-environments."""
         states = self._states[env_index]
-        if not (states == _WAITING).all():
+        if np.count_nonzero(states == _WAITING) != len(states):
             stray = int(env_index[states != _WAITING][0])
             raise EnvError(
                 "An action for a sub-environment that is not waiting for one.",
@@ -131,18 +131,18 @@ class Answers:
                 fix="reset the sub-environment first, and answer each row that acts once",
             )
         self._states[env_index] = _ANSWERED
-        if len(env_index) == self.num_envs and (env_index[:-1] < env_index[1:]).all():
+        if env_index is self._everyone:
             self._columns = actions
             return
         if self._own is None:
             # A valid action everywhere: sub-environments that step on by themselves are sent what stands in their place.
-            self._own = trees.tree_map(lambda leaf: np.repeat(leaf[:1], self.num_envs, axis=0), actions)
+            self._own = trees.tree_map(lambda leaf: np.repeat(leaf[:1], len(self._everyone), axis=0), actions)
         trees.put(self._own, env_index, actions)
         self._columns = self._own
 
     def take(self) -> trees.Tree:
         """The columns of all actions."""
-        if not (self._states == _ANSWERED).all():
+        if np.count_nonzero(self._states == _ANSWERED) != len(self._states):
             stray = int(np.flatnonzero(self._states != _ANSWERED)[0])
             waits = self._states[stray] == _WAITING
             raise EnvError(

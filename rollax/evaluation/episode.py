@@ -24,7 +24,6 @@ class Episode:
         self.policies: dict[Hashable, str] = {}
         self.user_data: dict[str, Any] = {}
         self.custom_metrics: dict[str, float] = {}
-        self.policy_rewards: dict[str, list[float]] = {}
         self.last_infos: dict[Hashable, dict] = {}
         self._rewards, self._lengths = rewards, lengths
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rollax.env.rows import Rows
+from rollax.env.rows import NO_ENVS, Rows
 from rollax.evaluation.episode import Episode
 from rollax.evaluation.metrics import EpisodeMetrics
 
@@ -39,14 +39,24 @@ class EpisodeTable:
         self.lengths = np.zeros(num_envs, np.int64)
         self.ids = np.full(num_envs, -1, np.int64)
         self.begun = np.zeros(num_envs, np.int64)
-        self.running: list[Episode] = [Episode(-1, index, self.rewards, self.lengths) for index in range(num_envs)]
         self.finished_steps = 0
         self._seed, self._first_env = seed, first_env
         self.next_id = first_id
         self._on_start, self._on_step, self._on_end = on_start, on_step, on_end
         self._lane_rewards = np.zeros(64)
-        self._finished: list[int] = []
-        self._metrics: list[EpisodeMetrics] = []
+        self._running: dict[int, Episode] = {}  # only those that somebody has asked for
+        self._ended_lives: list[tuple[np.ndarray, ...]] = []  # (episode ids, policy numbers, rewards)
+        self._ended: list[tuple[np.ndarray, ...]] = []  # (episode ids, sub-environments, rewards, lengths)
+        self._custom_metrics: dict[int, dict[str, float]] = {}
+        self._finished: list[np.ndarray] = []
+
+    def episode(self, env_index: int) -> Episode:
+        """The running episode of a sub-environment, for callbacks, mappings and policies."""
+        episode = self._running.get(env_index)
+        if episode is None:
+            episode = Episode(int(self.ids[env_index]), env_index, self.rewards, self.lengths)
+            self._running[env_index] = episode
+        return episode
 
     def seeds(self) -> list[int] | None:
         """For the first reset of each sub-environment, from (seed, its number, the episodes it has begun)."""
@@ -57,77 +67,102 @@ class EpisodeTable:
             for index in range(self.num_envs)
         ]
 
+    def make_room(self, lanes: int) -> None:
+        """Lanes up to this number may be used."""
+        self._lane_rewards = np.append(self._lane_rewards, np.zeros(max(lanes - len(self._lane_rewards), 0)))
+
     def begin(self, env_index: np.ndarray) -> None:
         """Lives begin in these sub-environments; where no episode runs, one begins."""
-        for index in dict.fromkeys(env_index.tolist()):
-            if self.ids[index] < 0:
-                self.ids[index] = self.next_id
-                self.next_id += 1
-                self.begun[index] += 1
-                self.rewards[index], self.lengths[index] = 0.0, 0
-                self.running[index] = Episode(int(self.ids[index]), index, self.rewards, self.lengths)
-                if self._on_start:
-                    self._on_start(self.running[index])
+        new = env_index[self.ids[env_index] < 0]
+        if len(new) > 1:
+            new = np.unique(new)
+        self.ids[new] = np.arange(self.next_id, self.next_id + len(new))
+        self.next_id += len(new)
+        self.begun[new] += 1
+        self.rewards[new] = 0.0
+        self.lengths[new] = 0
+        if self._on_start:
+            for index in new.tolist():
+                self._on_start(self.episode(index))
 
     def add_rewards(self, rows: Rows, outcomes: np.ndarray | None) -> int:
         """Adds a poll's rewards; returns the number of env steps that it was (`outcomes`: the rows, None for all)."""
-        index = rows.env_index if outcomes is None else rows.env_index[outcomes]
-        if not len(index):
-            return 0
-        lanes, rewards = (rows.lanes, rows.rewards) if outcomes is None else (rows.lanes[outcomes], rows.rewards[outcomes])
-        top = int(lanes.max()) + 1
-        if top > len(self._lane_rewards):
-            self._lane_rewards = np.append(self._lane_rewards, np.zeros(top))
+        index, lanes, rewards = rows.env_index, rows.lanes, rows.rewards
+        if outcomes is not None:
+            index, lanes, rewards = index[outcomes], lanes[outcomes], rewards[outcomes]
         self._lane_rewards[lanes] += rewards
         self.rewards += np.bincount(index, rewards, self.num_envs)
         stepped = np.zeros(self.num_envs, bool)
         stepped[index] = True
+        if outcomes is not None:
+            # An agent that appears in a running episode is news of a step too, though it has no outcome itself.
+            stepped[rows.env_index] = self.ids[rows.env_index] >= 0
         self.lengths += stepped
         if self._on_step:
-            infos = rows.info_list()
-            for row in range(len(rows)):
-                self.running[int(rows.env_index[row])].last_infos[rows.agent_of(row)] = infos[row]
-            for env_index in np.flatnonzero(stepped).tolist():
-                self._on_step(self.running[env_index])
-        return int(np.count_nonzero(stepped))
+            self._tell_step(rows, stepped)
+        return np.count_nonzero(stepped)
 
-    def end_lives(self, rows: Rows, ended: np.ndarray, policy_ids: Sequence[str], policies: np.ndarray | None) -> None:
-        """Books the rewards of lives that have ended under the policy that lived them."""
+    def _tell_step(self, rows: Rows, stepped: np.ndarray) -> None:
+        assert self._on_step is not None
+        infos = rows.info_list()
+        for row, env_index in enumerate(rows.env_index.tolist()):
+            self.episode(env_index).last_infos[rows.agent_of(row)] = infos[row]
+        for env_index in stepped.nonzero()[0].tolist():
+            self._on_step(self.episode(env_index))
+
+    def end_lives(self, rows: Rows, ended: np.ndarray, policies: np.ndarray | None) -> None:
+        """Books the rewards of lives that have ended under the policy that lived them (None: there is one)."""
         lanes = rows.lanes[ended]
-        rewards = self._lane_rewards[lanes].tolist()
+        numbers = np.zeros(len(ended), np.int64) if policies is None else policies[ended]
+        self._ended_lives.append((self.ids[rows.env_index[ended]], numbers, self._lane_rewards[lanes]))
         self._lane_rewards[lanes] = 0.0
-        numbers = [0] * len(rewards) if policies is None else policies.tolist()
-        for index, number, reward in zip(rows.env_index[ended].tolist(), numbers, rewards, strict=True):
-            self.running[index].policy_rewards.setdefault(policy_ids[number], []).append(reward)
 
     def end(self, env_index: np.ndarray) -> None:
         """The episodes of these sub-environments are over."""
-        for index in env_index.tolist():
-            episode = self.running[index]
-            if self._on_end:
-                self._on_end(episode)
-            self._metrics.append(
-                EpisodeMetrics(
-                    episode.total_reward, episode.length, episode.policy_rewards, episode.custom_metrics, index
-                )
-            )
-            self._finished.append(int(self.ids[index]))
-            self.finished_steps += episode.length
-            self.ids[index] = -1
+        ids, lengths = self.ids[env_index], self.lengths[env_index]
+        if self._on_end:
+            for index in env_index.tolist():
+                self._on_end(self.episode(index))
+        if self._running:
+            for index, episode_id in zip(env_index.tolist(), ids.tolist(), strict=True):
+                episode = self._running.pop(index, None)
+                if episode is not None and episode.custom_metrics:
+                    self._custom_metrics[episode_id] = episode.custom_metrics
+        self._ended.append((ids, env_index, self.rewards[env_index], lengths))
+        self._finished.append(ids)
+        self.finished_steps += int(lengths.sum())
+        self.ids[env_index] = -1
 
     def take_finished(self) -> tuple[np.ndarray, int]:
         """The ids of the episodes finished since the last call, and their env steps."""
-        finished, self._finished = np.array(self._finished, np.int64), []
-        steps, self.finished_steps = self.finished_steps, 0
+        finished = np.concatenate(self._finished) if self._finished else NO_ENVS
+        steps, self.finished_steps, self._finished = self.finished_steps, 0, []
         return finished, steps
 
-    def take_metrics(self) -> list[EpisodeMetrics]:
-        """The metrics of the episodes finished since the last call."""
-        metrics, self._metrics = self._metrics, []
+    def take_metrics(self, policy_ids: Sequence[str]) -> list[EpisodeMetrics]:
+        """The metrics of the episodes finished since the last call.
+
+        Args:
+            policy_ids: the names of the policy numbers.
+        """
+        by_episode: dict[int, dict[str, list[float]]] = {}
+        for columns in self._ended_lives:
+            for episode_id, number, reward in zip(*(column.tolist() for column in columns), strict=True):
+                by_episode.setdefault(episode_id, {}).setdefault(policy_ids[number], []).append(reward)
+        metrics = []
+        for columns in self._ended:
+            for episode_id, index, reward, length in zip(*(column.tolist() for column in columns), strict=True):
+                custom = self._custom_metrics.pop(episode_id, {})
+                metrics.append(EpisodeMetrics(reward, length, by_episode.pop(episode_id, {}), custom, index))
+        # Lives may end before their episode: those wait for it.
+        waiting = [(i, policy_ids.index(p), r) for i, lives in by_episode.items() for p, rs in lives.items() for r in rs]
+        self._ended_lives = [tuple(np.array(column) for column in zip(*waiting, strict=True))] if waiting else []
+        self._ended = []
         return metrics
 
     def drop_running(self) -> None:
         """Forgets the running episodes."""
         self.ids[:] = -1
         self._lane_rewards[:] = 0.0
+        self._running, self._ended_lives = {}, []
         self._finished, self.finished_steps = [], 0

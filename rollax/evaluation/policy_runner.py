@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rollax import spaces, trees
+from rollax.batch import SampleBatch
 from rollax.errors import NonFiniteError, PolicyError
 from rollax.evaluation.action_clipping import ActionMap
 from rollax.evaluation.filters import ObservationFilter
@@ -28,19 +29,36 @@ class PolicyRunner:
         self.filter = observation_filter
         self.action_map = action_map
         self._accepted = accepted(policy.compute_actions)
+        self._takes_explore, self._takes_timestep = self.takes("explore"), self.takes("timestep")
+        self.takes_infos, self.takes_episodes = self.takes("info_batch"), self.takes("episodes")
+        wanted = policy.batch_columns
+        self.stores_more = wanted is None or bool(
+            wanted & {SampleBatch.T, SampleBatch.AGENT_ID, SampleBatch.INFOS}
+        )
 
     def takes(self, argument: str) -> bool:
         """True where the policy's `compute_actions` accepts this argument."""
         return self._accepted is None or argument in self._accepted
 
-    def act(self, obs: trees.Tree, **context: Any) -> tuple[trees.Tree, Sequence[Any], dict[str, Any]]:
+    def act(
+        self, obs: trees.Tree, explore: bool, timestep: int, context: dict[str, Any]
+    ) -> tuple[trees.Tree, Sequence[Any], dict[str, Any]]:
         """Action columns, state and fetches for filtered observations; lists have become arrays.
 
+        Args:
+            obs: columns of N filtered observations.
+            explore: False for greedy actions.
+            timestep: environment steps trained on so far.
+            context: further arguments of `compute_actions`, passed as far as the policy takes them.
         Raises:
             PolicyError: the policy did not return what it must.
             NonFiniteError: a NaN or infinite action.
         """
-        kwargs = {key: value for key, value in context.items() if self.takes(key)}
+        kwargs = {name: value for name, value in context.items() if self.takes(name)}
+        if self._takes_explore:
+            kwargs["explore"] = explore
+        if self._takes_timestep:
+            kwargs["timestep"] = timestep
         result = self.policy.compute_actions(obs, **kwargs)
         if not (isinstance(result, tuple) and len(result) == 3):
             raise self._refuse("compute_actions did not return three values.", type(result).__name__, "(actions, states, {})")
@@ -48,7 +66,9 @@ class PolicyRunner:
         if not isinstance(actions, np.ndarray):
             actions = self._columns(actions)
         self._check(actions, trees.length(obs))
-        return actions, states, {name: _array(column) for name, column in fetches.items()}
+        return actions, states, {
+            name: column if isinstance(column, np.ndarray) else _array(column) for name, column in fetches.items()
+        }
 
     def compute_single_action(self, obs: Any, state: Sequence[Any] | None = None, explore: bool = False) -> Any:
         """The environment action for one raw observation.
@@ -62,7 +82,8 @@ class PolicyRunner:
         """
         columns = self.filter(spaces.stack(self.policy.observation_space, [obs]), update=False)
         states = [np.asarray(part)[None] for part in (state or self.policy.get_initial_state())]
-        actions, state_outs, fetches = self.act(columns, state_batches=states, explore=explore)
+        context = {"state_batches": states} if self.takes("state_batches") else {}
+        actions, state_outs, fetches = self.act(columns, explore, self.policy.timestep, context)
         action = spaces.unstack(self.policy.action_space, self.action_map(actions))[0]
         if state is None:
             return action
@@ -77,7 +98,7 @@ class PolicyRunner:
         for leaf in trees.leaves(actions):
             if leaf.ndim == 0 or len(leaf) != rows:
                 raise self._refuse("compute_actions returned the wrong number of actions.", leaf.shape, f"{rows} rows")
-            if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            if leaf.dtype.kind == "f" and np.count_nonzero(np.isfinite(leaf)) != leaf.size:
                 row = int(np.argwhere(~np.isfinite(leaf))[0][0])
                 raise NonFiniteError(
                     "A NaN or infinite action.",
@@ -98,4 +119,4 @@ class PolicyRunner:
 
 
 def _array(column: Any) -> trees.Tree:
-    return column if isinstance(column, np.ndarray) else trees.tree_map(np.asarray, column) if isinstance(column, dict | tuple) else np.asarray(column)
+    return trees.tree_map(np.asarray, column) if isinstance(column, dict | tuple) else np.asarray(column)

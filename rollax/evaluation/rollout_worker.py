@@ -111,7 +111,7 @@ class RolloutWorker:
             on_episode: called with each episode that counts.
         """
         self.sampler.restart()
-        self.sampler.episodes.take_metrics()
+        self.sampler.take_metrics()
         shares = np.full(self.env.num_envs, num_episodes // self.env.num_envs)
         shares[: num_episodes % self.env.num_envs] += 1
         finished: list[EpisodeMetrics] = []
@@ -119,7 +119,7 @@ class RolloutWorker:
             self.sampler.step()
             if on_step is not None:
                 on_step(self.env)
-            for metrics in self.sampler.episodes.take_metrics():
+            for metrics in self.sampler.take_metrics():
                 if shares[metrics.env_index] > 0:
                     shares[metrics.env_index] -= 1
                     finished.append(metrics)
@@ -130,7 +130,7 @@ class RolloutWorker:
 
     def get_metrics(self) -> list[EpisodeMetrics]:
         """The episodes finished since the last call."""
-        return self.sampler.episodes.take_metrics()
+        return self.sampler.take_metrics()
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
         """One of the policies.

@@ -14,6 +14,7 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.rows import DEFAULT_AGENT, Rows
 from rollax.errors import EnvError, PolicyError
 from rollax.evaluation.episode_table import EpisodeTable
+from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.trajectories import Trajectories
 from rollax.policy.policy import Pieces
@@ -25,7 +26,7 @@ class _Turn(NamedTuple):
     """The rows of one policy that wait for an action, with their filtered observations."""
 
     policy_id: str
-    selection: np.ndarray
+    selection: np.ndarray | None  # None: all rows
     obs: trees.Tree
 
 
@@ -99,6 +100,10 @@ class Sampler:
             trajectories.clear()
         self.episodes.drop_running()
 
+    def take_metrics(self) -> list[EpisodeMetrics]:
+        """The metrics of the episodes finished since the last call."""
+        return self.episodes.take_metrics(self._ids)
+
     def _begin(self) -> None:
         everyone = np.arange(self.env.num_envs)
         rows = self.env.reset_rows(everyone, self.episodes.seeds())
@@ -114,124 +119,158 @@ class Sampler:
         assert rows is not None
         for policy_id, selection, obs in self._turns:
             runner, memory = self.runners[policy_id], self._memories[policy_id]
-            lanes = rows.lanes[selection]
+            lanes, env_index = rows.lanes, rows.env_index
+            if selection is not None:
+                lanes, env_index = lanes[selection], env_index[selection]
             context = memory.context(lanes)
-            if runner.takes("info_batch"):
-                infos = rows.info_list()
-                context["info_batch"] = [infos[row] for row in selection.tolist()]
-            if runner.takes("episodes"):
-                context["episodes"] = [self.episodes.running[index] for index in rows.env_index[selection].tolist()]
-            actions, _, fetches = runner.act(obs, explore=self.explore, timestep=self.timestep, **context)
+            if runner.takes_infos:
+                context["info_batch"] = _infos(rows, selection).tolist()
+            if runner.takes_episodes:
+                context["episodes"] = [self.episodes.episode(index) for index in env_index.tolist()]
+            actions, _, fetches = runner.act(obs, self.explore, self.timestep, context)
             self.env.send_rows(rows, selection, runner.action_map(actions))
             if self._record:
-                columns = self._extra_columns(runner, rows, selection) | memory.columns(context)
-                columns |= {SampleBatch.OBS: obs, SampleBatch.ACTIONS: actions, **fetches}
-                ids = self.episodes.ids[rows.env_index[selection]]
+                columns = {SampleBatch.OBS: obs, SampleBatch.ACTIONS: actions, **fetches, **memory.columns(context)}
+                if runner.stores_more:
+                    self._add_columns(columns, runner.policy.batch_columns, rows, selection, env_index)
+                ids = self.episodes.ids[env_index]
                 self._trajectories[policy_id].append(lanes, self._lane_life[lanes], ids, columns)
             memory.remember(lanes, actions)
 
-    def _extra_columns(self, runner: PolicyRunner, rows: Rows, selection: np.ndarray) -> dict[str, Any]:
+    def _add_columns(
+        self, columns: dict, wanted: frozenset[str] | None, rows: Rows, selection: np.ndarray | None, env_index: np.ndarray
+    ) -> None:
         """The columns that cost something to fill, as far as the policy reads them."""
-        wanted, columns = runner.policy.batch_columns, {}
         if wanted is None or SampleBatch.T in wanted:
-            columns[SampleBatch.T] = self.episodes.lengths[rows.env_index[selection]]
+            columns[SampleBatch.T] = self.episodes.lengths[env_index]
         if wanted is None or SampleBatch.AGENT_ID in wanted:
             columns[SampleBatch.AGENT_ID] = _agent_ids(rows, selection)
         if wanted is not None and SampleBatch.INFOS in wanted:
             columns[SampleBatch.INFOS] = _infos(rows, selection)
-        return columns
 
     def _observe(self, rows: Rows) -> None:
         """Books the outcomes, resets what has ended, and gets the next turns ready."""
-        outcomes = None if not rows.starts.any() else np.flatnonzero(~rows.starts)
-        self._steps += self.episodes.add_rewards(rows, outcomes)
-        policies = None if len(self._ids) == 1 else self._lane_policy[rows.lanes]
-        if len(rows.ended_envs):
-            lives_ended = np.flatnonzero((rows.terminateds | rows.truncateds) & ~rows.starts)
-            self.episodes.end_lives(rows, lives_ended, self._ids, None if policies is None else policies[lives_ended])
-            self.episodes.end(rows.ended_envs)
-            started = self.env.reset_rows(rows.ended_envs)
-            if started is not None:
-                rows = Rows.concat(rows, started)
-        elif rows.terminateds.any() or rows.truncateds.any():
-            lives_ended = np.flatnonzero((rows.terminateds | rows.truncateds) & ~rows.starts)
-            self.episodes.end_lives(rows, lives_ended, self._ids, None if policies is None else policies[lives_ended])
-        policy_of_row = self._start_lives(rows, policies)
         if rows.given_actions:
-            raise EnvError(
-                "Off-policy actions are not supported yet.",
-                where=type(self.env).__name__,
-                got=f"{len(rows.given_actions)} actions in off_policy_actions",
-                expected="none",
-                fix="let the policy choose: leave off_policy_actions empty",
-            )
+            raise self._no_off_policy(rows)
+        over = rows.terminateds | rows.truncateds
+        starting = np.count_nonzero(rows.starts) > 0
+        outcomes = (~rows.starts).nonzero()[0] if starting else None
+        self._steps += self.episodes.add_rewards(rows, outcomes)
+        # Lanes never seen before are clipped: their policy is chosen below.
+        policies = None if len(self._ids) == 1 else self._lane_policy.take(rows.lanes, mode="clip")
+        if np.count_nonzero(over):
+            ended = (over & ~rows.starts).nonzero()[0]
+            self.episodes.end_lives(rows, ended, policies)
+            if len(rows.ended_envs):
+                self.episodes.end(rows.ended_envs)
+                started = self.env.reset_rows(rows.ended_envs)
+                if started is not None:
+                    outcomes = np.arange(len(rows)) if outcomes is None else outcomes
+                    rows, starting = Rows.concat(rows, started), True
+        if starting:
+            policies = self._start_lives(rows, policies)
         self._rows, self._turns = rows, []
+        if policies is None:
+            self._take_in(self._ids[0], rows, None, outcomes)
+            return
+        is_outcome = np.ones(len(rows), bool) if outcomes is None else ~rows.starts
         for number, policy_id in enumerate(self._ids):
-            mine = None if policy_of_row is None else np.flatnonzero(policy_of_row == number)
-            if mine is None or len(mine):
-                self._take_in(policy_id, rows, mine)
+            mine = policies == number
+            if np.count_nonzero(mine):
+                self._take_in(policy_id, rows, mine.nonzero()[0], (mine & is_outcome).nonzero()[0])
 
-    def _take_in(self, policy_id: str, rows: Rows, mine: np.ndarray | None) -> None:
-        """One policy's rows: observations filtered once each, outcomes settled, the rows that act noted."""
-        runner = self.runners[policy_id]
-        selection, with_obs = np.arange(len(rows)) if mine is None else mine, mine
+    def _take_in(self, policy_id: str, rows: Rows, mine: np.ndarray | None, outcomes: np.ndarray | None) -> None:
+        """One policy's rows: observations filtered once each, outcomes settled, the rows that act noted.
+
+        Args:
+            policy_id: whose rows.
+            rows: all rows.
+            mine: which of them; None for all.
+            outcomes: which of those have an outcome; None for all.
+        """
+        runner, with_obs = self.runners[policy_id], mine
         if isinstance(rows.obs, list) and any(value is None for value in rows.obs):
-            with_obs = np.array([row for row in selection.tolist() if rows.obs[row] is not None], np.int64)
-        obs = runner.filter(rows.observations(with_obs, runner.policy.observation_space))
-        with_obs = selection if with_obs is None else with_obs
-        outcomes = selection[~rows.starts[selection]]
-        if len(outcomes):
-            self._settle(policy_id, rows, outcomes, with_obs, obs)
-        acts = rows.acts[with_obs]
-        if acts.all():
+            everyone = np.arange(len(rows)) if mine is None else mine
+            with_obs = everyone[rows.has_obs(everyone)]
+        if not len(rows if with_obs is None else with_obs):
+            self._settle(policy_id, rows, outcomes, with_obs, None)
+            return
+        obs = runner.filter(rows.observations(with_obs, runner.policy.observation_space), self._record)
+        self._settle(policy_id, rows, outcomes, with_obs, obs)
+        acts = rows.acts if with_obs is None else rows.acts[with_obs]
+        acting = np.count_nonzero(acts)
+        if acting == len(acts):
             self._turns.append(_Turn(policy_id, with_obs, obs))
-        elif acts.any():
-            self._turns.append(_Turn(policy_id, with_obs[acts], trees.index(obs, acts)))
+        elif acting:
+            positions = acts.nonzero()[0]
+            selection = positions if with_obs is None else with_obs[positions]
+            self._turns.append(_Turn(policy_id, selection, trees.index(obs, positions)))
 
     def _settle(
-        self, policy_id: str, rows: Rows, outcomes: np.ndarray, with_obs: np.ndarray, obs: trees.Tree
+        self, policy_id: str, rows: Rows, outcomes: np.ndarray | None, with_obs: np.ndarray | None, obs: trees.Tree
     ) -> None:
-        lanes, rewards = rows.lanes[outcomes], rows.rewards[outcomes]
-        self._memories[policy_id].reward(lanes, rewards)
+        if not len(rows) or (outcomes is not None and not len(outcomes)):
+            return
+        lanes, rewards, terminateds, truncateds = rows.lanes, rows.rewards, rows.terminateds, rows.truncateds
+        if outcomes is not None:
+            lanes, rewards = lanes[outcomes], rewards[outcomes]
+            terminateds, truncateds = terminateds[outcomes], truncateds[outcomes]
+        over, complete = terminateds | truncateds, True
+        # The lane of a life that has ended may be another's already.
+        self._memories[policy_id].reward(lanes, rewards, over)
         if not self._record:
             return
-        if self._clip_rewards is True:
-            rewards = np.sign(rewards)
-        elif self._clip_rewards:
-            rewards = np.clip(rewards, -self._clip_rewards, self._clip_rewards)
-        seen = rows.has_obs(outcomes)
+        if isinstance(rows.obs, list):
+            complete = over | rows.has_obs(np.arange(len(rows)) if outcomes is None else outcomes)
         trajectories = self._trajectories[policy_id]
-        terminateds, truncateds = rows.terminateds[outcomes], rows.truncateds[outcomes]
-        trajectories.settle(lanes, rewards, terminateds, truncateds, seen)
-        if terminateds.any() or truncateds.any():
-            ended = ((rows.terminateds | rows.truncateds) & ~rows.starts)[with_obs]
-            trajectories.set_final_obs(rows.lanes[with_obs[ended]], trees.index(obs, ended))
+        trajectories.settle(lanes, rewards, terminateds, truncateds, complete)
+        if np.count_nonzero(over):
+            ended = (rows.terminateds | rows.truncateds) & ~rows.starts
+            positions = (ended if with_obs is None else ended[with_obs]).nonzero()[0]
+            if len(positions):
+                lanes = rows.lanes[positions if with_obs is None else with_obs[positions]]
+                trajectories.set_final_obs(lanes, trees.index(obs, positions))
+
+    def _no_off_policy(self, rows: Rows) -> EnvError:
+        return EnvError(
+            "Off-policy actions are not supported yet.",
+            where=type(self.env).__name__,
+            got=f"{len(rows.given_actions or ())} actions in off_policy_actions",
+            expected="none",
+            fix="let the policy choose: leave off_policy_actions empty",
+        )
 
     def _start_lives(self, rows: Rows, policies: np.ndarray | None) -> np.ndarray | None:
         """Numbers new lives, asks for their policies; returns the policy of each row, None where there is only one."""
-        starting = np.flatnonzero(rows.starts)
-        if len(starting):
-            lanes = rows.lanes[starting]
-            top = int(lanes.max()) + 1
-            if top > len(self._lane_life):
-                self._lane_life = np.resize(self._lane_life, 2 * top)
-                self._lane_policy = np.resize(self._lane_policy, 2 * top)
-            self._lane_life[lanes] = self._lives + np.arange(len(lanes))
-            self._lives += len(lanes)
-            self.episodes.begin(rows.env_index[starting])
-            if policies is None:
-                self._memories[self._ids[0]].forget(lanes)
-            else:
-                chosen = np.array([self._choose_policy(rows, row) for row in starting.tolist()])
-                self._lane_policy[lanes] = chosen
-                for number, policy_id in enumerate(self._ids):
-                    self._memories[policy_id].forget(lanes[chosen == number])
-                policies = np.append(policies, np.zeros(len(rows) - len(policies), np.int64))
-                policies[starting] = chosen
+        # An agent whose first observation is its last never lives: nobody acts for it.
+        stillborn = rows.starts & (rows.terminateds | rows.truncateds)
+        starting = (rows.starts & ~stillborn).nonzero()[0]
+        lanes = rows.lanes[starting]
+        self._make_room(int(lanes.max(initial=-1)) + 1)
+        self._lane_life[lanes] = np.arange(self._lives, self._lives + len(lanes))
+        self._lives += len(lanes)
+        self.episodes.begin(rows.env_index[starting])
+        if policies is None:
+            self._memories[self._ids[0]].forget(lanes)
+            return None
+        chosen = np.array([self._choose_policy(rows, row) for row in starting.tolist()], np.int64)
+        self._lane_policy[lanes] = chosen
+        for number, policy_id in enumerate(self._ids):
+            self._memories[policy_id].forget(lanes[chosen == number])
+        policies = np.append(policies, np.zeros(len(rows) - len(policies), np.int64))
+        policies[starting], policies[stillborn] = chosen, -1
         return policies
 
+    def _make_room(self, lanes: int) -> None:
+        if lanes > len(self._lane_life):
+            self._lane_life = np.resize(self._lane_life, 2 * lanes)
+            self._lane_policy = np.resize(self._lane_policy, 2 * lanes)
+            for trajectories in self._trajectories.values():
+                trajectories.make_room(2 * lanes)
+            self.episodes.make_room(2 * lanes)
+
     def _choose_policy(self, rows: Rows, row: int) -> int:
-        episode, agent = self.episodes.running[int(rows.env_index[row])], rows.agent_of(row)
+        episode, agent = self.episodes.episode(int(rows.env_index[row])), rows.agent_of(row)
         policy_id = episode.policies.get(agent)
         if policy_id is None:
             assert self._policy_of is not None
@@ -256,14 +295,22 @@ class Sampler:
             next_obs_of = partial(self._waiting_obs, policy_id)
             cut = trajectories.cut(next_obs_of, finished if self._complete_episodes else None)
             if cut is not None:
+                # Here, not as they arrive: several rewards of one row are clipped as their sum.
+                cut[0][SampleBatch.REWARDS] = self._clipped(cut[0][SampleBatch.REWARDS])
                 fragment[policy_id] = cut
         return fragment, steps
+
+    def _clipped(self, rewards: np.ndarray) -> np.ndarray:
+        if self._clip_rewards is True:
+            return np.sign(rewards)
+        return np.clip(rewards, -self._clip_rewards, self._clip_rewards) if self._clip_rewards else rewards
 
     def _waiting_obs(self, policy_id: str, lives: np.ndarray) -> trees.Tree:
         """The observations that these lives are about to act on."""
         assert self._rows is not None
         turn = next(turn for turn in self._turns if turn.policy_id == policy_id)
-        waiting = self._lane_life[self._rows.lanes[turn.selection]]
+        lanes = self._rows.lanes if turn.selection is None else self._rows.lanes[turn.selection]
+        waiting = self._lane_life[lanes]
         order = np.argsort(waiting)
         return trees.index(turn.obs, order[np.searchsorted(waiting, lives, sorter=order)])
 
@@ -294,6 +341,8 @@ class _Memory:
 
     def columns(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """The columns to store."""
+        if not self._stored:
+            return {}
         names = {SampleBatch.PREV_ACTIONS: "prev_action_batch", SampleBatch.PREV_REWARDS: "prev_reward_batch"}
         return {name: context[names[name]] for name in self._stored}
 
@@ -304,10 +353,10 @@ class _Memory:
         if self._takes_rewards:
             self._rewards[lanes] = 0
 
-    def reward(self, lanes: np.ndarray, rewards: np.ndarray) -> None:
-        """These rewards followed the last actions."""
+    def reward(self, lanes: np.ndarray, rewards: np.ndarray, over: np.ndarray) -> None:
+        """These rewards followed the last actions, of lives that go on where not `over`."""
         if self._takes_rewards:
-            self._rewards[lanes] += rewards
+            self._rewards[lanes] += np.where(over, 0.0, rewards)
 
     def forget(self, lanes: np.ndarray) -> None:
         """Lives begin on these lanes."""
@@ -328,13 +377,15 @@ class _Memory:
         return self._actions
 
 
-def _agent_ids(rows: Rows, selection: np.ndarray) -> np.ndarray:
-    ids = np.empty(len(selection), object)
-    ids[:] = DEFAULT_AGENT if rows.agents is None else [rows.agents[row] for row in selection.tolist()]
+def _agent_ids(rows: Rows, selection: np.ndarray | None) -> np.ndarray:
+    chosen = range(len(rows)) if selection is None else selection.tolist()
+    ids = np.empty(len(chosen), object)
+    ids[:] = DEFAULT_AGENT if rows.agents is None else [rows.agents[row] for row in chosen]
     return ids
 
 
-def _infos(rows: Rows, selection: np.ndarray) -> np.ndarray:
-    infos, column = rows.info_list(), np.empty(len(selection), object)
-    column[:] = [infos[row] for row in selection.tolist()]
+def _infos(rows: Rows, selection: np.ndarray | None) -> np.ndarray:
+    infos, chosen = rows.info_list(), range(len(rows)) if selection is None else selection.tolist()
+    column = np.empty(len(chosen), object)
+    column[:] = [infos[row] for row in chosen]
     return column

@@ -11,16 +11,17 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.policy.policy import Pieces
 
-_LIFE, _EPISODE, _COMPLETE, _ENDED = "_life", "_episode", "_complete", "_ended"
+_LIFE, _EPISODE, _COMPLETE = "_life", "_episode", "_complete"
 _BOOKKEEPING = {
     _LIFE: np.int64,
     _EPISODE: np.int64,
     _COMPLETE: np.bool_,
-    _ENDED: np.bool_,
     SampleBatch.REWARDS: np.float32,
     SampleBatch.TERMINATEDS: np.bool_,
     SampleBatch.TRUNCATEDS: np.bool_,
 }
+_OUTCOMES = (_COMPLETE, SampleBatch.REWARDS, SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS)
+"""Zero in every unused row, so that appending leaves them alone."""
 
 
 class Trajectories:
@@ -41,6 +42,11 @@ class Trajectories:
     def __len__(self) -> int:
         return self._size
 
+    def make_room(self, lanes: int) -> None:
+        """Lanes up to this number may be used."""
+        if lanes > len(self._pending):
+            self._pending = np.append(self._pending, np.full(2 * lanes - len(self._pending), -1, np.int64))
+
     def append(self, lanes: np.ndarray, lives: np.ndarray, episodes: np.ndarray, columns: Mapping[str, Any]) -> None:
         """One row for each lane: what it observed and decided.
 
@@ -59,15 +65,11 @@ class Trajectories:
         end = start + count
         rows[_LIFE][start:end] = lives
         rows[_EPISODE][start:end] = episodes
-        for name in (_COMPLETE, _ENDED, SampleBatch.REWARDS, SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS):
-            rows[name][start:end] = 0
-        if count and (top := int(lanes.max())) >= len(self._pending):
-            self._pending = np.append(self._pending, np.full(top + 1, -1, np.int64))
         self._pending[lanes] = np.arange(start, end)
         self._size = end
 
     def settle(
-        self, lanes: np.ndarray, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray, seen: np.ndarray
+        self, lanes: np.ndarray, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray, complete: Any
     ) -> None:
         """Outcomes for the pending rows of some lanes, each lane once.
 
@@ -75,15 +77,13 @@ class Trajectories:
             lanes: [K] whose they are.
             rewards: [K] added to the pending row.
             terminateds: [K]; truncateds: [K]: the life has ended.
-            seen: [K] an observation came with it.
+            complete: [K], or one for all: an observation, or the end, came with it.
         """
-        rows = self._pending[lanes]
-        self._columns[SampleBatch.REWARDS][rows] += rewards
-        self._columns[SampleBatch.TERMINATEDS][rows] = terminateds
-        self._columns[SampleBatch.TRUNCATEDS][rows] = truncateds
-        ended = terminateds | truncateds
-        self._columns[_ENDED][rows] = ended
-        self._columns[_COMPLETE][rows] = seen | ended
+        rows, columns = self._pending[lanes], self._columns
+        columns[SampleBatch.REWARDS][rows] += rewards
+        columns[SampleBatch.TERMINATEDS][rows] = terminateds
+        columns[SampleBatch.TRUNCATEDS][rows] = truncateds
+        columns[_COMPLETE][rows] = complete
 
     def set_final_obs(self, lanes: np.ndarray, obs: trees.Tree) -> None:
         """The last observations of lives that have just ended; call it before the lanes are used again."""
@@ -92,6 +92,7 @@ class Trajectories:
 
     def clear(self) -> None:
         """Forgets everything."""
+        self._clear_outcomes(0)
         self._size = 0
         self._pending[:] = -1
         self._final_rows, self._final_obs = [], []
@@ -108,9 +109,11 @@ class Trajectories:
             The batch and where its pieces end; None where no row is complete.
         """
         size = self._size
+        if size == 0:
+            return None
         rows = {name: trees.index(column, slice(0, size)) for name, column in self._columns.items()}
         taken = rows[_COMPLETE] if finished is None else np.isin(rows[_EPISODE], finished)
-        if size == 0 or not taken.any():
+        if not taken.any():
             return None
         order = np.argsort(rows[_LIFE], kind="stable")
         lives = rows[_LIFE][order]
@@ -120,7 +123,7 @@ class Trajectories:
         ends = np.flatnonzero(in_batch)[last]
         pieces = Pieces(last, self._following(rows, order, ends, continues, next_obs_of))
         picked = order[in_batch]
-        batch = {name: trees.index(c, picked) for name, c in rows.items() if name not in (_COMPLETE, _ENDED, _LIFE)}
+        batch = {name: trees.index(c, picked) for name, c in rows.items() if name not in (_COMPLETE, _LIFE)}
         batch[SampleBatch.EPS_ID] = batch.pop(_EPISODE)
         self._keep(np.flatnonzero(~taken))
         return SampleBatch(batch), pieces
@@ -142,7 +145,8 @@ class Trajectories:
             known = np.flatnonzero(position[end_rows] >= 0)
             if len(known):
                 trees.put(following, known, trees.index(trees.concat(self._final_obs), position[end_rows[known]]))
-        waiting = np.flatnonzero(~continues[ends] & ~rows[_ENDED][end_rows])
+        over = (rows[SampleBatch.TERMINATEDS] | rows[SampleBatch.TRUNCATEDS])[end_rows]
+        waiting = np.flatnonzero(~continues[ends] & ~over)
         if len(waiting):
             trees.put(following, waiting, next_obs_of(rows[_LIFE][end_rows[waiting]]))
         return following
@@ -161,7 +165,12 @@ class Trajectories:
         if len(kept):
             for column in self._columns.values():
                 trees.copy_into(column, 0, trees.index(column, kept))
+        self._clear_outcomes(len(kept))
         self._size = len(kept)
+
+    def _clear_outcomes(self, start: int) -> None:
+        for name in _OUTCOMES if self._columns else ():
+            self._columns[name][start : self._size] = 0
 
     def _grow(self, needed: int, columns: Mapping[str, Any]) -> None:
         capacity = max(needed, 2 * self._capacity, 256)
@@ -171,4 +180,6 @@ class Trajectories:
         grown = {name: trees.empty_like(column, capacity) for name, column in self._columns.items()}
         for name, column in self._columns.items():
             trees.copy_into(grown[name], 0, trees.index(column, slice(0, self._size)))
+        for name in _OUTCOMES:
+            grown[name][self._size :] = 0
         self._columns, self._capacity = grown, capacity

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from gymnasium import Space
+from gymnasium import Space, spaces
 
 from rollax import runtime, trees
 from rollax.batch import SampleBatch
-from rollax.errors import NonFiniteError
+from rollax.config import TrainerConfig, resolve_config
+from rollax.errors import ConfigError, EnvError, NonFiniteError
 from rollax.models.catalog import make_model
-from rollax.models.distributions import make_distribution
-from rollax.policy.learning import Diverged, Learner, MinibatchPlan, acting_bucket
+from rollax.models.distributions import DiagGaussian, make_distribution
+from rollax.policy.learning import Learner, MinibatchPlan, acting_bucket
 from rollax.policy.policy import ActionsResult, Policy
 from rollax.policy.split_model import SplitModel
 
@@ -34,31 +37,32 @@ class JaxPolicy(Policy):
     Args:
         observation_space: of one agent.
         action_space: of one agent.
-        config: the algorithm's config: `model`, `lr`, `lr_schedule`, `grad_clip`, `seed`.
+        config: the algorithm's config, or a dict with its keys; read here: `model`, `lr`, `lr_schedule`, `grad_clip`,
+            `seed`.
     """
 
     squash_actions = False
     num_sgd_iter = 1
+    """Passes over each batch."""
     sgd_minibatch_size: int | None = None
     """Rows per gradient step; None: the whole batch."""
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any) -> None:
-        super().__init__(observation_space, action_space, config)
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        super().__init__(observation_space, action_space, resolve_config(self.config_class or TrainerConfig, config))
         runtime.configure_jax()
-        seed = 0 if config.seed is None else config.seed
-        self.rng = np.random.Generator(np.random.SFC64(seed if config.seed is not None else None))
+        seed, model = self.config.seed, self.config.model
+        self.rng = np.random.Generator(np.random.SFC64(seed))
         self.distribution = make_distribution(action_space, squash=self.squash_actions)
-        self.split = SplitModel(
-            make_model(
-                observation_space,
-                self.distribution.num_inputs,
-                config.model,
-                nnx.Rngs(seed if config.seed is not None else int(self.rng.integers(2**31))),
-            )
-        )
+        if model.free_log_std and model.custom_model is None and not isinstance(self.distribution, DiagGaussian):
+            raise _no_log_std(action_space)
+        rngs = nnx.Rngs(int(self.rng.integers(2**31)) if seed is None else seed)
+        self.split = SplitModel(make_model(observation_space, self.distribution.num_inputs, model, rngs))
         self.params, self.extra = self.split.params, self.split.extra
-        self.masked = "action_mask" in getattr(observation_space, "spaces", {})
-        self._lr = config.schedule("lr")
+        self.masked = isinstance(observation_space, spaces.Dict) and "action_mask" in observation_space.spaces
+        # Where the entries of each discrete action begin in a mask.
+        self._mask_starts = np.cumsum([0, *_choices(action_space)])[:-1]
+        self._fetched = self._fetch_columns()
+        self._lr = self.config.schedule("lr")
         self.learner = Learner(self._loss_of_arrays, self.make_optimizer(), self.params)
         # The noise is drawn on the host, so the compiled function is pure and cheap (a device generator costs more).
         self._act = jax.jit(partial(self._act_on_arrays, explore=True))
@@ -89,8 +93,8 @@ class JaxPolicy(Policy):
     def make_optimizer(self) -> optax.GradientTransformation:
         """The direction of a step; the learning rate is applied after it."""
         clip = self.config.grad_clip
-        adam = optax.scale_by_adam()
-        return adam if clip is None else optax.chain(optax.clip_by_global_norm(clip), adam)
+        # The same structure of state with and without clipping, so that a restored run may change its mind.
+        return optax.chain(optax.identity() if clip is None else optax.clip_by_global_norm(clip), optax.scale_by_adam())
 
     # Acting.
 
@@ -113,35 +117,35 @@ class JaxPolicy(Policy):
                 obs["action_mask"][rows:] = 1
         if explore:
             noise = self.rng.random((size, self.distribution.num_noise), dtype=np.float32)
-            actions, fetches = self._act(self.params, self.extra, obs, noise)
+            actions, packed = self._act(self.params, self.extra, obs, noise)
         else:
-            actions, fetches = self._act_greedily(self.params, self.extra, obs, None)
-        if size == rows:
-            to_host = np.asarray
-        else:
+            actions, packed = self._act_greedily(self.params, self.extra, obs, None)
+        table = np.asarray(packed)[:rows]
+        fetches = {name: table[:, columns] for name, columns in self._fetched.items()}
+        self._check_finite(fetches[SampleBatch.ACTION_LOGP])
+        return trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions), [], fetches
 
-            def to_host(leaf: jax.Array) -> np.ndarray:
-                return np.asarray(leaf)[:rows]
-
-        fetches = {name: to_host(column) for name, column in fetches.items()}
-        self._check_finite(fetches[SampleBatch.ACTION_LOGP], explore)
-        return trees.tree_map(to_host, actions), [], fetches
-
-    def _act_on_arrays(self, params: Columns, extra: Columns, obs: Any, noise: Any, explore: bool) -> tuple[Any, dict]:
+    def _act_on_arrays(self, params: Columns, extra: Columns, obs: Any, noise: Any, explore: bool) -> tuple[Any, Any]:
         dist_inputs, values = self.forward(self.split.merge(params, extra), obs)
         d = self.distribution
         actions = d.sample(dist_inputs, noise) if explore else d.mode(dist_inputs)
         fetches = {
-            SampleBatch.ACTION_LOGP: d.logp(dist_inputs, actions),
+            SampleBatch.ACTION_LOGP: d.logp(dist_inputs, actions)[:, None],
+            SampleBatch.VF_PREDS: values[:, None],
             SampleBatch.ACTION_DIST_INPUTS: dist_inputs,
-            SampleBatch.VF_PREDS: values,
         }
+        # One array instead of three: each one that leaves a compiled function costs as much as a small layer.
+        return actions, jnp.concatenate([fetches[name] for name in self._fetched], axis=1)
+
+    def _fetch_columns(self) -> dict[str, int | slice]:
+        """Where each fetched column stands in the array that acting returns."""
         wanted = self.batch_columns
-        return actions, {
-            name: column
-            for name, column in fetches.items()
-            if wanted is None or name in wanted or name == SampleBatch.ACTION_LOGP
-        }
+        places: dict[str, int | slice] = {SampleBatch.ACTION_LOGP: 0}
+        if wanted is None or SampleBatch.VF_PREDS in wanted:
+            places[SampleBatch.VF_PREDS] = len(places)
+        if wanted is None or SampleBatch.ACTION_DIST_INPUTS in wanted:
+            places[SampleBatch.ACTION_DIST_INPUTS] = slice(len(places), None)
+        return places
 
     def compute_values(self, obs_batch: Any) -> np.ndarray:
         """[N] state values."""
@@ -155,23 +159,29 @@ class JaxPolicy(Policy):
         return self.split.merge(params, extra)(obs)[1]
 
     def _check_mask(self, mask: np.ndarray) -> None:
-        if not mask.any(axis=-1).all():
-            raise NonFiniteError(
+        if mask.shape[1:] != (self.distribution.num_mask,) or not len(self._mask_starts):
+            return  # the distribution says so while it is traced
+        allowed = np.logical_or.reduceat(mask, self._mask_starts, axis=1)
+        if not allowed.all():
+            row, action = np.argwhere(~allowed)[0].tolist()
+            several = f", discrete action {action} of {len(self._mask_starts)}" if len(self._mask_starts) > 1 else ""
+            raise EnvError(
                 "An action mask that allows nothing.",
-                where=f"policy {self.name!r}, row {int(np.argmin(mask.any(axis=-1)))} of the batch",
+                where=f"policy {self.name!r}, row {row} of {len(mask)}{several}",
                 got="all zeros",
                 expected="at least one 1",
                 fix="leave one action valid, or end the episode instead of asking for an action",
             )
 
-    def _check_finite(self, logp: np.ndarray, explore: bool) -> None:
-        if not np.isfinite(logp).all():
+    def _check_finite(self, logp: np.ndarray) -> None:
+        # A sum is finite unless an element is not: cheaper than looking at each.
+        if not math.isfinite(logp.sum()):
             raise NonFiniteError(
                 "The model's outputs are not finite: no action can be chosen.",
                 where=f"policy {self.name!r}, row {int(np.argmin(np.isfinite(logp)))} of {len(logp)}, "
-                f"after {self.learner.num_updates} updates",
+                f"after {self.learner.num_updates} gradient steps",
                 got="a NaN or infinite log-probability",
-                expected="finite logits",
+                expected="finite outputs",
                 fix="look for NaN weights, or observations too large for the model (observation_filter='MeanStdFilter')",
             )
 
@@ -185,26 +195,26 @@ class JaxPolicy(Policy):
         """
         plan = MinibatchPlan.draw(self.rng, len(batch), self.sgd_minibatch_size, self.num_sgd_iter)
         coefficients = self.coefficients()
-        columns = {name: trees.pad(column, plan.capacity) for name, column in self.train_columns(batch).items()}
-        try:
-            self.params, self.extra, stats = self.learner.learn(
-                self.params, self.extra, columns, plan, coefficients, where=f"policy {self.name!r}"
-            )
-        except Diverged as diverged:
-            self.params, self.extra = diverged.params, diverged.extra
-            raise diverged.error from None
-        return {**stats, "cur_lr": coefficients["lr"]}
+        columns = self._padded_columns(batch, plan)
+        update = self.learner.learn(self.params, self.extra, columns, plan, coefficients, where=f"policy {self.name!r}")
+        self.params, self.extra = update.params, update.extra
+        if update.error is not None:
+            raise update.error
+        return {**update.statistics, "cur_lr": coefficients["lr"]}
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Name -> gradient, and the statistics of the batch."""
+        """Name -> gradient over the whole batch, and its statistics."""
         plan = MinibatchPlan.draw(self.rng, len(batch), None, 1)
-        columns = {name: trees.pad(column, plan.capacity) for name, column in self.train_columns(batch).items()}
+        columns = self._padded_columns(batch, plan)
         gradients, stats = self.learner.gradients(self.params, self.extra, columns, plan, self.coefficients())
         return {name: np.array(value) for name, value in gradients.items()}, stats
 
     def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
         """One optimizer step with gradients from here or elsewhere."""
         self.params = self.learner.apply(self.params, gradients, self._lr(self.timestep), where=f"policy {self.name!r}")
+
+    def _padded_columns(self, batch: SampleBatch, plan: MinibatchPlan) -> dict[str, Any]:
+        return {name: trees.pad(column, plan.capacity) for name, column in self.train_columns(batch).items()}
 
     def _loss_of_arrays(
         self, params: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns
@@ -241,3 +251,24 @@ class JaxPolicy(Policy):
         functions: Sequence[Any] = (self._act, self._act_greedily, self._value, *self.learner.functions())
         return sum(function._cache_size() for function in functions)
 
+
+def _choices(action_space: Space) -> Iterator[int]:
+    """The number of choices of each discrete action, in the order of a mask's entries."""
+    if isinstance(action_space, spaces.Discrete):
+        yield int(action_space.n)
+    elif isinstance(action_space, spaces.MultiDiscrete):
+        yield from action_space.nvec.ravel().tolist()
+    elif isinstance(action_space, spaces.Dict | spaces.Tuple):
+        parts = action_space.spaces
+        for part in parts.values() if isinstance(parts, dict) else parts:
+            yield from _choices(part)
+
+
+def _no_log_std(action_space: Space) -> ConfigError:
+    return ConfigError(
+        "free_log_std for actions that have no standard deviation, or not only.",
+        where="config key 'model.free_log_std'",
+        got=action_space,
+        expected="a Box action space",
+        fix="leave free_log_std out for this action space",
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,12 @@ def training_bucket(rows: int) -> int:
     """The number of rows that a batch is padded to: at most a quarter more, four sizes for each power of two."""
     step = 1 << max((rows - 1).bit_length() - 3, 0)
     return -(-rows // step) * step
+
+
+def standardized(x: np.ndarray) -> np.ndarray:
+    """[N] float32 of mean 0 and deviation 1; zeros where all are equal."""
+    x = x.astype(np.float64)  # in float32 the mean of equal numbers may miss them, and the quotient be noise
+    return ((x - x.mean()) / (x.std() + 1e-8)).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,22 @@ class MinibatchPlan:
         return cls(plan, epochs * per_epoch, (epochs - 1) * per_epoch, capacity)
 
 
+class Update(NamedTuple):
+    """What an update leaves behind: donation has used up the arrays before it.
+
+    Args:
+        params: the parameters, after as many gradient steps as went well.
+        extra: the model's other state.
+        statistics: means over the last epoch.
+        error: what stopped it before the end of the plan; None if nothing did.
+    """
+
+    params: dict
+    extra: dict
+    statistics: dict[str, float]
+    error: NonFiniteError | None
+
+
 class Learner:
     """Holds the optimizer's state and the compiled functions that use it.
 
@@ -83,21 +105,17 @@ class Learner:
 
     def learn(
         self, params: Columns, extra: Columns, batch: Columns, plan: MinibatchPlan, coefficients: Columns, where: str
-    ) -> tuple[dict, dict, dict[str, float]]:
-        """`(params, extra, statistics)` after the whole plan; the arrays passed in are used up.
-
-        Raises:
-            Diverged: a loss or gradient is not finite; carries the arrays as they were before that step.
-        """
+    ) -> Update:
+        """Runs the whole plan, or until a loss or gradient is not finite; the arrays passed in are used up."""
         params, extra, self.optimizer_state, sums, done, finite = self._update(
             params, extra, self.optimizer_state, batch, plan.rows, plan.steps, plan.last_epoch, coefficients
         )
         self.num_updates += int(done)
         if not finite:
-            step = int(done)
-            raise Diverged(params, extra, self._diagnose(params, extra, batch, plan, step, coefficients, where))
+            error = self._diagnose(params, extra, batch, plan, int(done), coefficients, where)
+            return Update(params, extra, {}, error)
         counted = plan.steps - plan.last_epoch
-        return params, extra, {name: float(value) / counted for name, value in jax.device_get(sums).items()}
+        return Update(params, extra, {name: float(v) / counted for name, v in jax.device_get(sums).items()}, None)
 
     def gradients(
         self, params: Columns, extra: Columns, batch: Columns, plan: MinibatchPlan, coefficients: Columns
@@ -147,13 +165,13 @@ class Learner:
             def keep(new: jax.Array, old: jax.Array) -> jax.Array:
                 return jnp.where(finite, new, old)
 
-            counts = jnp.where(step >= last_epoch, 1.0, 0.0)
+            counts = step >= last_epoch
             return (
                 step + finite,
                 jax.tree.map(keep, new_params, params),
                 jax.tree.map(keep, new_extra, extra),
                 jax.tree.map(keep, new_state, optimizer_state),
-                jax.tree.map(lambda total, stat: total + counts * stat, sums, stats),
+                jax.tree.map(lambda total, stat: total + jnp.where(counts, stat, 0), sums, stats),
                 finite,
             )
 
@@ -211,7 +229,7 @@ class Learner:
                 where=where,
                 got=sorted(arrays),
                 expected=sorted(expected),
-                fix="restore with the model and grad_clip that the checkpoint was made with",
+                fix="restore with the policy class and the model that the checkpoint was made with",
             )
         leaves = [jnp.array(arrays[name], leaf.dtype) for name, leaf in expected.items()]
         self.optimizer_state = jax.tree.unflatten(tree, leaves)
@@ -225,12 +243,4 @@ def _not_finite(where: str, step: int, tensor: str, columns: Sequence[str] = ())
         expected="finite numbers",
         fix="lower lr, set grad_clip, normalize observations (observation_filter='MeanStdFilter') or clip rewards",
     )
-
-
-class Diverged(Exception):
-    """Carries the arrays that outlived a failed update (donation has used up the ones before it) and the error."""
-
-    def __init__(self, params: Any, extra: Any, error: NonFiniteError) -> None:
-        super().__init__(str(error))
-        self.params, self.extra, self.error = params, extra, error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ class Policy(ABC):
         columns = spaces.stack(self.observation_space, [obs])
         kwargs: dict[str, Any] = {} if state is None else {"state_batches": [np.asarray(part)[None] for part in state]}
         actions, state_outs, extra = call_accepted(self.compute_actions, columns, explore=explore, **kwargs)
-        action = trees.index(trees.tree_map(np.asarray, actions) if not isinstance(actions, list) else np.asarray(actions), 0)
+        action = actions[0] if isinstance(actions, list) else trees.index(trees.tree_map(np.asarray, actions), 0)
         if state is None:
             return action
         return action, [part[0] for part in state_outs], {key: value[0] for key, value in extra.items()}
@@ -159,8 +160,6 @@ class Policy(ABC):
 
 def accepted(function: Any) -> frozenset[str] | None:
     """The names of the keyword arguments that a function takes; None where it takes any."""
-    import inspect
-
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return None

@@ -34,12 +34,12 @@ class PolicySpec(NamedTuple):
         Raises:
             PolicyError: something else.
         """
-        if isinstance(spec, cls):
-            return spec
         if spec is None or _is_policy_class(spec):
             return cls(spec)
         if isinstance(spec, tuple) and 1 <= len(spec) <= 4 and (spec[0] is None or _is_policy_class(spec[0])):
-            return cls(*spec[:3], dict(spec[3] or {})) if len(spec) == 4 else cls(*spec)
+            changes = spec[3] if len(spec) == 4 else None
+            if changes is None or isinstance(changes, Mapping):
+                return cls(*spec[:3], config=changes or {})
         raise PolicyError(
             "No policy spec.",
             where=f"multiagent.policies[{policy_id!r}]",

@@ -41,7 +41,7 @@ def test_draws_a_line_for_each_run(tmp_path, monkeypatch):
     assert drawn == [
         ([1], [2], "a", "C0"),
         ([], [], "b", "C1"),
-        ([10], [3], "b (greedy evaluation)", "C1"),
+        ([10], [3], "b, greedy evaluation", "C1"),
     ]
     assert (tmp_path / "x" / "y.png").exists()
 

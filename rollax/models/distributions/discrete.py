@@ -193,13 +193,13 @@ def _inverse_cdf(logits: Float[Array, "*S K"], noise: Float[Array, "*S"]) -> Int
     """The first choice whose cumulative probability exceeds the noise, among those of positive probability.
 
     One uniform number per action, where Gumbel-max takes K and two logarithms of each. The cumulative sum is computed
-    as a tree, so rounding may make it dip or rise over a masked choice, or end below the noise: hence only choices of
-    positive weight count, and the last of them is taken where none exceeds the noise.
+    as a tree, so rounding may make it dip, rise over a masked choice, or end too low, and the noise may be 1: hence only
+    choices of positive weight count, and the last of them is taken where none exceeds the noise.
     """
     size = logits.shape[-1]
     weights = jnp.exp(_shifted(logits))
     cumulative = jnp.cumsum(weights, axis=-1)
-    threshold = jnp.clip(noise, 0.0, NOISE_MAX)[..., None] * cumulative[..., -1:]
+    threshold = noise[..., None] * cumulative[..., -1:]
     # One minimum does it all: hits are keyed 0..K-1 upwards, the fallback K+1..2K downwards, the rest 3K.
     # NaN weights count as positive, so that a broken model still gives an action in range until the check finds it.
     index = np.arange(size, dtype=np.int32)

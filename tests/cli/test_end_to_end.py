@@ -1,0 +1,158 @@
+"""The command line with a real algorithm: train, look, go on, watch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+from typer.testing import CliRunner
+
+from rollax import load_policy
+from rollax.algorithms.registry import get_trainer_class
+from rollax.cli import app
+from rollax.cli.experiment import read_experiment
+from rollax.storage import newest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = '--config={"train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 2, "num_envs_per_worker": 4}'
+
+
+@pytest.fixture
+def rollax(cwd):
+    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def trained(rollax, cwd):
+    done = rollax(
+        "train",
+        "--run=PPO",
+        "--env=CartPole-v1",
+        SMALL,
+        "--stop-iterations=2",
+        "--seed=1",
+        "--out=run",
+        "--no-evaluate",
+    )
+    assert done.exit_code == 0, done.output
+    return cwd / "run"
+
+
+def without_times(line):
+    return {key: value for key, value in line.items() if "time" not in key or "timesteps" in key} | {
+        "env_steps_per_s": 0
+    }
+
+
+def test_train_then_act_on_raw_observations(trained, lines):
+    policy = load_policy(trained / "checkpoints" / "checkpoint_000002")
+    assert policy.compute_single_action(gym.make("CartPole-v1").reset(seed=0)[0]) in (0, 1)
+    last = lines(trained)[-1]
+    assert last["timesteps_total"] == 128
+    assert last["info"]["learner"]["default_policy"]["kl"] is not None
+
+
+def test_one_seed_one_result_also_from_the_stored_config(rollax, trained, lines, cwd):
+    done = rollax("train", "-f", "run/config.json", "--out=again", "--no-evaluate")
+    assert done.exit_code == 0, done.output
+    assert list(map(without_times, lines(trained))) == list(map(without_times, lines(cwd / "again")))
+
+
+def test_resume_goes_on_counting(rollax, trained, lines, cwd):
+    done = rollax("train", "--resume=run", "--stop-iterations=3", "--out=on", "--no-evaluate")
+    assert done.exit_code == 0, done.output
+    assert [line["timesteps_total"] for line in lines(cwd / "on")] == [64, 128, 192]
+    assert lines(cwd / "on")[:2] == lines(trained)
+
+
+def test_evaluate_and_film(rollax, trained, cwd):
+    pytest.importorskip("moviepy")
+    done = rollax("evaluate", trained, "--episodes=2", "--video=films")
+    assert done.exit_code == 0, done.output
+    assert "over 2 (lowest" in done.output
+    films = sorted((cwd / "films").iterdir())
+    assert [film.suffix for film in films] == [".mp4", ".mp4"]
+    assert all(film.stat().st_size > 1000 for film in films)
+
+
+def test_an_env_of_the_users_own(rollax, cwd, monkeypatch, lines):
+    (cwd / "corridor_env.py").write_text(
+        "import gymnasium as gym\n"
+        "import numpy as np\n"
+        "class Corridor(gym.Env):\n"
+        "    observation_space = gym.spaces.Box(0, 100, (1,), np.float32)\n"
+        "    action_space = gym.spaces.Discrete(2)\n"
+        "    def __init__(self, env_config):\n"
+        "        self.length = env_config['length']\n"
+        "    def reset(self, *, seed=None, options=None):\n"
+        "        self.at = 0\n"
+        "        return np.array([0], np.float32), {}\n"
+        "    def step(self, action):\n"
+        "        self.at += 1\n"
+        "        return np.array([self.at], np.float32), 1.0, self.at >= self.length, False, {}\n"
+    )
+    monkeypatch.syspath_prepend(cwd)
+    config = json.loads(SMALL.partition("=")[2]) | {"env_config": {"length": 7}}
+    options = ["--run=PPO", "--env=corridor_env:Corridor", f"--config={json.dumps(config)}"]
+    done = rollax("train", *options, "--stop-iterations=1", "--out=run")
+    assert done.exit_code == 0, done.output
+    assert lines(cwd / "run")[0]["episode_len_mean"] == 7
+    assert "mean reward 7.00 over 10" in done.output
+    assert "mean reward 7.00 over 3" in rollax("evaluate", "run", "--episodes=3").output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--env=CartPole-v9"], "CartPole-v1"),
+        (["--env=no_such_module:Env"], "does not import"),
+        (["--env=CartPole-v1", '--config={"train_batch_sise": 4}'], "train_batch_size"),
+        (["--env=CartPole-v1", '--config={"lr": "fast"}'], "lr"),
+        ([], "No environment."),
+    ],
+)
+def test_mistakes_leave_no_folder(rollax, cwd, options, message):
+    done = rollax("train", "--run=PPO", "--stop-iterations=1", *options)
+    assert done.exit_code == 2, done.output
+    assert message in done.output
+    assert not (cwd / "runs").exists()
+
+
+def test_ctrl_c_leaves_a_checkpoint_that_loads(tmp_path):
+    command = [sys.executable, "-m", "rollax", "train", "--run=PPO", "--env=CartPole-v1", SMALL, "--out=run"]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("iteration 1")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    checkpoint = newest(tmp_path / "run" / "checkpoints", "checkpoint_")
+    assert checkpoint is not None
+    load_policy(checkpoint)
+
+
+def test_the_example_is_a_valid_experiment():
+    experiment = read_experiment(REPOSITORY / "examples" / "cartpole-ppo.yaml")
+    assert experiment.run is not None
+    get_trainer_class(experiment.run).config_class(env=experiment.env, **experiment.config)
+    assert experiment.stop.evaluation_reward_mean is not None
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_example_reaches_its_goal(rollax, seed):
+    done = rollax("train", "-f", REPOSITORY / "examples" / "cartpole-ppo.yaml", f"--seed={seed}", "--must-reach")
+    assert done.exit_code == 0, done.output

@@ -1,0 +1,274 @@
+"""Small deterministic environments that log what they gave and got, and the slow reference that reads their logs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rollax import BaseEnv, EnvContext, MultiAgentEnv, Policy
+
+ALL = "__all__"
+OBS_SPACE = spaces.Box(-1000.0, 1000.0, (4,), np.float32)
+ACTION_SPACE = spaces.Discrete(11)
+Events = list[tuple[Any, ...]]
+Key = tuple[float, ...]
+
+
+def observation(env: int, episode: int, agent: int, step: int) -> np.ndarray:
+    """Unlike every other observation, and with no zero in it that a forgotten column could show by chance."""
+    return np.array([env + 1, episode + 1, agent + 1, step + 1], np.float32)
+
+
+def action_for(obs: np.ndarray) -> np.ndarray:
+    """The action that says which observation it answers."""
+    return (obs @ np.array([1, 3, 5, 7], np.float32)).astype(np.int64) % 11
+
+
+def reward_for(env: int, episode: int, agent: int, step: int) -> float:
+    """A quarter of a whole number, so that float32 sums are exact; of both signs."""
+    return ((5 * env + 3 * episode + 7 * agent + 11 * step) % 23 - 9) / 4
+
+
+class Encode(Policy):
+    """Acts by `action_for`, and stores every column."""
+
+    batch_columns = frozenset({"agent_id", "t", "new_obs", "prev_actions", "prev_rewards"})
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        return action_for(obs_batch), [], {}
+
+
+class Line(gym.Env):
+    """One agent; lengths from 1 to 5 steps; episodes end by termination, truncation, or both at once, in turn."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, context: EnvContext | int = 0) -> None:
+        self.index = context if isinstance(context, int) else context.vector_index
+        self.episode, self.count = -1, 0
+        self.log: Events = []
+        self.seeds: list[int | None] = []
+
+    def reset(self, *, seed=None, options=None):
+        self.episode, self.count = self.episode + 1, 0
+        self.seeds.append(seed)
+        obs = observation(self.index, self.episode, 0, 0)
+        self.log.append(("reset", {"agent0": obs}))
+        return obs, {}
+
+    def step(self, action):
+        self.count += 1
+        place = (self.index, self.episode, 0, self.count)
+        obs, reward = observation(*place), reward_for(*place)
+        over = self.count == 1 + (3 * self.index + 2 * self.episode) % 5
+        kind = (self.index + self.episode) % 3
+        terminated, truncated = over and kind != 1, over and kind != 0
+        flags = {"agent0": terminated, ALL: terminated}, {"agent0": truncated, ALL: truncated}
+        self.log.append(("step", {"agent0": int(action)}, {"agent0": obs}, {"agent0": reward}, *flags))
+        return obs, reward, terminated, truncated, {"count": self.count}
+
+
+Script = Sequence[Mapping[Hashable, str]]
+"""One episode. First the agents of the reset (any letters); then for each step agent -> what it gets:
+o an observation, r a reward, T and C termination and truncation. `__all__` must end the last step with T or C or both."""
+
+
+class Scripted(MultiAgentEnv):
+    """Plays scripts, one per episode, over and over."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, scripts: Sequence[Script], index: int = 0) -> None:
+        self.scripts, self.index = scripts, index
+        self.episode, self.count = -1, 0
+        self.log: Events = []
+        self.seeds: list[int | None] = []
+
+    def reset(self, *, seed=None, options=None):
+        self.episode, self.count = self.episode + 1, 0
+        self.seeds.append(seed)
+        obs = {agent: self._obs(agent) for agent in self._script[0]}
+        self.log.append(("reset", obs))
+        return obs, {}
+
+    def step(self, actions):
+        self.count += 1
+        now = self._script[self.count]
+        obs = {agent: self._obs(agent) for agent, does in now.items() if "o" in does}
+        rewards = {agent: self._reward(agent) for agent, does in now.items() if "r" in does}
+        terms, truncs = ({agent: flag in does for agent, does in now.items()} | {ALL: flag in now.get(ALL, "")} for flag in "TC")
+        self.log.append(("step", dict(actions), obs, rewards, terms, truncs))
+        return obs, rewards, terms, truncs, {}
+
+    @property
+    def _script(self) -> Script:
+        return self.scripts[(self.index + self.episode) % len(self.scripts)]
+
+    def _obs(self, agent: Hashable) -> np.ndarray:
+        return observation(self.index, self.episode, number_of(agent), self.count)
+
+    def _reward(self, agent: Hashable) -> float:
+        return reward_for(self.index, self.episode, number_of(agent), self.count)
+
+
+def number_of(agent: Hashable) -> int:
+    """a, b, c, ... -> 0, 1, 2, ..."""
+    return ord(str(agent)[0]) - ord("a")
+
+
+class Asynchronous(BaseEnv):
+    """Sub-environments that are ready in turns: at poll k, those whose number and k agree modulo 3, in the dict view.
+
+    Args:
+        envs: what it is made of.
+        restarts_itself: the first observation of the next episode comes in a later poll, without being asked for.
+    """
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, envs: Sequence[Scripted], restarts_itself: bool = False) -> None:
+        self.envs, self.num_envs, self.restarts_itself = list(envs), len(envs), restarts_itself
+        self.polls = 0
+        self.actions: dict[int, dict] = {}
+        self.over = set(range(self.num_envs)) if restarts_itself else set()
+
+    def poll(self):
+        self.polls += 1
+        parts = obs, rewards, terms, truncs, infos, _ = ({}, {}, {}, {}, {}, {})
+        for i, env in enumerate(self.envs):
+            if (i + self.polls) % 3 == 0 and self.num_envs > 1:
+                continue
+            if i in self.over:
+                self.over.remove(i)
+                obs[i], infos[i] = env.reset()
+                rewards[i] = dict.fromkeys(obs[i])
+                terms[i], truncs[i] = {ALL: False}, {ALL: False}
+                continue
+            obs[i], rewards[i], terms[i], truncs[i], infos[i] = env.step(self.actions.pop(i, {}))
+            if terms[i][ALL] or truncs[i][ALL]:
+                self.over.add(i)
+        return parts
+
+    def send_actions(self, actions):
+        for i, by_agent in actions.items():
+            self.actions.setdefault(i, {}).update(by_agent)
+
+    def try_reset(self, env_id=None):  # type: ignore[override]
+        if self.restarts_itself:
+            return None
+        assert env_id is not None
+        self.over.discard(env_id)
+        obs, infos = self.envs[env_id].reset()
+        return {env_id: obs}, {env_id: infos}
+
+    def get_sub_environments(self):
+        return self.envs
+
+
+@dataclass
+class Row:
+    """What a row of a batch must hold. `life`: (sub-env, episode, agent, how many lives it has had in the episode)."""
+
+    life: tuple
+    obs: np.ndarray
+    t: int
+    prev_action: int
+    prev_reward: float
+    action: int | None = None
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    new_obs: np.ndarray | None = None
+    episode_over: bool = False
+
+    @property
+    def complete(self) -> bool:
+        return self.new_obs is not None
+
+    @property
+    def agent(self) -> Hashable:
+        return self.life[2]
+
+
+@dataclass
+class Story:
+    """What happened in one sub-environment, read from its log one event at a time."""
+
+    index: int
+    rows: list[Row] = field(default_factory=list)
+    episodes: list[tuple[float, int, dict[Hashable, list[float]]]] = field(default_factory=list)
+    """The finished ones: reward, length, and the rewards of each agent's lives."""
+
+    def __post_init__(self) -> None:
+        self.episode, self.t = -1, 0
+        self.open: dict[Hashable, Row] = {}
+        self.lives: dict[Hashable, list[float]] = {}
+        self.first_row = 0
+
+    def read(self, events: Iterable[tuple[Any, ...]]) -> Story:
+        for kind, *event in events:
+            if kind == "reset":
+                self.episode, self.t, self.open, self.lives, self.first_row = self.episode + 1, 0, {}, {}, len(self.rows)
+                for agent, obs in event[0].items():
+                    self._see(agent, obs)
+            else:
+                self._step(*event)
+        return self
+
+    def _step(self, actions: dict, obs: dict, rewards: dict, terms: dict, truncs: dict) -> None:
+        for agent, action in actions.items():
+            assert self.open[agent].action is None, "an observation was acted on twice"
+            self.open[agent].action = action
+        assert all(row.action is not None for row in self.open.values()), "an observation was not acted on"
+        self.t += 1
+        over = terms[ALL] or truncs[ALL]
+        for agent, row in self.open.items():
+            row.reward += rewards.get(agent, 0.0)
+            self.lives[agent][-1] += rewards.get(agent, 0.0)
+        for agent in list(self.open):
+            terminated, truncated = terms.get(agent, False) or terms[ALL], truncs.get(agent, False) or truncs[ALL]
+            if terminated or truncated:
+                row = self.open.pop(agent)
+                row.terminated, row.truncated = terminated, truncated
+                row.new_obs = obs.get(agent, row.obs)
+            elif agent in obs:
+                self._see(agent, obs[agent])
+        for agent in obs:
+            gone = terms.get(agent, False) or truncs.get(agent, False) or over
+            if agent not in self.open and not gone:
+                self._see(agent, obs[agent])
+        if over:
+            total = sum(reward for lives in self.lives.values() for reward in lives)
+            self.episodes.append((total, self.t, self.lives))
+            for row in self.rows[self.first_row :]:
+                row.episode_over = True
+
+    def _see(self, agent: Hashable, obs: np.ndarray) -> None:
+        before = self.open.get(agent)
+        if before is None:
+            self.lives.setdefault(agent, []).append(0.0)
+            life, prev_action, prev_reward = (self.index, self.episode, agent, len(self.lives[agent])), 0, 0.0
+        else:
+            assert before.action is not None
+            before.new_obs = obs
+            life, prev_action, prev_reward = before.life, before.action, before.reward
+        self.open[agent] = Row(life, obs, self.t, prev_action, prev_reward)
+        self.rows.append(self.open[agent])
+
+
+def stories(envs: Iterable[Any]) -> list[Story]:
+    """What the logs of these environments say."""
+    return [Story(index).read(env.log) for index, env in enumerate(envs)]
+
+
+def expected_rows(envs: Iterable[Any]) -> dict[Key, Row]:
+    """Every row that is complete, by its observation."""
+    rows = [row for story in stories(envs) for row in story.rows if row.complete]
+    by_obs = {tuple(row.obs.tolist()): row for row in rows}
+    assert len(by_obs) == len(rows)
+    return by_obs
