@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 log = logging.getLogger("rollax.runtime")
 _configured = False
@@ -22,13 +23,14 @@ def configure_jax() -> None:
     _configured = True
     import jax
 
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if jax.config.jax_compilation_cache_dir is None and jax.config.jax_enable_compilation_cache:
+    settings: Any = jax.config
+    settings.update("jax_cpu_enable_async_dispatch", False)
+    if settings.jax_compilation_cache_dir is None and settings.jax_enable_compilation_cache:
         folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rollax" / "compiled"
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             log.info("No compilation cache: %s", error)
             return
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+        settings.update("jax_compilation_cache_dir", str(folder))
+        settings.update("jax_persistent_cache_min_compile_time_secs", 0.1)

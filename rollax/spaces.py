@@ -46,7 +46,11 @@ def check_space(space: Any, where: str) -> None:
         _refuse_empty(int(np.prod(space.shape)), space, where)
     else:
         raise SpaceError(
-            "An unsupported space.", where=where, got=space, expected=_SUPPORTED, fix="wrap the env to give one of those"
+            "An unsupported space.",
+            where=where,
+            got=space,
+            expected=_SUPPORTED,
+            fix="wrap the env to give one of those",
         )
 
 
@@ -115,7 +119,9 @@ def same_space(a: spaces.Space, b: spaces.Space) -> bool:
     if isinstance(a, spaces.Dict) and isinstance(b, spaces.Dict):
         return a.spaces.keys() == b.spaces.keys() and all(same_space(a[k], b[k]) for k in a.spaces)
     if isinstance(a, spaces.Tuple) and isinstance(b, spaces.Tuple):
-        return len(a.spaces) == len(b.spaces) and all(same_space(*pair) for pair in zip(a.spaces, b.spaces, strict=True))
+        return len(a.spaces) == len(b.spaces) and all(
+            same_space(*pair) for pair in zip(a.spaces, b.spaces, strict=True)
+        )
     return a == b
 
 
@@ -161,7 +167,9 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space:
     if kind == "Discrete":
         return spaces.Discrete(data["n"], start=data["start"], dtype=np.dtype(data["dtype"]).type)
     if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(np.array(data["nvec"]), dtype=np.dtype(data["dtype"]).type, start=np.array(data["start"]))
+        return spaces.MultiDiscrete(
+            np.array(data["nvec"]), dtype=np.dtype(data["dtype"]).type, start=np.array(data["start"])
+        )
     if kind == "MultiBinary":
         return spaces.MultiBinary(data["n"])
     if kind == "Dict":
@@ -169,7 +177,9 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space:
         return spaces.Dict([(key, space_from_json(part)) for key, part in data["spaces"]])
     if kind == "Tuple":
         return spaces.Tuple([space_from_json(part) for part in data["spaces"]])
-    raise SpaceError("An unknown space in stored data.", got=data, expected=_SUPPORTED, fix="store it with this version")
+    raise SpaceError(
+        "An unknown space in stored data.", got=data, expected=_SUPPORTED, fix="store it with this version"
+    )
 
 
 def _bounds_to_json(bounds: np.ndarray) -> Any:

@@ -19,7 +19,7 @@ class FrameRecorder:
 
     Args:
         folder: made if it is missing.
-        frames_per_second: of the videos, where the environment does not say.
+        frames_per_second: of the videos, where the environment's metadata do not say.
     Raises:
         ConfigError: the video extra is not installed.
         EnvError: the environment gives no frames.
@@ -48,7 +48,10 @@ class FrameRecorder:
         return self
 
     def after_step(self, env: BaseEnv) -> None:
-        """Keeps the frame of the first sub-environment."""
+        """Keeps a frame of the first sub-environment."""
+        if not self._frames:
+            metadata = next(iter(getattr(e, "metadata", None) or {} for e in env.get_sub_environments()), {})
+            self._frames_per_second = metadata.get("render_fps") or self._frames_per_second
         frame: Any = env.try_render(0)
         if not isinstance(frame, np.ndarray) or frame.ndim != 3:
             raise EnvError(
@@ -63,11 +66,12 @@ class FrameRecorder:
 
     def end_episode(self, metrics: EpisodeMetrics) -> None:
         """Writes the frames since the last episode."""
+        # The step that ended the episode has reset the environment: its frame is the first of the next one.
+        frames, self._frames = self._frames[:-1] or self._frames, self._frames[-1:]
         path = self.folder / f"episode_{len(self.paths) + 1:03d}.mp4"
-        clip = self._make_clip(self._frames, fps=self._frames_per_second)
+        clip = self._make_clip(frames, fps=self._frames_per_second)
         clip.write_videofile(str(path), logger=None, audio=False)
         self.paths.append(path)
-        self._frames = []
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._frames = []

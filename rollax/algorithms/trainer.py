@@ -12,8 +12,8 @@ import numpy as np
 
 from rollax.algorithms import checkpoint
 from rollax.algorithms.recording import FrameRecorder
+from rollax.algorithms.registry import get_trainer_class
 from rollax.config import TrainerConfig, resolve_config
-from rollax.env.base_env import BaseEnv
 from rollax.errors import ConfigError
 from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, summarize
 from rollax.evaluation.rollout_worker import DEFAULT_POLICY, RolloutWorker
@@ -69,7 +69,7 @@ class Trainer(ABC):
     def train(self) -> dict[str, Any]:
         """One iteration: one step of the optimizer, and an evaluation where one is due. The keys are always the same."""
         started = time.perf_counter()
-        steps_before = self.optimizer.env_steps
+        steps_before, env_steps_before = self.optimizer.steps, self.optimizer.env_steps
         self.worker.set_timestep(self.optimizer.steps)
         stats = self.optimizer.step()
         self.iteration += 1
@@ -77,17 +77,19 @@ class Trainer(ABC):
         trained_s = time.perf_counter() - started
         interval = self.config.evaluation_interval
         evaluation = self.evaluate() if interval and self.iteration % interval == 0 else None
-        self.time_total_s += time.perf_counter() - started
-        new_steps = self.optimizer.env_steps - steps_before
+        passed_s = time.perf_counter() - started
+        self.time_total_s += passed_s
+        policy_rewards = episodes["policy_reward_mean"]
         result: dict[str, Any] = {
             **episodes,
+            "policy_reward_mean": {policy_id: policy_rewards.get(policy_id) for policy_id in self.worker.policies},
             "training_iteration": self.iteration,
             "timesteps_total": self.optimizer.steps,
-            "timesteps_this_iter": new_steps,
+            "timesteps_this_iter": self.optimizer.steps - steps_before,
             "agent_timesteps_total": self.optimizer.agent_steps,
-            "time_this_iter_s": time.perf_counter() - started,
+            "time_this_iter_s": passed_s,
             "time_total_s": self.time_total_s,
-            "env_steps_per_s": new_steps / trained_s,
+            "env_steps_per_s": (self.optimizer.env_steps - env_steps_before) / trained_s,
             "timers": dict(self.optimizer.timers),
             "info": {"learner": stats},
             "evaluation": evaluation,
@@ -103,16 +105,23 @@ class Trainer(ABC):
             record_dir: where to write one MP4 per episode; None records nothing.
         """
         count = self.config.evaluation_num_episodes if num_episodes is None else num_episodes
-        worker = self._recording_worker() if record_dir is not None else self._get_evaluation_worker()
+        if record_dir is None:
+            return evaluation_result(self._informed(self._get_evaluation_worker()).evaluate(count))
+        with FrameRecorder(Path(record_dir)) as recorder:
+            worker = self._make_recording_worker()
+            try:
+                episodes = self._informed(worker).evaluate(
+                    count, on_step=recorder.after_step, on_episode=recorder.end_episode
+                )
+            finally:
+                worker.stop()
+        return {**evaluation_result(episodes), "videos": [str(path) for path in recorder.paths]}
+
+    def _informed(self, worker: RolloutWorker) -> RolloutWorker:
         worker.set_weights(self.worker.get_weights())
         worker.set_filters(self.worker.get_filters())
         worker.set_timestep(self.optimizer.steps)
-        if record_dir is None:
-            return evaluation_result(worker.evaluate(count))
-        with FrameRecorder(Path(record_dir)) as recorder:
-            episodes = worker.evaluate(count, on_step=recorder.after_step, on_episode=recorder.end_episode)
-        worker.stop()
-        return {**evaluation_result(episodes), "videos": [str(path) for path in recorder.paths]}
+        return worker
 
     def compute_single_action(
         self, obs: Any, state: Any = None, explore: bool = False, policy_id: str = DEFAULT_POLICY
@@ -136,6 +145,7 @@ class Trainer(ABC):
         """
         if exact:
             self.worker.sampler.restart()
+            self._stop_evaluating()
         return checkpoint.write(self, Path(directory) / f"checkpoint_{self.iteration:06d}")
 
     def restore(self, path: str | Path) -> None:
@@ -148,15 +158,23 @@ class Trainer(ABC):
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, *, trust_code: bool = False, **changes: Any) -> Self:
-        """A trainer as the checkpoint's was.
+        """A trainer as the checkpoint's was; `Trainer.from_checkpoint` takes any built-in algorithm's.
 
         Args:
             path: the checkpoint folder.
             trust_code: import the classes and functions that the stored config names.
             changes: config keys given anew, such as `env` or those that hold code.
+        Raises:
+            CheckpointError: it is damaged, newer, of another algorithm, or names code that is not trusted.
         """
         stored = checkpoint.read(Path(path))
-        trainer = cls(config=cls.config_class.from_json(stored["config"], trust_code=trust_code, **changes))
+        if cls is Trainer:
+            return get_trainer_class(stored["algorithm"]).from_checkpoint(path, trust_code=trust_code, **changes)
+        checkpoint.check_algorithm(stored, cls.name, path)
+        config = cls.config_class.from_json(stored["config"], trust_code=trust_code, **changes)
+        if not trust_code:
+            checkpoint.refuse_untrusted(config, given=changes, path=path)
+        trainer = cls(config=config)
         trainer.restore(path)
         return trainer
 
@@ -179,12 +197,17 @@ class Trainer(ABC):
         self.optimizer.agent_steps = state["agent_steps"]
         self._window.set_state(state["episodes"])
         self.worker.set_state(state["worker"])
+        self._stop_evaluating()
 
     def stop(self) -> None:
         """Closes the environments."""
         self.worker.stop()
+        self._stop_evaluating()
+
+    def _stop_evaluating(self) -> None:
         if self._evaluation_worker is not None:
             self._evaluation_worker.stop()
+            self._evaluation_worker = None
 
     def _make_worker(self, config: TrainerConfig, *, record: bool = True) -> RolloutWorker:
         specs = config.multiagent.policies or {DEFAULT_POLICY: PolicySpec()}
@@ -200,8 +223,10 @@ class Trainer(ABC):
     def _evaluation_config(self) -> TrainerConfig:
         config = self.config.for_evaluation()
         envs = min(config.num_envs_per_worker, config.evaluation_num_episodes)
-        # Streams of its own: evaluation does not replay the training episodes.
-        seed = None if config.seed is None else int(np.random.SeedSequence((config.seed, 1)).generate_state(1)[0])
+        # Streams of their own: evaluation does not replay the training episodes. They depend on when evaluating began,
+        # so that a run that goes on after an exact save and one that is restored from it see the same episodes.
+        numbers = None if config.seed is None else np.random.SeedSequence((config.seed, 1, self.iteration))
+        seed = None if numbers is None else int(numbers.generate_state(1)[0])
         return config.changed(num_envs_per_worker=envs, seed=seed)
 
     def _get_evaluation_worker(self) -> RolloutWorker:
@@ -209,7 +234,7 @@ class Trainer(ABC):
             self._evaluation_worker = self._make_worker(self._evaluation_config(), record=False)
         return self._evaluation_worker
 
-    def _recording_worker(self) -> RolloutWorker:
+    def _make_recording_worker(self) -> RolloutWorker:
         config = self._evaluation_config()
         env_config = {"render_mode": "rgb_array", **config.env_config}
         return self._make_worker(config.changed(num_envs_per_worker=1, env_config=env_config), record=False)
@@ -226,6 +251,3 @@ def evaluation_result(episodes: list[EpisodeMetrics]) -> dict[str, Any]:
     summary = summarize(episodes)
     rewards = [episode.reward for episode in episodes]
     return {**summary, "episodes": len(episodes), "episode_rewards": rewards}
-
-
-__all__ = ["BaseEnv", "Trainer", "evaluation_result"]

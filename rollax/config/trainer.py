@@ -33,8 +33,8 @@ from pydantic import (
 )
 
 from rollax.config.messages import config_error, is_number_only
-from rollax.config.stored import StoredCode, decode_config, encode_config
 from rollax.config.multiagent import MultiAgentConfig
+from rollax.config.stored import StoredCode, decode_config, encode_config
 from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 from rollax.schedules import Schedule

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from gymnasium import Space
 
-from rollax import trees
+from rollax import spaces, trees
+from rollax.env import checks
 from rollax.env.dict_rows import DictRows
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.errors import EnvError
@@ -36,21 +37,22 @@ class BaseEnv:
     """None in both where the policies of a multi-agent environment name their own."""
 
     _dicts: DictRows | None = None
-    _reset_takes_seeds: bool = False
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        dict_view = cls.poll is not BaseEnv.poll and cls.send_actions is not BaseEnv.send_actions
-        row_view = cls.poll_rows is not BaseEnv.poll_rows and cls.send_rows is not BaseEnv.send_rows
-        if not (dict_view or row_view):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        if not (cls._overrides("poll", "send_actions", "try_reset") or cls._overrides("poll_rows", "send_rows", "reset_rows")):
+            methods = ("poll", "send_actions", "try_reset", "poll_rows", "send_rows", "reset_rows")
             raise EnvError(
-                "A BaseEnv without a view of its steps.",
+                "A BaseEnv without a whole view of its steps.",
                 where=f"class {cls.__qualname__}",
-                got="neither view overridden",
+                got=f"only {', '.join(name for name in methods if cls._overrides(name)) or 'none'} overridden",
                 expected="poll, send_actions and try_reset, or poll_rows, send_rows and reset_rows",
                 fix="override one of the two triples; the other follows from it",
             )
-        cls._reset_takes_seeds = "seeds" in inspect.signature(cls.try_reset).parameters
+        return super().__new__(cls)
+
+    @classmethod
+    def _overrides(cls, *names: str) -> bool:
+        return all(getattr(cls, name) is not getattr(BaseEnv, name) for name in names)
 
     # The dict view.
 
@@ -80,7 +82,7 @@ class BaseEnv:
             )
         for key, action in pairs:
             # One row at a time: agents may have different action spaces, which no one array holds.
-            self.send_rows(rows, np.array([wanted[key]]), trees.tree_map(lambda part: np.asarray(part)[None], action))
+            self.send_rows(rows, np.array([wanted[key]]), _one_row(action, self.action_space))
 
     def try_reset(
         self, env_id: int | None = None, *, seeds: Sequence[int | None] | None = None
@@ -98,7 +100,8 @@ class BaseEnv:
         rows = self.reset_rows(np.arange(self.num_envs) if env_id is None else np.array([env_id]), seeds)
         if rows is None:
             return None
-        self._kept = Rows.concat(self._kept, rows) if self._kept is not None else rows
+        # One sub-environment's new episode joins what is kept of the others.
+        self._kept = rows if env_id is None or self._kept is None else Rows.concat(self._kept, rows)
         obs, _, _, _, infos, _ = dicts_of(rows)
         return obs, infos
 
@@ -106,7 +109,7 @@ class BaseEnv:
 
     def poll_rows(self) -> Rows:
         """The same as `poll`, as columns."""
-        return self._dict_rows().outcome(*self.poll())
+        return self._dict_rows().outcome(*self._checked(self.poll(), "poll()", 6, "six dicts by env id, as in its docstring"))
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         """Answers some rows of the last poll or reset; called once per policy, with disjoint selections.
@@ -124,17 +127,29 @@ class BaseEnv:
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
         """The same as `try_reset`, for any number of sub-environments at once; None when all start by themselves."""
-        parts: list[tuple[EnvDict, EnvDict]] = []
+        takes_seeds = seeds is not None and "seeds" in inspect.signature(self.try_reset).parameters
+        obs: EnvDict = {}
+        infos: EnvDict = {}
         for position, env_id in enumerate(env_index.tolist()):
-            kwargs = {"seeds": [seeds[position]]} if seeds is not None and self._reset_takes_seeds else {}
-            result = self.try_reset(env_id, **kwargs)
+            result = self.try_reset(env_id, seeds=[seeds[position]]) if seeds and takes_seeds else self.try_reset(env_id)
             if result is not None:
-                parts.append(result)
-        if not parts:
-            return None
-        obs = {env_id: by_agent for part, _ in parts for env_id, by_agent in part.items()}
-        infos = {env_id: by_agent for _, part in parts for env_id, by_agent in part.items()}
-        return self._dict_rows().beginning(obs, infos)
+                expected = f"None, or (obs, infos) with the observations of sub-environment {env_id} in both"
+                first_obs, first_infos = self._checked(result, f"try_reset({env_id})", 2, expected, env_id)
+                obs[env_id], infos[env_id] = first_obs[env_id], first_infos.get(env_id, {})
+        return self._dict_rows().beginning(obs, infos) if obs else None
+
+    def _checked(self, result: Any, call: str, count: int, expected: str, env_id: int | None = None) -> Sequence[EnvDict]:
+        """The dicts that a method of the dict view returned, if that is what they are."""
+        if isinstance(result, tuple) and len(result) == count and all(isinstance(part, dict) for part in result):
+            if env_id is None or env_id in result[0]:
+                return result
+        raise EnvError(
+            f"{call.partition('(')[0]} did not return what it must.",
+            where=f"{type(self).__name__}.{call}",
+            got=checks.outline(result),
+            expected=expected,
+            fix="return dicts of dicts: env id -> agent id -> value",
+        )
 
     # The rest.
 
@@ -169,7 +184,7 @@ class BaseEnv:
 
     def _dict_rows(self) -> DictRows:
         if self._dicts is None:
-            self._dicts = DictRows(type(self).__name__)
+            self._dicts = DictRows(type(self).__name__, self.num_envs, self.observation_space)
         return self._dicts
 
 
@@ -177,7 +192,8 @@ def dicts_of(rows: Rows) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, E
     """The six dicts of `BaseEnv.poll` that say the same as `rows`."""
     obs, rewards, terminateds, truncateds, infos, given = ({} for _ in range(6))
     info_list = rows.info_list()
-    values = rows.obs if isinstance(rows.obs, list) else row_values(rows.obs)
+    # Copies: a native environment may write its next observations into the same arrays.
+    values = rows.obs if isinstance(rows.obs, list) else row_values(trees.tree_map(np.array, rows.obs))
     for row, env_id in enumerate(rows.env_index.tolist()):
         agent = rows.agent_of(row)
         for part in (obs, rewards, terminateds, truncateds, infos):
@@ -201,6 +217,17 @@ def dicts_of(rows: Rows) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, E
 def row_values(columns: trees.Tree) -> list[Any]:
     """Columns as a list of single values of the same structure."""
     return [trees.index(columns, row) for row in range(trees.length(columns))]
+
+
+def _one_row(action: Any, space: Space | None) -> trees.Tree:
+    """One action as columns of one row."""
+    if space is not None:
+        return spaces.stack(space, [action])
+    if isinstance(action, dict):
+        return {key: _one_row(part, None) for key, part in action.items()}
+    if isinstance(action, tuple):
+        return tuple(_one_row(part, None) for part in action)
+    return np.asarray(action)[None]
 
 
 def action_values(columns: trees.Tree) -> list[Any]:

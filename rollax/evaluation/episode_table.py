@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.evaluation.episode import Episode
 from rollax.evaluation.metrics import EpisodeMetrics
+
+_KEPT_POLLS = 100_000
 
 
 class EpisodeTable:
@@ -45,8 +48,10 @@ class EpisodeTable:
         self._on_start, self._on_step, self._on_end = on_start, on_step, on_end
         self._lane_rewards = np.zeros(64)
         self._running: dict[int, Episode] = {}  # only those that somebody has asked for
-        self._ended_lives: list[tuple[np.ndarray, ...]] = []  # (episode ids, policy numbers, rewards)
-        self._ended: list[tuple[np.ndarray, ...]] = []  # (episode ids, sub-environments, rewards, lengths)
+        # What has ended since the last `take_metrics`, bounded for a worker whose metrics nobody takes: lives as
+        # (episode ids, policy numbers, rewards), episodes as (episode ids, sub-environments, rewards, lengths).
+        self._ended_lives: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
+        self._ended: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
         self._custom_metrics: dict[int, dict[str, float]] = {}
         self._finished: list[np.ndarray] = []
 
@@ -62,19 +67,23 @@ class EpisodeTable:
         """For the first reset of each sub-environment, from (seed, its number, the episodes it has begun)."""
         if self._seed is None:
             return None
-        return [
-            int(np.random.SeedSequence((self._seed, self._first_env + index, int(self.begun[index]))).generate_state(1)[0])
-            for index in range(self.num_envs)
-        ]
+        begun = self.begun.tolist()
+        sources = [(self._seed, self._first_env + index, begun[index]) for index in range(self.num_envs)]
+        return [int(np.random.SeedSequence(source).generate_state(1)[0]) for source in sources]
 
     def make_room(self, lanes: int) -> None:
         """Lanes up to this number may be used."""
         self._lane_rewards = np.append(self._lane_rewards, np.zeros(max(lanes - len(self._lane_rewards), 0)))
 
-    def begin(self, env_index: np.ndarray) -> None:
-        """Lives begin in these sub-environments; where no episode runs, one begins."""
+    def begin(self, env_index: np.ndarray, *, several_agents: bool = True) -> None:
+        """Lives begin in these sub-environments; where no episode runs, one begins.
+
+        Args:
+            env_index: one entry per life.
+            several_agents: an entry may occur more than once.
+        """
         new = env_index[self.ids[env_index] < 0]
-        if len(new) > 1:
+        if several_agents:
             new = np.unique(new)
         self.ids[new] = np.arange(self.next_id, self.next_id + len(new))
         self.next_id += len(new)
@@ -100,7 +109,7 @@ class EpisodeTable:
         self.lengths += stepped
         if self._on_step:
             self._tell_step(rows, stepped)
-        return np.count_nonzero(stepped)
+        return int(np.count_nonzero(stepped))
 
     def _tell_step(self, rows: Rows, stepped: np.ndarray) -> None:
         assert self._on_step is not None
@@ -146,23 +155,30 @@ class EpisodeTable:
             policy_ids: the names of the policy numbers.
         """
         by_episode: dict[int, dict[str, list[float]]] = {}
-        for columns in self._ended_lives:
-            for episode_id, number, reward in zip(*(column.tolist() for column in columns), strict=True):
-                by_episode.setdefault(episode_id, {}).setdefault(policy_ids[number], []).append(reward)
+        for ids, numbers, rewards in self._ended_lives:
+            for episode_id, number, reward in zip(ids.tolist(), numbers.tolist(), rewards.tolist(), strict=True):
+                policy_rewards = by_episode.setdefault(episode_id, {})
+                policy_rewards.setdefault(str(policy_ids[number]), []).append(reward)
         metrics = []
         for columns in self._ended:
             for episode_id, index, reward, length in zip(*(column.tolist() for column in columns), strict=True):
                 custom = self._custom_metrics.pop(episode_id, {})
                 metrics.append(EpisodeMetrics(reward, length, by_episode.pop(episode_id, {}), custom, index))
         # Lives may end before their episode: those wait for it.
-        waiting = [(i, policy_ids.index(p), r) for i, lives in by_episode.items() for p, rs in lives.items() for r in rs]
-        self._ended_lives = [tuple(np.array(column) for column in zip(*waiting, strict=True))] if waiting else []
-        self._ended = []
+        waiting = [
+            tuple(column[np.isin(lives[0], list(by_episode))] for column in lives)
+            for lives in self._ended_lives
+            if by_episode
+        ]
+        self._ended_lives.clear()
+        self._ended_lives.extend(lives for lives in waiting if len(lives[0]))
+        self._ended.clear()
         return metrics
 
     def drop_running(self) -> None:
         """Forgets the running episodes."""
         self.ids[:] = -1
         self._lane_rewards[:] = 0.0
-        self._running, self._ended_lives = {}, []
+        self._running = {}
+        self._ended_lives.clear()
         self._finished, self.finished_steps = [], 0

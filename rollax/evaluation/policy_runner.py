@@ -32,9 +32,7 @@ class PolicyRunner:
         self._takes_explore, self._takes_timestep = self.takes("explore"), self.takes("timestep")
         self.takes_infos, self.takes_episodes = self.takes("info_batch"), self.takes("episodes")
         wanted = policy.batch_columns
-        self.stores_more = wanted is None or bool(
-            wanted & {SampleBatch.T, SampleBatch.AGENT_ID, SampleBatch.INFOS}
-        )
+        self.stores_more = wanted is None or bool(wanted & {SampleBatch.T, SampleBatch.AGENT_ID, SampleBatch.INFOS})
 
     def takes(self, argument: str) -> bool:
         """True where the policy's `compute_actions` accepts this argument."""
@@ -61,14 +59,17 @@ class PolicyRunner:
             kwargs["timestep"] = timestep
         result = self.policy.compute_actions(obs, **kwargs)
         if not (isinstance(result, tuple) and len(result) == 3):
-            raise self._refuse("compute_actions did not return three values.", type(result).__name__, "(actions, states, {})")
+            got = type(result).__name__
+            raise self._refuse("compute_actions did not return three values.", got, "(actions, states, {})")
         actions, states, fetches = result
         if not isinstance(actions, np.ndarray):
             actions = self._columns(actions)
         self._check(actions, trees.length(obs))
-        return actions, states, {
-            name: column if isinstance(column, np.ndarray) else _array(column) for name, column in fetches.items()
-        }
+        return (
+            actions,
+            states,
+            {name: column if isinstance(column, np.ndarray) else _array(column) for name, column in fetches.items()},
+        )
 
     def compute_single_action(self, obs: Any, state: Sequence[Any] | None = None, explore: bool = False) -> Any:
         """The environment action for one raw observation.

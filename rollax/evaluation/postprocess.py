@@ -40,7 +40,11 @@ def _with_new_obs(policy: Policy, batch: SampleBatch, pieces: Pieces) -> SampleB
 
 
 def _piece_by_piece(
-    policy_id: str, batch: SampleBatch, fragment: Mapping[str, Any], batches: Mapping[str, SampleBatch], policies: Mapping[str, Policy]
+    policy_id: str,
+    batch: SampleBatch,
+    fragment: Mapping[str, Any],
+    batches: Mapping[str, SampleBatch],
+    policies: Mapping[str, Policy],
 ) -> SampleBatch:
     policy = policies[policy_id]
     by_episode: dict[int, dict[Any, tuple[Policy, SampleBatch]]] = {}

@@ -223,7 +223,9 @@ class RolloutWorker:
         seed = self.config.seed
         if seed is not None and (number or self.worker_index):
             seed = int(np.random.SeedSequence((seed, self.worker_index, number)).generate_state(1)[0])
-        config = self.config.changed(**{**spec.config, "seed": seed}) if spec.config or seed != self.config.seed else self.config
+        config = self.config
+        if spec.config or seed != config.seed:
+            config = config.changed(**{**spec.config, "seed": seed})
         policy = policy_class(spaces[0], spaces[1], config)
         policy.name = policy_id
         return policy
@@ -276,9 +278,7 @@ def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num
     make_vector = getattr(creator, "make_vector", None)
     if make_vector is not None:
         return to_base_env(make_vector(context, num_envs))
-    return to_base_env(
-        _make(creator, context), lambda index: _make(creator, context.at(index)), num_envs
-    )
+    return to_base_env(_make(creator, context), lambda index: _make(creator, context.at(index)), num_envs)
 
 
 def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
@@ -309,7 +309,8 @@ def _resolved(config: Any, specs: Mapping[str, PolicySpec], default: type[Policy
     if isinstance(config, TrainerConfig):
         return config
     classes = [spec.policy_class or default for spec in specs.values()]
-    config_class = next((c.config_class for c in classes if c is not None and c.config_class is not None), TrainerConfig)
+    known = (policy_class.config_class for policy_class in classes if policy_class is not None)
+    config_class = next((found for found in known if found is not None), TrainerConfig)
     return resolve_config(config_class, config)
 
 

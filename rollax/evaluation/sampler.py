@@ -1,19 +1,20 @@
-"""The sampler: policies act in a `BaseEnv` until a fragment is full. It knows rows and lanes, no kind of environment."""
+"""The sampler: policies act in a `BaseEnv` until a fragment is full. It knows rows and lanes, not kinds of env."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from rollax import spaces, trees
+from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.env.base_env import BaseEnv
 from rollax.env.rows import DEFAULT_AGENT, Rows
 from rollax.errors import EnvError, PolicyError
 from rollax.evaluation.episode_table import EpisodeTable
+from rollax.evaluation.lane_memory import LaneMemory
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.trajectories import Trajectories
@@ -68,7 +69,7 @@ class Sampler:
         self._clip_rewards = clip_rewards
         self._record = record
         self._trajectories = {policy_id: Trajectories() for policy_id in self.runners}
-        self._memories = {policy_id: _Memory(runner) for policy_id, runner in self.runners.items()}
+        self._memories = {policy_id: LaneMemory(runner) for policy_id, runner in self.runners.items()}
         self._rows: Rows | None = None
         self._turns: list[_Turn] = []
         self._lane_policy = np.zeros(64, np.int64)
@@ -138,7 +139,12 @@ class Sampler:
             memory.remember(lanes, actions)
 
     def _add_columns(
-        self, columns: dict, wanted: frozenset[str] | None, rows: Rows, selection: np.ndarray | None, env_index: np.ndarray
+        self,
+        columns: dict,
+        wanted: frozenset[str] | None,
+        rows: Rows,
+        selection: np.ndarray | None,
+        env_index: np.ndarray,
     ) -> None:
         """The columns that cost something to fill, as far as the policy reads them."""
         if wanted is None or SampleBatch.T in wanted:
@@ -249,7 +255,7 @@ class Sampler:
         self._make_room(int(lanes.max(initial=-1)) + 1)
         self._lane_life[lanes] = np.arange(self._lives, self._lives + len(lanes))
         self._lives += len(lanes)
-        self.episodes.begin(rows.env_index[starting])
+        self.episodes.begin(rows.env_index[starting], several_agents=rows.agents is not None)
         if policies is None:
             self._memories[self._ids[0]].forget(lanes)
             return None
@@ -313,68 +319,6 @@ class Sampler:
         waiting = self._lane_life[lanes]
         order = np.argsort(waiting)
         return trees.index(turn.obs, order[np.searchsorted(waiting, lives, sorter=order)])
-
-
-class _Memory:
-    """The last action and reward of each lane, kept only for policies that take or read them."""
-
-    def __init__(self, runner: PolicyRunner) -> None:
-        wanted = runner.policy.batch_columns or frozenset()
-        self._stored = {
-            name for name in (SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS) if name in wanted
-        }
-        self._takes_actions = runner.takes("prev_action_batch") or SampleBatch.PREV_ACTIONS in wanted
-        self._takes_rewards = runner.takes("prev_reward_batch") or SampleBatch.PREV_REWARDS in wanted
-        self._space = runner.policy.action_space
-        self._actions: trees.Tree | None = None
-        self._rewards = np.zeros(64, np.float32)
-
-    def context(self, lanes: np.ndarray) -> dict[str, Any]:
-        """The keyword arguments for `compute_actions`."""
-        context: dict[str, Any] = {}
-        if self._takes_actions:
-            context["prev_action_batch"] = trees.index(self._room(lanes), lanes)
-        if self._takes_rewards:
-            self._room(lanes)
-            context["prev_reward_batch"] = self._rewards[lanes]
-        return context
-
-    def columns(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns to store."""
-        if not self._stored:
-            return {}
-        names = {SampleBatch.PREV_ACTIONS: "prev_action_batch", SampleBatch.PREV_REWARDS: "prev_reward_batch"}
-        return {name: context[names[name]] for name in self._stored}
-
-    def remember(self, lanes: np.ndarray, actions: trees.Tree) -> None:
-        """These actions are the last ones now; rewards count anew."""
-        if self._takes_actions:
-            trees.put(self._room(lanes), lanes, actions)
-        if self._takes_rewards:
-            self._rewards[lanes] = 0
-
-    def reward(self, lanes: np.ndarray, rewards: np.ndarray, over: np.ndarray) -> None:
-        """These rewards followed the last actions, of lives that go on where not `over`."""
-        if self._takes_rewards:
-            self._rewards[lanes] += np.where(over, 0.0, rewards)
-
-    def forget(self, lanes: np.ndarray) -> None:
-        """Lives begin on these lanes."""
-        if len(lanes) and self._takes_actions:
-            trees.tree_map(lambda leaf: leaf.__setitem__(lanes, 0), self._room(lanes))
-        if len(lanes) and self._takes_rewards:
-            self._room(lanes)
-            self._rewards[lanes] = 0
-
-    def _room(self, lanes: np.ndarray) -> trees.Tree:
-        needed = int(lanes.max(initial=0)) + 1
-        if self._actions is None or needed > len(self._rewards):
-            size = max(64, 2 * needed)
-            old, self._actions = self._actions, spaces.zeros(self._space, size)
-            if old is not None:
-                trees.copy_into(self._actions, 0, old)
-            self._rewards = np.append(self._rewards, np.zeros(size - len(self._rewards), np.float32))
-        return self._actions
 
 
 def _agent_ids(rows: Rows, selection: np.ndarray | None) -> np.ndarray:

@@ -30,9 +30,8 @@ def policy_gradient_loss(
         ShapeError: the arguments differ in shape.
     """
     check_same_shape("policy_gradient_loss", logp=logp, advantages=advantages, mask=mask)
-    # Selecting before multiplying: a NaN in a padding row would survive 0 * NaN in the gradient.
-    logp, advantages = (jnp.where(mask > 0, x, 0.0) for x in (logp, lax.stop_gradient(advantages)))
-    return -masked_mean(logp * advantages, mask)
+    # Selected before the product too: a NaN in a padding row would survive as 0 * NaN in the gradient.
+    return -masked_mean(jnp.where(mask > 0, logp, 0.0) * lax.stop_gradient(advantages), mask)
 
 
 def clipped_surrogate(
@@ -62,9 +61,9 @@ def clipped_surrogate(
         ShapeError: the arguments differ in shape.
     """
     check_same_shape("clipped_surrogate", logp=logp, old_logp=old_logp, advantages=advantages, mask=mask)
-    valid = mask > 0
-    log_ratio = jnp.where(valid, logp - lax.stop_gradient(old_logp), 0.0)
-    advantages = jnp.where(valid, lax.stop_gradient(advantages), 0.0)
+    advantages = lax.stop_gradient(advantages)
+    # Selected before the exponential too: an infinity in a padding row would survive as 0 * inf in the gradient.
+    log_ratio = jnp.where(mask > 0, logp - lax.stop_gradient(old_logp), 0.0)
     ratio = jnp.exp(jnp.minimum(log_ratio, _MAX_LOG_RATIO))
     clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
     return -masked_mean(jnp.minimum(ratio * advantages, clipped * advantages), mask)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollax.batch import MultiAgentBatch, SampleBatch
-from rollax.evaluation.rollout_worker import DEFAULT_POLICY, RolloutWorker
+from rollax.evaluation.rollout_worker import RolloutWorker
 
 
 class SyncSamplesOptimizer:
@@ -38,19 +38,21 @@ class SyncSamplesOptimizer:
         self.env_steps = 0
         self.agent_steps = 0
         self.timers = {"sample_s": 0.0, "learn_s": 0.0}
+        self._stats: dict[str, dict[str, Any]] = {policy_id: {} for policy_id in self.policies_to_train}
 
-    def step(self) -> dict[str, Any]:
-        """Gather, learn; returns policy id -> the policy's own statistics."""
+    def step(self) -> dict[str, dict[str, Any]]:
+        """Gather, learn; returns the statistics of each policy that learns. Those of one without data are None."""
         started = time.perf_counter()
         batch = self._gather()
         sampled = time.perf_counter()
-        stats = {
-            policy_id: self.local_worker.policies[policy_id].learn_on_batch(batch[policy_id])
-            for policy_id in self.policies_to_train
-            if policy_id in batch.policy_batches
-        }
+        for policy_id in self.policies_to_train:
+            rows = batch.get(policy_id)
+            if rows is not None and rows.count:
+                self._stats[policy_id] = self.local_worker.policies[policy_id].learn_on_batch(rows) or {}
+            else:
+                self._stats[policy_id] = dict.fromkeys(self._stats[policy_id])
         self.timers = {"sample_s": sampled - started, "learn_s": time.perf_counter() - sampled}
-        return stats
+        return dict(self._stats)
 
     def _gather(self) -> MultiAgentBatch:
         parts: list[MultiAgentBatch] = []
@@ -58,7 +60,7 @@ class SyncSamplesOptimizer:
         while gathered < self.train_batch_size:
             part = self.local_worker.sample()
             if isinstance(part, SampleBatch):
-                (policy_id,) = self.local_worker.policies or (DEFAULT_POLICY,)
+                (policy_id,) = self.local_worker.policies
                 part = MultiAgentBatch({policy_id: part}, part.env_steps)
             parts.append(part)
             gathered += part.env_steps if self.count_steps_by == "env_steps" else part.agent_steps

@@ -30,7 +30,7 @@ class SplitModel:
         self._params_tree, self.params = _named(params)
         self._extra_tree, extra_arrays = _named(extra)
         self._keys = {n: jax.random.key_impl(v) for n, v in extra_arrays.items() if _is_key(v)}
-        self.extra = {n: jax.random.key_data(v) if n in self._keys else v for n, v in extra_arrays.items()}
+        self.extra = self._without_keys(extra_arrays)
 
     def merge(self, params: Mapping[str, Any], extra: Mapping[str, Any], *, learning: bool = False) -> Any:
         """The model over these arrays, in training mode where it learns and in evaluation mode where it acts."""
@@ -46,7 +46,11 @@ class SplitModel:
         if not self.extra:
             return {}
         _, _, extra = nnx.split(model, nnx.Param, ...)
-        return {n: jax.random.key_data(v) if n in self._keys else v for n, v in _named(extra)[1].items()}
+        return self._without_keys(_named(extra)[1])
+
+    def _without_keys(self, extra: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Random keys as the plain arrays under them, which can be stored."""
+        return {n: jax.random.key_data(v) if n in self._keys else v for n, v in extra.items()}
 
     def checked(self, weights: Mapping[str, Any], where: str) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """`(params, extra)` from weights by name.
@@ -85,8 +89,9 @@ def _named(state: Any) -> tuple[Any, dict[str, jax.Array]]:
 
 
 def _name(path: tuple[Any, ...]) -> str:
-    parts = [str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in path]
-    return ".".join(part for part in parts if part != "value")
+    # The last part of a path leads from a variable to its value; one before it may be a module of that name.
+    parts = path[:-1] if isinstance(path[-1], jax.tree_util.GetAttrKey) else path
+    return ".".join(str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in parts)
 
 
 def _is_key(value: Any) -> bool:

@@ -51,8 +51,8 @@ class TestAccepts:
         assert config.model == ModelConfig(fcnet_hiddens=(8, 9))
 
     def test_numbers_as_yaml_and_numpy_give_them(self):
-        config = resolve({"lr": "1e-3", "train_batch_size": np.int64(400), "gamma": np.float32(0.5), "horizon": 7.0})
-        assert (config.lr, config.train_batch_size, config.gamma, config.horizon) == (1e-3, 400, 0.5, 7)
+        config = resolve({"lr": "1e-3", "train_batch_size": np.int64(400), "gamma": np.float32(0.5), "evaluation_interval": 7.0})
+        assert (config.lr, config.train_batch_size, config.gamma, config.evaluation_interval) == (1e-3, 400, 0.5, 7)
 
     def test_config_of_the_class_is_itself(self):
         config = SomeConfig(lr=0.1)
@@ -100,13 +100,13 @@ class TestRefuses:
             ({"gamma": 1.5}, "gamma", "1.5 (float)", "0 <= gamma <= 1"),
             ({"gamma": float("nan")}, "gamma", "nan (float)", "a finite number"),
             ({"gamma": True}, "gamma", "True (bool)", "a number"),
-            ({"horizon": True}, "horizon", "True (bool)", "a number"),
+            ({"evaluation_interval": True}, "evaluation_interval", "True (bool)", "a number"),
             ({"lambda": 2}, "lambda", "2 (int)", "0 <= lambda <= 1"),
             ({"lambda_": 2}, "lambda", "2 (int)", "0 <= lambda <= 1"),
             ({"clip_param": 1}, "clip_param", "1 (int)", "0 < clip_param < 1"),
             ({"lr": "fast"}, "lr", "'fast' (str)", "a valid number"),
             ({"train_batch_size": 10.5}, "train_batch_size", "10.5 (float)", "a valid integer"),
-            ({"horizon": 0}, "horizon", "0 (int)", "1 <= horizon"),
+            ({"evaluation_interval": 0}, "evaluation_interval", "0 (int)", "1 <= evaluation_interval"),
             ({"grad_clip": 0}, "grad_clip", "0 (int)", "0 < grad_clip"),
             (
                 {"batch_mode": "episodes"},

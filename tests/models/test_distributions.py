@@ -205,6 +205,26 @@ def test_wrong_shapes_are_refused(case, monkeypatch):
                 call(*arguments)
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "compiled"])
+def test_the_parts_of_a_joint_add_up(wrap):
+    # Weights 1:3, so p = 1/4, 3/4; and N(1, 2²). With c = log(2π)/2 = 0.918939, log 2 = 0.693147:
+    #   logp(second, 2) = log 3/4 - (1/2)²/2 - log 2 - c = -0.287682 - 0.125 - 0.693147 - 0.918939 = -2.024768
+    #   H = 0.562335 + (1/2 + c + log 2) = 2.674421;  KL to (1/2, N(0, 1)) = (log 2 - 0.562335) + 1.306853 = 1.437665
+    #   sample: 0.3 > 1/4 is the second; Φ(1) = 0.841345 is 1 + 2
+    dist = make_distribution(
+        spaces.Dict({"a": spaces.Discrete(2, start=7), "b": spaces.Tuple((spaces.Box(-9, 9, ()),))})
+    )
+    inputs = jnp.array([[0.0, np.log(3.0), 1.0, np.log(2.0)]], jnp.float32)
+    actions = {"a": jnp.array([8]), "b": (jnp.array([2.0]),)}
+    np.testing.assert_allclose(wrap(dist.logp)(inputs, actions), [-2.024768], rtol=1e-6)
+    np.testing.assert_allclose(wrap(dist.entropy)(inputs), [2.674421], rtol=1e-6)
+    np.testing.assert_allclose(wrap(dist.kl)(inputs, jnp.zeros((1, 4))), [1.437665], rtol=1e-6)
+    drawn = wrap(dist.sample)(inputs, jnp.array([[0.3, 0.841345]]))
+    assert (drawn["a"].tolist(), drawn["b"][0].tolist()) == ([8], [pytest.approx(3.0, rel=1e-5)])
+    greedy = wrap(dist.mode)(inputs)
+    assert (greedy["a"].tolist(), greedy["b"][0].tolist()) == ([8], [1.0])
+
+
 def test_masks_reach_every_discrete_part_and_no_other():
     dist = make_distribution(NESTED)
     # The Box takes 4 inputs and its 2 bits 2, none of which can be masked; 3 + 2 + 4 choices can.

@@ -192,8 +192,8 @@ def _choice_logp(logits: Float[Array, "*S K"], choices: Int[Array, "*S"]) -> Flo
 def _inverse_cdf(logits: Float[Array, "*S K"], noise: Float[Array, "*S"]) -> Int[Array, "*S"]:
     """The first choice whose cumulative probability exceeds the noise, among those of positive probability.
 
-    One uniform number per action, where Gumbel-max takes K and two logarithms of each. The cumulative sum is computed
-    as a tree, so rounding may make it dip, rise over a masked choice, or end too low, and the noise may be 1: hence only
+    One uniform number per action, where Gumbel-max takes K and two logarithms of each. The noise may be 1, and the
+    cumulative sum, computed as a tree, may by rounding dip, rise over a masked choice, or end too low: hence only
     choices of positive weight count, and the last of them is taken where none exceeds the noise.
     """
     size = logits.shape[-1]
