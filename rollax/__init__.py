@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rollax.evaluation.callbacks import Callbacks as Callbacks
     from rollax.evaluation.filters import MeanStdFilter as MeanStdFilter
     from rollax.evaluation.filters import NoFilter as NoFilter
+    from rollax.evaluation.rollout_worker import RolloutWorker as PolicyEvaluator
     from rollax.evaluation.rollout_worker import RolloutWorker as RolloutWorker
     from rollax.optimizers.sync_samples import SyncSamplesOptimizer as SyncSamplesOptimizer
     from rollax.policy.jax_policy import JaxPolicy as JaxPolicy
@@ -63,20 +64,21 @@ _NAMES_OF = {
     "NonFiniteError PolicyError RollaxError ShapeError SpaceError",
     "rollax.evaluation.callbacks": "Callbacks",
     "rollax.evaluation.filters": "MeanStdFilter NoFilter",
-    "rollax.evaluation.rollout_worker": "RolloutWorker",
+    "rollax.evaluation.rollout_worker": "PolicyEvaluator RolloutWorker",
     "rollax.optimizers.sync_samples": "SyncSamplesOptimizer",
     "rollax.policy.jax_policy": "JaxPolicy",
     "rollax.policy.policy": "Policy",
     "rollax.policy.spec": "PolicySpec",
 }
 _MODULE_OF: dict[str, str] = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
+_SAME_AS = {"PolicyEvaluator": "RolloutWorker"}
 
 
 def __getattr__(name: str) -> Any:
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), name)
+    value = getattr(importlib.import_module(module), _SAME_AS.get(name, name))
     globals()[name] = value
     return value
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from rollax import __version__, storage
 from rollax.config import TrainerConfig
+from rollax.config.stored import NOT_STORED
 from rollax.env.registry import registered_envs
 from rollax.errors import CheckpointError
 from rollax.policy.policy import Policy
@@ -35,7 +36,7 @@ def write(trainer: Trainer, path: Path) -> Path:
         "rollax_version": __version__,
         "algorithm": trainer.name,
         "config": trainer.config.to_json(),
-        "policies": {policy_id: _described(policy) for policy_id, policy in trainer.worker.policies.items()},
+        "policies": {policy_id: _described(policy, trainer) for policy_id, policy in trainer.worker.policies.items()},
         "observation_filter": trainer.config.observation_filter,
     }
     files = {
@@ -89,28 +90,67 @@ def check_algorithm(stored: Mapping[str, Any], name: str, path: str | Path) -> N
     _check_same("algorithm", stored["algorithm"], name, path)
 
 
-def refuse_untrusted(config: TrainerConfig, given: Mapping[str, Any], path: str | Path) -> None:
-    """Refuses a stored config that would import code by name, in keys that the caller has not given himself.
+def refuse_untrusted(config: Mapping[str, Any], given: Container[str], path: str | Path, *, trust_code: bool) -> None:
+    """Refuses the environment, models and policies that a stored config would import by name without the caller's word.
 
+    Args:
+        config: as `to_json` of a config gave it.
+        given: the keys that the caller gives anew.
+        path: of the checkpoint.
+        trust_code: the caller vouches for all of it.
     Raises:
-        CheckpointError: it names an environment class or a custom model.
+        CheckpointError: code that is neither given nor trusted, or that could not be stored.
     """
-    env, model = config.env, config.model.custom_model
-    if "env" not in given and isinstance(env, str) and ":" in env and env not in registered_envs():
-        raise untrusted(path, "an environment", env, "env=YourEnv")
-    if "model" not in given and model is not None:
-        raise untrusted(path, "a model", str(model), "model={'custom_model': YourModel, ...}")
+    for key, kind, name in _code_in(config):
+        argument = key.split(".")[0]
+        if argument not in given and not (trust_code and name):
+            raise untrusted(path, kind, name, f"{argument}=...")
 
 
-def untrusted(path: str | Path, what: str, name: str, argument: str) -> CheckpointError:
-    """The error for code that a checkpoint names and nobody vouched for."""
+def untrusted(path: str | Path, kind: str, name: str | None, argument: str) -> CheckpointError:
+    """The error for code of the user's own: `name` is its import path, None if it has none."""
+    trusting = ", or trust_code=True (--trust-code) if you trust where the checkpoint comes from" if name else ""
     return CheckpointError(
-        f"The checkpoint uses {what} of the user's own, which is not imported on a file's word.",
+        f"The checkpoint uses {kind} of the user's own, which is not imported on a file's word.",
         where=str(path),
-        got=name,
-        expected="the class itself, or trust_code=True",
-        fix=f"pass {argument}, or trust_code=True (--trust-code) if you trust where the checkpoint comes from",
+        got=name or "code without an import path (a local class, a lambda, or of the script that ran)",
+        expected="the code itself" + (", or trust in the file" if name else ""),
+        fix=f"pass {argument}{trusting}",
     )
+
+
+def custom_model(config: Mapping[str, Any], key: str = "model") -> tuple[bool, str | None]:
+    """Whether a stored config has a custom model under `key.custom_model`, and the import path of it."""
+    model = config.get("model") or {}
+    name = model.get("custom_model")
+    path = name["$code"] if isinstance(name, dict) else name
+    return path is not None or f"{key}.custom_model" in config.get(NOT_STORED, ()), path
+
+
+def without_custom_model(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored config as if there were no custom model in it."""
+    lost = [key for key in config[NOT_STORED] if key != "model.custom_model"]
+    return {**config, "model": {**config["model"], "custom_model": None}, NOT_STORED: lost}
+
+
+def _code_in(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str | None]]:
+    """`(key, what it is, import path)` of what is imported as soon as a trainer is made."""
+    env = config["env"]
+    if isinstance(env, str) and ":" in env and env not in registered_envs():
+        yield "env", "an environment", env
+    found, path = custom_model(config)
+    if found:
+        yield "model.custom_model", "a model", path
+    lost = config.get(NOT_STORED, ())
+    for policy_id, spec in config["multiagent"]["policies"].items():
+        key = f"multiagent.policies.{policy_id}"
+        parts = spec["$tuple"] if isinstance(spec, dict) and "$tuple" in spec else [spec]
+        if parts[0] is not None or key in lost or f"{key}[0]" in lost:
+            yield key, "a policy", None if parts[0] is None else parts[0]["$code"]
+        changes = parts[3] if len(parts) == 4 and parts[3] else {}
+        found, path = custom_model({**changes, NOT_STORED: lost}, f"{key}[3].model")
+        if found:
+            yield key, "a model", path
 
 
 def _check_same(what: str, got: Any, expected: Any, path: str | Path) -> None:
@@ -128,8 +168,11 @@ def _differs(what: str, got: Any, expected: Any, path: str | Path) -> Checkpoint
     )
 
 
-def _described(policy: Policy) -> dict[str, Any]:
+def _described(policy: Policy, trainer: Trainer) -> dict[str, Any]:
+    # A user's own policy may keep anything as its config.
+    config = policy.config if isinstance(policy.config, TrainerConfig) else trainer.config
     return {
+        "config": config.to_json(),
         "class": f"{type(policy).__module__}:{type(policy).__qualname__}",
         "observation_space": space_to_json(policy.observation_space),
         "action_space": space_to_json(policy.action_space),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rollax.algorithms import checkpoint
 from rollax.algorithms.registry import get_trainer_class
-from rollax.config.stored import StoredCode, import_object
+from rollax.config import TrainerConfig
+from rollax.config.stored import import_object
 from rollax.errors import CheckpointError
 from rollax.evaluation.action_clipping import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.policy.policy import Policy
-
 from rollax.spaces import space_from_json
 
 
@@ -49,14 +50,7 @@ def load_policy(
         )
     description = stored["policies"][policy_id]
     trainer_class = get_trainer_class(stored["algorithm"])
-    config = trainer_class.config_class.from_json(stored["config"], trust_code=trust_code)
-    spec = config.multiagent.policies.get(policy_id)
-    changes = dict(spec[3]) if isinstance(spec, tuple) and len(spec) == 4 else {}
-    if custom_model is not None:
-        changes["model"] = config.model.model_copy(update={"custom_model": custom_model})
-    elif isinstance(config.model.custom_model, str | StoredCode) and not trust_code:
-        raise _untrusted(path, "model", str(config.model.custom_model), "custom_model=YourModel")
-    config = config.changed(**changes) if changes else config
+    config = _config_of(path, description["config"], trainer_class.config_class, custom_model, trust_code)
     policy = _class_of(path, description["class"], policy_class, trainer_class.policy_class, trust_code)(
         space_from_json(description["observation_space"]), space_from_json(description["action_space"]), config
     )
@@ -70,6 +64,22 @@ def load_policy(
     return PolicyRunner(policy, observation_filter, actions)
 
 
+def _config_of(
+    path: str | Path,
+    data: Mapping[str, Any],
+    config_class: type[TrainerConfig],
+    given: type | None,
+    trust_code: bool,
+) -> TrainerConfig:
+    is_custom, name = checkpoint.custom_model(data)
+    if is_custom and given is None:
+        if not (trust_code and name):
+            raise checkpoint.untrusted(path, "a model", name, "custom_model=YourModel")
+        given = import_object(name, "custom_model")
+    config = config_class.from_json(checkpoint.without_custom_model(data), trust_code=trust_code)
+    return config.changed(model=config.model.model_copy(update={"custom_model": given}))
+
+
 def _class_of(
     path: str | Path, name: str, given: type[Policy] | None, built_in: type[Policy], trust_code: bool
 ) -> type[Policy]:
@@ -78,18 +88,5 @@ def _class_of(
     if name == f"{built_in.__module__}:{built_in.__qualname__}":
         return built_in
     if not trust_code:
-        raise _untrusted(path, "policy", name, "policy_class=YourPolicy")
+        raise checkpoint.untrusted(path, "a policy", name, "policy_class=YourPolicy")
     return import_object(name, "policy_class")
-
-
-def _untrusted(path: str | Path, what: str, name: str, argument: str) -> CheckpointError:
-    return CheckpointError(
-        f"The checkpoint uses a {what} of the user's own, which is not imported on a file's word.",
-        where=str(path),
-        got=name,
-        expected="the class itself, or trust_code=True",
-        fix=f"pass {argument}, or trust_code=True if you trust where the checkpoint comes from",
-    )
-
-
-

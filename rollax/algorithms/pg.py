@@ -31,7 +31,8 @@ class PGConfig(TrainerConfig):
     train_batch_size: int = Field(default=1000, ge=1, description="steps that one gradient step learns from")
     lr: float = Field(default=4e-3, ge=0, description="α, the step size of Adam")
     batch_mode: Literal["truncate_episodes", "complete_episodes"] = Field(
-        default="complete_episodes", description="whether a fragment may end inside an episode (its returns are then cut)"
+        default="complete_episodes",
+        description="whether a fragment may end inside an episode (its returns are then cut)",
     )
 
 

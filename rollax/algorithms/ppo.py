@@ -52,9 +52,13 @@ class PPOConfig(TrainerConfig):
     entropy_coeff_schedule: SchedulePoints | None = Field(
         default=None, description="[[timestep, c2], ...], linear in between; takes the place of entropy_coeff"
     )
-    kl_coeff: float = Field(default=0.0, ge=0, description="β, first weight of the KL penalty; 0 leaves it out (RLlib: 0.2)")
+    kl_coeff: float = Field(
+        default=0.0, ge=0, description="β, first weight of the KL penalty; 0 leaves it out (RLlib: 0.2)"
+    )
     kl_target: float = Field(default=0.01, gt=0, description="d_targ, the KL divergence that an update should have")
-    grad_clip: float | None = Field(default=0.5, gt=0, description="bound on the global norm of the gradient; None for none")
+    grad_clip: float | None = Field(
+        default=0.5, gt=0, description="bound on the global norm of the gradient; None for none"
+    )
 
     def check(self) -> None:
         super().check()

@@ -73,5 +73,7 @@ class FrameRecorder:
         clip.write_videofile(str(path), logger=None, audio=False)
         self.paths.append(path)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._frames = []

@@ -67,7 +67,7 @@ class Trainer(ABC):
         )
 
     def train(self) -> dict[str, Any]:
-        """One iteration: one step of the optimizer, and an evaluation where one is due. The keys are always the same."""
+        """One iteration: a step of the optimizer, and an evaluation where one is due. The keys are always the same."""
         started = time.perf_counter()
         steps_before, env_steps_before = self.optimizer.steps, self.optimizer.env_steps
         self.worker.set_timestep(self.optimizer.steps)
@@ -149,10 +149,11 @@ class Trainer(ABC):
         return checkpoint.write(self, Path(directory) / f"checkpoint_{self.iteration:06d}")
 
     def restore(self, path: str | Path) -> None:
-        """Takes over a checkpoint's policies, optimizers, filters, counters and random state; the config stays this one's.
+        """Takes over policies, optimizers, filters, counters and random state of a checkpoint; the config stays.
 
         Raises:
-            CheckpointError: it is damaged, newer, or of another algorithm, other policies, or other spaces.
+            CheckpointError: it is damaged, newer, or of another algorithm, other policies, spaces or filters; or else
+            PolicyError: of another model. The trainer's state is then what it was, but its episodes begin anew.
         """
         checkpoint.restore(self, Path(path))
 
@@ -169,12 +170,11 @@ class Trainer(ABC):
         """
         stored = checkpoint.read(Path(path))
         if cls is Trainer:
-            return get_trainer_class(stored["algorithm"]).from_checkpoint(path, trust_code=trust_code, **changes)
+            trainer_class: Any = get_trainer_class(stored["algorithm"])
+            return trainer_class.from_checkpoint(path, trust_code=trust_code, **changes)
         checkpoint.check_algorithm(stored, cls.name, path)
-        config = cls.config_class.from_json(stored["config"], trust_code=trust_code, **changes)
-        if not trust_code:
-            checkpoint.refuse_untrusted(config, given=changes, path=path)
-        trainer = cls(config=config)
+        checkpoint.refuse_untrusted(stored["config"], changes, path, trust_code=trust_code)
+        trainer = cls(config=cls.config_class.from_json(stored["config"], trust_code=trust_code, **changes))
         trainer.restore(path)
         return trainer
 

@@ -20,6 +20,9 @@ EnvDict = dict[int, AgentDict]
 ALL = "__all__"
 """The key of the two flag dicts that ends a sub-environment's episode."""
 
+_DICT_VIEW = ("poll", "send_actions", "try_reset")
+_ROW_VIEW = ("poll_rows", "send_rows", "reset_rows")
+
 
 class BaseEnv:
     """The one interface that sampling knows. Two views of the same thing; a subclass overrides one of them.
@@ -37,18 +40,21 @@ class BaseEnv:
     """None in both where the policies of a multi-agent environment name their own."""
 
     _dicts: DictRows | None = None
+    _reset_takes_seeds: bool
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        if not (cls._overrides("poll", "send_actions", "try_reset") or cls._overrides("poll_rows", "send_rows", "reset_rows")):
-            methods = ("poll", "send_actions", "try_reset", "poll_rows", "send_rows", "reset_rows")
+        if not (cls._overrides(*_DICT_VIEW) or cls._overrides(*_ROW_VIEW)):
+            found = ", ".join(name for name in (*_DICT_VIEW, *_ROW_VIEW) if cls._overrides(name))
             raise EnvError(
                 "A BaseEnv without a whole view of its steps.",
                 where=f"class {cls.__qualname__}",
-                got=f"only {', '.join(name for name in methods if cls._overrides(name)) or 'none'} overridden",
-                expected="poll, send_actions and try_reset, or poll_rows, send_rows and reset_rows",
+                got=f"only {found or 'none'} overridden",
+                expected=f"{', '.join(_DICT_VIEW)}, or {', '.join(_ROW_VIEW)}",
                 fix="override one of the two triples; the other follows from it",
             )
-        return super().__new__(cls)
+        env = super().__new__(cls)
+        env._reset_takes_seeds = "seeds" in inspect.signature(cls.try_reset).parameters
+        return env
 
     @classmethod
     def _overrides(cls, *names: str) -> bool:
@@ -70,17 +76,17 @@ class BaseEnv:
         """Answers the agents that were ready at the last poll: `env_id -> agent_id -> action`."""
         rows = self._kept_rows
         wanted = {(int(rows.env_index[row]), rows.agent_of(row)): row for row in np.flatnonzero(rows.acts).tolist()}
-        pairs = [((env_id, agent), action) for env_id, by_agent in actions.items() for agent, action in by_agent.items()]
-        unknown = [key for key, _ in pairs if key not in wanted]
+        pairs = {(env_id, agent): action for env_id, given in actions.items() for agent, action in given.items()}
+        unknown = [key for key in pairs if key not in wanted]
         if unknown:
             raise EnvError(
                 "An action for an agent that is not waiting for one.",
                 where=f"sub-environment {unknown[0][0]}, agent {unknown[0][1]!r}",
-                got=dict(pairs)[unknown[0]],
+                got=pairs[unknown[0]],
                 expected=f"actions for {sorted(map(str, wanted))}",
                 fix="answer the agents of the last poll's obs whose episode goes on, each once",
             )
-        for key, action in pairs:
+        for key, action in pairs.items():
             # One row at a time: agents may have different action spaces, which no one array holds.
             self.send_rows(rows, np.array([wanted[key]]), _one_row(action, self.action_space))
 
@@ -109,7 +115,8 @@ class BaseEnv:
 
     def poll_rows(self) -> Rows:
         """The same as `poll`, as columns."""
-        return self._dict_rows().outcome(*self._checked(self.poll(), "poll()", 6, "six dicts by env id, as in its docstring"))
+        parts = self._checked(self.poll(), "poll()", 6, "six dicts by env id, as in the docstring of BaseEnv.poll")
+        return self._dict_rows().outcome(*parts)
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         """Answers some rows of the last poll or reset; called once per policy, with disjoint selections.
@@ -127,22 +134,24 @@ class BaseEnv:
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
         """The same as `try_reset`, for any number of sub-environments at once; None when all start by themselves."""
-        takes_seeds = seeds is not None and "seeds" in inspect.signature(self.try_reset).parameters
         obs: EnvDict = {}
         infos: EnvDict = {}
         for position, env_id in enumerate(env_index.tolist()):
-            result = self.try_reset(env_id, seeds=[seeds[position]]) if seeds and takes_seeds else self.try_reset(env_id)
+            kwargs = {"seeds": [seeds[position]]} if seeds is not None and self._reset_takes_seeds else {}
+            result = self.try_reset(env_id, **kwargs)
             if result is not None:
                 expected = f"None, or (obs, infos) with the observations of sub-environment {env_id} in both"
                 first_obs, first_infos = self._checked(result, f"try_reset({env_id})", 2, expected, env_id)
                 obs[env_id], infos[env_id] = first_obs[env_id], first_infos.get(env_id, {})
         return self._dict_rows().beginning(obs, infos) if obs else None
 
-    def _checked(self, result: Any, call: str, count: int, expected: str, env_id: int | None = None) -> Sequence[EnvDict]:
+    def _checked(
+        self, result: Any, call: str, count: int, expected: str, env_id: int | None = None
+    ) -> Sequence[EnvDict]:
         """The dicts that a method of the dict view returned, if that is what they are."""
-        if isinstance(result, tuple) and len(result) == count and all(isinstance(part, dict) for part in result):
-            if env_id is None or env_id in result[0]:
-                return result
+        right = isinstance(result, tuple) and len(result) == count and all(isinstance(part, dict) for part in result)
+        if right and (env_id is None or env_id in result[0]):
+            return result
         raise EnvError(
             f"{call.partition('(')[0]} did not return what it must.",
             where=f"{type(self).__name__}.{call}",

@@ -1,7 +1,7 @@
 """Checks on what environments return, observations apart: shapes of results, rewards, flags, infos.
 
-Full checks run on each sub-environment's first episode, the cheap ones always: in bulk, over the columns of a poll. Only
-when one fails is the culprit looked for among the rows.
+Full checks run on each sub-environment's first episode, the cheap ones always: in bulk, over the columns of a poll.
+Only when one fails is the culprit looked for among the rows.
 """
 
 from __future__ import annotations
@@ -41,17 +41,15 @@ class FirstEpisodes:
     MOST_POLLS = 1000
 
     def __init__(self, num_envs: int) -> None:
-        self.indices = list(range(num_envs))
+        self.indices = set(range(num_envs))
         self._polls = 0
 
     def polled(self, ended: Iterable[int]) -> None:
         """A poll is done, with which these sub-environments ended their episode."""
         self._polls += 1
-        over = set(ended)
-        if over:
-            self.indices = [index for index in self.indices if index not in over]
+        self.indices.difference_update(ended)
         if self._polls >= self.MOST_POLLS:
-            self.indices = []
+            self.indices.clear()
 
 
 def check_reset(result: Any, where: str) -> tuple[Any, dict]:
@@ -77,6 +75,20 @@ def check_step(result: Any, where: str) -> None:
             expected="(obs, reward, terminated, truncated, info)",
             fix="return terminated and truncated apart; a 4-tuple env must return reset() -> obs too to be adapted",
         )
+
+
+def vector_step(result: Any, count: int, where: str) -> Any:
+    """The five parts of a step of many, if they are five, with a reward and two flags for each sub-environment."""
+    try:
+        _, rewards, terminateds, truncateds, _ = result
+        if len(rewards) == len(terminateds) == len(truncateds) == count:
+            return result
+    except (TypeError, ValueError):
+        pass
+    check_step(result, where)
+    for what, part in zip(("rewards", "terminateds", "truncateds"), result[1:4], strict=True):
+        check_count(what, part, count, where)
+    return result
 
 
 def check_info(info: Any, where: str) -> None:
@@ -163,7 +175,7 @@ def not_boolean(name: str, flag: Any, where: str) -> EnvError:
 
 def all_finite(values: np.ndarray) -> bool:
     """True where no element is NaN or infinite."""
-    # A sum of squares is finite unless an element is not (or it overflows); BLAS needs no temporary array and warns of nothing.
+    # A sum of squares is finite unless an element is not, or it overflows. BLAS needs no temporary array and warns not.
     flat = values.ravel()
     return math.isfinite(np.vdot(flat, flat)) or bool(np.isfinite(flat).all())
 
@@ -192,5 +204,3 @@ def _is_real(value: Any) -> bool:
     except ValueError:
         return False
     return number.ndim == 0 and number.dtype.kind in "fiub"
-
-

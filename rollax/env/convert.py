@@ -9,11 +9,13 @@ import gymnasium as gym
 
 from rollax.env import legacy
 from rollax.env.base_env import BaseEnv
-from rollax.env.multi_agent_env import MultiAgentBaseEnv, MultiAgentEnv, copies
+from rollax.env.copies import make_copies
+from rollax.env.multi_agent_env import MultiAgentBaseEnv, MultiAgentEnv
 from rollax.env.native_vector_env import NativeVectorEnv
 from rollax.env.vector_base_env import VectorBaseEnv
 from rollax.env.vector_env import VectorEnv
 from rollax.errors import EnvError
+from rollax.spaces import check_space
 
 
 def to_base_env(env: Any, make_env: Callable[[int], Any] | None = None, num_envs: int = 1) -> BaseEnv:
@@ -27,6 +29,9 @@ def to_base_env(env: Any, make_env: Callable[[int], Any] | None = None, num_envs
         EnvError: an object that is no environment.
     """
     if isinstance(env, BaseEnv):
+        for kind in ("observation_space", "action_space"):
+            if getattr(env, kind) is not None:
+                check_space(getattr(env, kind), f"{type(env).__name__}.{kind}")
         return env
     if legacy.is_legacy(env):
         make_modern = None if make_env is None else lambda index: legacy.adapt(make_env(index))
@@ -36,7 +41,7 @@ def to_base_env(env: Any, make_env: Callable[[int], Any] | None = None, num_envs
     if isinstance(env, VectorEnv):
         return VectorBaseEnv(env)
     if isinstance(env, MultiAgentEnv):
-        return MultiAgentBaseEnv(copies(env, make_env, num_envs))
+        return MultiAgentBaseEnv(make_copies([env], make_env, num_envs, may_lack_spaces=True))
     if hasattr(env, "reset") and hasattr(env, "step"):
         return VectorBaseEnv(VectorEnv.wrap(make_env, [env], num_envs))
     raise EnvError(

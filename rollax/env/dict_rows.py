@@ -2,67 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import Space
 
 from rollax.env import checks
+from rollax.env.observations import check_observation
+from rollax.env.row_builder import RowBuilder
 from rollax.env.rows import Rows
 from rollax.errors import MultiAgentError
 
 ALL = "__all__"
+_NONE: dict = {}
+_BOOLEANS = {bool, np.bool_}
 
 
 @dataclass(slots=True)
 class _SubEnv:
     """The agents of one sub-environment that are alive, and the lane of each."""
 
+    running: bool = False  # an episode has begun; that all its agents have ended does not end it
     lanes: dict[Hashable, int] = field(default_factory=dict)
     acting: list[Hashable] = field(default_factory=list)  # the agents of the last obs, in its order
     acting_lanes: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
 
-@dataclass(slots=True)
-class _Columns:
-    """Rows under construction."""
+class _News(NamedTuple):
+    """What one poll says of one sub-environment, by agent."""
 
-    env_index: list[np.ndarray] = field(default_factory=list)
-    lanes: list[np.ndarray] = field(default_factory=list)
-    obs: list[Any] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    terminateds: list[bool] = field(default_factory=list)
-    truncateds: list[bool] = field(default_factory=list)
-    starts: list[bool] = field(default_factory=list)
-    agents: list[Hashable] = field(default_factory=list)
-    infos: list[dict] = field(default_factory=list)
-    given: dict[int, Any] = field(default_factory=dict)
-    ended: list[int] = field(default_factory=list)
+    obs: dict
+    infos: dict
+    rewards: dict = _NONE
+    terms: dict = _NONE
+    truncs: dict = _NONE
+    given: dict = _NONE
 
-    def _where(self, row: int) -> str:
-        env_index = np.concatenate(self.env_index)
-        return f"sub-environment {env_index[row]}, agent {self.agents[row]!r}"
-
-    def rows(self) -> Rows:
-        """The finished rows. Those with an observation, of a life that goes on, not yet acted, wait for an action."""
-        terminateds, truncateds = np.array(self.terminateds, bool), np.array(self.truncateds, bool)
-        acts = ~(terminateds | truncateds) & np.fromiter((o is not None for o in self.obs), bool, len(self.obs))
-        acts[list(self.given)] = False
-        empty = np.empty(0, np.int64)
-        return Rows(
-            np.concatenate(self.env_index) if self.env_index else empty,
-            np.concatenate(self.lanes) if self.lanes else empty,
-            self.obs,
-            checks.reward_column(self.rewards, self._where),
-            terminateds,
-            truncateds,
-            np.array(self.starts, bool),
-            acts,
-            np.array(self.ended, np.int64),
-            self.agents,
-            self.infos,
-            self.given or None,
+    def ends(self, agent: Hashable) -> bool:
+        """Whether a flag ends this agent's life."""
+        return bool(
+            self.terms.get(ALL, False)
+            or self.truncs.get(ALL, False)
+            or self.terms.get(agent, False)
+            or self.truncs.get(agent, False)
         )
 
 
@@ -71,125 +55,158 @@ class DictRows:
 
     Args:
         name: how error messages call the environment.
+        num_envs: the number of sub-environments; their ids count from 0.
+        observation_space: of every agent, where they share one.
+        agents: every id that may ever appear; None leaves it open.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        num_envs: int,
+        observation_space: Space | None = None,
+        agents: Iterable[Hashable] | None = None,
+    ) -> None:
         self.name = name
-        self._sub_envs: dict[int, _SubEnv] = {}
+        self._space = observation_space
+        self._declared = None if agents is None else frozenset(agents)
+        self._sub_envs = [_SubEnv() for _ in range(num_envs)]
+        self._first_episodes = checks.FirstEpisodes(num_envs)
         self._free: list[int] = []
         self._lane_count = 0
 
     def beginning(self, obs: dict, infos: dict) -> Rows:
         """The rows of freshly reset sub-environments: every agent in `obs` begins a life."""
-        columns = _Columns()
+        rows = RowBuilder(self.name)
         for env_id, by_agent in obs.items():
             if not by_agent:
                 raise self._error("A reset without an observation.", env_id, None, {}, "an observation of some agent")
             self._end_episode(env_id)
-            agent_infos = infos.get(env_id, {})
-            self._add(columns, env_id, list(by_agent), list(by_agent.values()), agent_infos, {}, {}, {})
-        return columns.rows()
+            news = _News(by_agent, infos.get(env_id, _NONE))
+            if env_id in self._first_episodes.indices:
+                self._check_in_full(env_id, news, "reset()")
+            self._add(rows, env_id, news, ending=False)
+        return rows.rows()
 
     def outcome(self, obs: dict, rewards: dict, terminateds: dict, truncateds: dict, infos: dict, given: dict) -> Rows:
         """The rows of one poll.
 
         Raises:
             MultiAgentError: the dicts contradict each other or what went before.
+            EnvError: an observation, reward, flag or info is not what it must be.
         """
-        columns = _Columns()
-        none: dict = {}
+        rows = RowBuilder(self.name)
+        parts = (obs, infos, rewards, terminateds, truncateds, given)
         for env_id in dict.fromkeys((*obs, *rewards, *terminateds, *truncateds)):
-            terms, truncs = terminateds.get(env_id, none), truncateds.get(env_id, none)
-            sub_env = self._sub_envs.setdefault(env_id, _SubEnv())
-            known = bool(sub_env.lanes)
-            if known and (ALL not in terms or ALL not in truncs):
-                missing = "terminateds" if ALL not in terms else "truncateds"
-                raise self._error(
-                    f"{missing} without {ALL!r}.", env_id, None, sorted(map(str, terms)), f"a flag {ALL!r} in both dicts"
-                )
-            by_agent = obs.get(env_id, none)
-            all_over = terms.get(ALL, False) or truncs.get(ALL, False)
-            if known and not by_agent and not all_over and not rewards.get(env_id):
-                raise self._error(
-                    f"Nobody can act: empty obs without {ALL!r}.", env_id, None, {}, f"an observation, or {ALL!r} True"
-                )
-            agents, values = list(by_agent), list(by_agent.values())
-            start = len(columns.agents)
-            self._add(
-                columns, env_id, agents, values, infos.get(env_id, none), rewards.get(env_id, none), terms, truncs
-            )
-            for agent, action in given.get(env_id, none).items():
-                columns.given[columns.agents.index(agent, start)] = action
-            if all_over:
-                columns.ended.append(env_id)
-                self._end_episode(env_id)
-        return columns.rows()
+            self._add_env(rows, env_id, _News(*[part.get(env_id, _NONE) for part in parts]))
+        if self._first_episodes.indices:
+            self._first_episodes.polled(rows.ended)
+        return rows.rows()
 
-    def _add(
-        self, columns: _Columns, env_id: int, agents: list, values: list, infos: dict, rewards: dict, terms: dict, truncs: dict
-    ) -> None:
-        sub_env = self._sub_envs.setdefault(env_id, _SubEnv())
+    def _add_env(self, rows: RowBuilder, env_id: int, news: _News) -> None:
+        """The rows of one sub-environment's poll."""
+        if env_id not in range(len(self._sub_envs)):
+            expected = f"ids below num_envs, {len(self._sub_envs)}"
+            raise self._error("A sub-environment that there is not.", env_id, None, env_id, expected)
+        sub_env, first_row = self._sub_envs[env_id], len(rows.agents)
+        self._check_flags(env_id, news)
+        all_over = bool(news.terms.get(ALL, False) or news.truncs.get(ALL, False))
         # Flags are rarely up: one pass over each dict's values tells whether anything has to be looked at by agent.
-        ending = any(terms.values()) or any(truncs.values())
-        if agents == sub_env.acting and not ending and list(rewards) == agents:
-            self._extend(columns, env_id, agents, values, sub_env.acting_lanes, list(rewards.values()), infos, None, None)
-            columns.starts.extend([False] * len(agents))
+        ending = any(news.terms.values()) or any(news.truncs.values())
+        if all_over and not sub_env.running:
+            raise self._error(
+                "The end of an episode that had not begun.", env_id, None, f"{ALL!r} True", "a reset first"
+            )
+        if sub_env.running and not (news.obs or news.rewards or ending):
+            expected = f"an observation, or {ALL!r} True"
+            raise self._error(f"Nobody can act: empty obs without {ALL!r}.", env_id, None, {}, expected)
+        if env_id in self._first_episodes.indices:
+            self._check_in_full(env_id, news, "step()")
+        self._add(rows, env_id, news, ending)
+        for agent, action in news.given.items():
+            if agent not in news.obs:
+                raise self._error("An off-policy action without an observation.", env_id, agent, action, "its obs too")
+            if agent in sub_env.lanes:
+                rows.given[rows.agents.index(agent, first_row)] = action
+        if all_over:
+            rows.ended.append(env_id)
+            self._end_episode(env_id)
+
+    def _add(self, rows: RowBuilder, env_id: int, news: _News, ending: bool) -> None:
+        obs, infos, rewards = news[:3]
+        sub_env, agents, values = self._sub_envs[env_id], list(obs), list(obs.values())
+        if not ending and agents == sub_env.acting and list(rewards) == agents:
+            rows.extend(env_id, agents, values, sub_env.acting_lanes, list(rewards.values()), infos)
             return
         known = sub_env.lanes
-        starts = [agent not in known for agent in agents]
-        late = self._without_obs(env_id, agents, rewards, terms, truncs)
-        everyone = [*agents, *late]
+        starting = {agent for agent in agents if agent not in known}
+        if starting:
+            self._check_new(env_id, starting, rewards)
+            # Whoever ends in the moment of appearing never lived: nothing is to be answered, nothing to be learned.
+            agents = [agent for agent in agents if agent not in starting or not news.ends(agent)]
+            values = [obs[agent] for agent in agents]
+        late = [agent for agent in known if agent not in obs and (agent in rewards or (ending and news.ends(agent)))]
+        self._check_rewarded(env_id, news)
         for agent in agents:
             if agent not in known:
                 known[agent] = self._take_lane()
+        sub_env.running = sub_env.running or bool(agents)
+        everyone = [*agents, *late]
         lanes = np.array([known[agent] for agent in everyone], np.int64)
-        amounts = [_reward(rewards.get(agent)) for agent in everyone]
-        terminated = [bool(terms.get(agent, False) or terms.get(ALL, False)) for agent in everyone]
-        truncated = [bool(truncs.get(agent, False) or truncs.get(ALL, False)) for agent in everyone]
-        self._extend(
-            columns, env_id, everyone, values + [None] * len(late), lanes, amounts, infos, terminated, truncated
+        amounts = [0.0 if agent in starting else rewards.get(agent, 0.0) for agent in everyone]
+        terminated, truncated = (
+            [bool(flags.get(ALL, False) or flags.get(agent, False)) for agent in everyone]
+            for flags in (news.terms, news.truncs)
         )
-        columns.starts.extend(starts + [False] * len(late))
-        gone = [agent for agent, a, b in zip(everyone, terminated, truncated, strict=True) if a or b]
-        for agent in gone:
-            self._free.append(known.pop(agent))
+        starts = [agent in starting for agent in everyone]
+        values += [None] * len(late)
+        rows.extend(env_id, everyone, values, lanes, amounts, infos, (terminated, truncated, starts))
+        for agent, a, b in zip(everyone, terminated, truncated, strict=True):
+            if a or b:
+                self._free.append(known.pop(agent))
         sub_env.acting = [agent for agent in agents if agent in known]
         sub_env.acting_lanes = np.array([known[agent] for agent in sub_env.acting], np.int64)
 
-    @staticmethod
-    def _extend(
-        columns: _Columns,
-        env_id: int,
-        agents: list,
-        values: list,
-        lanes: np.ndarray,
-        rewards: list,
-        infos: dict,
-        terminated: list[bool] | None,
-        truncated: list[bool] | None,
-    ) -> None:
-        count = len(agents)
-        columns.env_index.append(np.full(count, env_id, np.int64))
-        columns.lanes.append(lanes)
-        columns.obs.extend(values)
-        columns.rewards.extend(rewards)
-        columns.terminateds.extend(terminated or [False] * count)
-        columns.truncateds.extend(truncated or [False] * count)
-        columns.agents.extend(agents)
-        columns.infos.extend([infos.get(agent, {}) for agent in agents] if infos else [{}] * count)
+    def _check_flags(self, env_id: int, news: _News) -> None:
+        running = self._sub_envs[env_id].running
+        for name, flags in (("terminateds", news.terms), ("truncateds", news.truncs)):
+            if not _BOOLEANS.issuperset(map(type, flags.values())):
+                agent, flag = next((a, flag) for a, flag in flags.items() if type(flag) not in _BOOLEANS)
+                where = f"{self.name}, sub-environment {env_id}, agent {agent!r}"
+                raise checks.not_boolean(name.removesuffix("s"), flag, where)
+            if running and ALL not in flags:
+                expected = f"a flag {ALL!r} in both flag dicts"
+                raise self._error(f"{name} without {ALL!r}.", env_id, None, sorted(map(str, flags)), expected)
 
-    def _without_obs(self, env_id: int, agents: list, rewards: dict, terms: dict, truncs: dict) -> list:
-        """Agents that are alive and got a reward or an end, but no observation."""
+    def _check_in_full(self, env_id: int, news: _News, call: str) -> None:
+        for agent, value in news.obs.items():
+            where = f"{self.name}, sub-environment {env_id}, agent {agent!r}, {call}"
+            if self._space is not None:
+                check_observation(self._space, value, where)
+            checks.check_info(news.infos.get(agent, _NONE), where)
+
+    def _check_new(self, env_id: int, starting: set[Hashable], rewards: dict) -> None:
+        for agent in starting:
+            if self._declared is not None and agent not in self._declared:
+                raise self._error(
+                    "An agent that the environment does not declare.",
+                    env_id,
+                    agent,
+                    agent,
+                    f"one of possible_agents: {sorted(map(str, self._declared))}",
+                )
+            if not _is_nothing(rewards.get(agent)):
+                checks.say_once(
+                    "first reward",
+                    self.name,
+                    f"{self.name}, sub-environment {env_id}, agent {agent!r}: a reward of {rewards[agent]} beside the "
+                    "first observation of a life follows from no action of it and counts nowhere. Said once.",
+                )
+
+    def _check_rewarded(self, env_id: int, news: _News) -> None:
         alive = self._sub_envs[env_id].lanes
-        seen = set(agents)
-        over = terms.get(ALL, False) or truncs.get(ALL, False)
-        late = [
-            agent
-            for agent in alive
-            if agent not in seen and (over or agent in rewards or terms.get(agent, False) or truncs.get(agent, False))
-        ]
-        for agent, reward in rewards.items():
-            if agent not in seen and agent not in alive and reward:
+        for agent, reward in news.rewards.items():
+            if agent not in news.obs and agent not in alive and not _is_nothing(reward):
                 raise self._error(
                     "A reward for an agent that has ended, or has never been seen.",
                     env_id,
@@ -197,13 +214,10 @@ class DictRows:
                     reward,
                     "rewards only for agents that are alive",
                 )
-        return late
 
     def _end_episode(self, env_id: int) -> None:
-        sub_env = self._sub_envs.get(env_id)
-        if sub_env is not None:
-            self._free.extend(sub_env.lanes.values())
-            self._sub_envs[env_id] = _SubEnv()
+        self._free.extend(self._sub_envs[env_id].lanes.values())
+        self._sub_envs[env_id] = _SubEnv()
 
     def _take_lane(self) -> int:
         if self._free:
@@ -218,5 +232,5 @@ class DictRows:
         )
 
 
-def _reward(value: Any) -> float:
-    return 0.0 if value is None else value
+def _is_nothing(reward: Any) -> bool:
+    return reward is None or (isinstance(reward, int | float | np.number) and reward == 0)

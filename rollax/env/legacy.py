@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -11,20 +12,23 @@ from rollax.env import checks
 from rollax.env.dict_rows import ALL
 from rollax.env.multi_agent_env import MultiAgentEnv
 from rollax.env.vector_env import VectorEnv
+from rollax.errors import EnvError
 
 
 def is_legacy(env: Any) -> bool:
-    """True where `reset` takes no seed, as none did in the old interface and all do in the new one."""
+    """True where `reset` takes no seed, or can leave its info out, as in the old interface."""
     reset = getattr(env, "vector_reset", None) or getattr(env, "reset", None)
-    if reset is None or isinstance(env, gym.Env | gym.vector.VectorEnv):
+    if reset is None or isinstance(env, gym.vector.VectorEnv):
         return False
-    parameters = inspect.signature(reset).parameters
+    parameters = _parameters(reset)
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    return not takes_any and "seed" not in parameters and "seeds" not in parameters
+    return "return_info" in parameters or not (takes_any or "seed" in parameters or "seeds" in parameters)
 
 
 def adapt(env: Any) -> gym.Env | VectorEnv | MultiAgentEnv:
-    """The same environment behind the interface of today; said once per class."""
+    """The same environment behind the interface of today; said once per class. One that needs none is left as it is."""
+    if not is_legacy(env):
+        return env
     name = type(env).__name__
     checks.say_once(
         "legacy",
@@ -43,92 +47,113 @@ class LegacyEnv(gym.Env):
     """An old single-agent env."""
 
     def __init__(self, env: Any) -> None:
-        self.env = env
-        self.observation_space = env.observation_space
-        self.action_space = env.action_space
+        self.env = self.as_written = env
+        self.observation_space = getattr(env, "observation_space", None)  # type: ignore[assignment]  checked when copied
+        self.action_space = getattr(env, "action_space", None)  # type: ignore[assignment]
         self.metadata = getattr(env, "metadata", None) or {}
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        _seed(self.env, seed)
-        return _obs_and_info(self.env.reset())
+        return _obs_and_info(_reset(self.env, seed))
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
         result = self.env.step(action)
-        if len(result) == 5:
+        if _is_new(result, type(self.env).__name__):
             return result
         obs, reward, done, info = result
-        truncated = bool(done) and _was_cut(info)
+        truncated = bool(done) and bool(_was_cut(info))
         return obs, reward, bool(done) and not truncated, truncated, info
 
     def render(self) -> Any:
         return self.env.render()
 
     def close(self) -> None:
-        getattr(self.env, "close", lambda: None)()
-
-    @property
-    def unwrapped(self) -> Any:
-        return self.env
+        _close(self.env)
 
 
 class LegacyVectorEnv(VectorEnv):
     """An old vector env: `vector_reset() -> obs`, `reset_at(i) -> obs`, `vector_step` of four values."""
 
     def __init__(self, env: Any) -> None:
-        super().__init__(env.observation_space, env.action_space, env.num_envs)
-        self.env = env
+        super().__init__(getattr(env, "observation_space", None), getattr(env, "action_space", None), env.num_envs)  # type: ignore[arg-type]
+        self.env = self.as_written = env
 
     def vector_reset(self, seeds: Any = None, options: Any = None) -> tuple[Any, list[dict]]:
         if seeds is not None:
             _seed(self.env, seeds[0])
-        return list(self.env.vector_reset()), [{}] * self.num_envs
+        result = self.env.vector_reset()
+        if isinstance(result, tuple) and len(result) == 2 and _are_infos(result[1], self.num_envs):
+            return result
+        return result, [{} for _ in range(self.num_envs)]
 
     def reset_at(self, index: int, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         return _obs_and_info(self.env.reset_at(index))
 
     def vector_step(self, actions: Any) -> tuple[Any, Any, Any, Any, Any]:
         result = self.env.vector_step(actions)
-        if len(result) == 5:
+        if _is_new(result, type(self.env).__name__):
             return result
         obs, rewards, dones, infos = result
-        truncateds = [bool(done) and _was_cut(info) for done, info in zip(dones, infos, strict=True)]
+        truncateds = [bool(done) and bool(_was_cut(info)) for done, info in zip(dones, infos, strict=True)]
         terminateds = [bool(done) and not cut for done, cut in zip(dones, truncateds, strict=True)]
-        return list(obs), rewards, terminateds, truncateds, infos
+        return obs, rewards, terminateds, truncateds, infos
 
     def get_sub_environments(self) -> list[Any]:
-        get = getattr(self.env, "get_sub_environments", None) or getattr(self.env, "get_unwrapped", list)
-        return get()
+        return getattr(self.env, "get_sub_environments", getattr(self.env, "get_unwrapped", list))()
+
+    def try_render_at(self, index: int) -> Any:
+        render = getattr(self.env, "try_render_at", None)
+        return None if render is None else render(index)
 
     def close(self) -> None:
-        getattr(self.env, "close", lambda: None)()
+        _close(self.env)
 
 
 class LegacyMultiAgentEnv(MultiAgentEnv):
     """An old multi-agent env: `reset() -> obs`, `step(actions) -> (obs, rewards, dones, infos)` by agent id."""
 
     def __init__(self, env: Any) -> None:
-        self.env = env
+        self.env = self.as_written = env
         self.observation_space = getattr(env, "observation_space", None)
         self.action_space = getattr(env, "action_space", None)
+        self.possible_agents = getattr(env, "possible_agents", None)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        _seed(self.env, seed)
-        result = self.env.reset()
-        return result if isinstance(result, tuple) else (result, {})
+        return _obs_and_info(_reset(self.env, seed))
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
         result = self.env.step(actions)
-        if len(result) == 5:
+        if _is_new(result, type(self.env).__name__):
             return result
         obs, rewards, dones, infos = result
-        cut = any(_was_cut(info) for info in infos.values())
-        truncateds = {agent: bool(done) and (cut or _was_cut(infos.get(agent, {}))) for agent, done in dones.items()}
+        # A time limit is often said in one agent's info alone; whoever's own info says otherwise was not cut off by it.
+        any_cut = any(_was_cut(info) for info in infos.values())
+        truncateds = {}
+        for agent, done in dones.items():
+            cut = _was_cut(infos.get(agent))
+            truncateds[agent] = bool(done) and (any_cut if cut is None else cut)
         terminateds = {agent: bool(done) and not truncateds[agent] for agent, done in dones.items()}
         truncateds.setdefault(ALL, False)
         return obs, rewards, terminateds, truncateds, infos
 
+    def render(self) -> Any:
+        render = getattr(self.env, "render", None)
+        return None if render is None else render()
+
     def close(self) -> None:
-        getattr(self.env, "close", lambda: None)()
+        _close(self.env)
+
+
+def _is_new(result: Any, name: str) -> bool:
+    """True for a step of five values, False for four."""
+    if isinstance(result, tuple | list) and len(result) in (4, 5):
+        return len(result) == 5
+    raise EnvError(
+        "step() returned neither four nor five values.",
+        where=name,
+        got=checks.outline(result),
+        expected="(obs, reward, done, info), or (obs, reward, terminated, truncated, info)",
+        fix="return one of them",
+    )
 
 
 def _obs_and_info(result: Any) -> tuple[Any, dict]:
@@ -136,10 +161,34 @@ def _obs_and_info(result: Any) -> tuple[Any, dict]:
     return result if new_style else (result, {})
 
 
-def _was_cut(info: Any) -> bool:
-    return isinstance(info, dict) and bool(info.get("TimeLimit.truncated", False))
+def _are_infos(value: Any, count: int) -> bool:
+    return isinstance(value, list | tuple) and len(value) == count and all(isinstance(info, dict) for info in value)
+
+
+def _was_cut(info: Any) -> bool | None:
+    """Whether an info says that a time limit ended the episode; None where it says nothing of that."""
+    cut = info.get("TimeLimit.truncated") if isinstance(info, dict) else None
+    return None if cut is None else bool(cut)
+
+
+def _reset(env: Any, seed: int | None) -> Any:
+    if "seed" in _parameters(env.reset):
+        return env.reset(seed=seed)
+    _seed(env, seed)
+    return env.reset()
 
 
 def _seed(env: Any, seed: int | None) -> None:
     if seed is not None and hasattr(env, "seed"):
         env.seed(seed)
+
+
+def _close(env: Any) -> None:
+    getattr(env, "close", lambda: None)()
+
+
+def _parameters(function: Callable) -> Any:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # written in another language: it says nothing of what it takes
+        return {"seed": inspect.Parameter("seed", inspect.Parameter.KEYWORD_ONLY)}

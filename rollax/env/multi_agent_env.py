@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -11,11 +11,13 @@ import numpy as np
 from rollax import trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv, EnvDict, action_values
+from rollax.env.copies import env_name
 from rollax.env.dict_rows import ALL, DictRows
 from rollax.env.rows import Rows
 from rollax.errors import EnvError, MultiAgentError
 
 AgentDict = dict[Hashable, Any]
+_PARTS = ("obs", "rewards", "terminateds", "truncateds", "infos")
 
 
 class MultiAgentEnv:
@@ -60,14 +62,13 @@ class MultiAgentBaseEnv(BaseEnv):
         first = self.envs[0]
         self.observation_space = getattr(first, "observation_space", None)
         self.action_space = getattr(first, "action_space", None)
-        self.name = type(first).__name__
-        self._rows = DictRows(self.name)
-        declared = getattr(first, "possible_agents", None)
-        self._declared = None if declared is None else frozenset(declared)
+        self.name = env_name(first)
+        self._rows = DictRows(
+            self.name, self.num_envs, self.observation_space, getattr(first, "possible_agents", None) or None
+        )
         self._actions: list[AgentDict] = [{} for _ in self.envs]
         self._waiting: list[set[Hashable]] = [set() for _ in self.envs]
         self._running = [False] * self.num_envs
-        self._unwatched = [0] * self.num_envs  # how often each was reset: its first episode is checked in full
 
     def poll_rows(self) -> Rows:
         parts: tuple[EnvDict, ...] = ({}, {}, {}, {}, {})
@@ -76,6 +77,7 @@ class MultiAgentBaseEnv(BaseEnv):
                 raise EnvError(
                     "A step before the reset or after the end of an episode.",
                     where=f"{self.name}, sub-environment {index}",
+                    got="an episode that is over or not begun",
                     expected="reset_rows or try_reset first",
                     fix="reset the sub-environment",
                 )
@@ -103,35 +105,33 @@ class MultiAgentBaseEnv(BaseEnv):
             result = env.step(actions)
         except Exception as error:
             raise checks.failed(error, "step()", where, actions) from error
-        if self._unwatched[index] == 1 or len(result) != 5:
+        if not (isinstance(result, tuple) and len(result) == 5 and all(isinstance(part, dict) for part in result)):
             checks.check_step(result, where)
-            for name, part in zip(("obs", "rewards", "terminateds", "truncateds", "infos"), result, strict=True):
+            for name, part in zip(_PARTS, result, strict=True):
                 if not isinstance(part, dict):
                     raise MultiAgentError(
-                        f"{name} that are no dict.", where=where, got=part, expected="a dict by agent id", fix="return {}"
+                        f"{name} that are no dict.",
+                        where=where,
+                        got=checks.outline(part),
+                        expected="a dict by agent id",
+                        fix="return {} where there is nothing to say",
                     )
-            self._check_agents(result[0], where)
-            for name, flags in (("terminated", result[2]), ("truncated", result[3])):
-                agents = list(flags)
-                checks.flag_column(list(flags.values()) or [False], name, lambda row, a=agents: f"{where}, agent {a[row]!r}")
+        obs, _, terminateds, truncateds, _ = result
+        # Unlike other kinds of environment, this one does nothing of its own accord: nobody acts, nothing happens.
+        if not obs and terminateds.get(ALL) is False and truncateds.get(ALL) is False:
+            raise MultiAgentError(
+                f"Nobody can act: empty obs without {ALL!r}.",
+                where=where,
+                got={},
+                expected=f"an observation of whoever acts next, or {ALL!r} True in a flag dict",
+                fix=f"step on inside of step() until somebody can act, or set {ALL!r} when the last agent has ended",
+            )
         return result
-
-    def _check_agents(self, obs: AgentDict, where: str) -> None:
-        for agent, value in obs.items():
-            if self._declared is not None and agent not in self._declared:
-                raise MultiAgentError(
-                    "An agent that the environment does not declare.",
-                    where=where,
-                    got=agent,
-                    expected=f"one of {sorted(map(str, self._declared))}",
-                    fix="add it to possible_agents, or leave possible_agents None",
-                )
-            if self.observation_space is not None:
-                checks.check_observation(self.observation_space, value, f"{where}, agent {agent!r}")
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         values, agents = action_values(actions), rows.agents
         assert agents is not None
+        answered = sum(map(len, self._actions))
         if selection is not None:
             agents = [agents[row] for row in selection.tolist()]
         index_of = (rows.env_index if selection is None else rows.env_index[selection]).tolist()
@@ -150,6 +150,14 @@ class MultiAgentBaseEnv(BaseEnv):
                     expected=f"actions for {sorted(map(str, self._waiting[index]))}",
                     fix="answer only the rows that act",
                 )
+        if sum(map(len, self._actions)) != answered + len(agents):
+            raise MultiAgentError(
+                "An agent was answered twice.",
+                where=self.name,
+                got=f"a second action for one of {sorted(map(str, set(agents)))}",
+                expected="one action for each row that acts",
+                fix="send each agent's action once between two polls",
+            )
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows:
         obs, infos = {}, {}
@@ -159,14 +167,16 @@ class MultiAgentBaseEnv(BaseEnv):
                 result = self.envs[index].reset(seed=None if seeds is None else seeds[position])
             except Exception as error:
                 raise checks.failed(error, "reset()", where) from error
-            obs[index], infos[index] = checks.check_reset(result, where)
+            obs[index], infos[index] = checks.check_reset(result, f"{where}, reset()")
             if not isinstance(obs[index], dict):
                 raise MultiAgentError(
-                    "obs that are no dict.", where=where, got=obs[index], expected="a dict by agent id", fix="return a dict"
+                    "obs that are no dict.",
+                    where=f"{where}, reset()",
+                    got=checks.outline(obs[index]),
+                    expected="a dict by agent id",
+                    fix="return an observation for each agent that acts first, by its id",
                 )
-            self._check_agents(obs[index], where)
-            self._unwatched[index] += 1
-            self._running[index] = True
+            self._running[index], self._actions[index] = True, {}
         rows = self._rows.beginning(obs, infos)
         self._note_waiting(rows, env_index.tolist())
         return rows
@@ -183,7 +193,7 @@ class MultiAgentBaseEnv(BaseEnv):
                 self._waiting[index].add(agent)
 
     def get_sub_environments(self) -> list[Any]:
-        return self.envs
+        return [getattr(env, "as_written", env) for env in self.envs]
 
     def try_render(self, env_id: int | None = None) -> Any:
         return self.envs[env_id or 0].render()
@@ -193,19 +203,4 @@ class MultiAgentBaseEnv(BaseEnv):
             env.close()
 
 
-def copies(
-    env: MultiAgentEnv, make_env: Callable[[int], MultiAgentEnv] | None, num_envs: int
-) -> list[MultiAgentEnv]:
-    """The existing env and as many from `make_env` as are missing."""
-    if num_envs > 1 and make_env is None:
-        raise EnvError(
-            "Too few environments.",
-            where="to_base_env",
-            got="one env, no make_env",
-            expected=f"{num_envs} copies",
-            fix="pass make_env, a function of the vector index",
-        )
-    return [env, *(make_env(index) for index in range(1, num_envs))] if make_env else [env]
-
-
-__all__ = ["ALL", "MultiAgentBaseEnv", "MultiAgentEnv", "copies"]
+__all__ = ["ALL", "MultiAgentBaseEnv", "MultiAgentEnv"]

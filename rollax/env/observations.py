@@ -188,7 +188,8 @@ def _check_dtype(space: spaces.Space, array: np.ndarray, where: str) -> None:
             fix="return the dtype of the observation space",
         )
     if "f" in kinds:
-        say_once("dtype", f"{space}", f"{where}: observations of dtype {array.dtype} are cast to {space.dtype}. Said once.")
+        said = f"{where}: observations of dtype {array.dtype} are cast to {space.dtype}. Said once."
+        say_once("dtype", str(space), said)
 
 
 def _refuse_shape(where: str, shape: tuple[int, ...], space: spaces.Space) -> None:

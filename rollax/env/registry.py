@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +11,7 @@ import gymnasium as gym
 
 from rollax.env.context import EnvContext
 from rollax.errors import ConfigError
+from rollax.importing import import_module, import_object
 
 EnvCreator = Callable[[EnvContext], Any]
 _creators: dict[str, EnvCreator] = {}
@@ -51,12 +49,12 @@ def env_creator(env: Any) -> EnvCreator:
     if isinstance(env, str):
         if env in _creators:
             return _creators[env]
-        module, _, attribute = env.partition(":")
-        # Gymnasium too knows "module:id", which imports the module and then makes the id.
-        if attribute and not env.startswith("ALE/") and env not in gym.registry and attribute not in gym.registry:
-            found = import_attribute(env)
-            if attribute not in gym.registry:
-                return env_creator(found)
+        module, _, name = env.partition(":")
+        if name and env not in gym.registry:
+            # Gymnasium too knows "module:id": importing the module registers the id.
+            import_module(module, env, f"env={env!r}")
+            if name not in gym.registry:
+                return env_creator(import_object(env, f"env={env!r}"))
         return _from_id(env)
     if inspect.isclass(env) or callable(env):
         return env
@@ -67,30 +65,6 @@ def env_creator(env: Any) -> EnvCreator:
         expected="a Gymnasium id, a registered name, 'module:Class', a class taking env_config, or a creator function",
         fix="pass one of those; wrap an instance in a function of one EnvContext",
     )
-
-
-def import_attribute(path: str) -> Any:
-    """The object that `module:Class` names; the current folder is searched too.
-
-    Raises:
-        ConfigError: the module does not import or lacks the name.
-    """
-    module, _, attribute = path.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-        return found
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            "An environment class that does not import.",
-            where=f"env={path!r}",
-            got=f"{type(error).__name__}: {error}",
-            expected="module:Class, importable from the current folder or the installed packages",
-            fix="check the spelling, and that the module's own imports work: python -c 'import " + module + "'",
-        ) from error
 
 
 def _from_id(env_id: str) -> EnvCreator:
@@ -107,21 +81,21 @@ def _from_id(env_id: str) -> EnvCreator:
             expected=f"an id such as {', '.join(map(repr, near))}" if near else "a Gymnasium id or a registered name",
             fix="correct the name, install the package that brings it, or call register_env(name, creator)",
         ) from error
+    if env_id.startswith("ALE/"):
+        from rollax.env.atari import AtariCreator
+
+        return AtariCreator(env_id)
     return lambda context: gym.make(env_id, **context)
 
 
 def import_atari_if_named(env_id: str) -> None:
-    """Registers ale-py's ids where one of them is asked for."""
-    if not env_id.startswith("ALE/"):
-        return
-    try:
-        import ale_py
-    except ImportError as error:
-        raise ConfigError(
-            "Atari is not installed.",
-            where=f"env={env_id!r}",
-            got=str(error),
-            expected="the package ale-py",
-            fix="pip install 'rollax[atari]'",
-        ) from error
-    gym.register_envs(ale_py)
+    """Registers ale-py's ids where one of them is asked for.
+
+    Raises:
+        ConfigError: ale-py is not installed.
+    """
+    if env_id.startswith("ALE/"):
+        # Only now: who plays no Atari need not load it.
+        from rollax.env.atari import register_games
+
+        register_games()

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rollax import spaces, trees
+from rollax import trees
+from rollax.env.observations import stacked
 
 DEFAULT_AGENT = "agent0"
 """The agent id of a single-agent environment."""
@@ -56,11 +57,18 @@ class Rows:
         return len(self.lanes)
 
     def observations(self, rows: np.ndarray | None, space: Any) -> trees.Tree:
-        """Columns of the observations of some rows, or of all of them (then without a copy where they are columns)."""
+        """Columns of the observations of some rows, or of all of them (then without a copy where they are columns).
+
+        Raises:
+            EnvError: single observations that are not of the space, or not finite.
+        """
         if isinstance(self.obs, list):
             values = self.obs if rows is None else [self.obs[row] for row in rows.tolist()]
-            return spaces.stack(space, values)
+            return stacked(space, values, lambda row: self._where(row if rows is None else int(rows[row])))
         return self.obs if rows is None else trees.index(self.obs, rows)
+
+    def _where(self, row: int) -> str:
+        return f"sub-environment {self.env_index[row]}, agent {self.agent_of(row)!r}"
 
     def has_obs(self, rows: np.ndarray) -> np.ndarray:
         """[K] true for those of the given rows that came with an observation."""

@@ -11,10 +11,11 @@ from gymnasium.spaces import Tuple
 from rollax import trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv, action_values
+from rollax.env.observations import as_columns, check_bounds, check_observation, stacked
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.env.vector_env import VectorEnv
-from rollax.errors import EnvError
-
+from rollax.errors import EnvError, RollaxError
+from rollax.spaces import check_space
 
 _OVER, _WAITING, _ANSWERED = range(3)
 
@@ -28,59 +29,103 @@ class VectorBaseEnv(BaseEnv):
 
     def __init__(self, env: VectorEnv) -> None:
         self.env = env
+        self.name = env.name or type(getattr(env, "as_written", env)).__name__
+        for kind in ("observation_space", "action_space"):
+            check_space(getattr(env, kind, None), f"{self.name}.{kind}")
         self.num_envs = env.num_envs
         self.observation_space = env.observation_space
         self.action_space = env.action_space
-        self.name = type(env).__name__
         self._everyone = np.arange(self.num_envs)
         self._answers = Answers(self._everyone, self.name)
         self._none_set, self._all_set = np.zeros(self.num_envs, bool), np.ones(self.num_envs, bool)
+        self._first_episodes = checks.FirstEpisodes(self.num_envs)
 
     def poll_rows(self) -> Rows:
-        actions = self._answers.take()
-        obs, rewards, terminateds, truncateds, infos = self.env.vector_step(action_values(actions))
+        actions = action_values(self._answers.take())
+        try:
+            result = self.env.vector_step(actions)
+        except RollaxError:
+            raise
+        except Exception as error:
+            raise checks.failed(error, "vector_step()", self.name, actions) from error
+        infos: Any
+        obs, rewards, terminateds, truncateds, infos = checks.vector_step(result, self.num_envs, self.name)
+        if isinstance(infos, dict) or len(infos) != self.num_envs:
+            checks.check_count("infos", infos, self.num_envs, self.name)
         ended, waiting = NO_ENVS, self._all_set
-        term = checks.flag_column(terminateds, "terminated", self._where)
-        trunc = checks.flag_column(truncateds, "truncated", self._where)
-        if np.count_nonzero(term) or np.count_nonzero(trunc):
-            waiting = ~(term | trunc)
+        terms = checks.flag_column(terminateds, "terminated", self._where)
+        truncs = checks.flag_column(truncateds, "truncated", self._where)
+        rewards = checks.reward_column(rewards, self._where)
+        columns = self._columns(obs, self._everyone, infos, "step()")
+        if np.count_nonzero(terms) or np.count_nonzero(truncs):
+            waiting = ~(terms | truncs)
             ended = (~waiting).nonzero()[0]
-        rows = Rows(
-            self._everyone,
-            self._everyone,
-            self._columns(obs),
-            checks.reward_column(rewards, self._where),
-            term,
-            trunc,
-            self._none_set,
-            waiting,
-            ended,
-            None,
-            infos,
-        )
-        self._answers.expect(self._everyone if not len(ended) else waiting.nonzero()[0])
+            # A simulator made of arrays may write a new episode into those that it returned the old one's end in.
+            terms, truncs, rewards = terms.copy(), truncs.copy(), rewards.copy()
+            if not self._is_list(obs):
+                columns = trees.tree_map(np.copy, columns)
+        if self._first_episodes.indices:
+            self._first_episodes.polled(ended.tolist())
+        everyone = self._everyone
+        rows = Rows(everyone, everyone, columns, rewards, terms, truncs, self._none_set, waiting, ended, None, infos)
+        self._answers.expect(everyone if not len(ended) else waiting.nonzero()[0])
         return rows
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         self._answers.put(rows.env_index if selection is None else rows.env_index[selection], actions)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows:
-        indices = env_index.tolist()
-        if len(indices) == self.num_envs:
-            obs, infos = self.env.vector_reset(seeds)
-        else:
-            pairs = [self.env.reset_at(i, None if seeds is None else seeds[n]) for n, i in enumerate(indices)]
-            obs, infos = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        indices, call = env_index.tolist(), "vector_reset()"
+        try:
+            if indices == list(range(self.num_envs)):
+                result: Any = self.env.vector_reset(seeds)
+            else:
+                call = "reset_at()"
+                pairs = [self.env.reset_at(i, None if seeds is None else seeds[n]) for n, i in enumerate(indices)]
+                checked = [checks.check_reset(pair, self._where(i)) for i, pair in zip(indices, pairs, strict=True)]
+                result = [obs for obs, _ in checked], [info for _, info in checked]
+        except RollaxError:
+            raise
+        except Exception as error:
+            raise checks.failed(error, call, self.name) from error
+        if not (isinstance(result, tuple | list) and len(result) == 2):
+            raise EnvError(
+                "vector_reset() did not return (obs, infos).",
+                where=self.name,
+                got=checks.outline(result),
+                expected="observations and infos, one entry for each sub-environment in both",
+                fix="return obs, [{}] * num_envs",
+            )
+        obs, infos = result
+        checks.check_count("infos", infos, len(indices), f"{self.name}, {call}")
+        columns = self._columns(obs, env_index, infos, "reset()")
         self._answers.expect(env_index)
-        return Rows.starting(env_index, env_index, self._columns(obs), infos=infos)
+        return Rows.starting(env_index, env_index, columns, infos=infos)
 
-    def _columns(self, obs: Any) -> trees.Tree:
-        assert self.observation_space is not None
-        # A tuple is a tuple of columns where the space is a Tuple, and otherwise a sequence of observations like a list.
-        if isinstance(obs, list) or (isinstance(obs, tuple) and not isinstance(self.observation_space, Tuple)):
-            return checks.observation_columns(self.observation_space, obs, self._where)
-        checks.check_columns(self.observation_space, obs, self._where)
-        return obs
+    def _is_list(self, obs: Any) -> bool:
+        """True for single observations, False for columns; a tuple is a tuple of columns where the space is a Tuple."""
+        return isinstance(obs, list) or (isinstance(obs, tuple) and not isinstance(self.observation_space, Tuple))
+
+    def _columns(self, obs: Any, env_index: np.ndarray, infos: Sequence[dict], call: str) -> trees.Tree:
+        def where(row: int) -> str:
+            return f"{self._where(int(env_index[row]))}, {call}"
+
+        space, count, watched = self.env.observation_space, len(env_index), self._first_episodes.indices
+        if not self._is_list(obs):
+            columns = as_columns(space, obs, count, where)
+            if watched:
+                check_bounds(space, columns, where)
+        else:
+            if len(obs) != count:
+                checks.check_count("observations", obs, count, f"{self.name}, {call}")
+            columns = stacked(space, obs, where)
+        if watched:
+            for row, index in enumerate(env_index.tolist()):
+                if index in watched:
+                    checks.check_info(infos[row], where(row))
+                    if self._is_list(obs):
+                        check_observation(space, obs[row], where(row))
+        return columns
 
     def get_sub_environments(self) -> list[Any]:
         return self.env.get_sub_environments()
@@ -109,6 +154,7 @@ class Answers:
         self._states = np.full(len(everyone), _OVER, np.int8)
         self._columns: trees.Tree | None = None
         self._own: trees.Tree | None = None
+        self._all_at_once = False
 
     def expect(self, env_index: np.ndarray) -> None:
         """These sub-environments wait for an action."""
@@ -132,11 +178,15 @@ class Answers:
             )
         self._states[env_index] = _ANSWERED
         if env_index is self._everyone:
-            self._columns = actions
+            self._columns, self._all_at_once = actions, True
             return
         if self._own is None:
-            # A valid action everywhere: sub-environments that step on by themselves are sent what stands in their place.
+            # A valid action everywhere: those that step on by themselves are sent what stands in their place.
             self._own = trees.tree_map(lambda leaf: np.repeat(leaf[:1], len(self._everyone), axis=0), actions)
+        if self._all_at_once:
+            # One that was reset after everybody had been answered: the other answers stand.
+            trees.put(self._own, self._everyone, self._columns)
+            self._all_at_once = False
         trees.put(self._own, env_index, actions)
         self._columns = self._own
 
@@ -153,4 +203,5 @@ class Answers:
                 fix="send its action" if waits else "call reset_rows or try_reset after an episode's end",
             )
         self._states[:] = _OVER
+        self._all_at_once = False
         return self._columns

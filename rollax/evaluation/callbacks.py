@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class Callbacks:
-    """Override what is needed; only overridden methods cost anything. Given to a config as a class."""
+    """Override what is needed; only overridden methods cost anything. Given to a config as a class.
+
+    A class of one's own that is no subclass, and has only some of the methods, does as well.
+    """
 
     def on_episode_start(self, *, worker: RolloutWorker, base_env: BaseEnv, episode: Episode) -> None:
         """An episode has begun; its first observations have not been acted on."""
@@ -30,6 +33,7 @@ class Callbacks:
         """An iteration has ended; `result` may be added to."""
 
 
-def overrides(callbacks: Callbacks, method: str) -> bool:
+def overrides(callbacks: Any, method: str) -> bool:
     """True where the user's class has its own version of a method."""
-    return getattr(type(callbacks), method) is not getattr(Callbacks, method)
+    base = getattr(Callbacks, method)
+    return getattr(type(callbacks), method, base) is not base

@@ -16,16 +16,25 @@ class Episode:
         env_index: the sub-environment.
         rewards: the sampler's array of running episode rewards.
         lengths: the sampler's array of running episode lengths.
+        only_policy: the policy of every agent, where there is one.
     """
 
-    def __init__(self, episode_id: int, env_index: int, rewards: np.ndarray, lengths: np.ndarray) -> None:
+    def __init__(
+        self,
+        episode_id: int,
+        env_index: int,
+        rewards: np.ndarray,
+        lengths: np.ndarray,
+        *,
+        only_policy: str | None = None,
+    ) -> None:
         self.episode_id = episode_id
         self.env_index = env_index
         self.policies: dict[Hashable, str] = {}
         self.user_data: dict[str, Any] = {}
         self.custom_metrics: dict[str, float] = {}
         self.last_infos: dict[Hashable, dict] = {}
-        self._rewards, self._lengths = rewards, lengths
+        self._rewards, self._lengths, self._only_policy = rewards, lengths, only_policy
 
     @property
     def total_reward(self) -> float:
@@ -38,5 +47,10 @@ class Episode:
         return int(self._lengths[self.env_index])
 
     def policy_for(self, agent_id: Hashable) -> str | None:
-        """The id of the policy that acts for an agent, if the agent has appeared."""
-        return self.policies.get(agent_id)
+        """The id of the policy that acts for an agent; None for one that has not appeared, where there are several."""
+        return self.policies.get(agent_id, self._only_policy)
+
+    def finished(self) -> Episode:
+        """Itself, with numbers that stay as they are when its sub-environment goes on to the next episode."""
+        self._rewards, self._lengths = self._rewards.copy(), self._lengths.copy()
+        return self

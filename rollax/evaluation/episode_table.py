@@ -24,6 +24,7 @@ class EpisodeTable:
         first_env: the number, across all workers, of the first sub-environment here.
         first_id: episode ids count up from here.
         on_start, on_step, on_end: called with an `Episode`; None where nobody listens.
+        only_policy: the policy of every agent, where there is one.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class EpisodeTable:
         on_start: Callable[[Episode], Any] | None = None,
         on_step: Callable[[Episode], Any] | None = None,
         on_end: Callable[[Episode], Any] | None = None,
+        only_policy: str | None = None,
     ) -> None:
         self.num_envs = num_envs
         self.rewards = np.zeros(num_envs)
@@ -54,14 +56,25 @@ class EpisodeTable:
         self._ended: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
         self._custom_metrics: dict[int, dict[str, float]] = {}
         self._finished: list[np.ndarray] = []
+        self._only_policy = only_policy
+        self.past: dict[int, Episode] | None = None
+        """The episodes finished since somebody emptied this, by id; None where nobody reads it."""
 
     def episode(self, env_index: int) -> Episode:
         """The running episode of a sub-environment, for callbacks, mappings and policies."""
         episode = self._running.get(env_index)
         if episode is None:
-            episode = Episode(int(self.ids[env_index]), env_index, self.rewards, self.lengths)
+            episode = Episode(
+                int(self.ids[env_index]), env_index, self.rewards, self.lengths, only_policy=self._only_policy
+            )
             self._running[env_index] = episode
         return episode
+
+    def by_id(self, episode_id: int) -> Episode:
+        """An episode that is running or in `past`."""
+        if self.past and episode_id in self.past:
+            return self.past[episode_id]
+        return self.episode(int((self.ids == episode_id).nonzero()[0][0]))
 
     def seeds(self) -> list[int] | None:
         """For the first reset of each sub-environment, from (seed, its number, the episodes it has begun)."""
@@ -69,7 +82,7 @@ class EpisodeTable:
             return None
         begun = self.begun.tolist()
         sources = [(self._seed, self._first_env + index, begun[index]) for index in range(self.num_envs)]
-        return [int(np.random.SeedSequence(source).generate_state(1)[0]) for source in sources]
+        return [int(np.random.SeedSequence(source).generate_state(1)[0]) >> 1 for source in sources]  # signed in ale-py
 
     def make_room(self, lanes: int) -> None:
         """Lanes up to this number may be used."""
@@ -115,7 +128,8 @@ class EpisodeTable:
         assert self._on_step is not None
         infos = rows.info_list()
         for row, env_index in enumerate(rows.env_index.tolist()):
-            self.episode(env_index).last_infos[rows.agent_of(row)] = infos[row]
+            if stepped[env_index]:
+                self.episode(env_index).last_infos[rows.agent_of(row)] = infos[row]
         for env_index in stepped.nonzero()[0].tolist():
             self._on_step(self.episode(env_index))
 
@@ -132,6 +146,8 @@ class EpisodeTable:
         if self._on_end:
             for index in env_index.tolist():
                 self._on_end(self.episode(index))
+        if self.past is not None:
+            self.past.update((int(self.ids[index]), self.episode(index).finished()) for index in env_index.tolist())
         if self._running:
             for index, episode_id in zip(env_index.tolist(), ids.tolist(), strict=True):
                 episode = self._running.pop(index, None)
@@ -177,8 +193,13 @@ class EpisodeTable:
 
     def drop_running(self) -> None:
         """Forgets the running episodes."""
+        running = self.ids[self.ids >= 0]
+        ended = [(columns, ~np.isin(columns[0], running)) for columns in self._ended_lives]
+        self._ended_lives.clear()
+        self._ended_lives.extend(tuple(column[over] for column in columns) for columns, over in ended)
         self.ids[:] = -1
         self._lane_rewards[:] = 0.0
         self._running = {}
-        self._ended_lives.clear()
+        if self.past:
+            self.past.clear()
         self._finished, self.finished_steps = [], 0

@@ -20,7 +20,7 @@ class LaneMemory:
     """
 
     def __init__(self, runner: PolicyRunner) -> None:
-        wanted = runner.policy.batch_columns or frozenset()
+        wanted = runner.columns or frozenset()
         self._stored = {name for name in (SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS) if name in wanted}
         self._takes_actions = runner.takes("prev_action_batch") or SampleBatch.PREV_ACTIONS in wanted
         self._takes_rewards = runner.takes("prev_reward_batch") or SampleBatch.PREV_REWARDS in wanted

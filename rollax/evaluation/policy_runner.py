@@ -31,12 +31,20 @@ class PolicyRunner:
         self._accepted = accepted(policy.compute_actions)
         self._takes_explore, self._takes_timestep = self.takes("explore"), self.takes("timestep")
         self.takes_infos, self.takes_episodes = self.takes("info_batch"), self.takes("episodes")
-        wanted = policy.batch_columns
-        self.stores_more = wanted is None or bool(wanted & {SampleBatch.T, SampleBatch.AGENT_ID, SampleBatch.INFOS})
+        self._takes_states = self.takes("state_batches")
+        self.columns = policy.batch_columns
+        self.stores_more = True
+        self.store(frozenset())
 
     def takes(self, argument: str) -> bool:
         """True where the policy's `compute_actions` accepts this argument."""
         return self._accepted is None or argument in self._accepted
+
+    def store(self, names: frozenset[str]) -> None:
+        """Fills these columns too: another policy reads them."""
+        if self.columns is not None:
+            self.columns = self.columns | names
+            self.stores_more = bool(self.columns & {SampleBatch.T, SampleBatch.AGENT_ID, SampleBatch.INFOS})
 
     def act(
         self, obs: trees.Tree, explore: bool, timestep: int, context: dict[str, Any]
@@ -57,6 +65,8 @@ class PolicyRunner:
             kwargs["explore"] = explore
         if self._takes_timestep:
             kwargs["timestep"] = timestep
+        if self._takes_states:
+            kwargs.setdefault("state_batches", [])
         result = self.policy.compute_actions(obs, **kwargs)
         if not (isinstance(result, tuple) and len(result) == 3):
             got = type(result).__name__
@@ -91,9 +101,13 @@ class PolicyRunner:
         return action, [part[0] for part in state_outs], {name: column[0] for name, column in fetches.items()}
 
     def _columns(self, actions: Any) -> trees.Tree:
-        if isinstance(actions, list):
+        if not isinstance(actions, list):
+            return trees.tree_map(np.asarray, actions)
+        try:
             return spaces.stack(self.policy.action_space, actions)
-        return trees.tree_map(np.asarray, actions)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            expected = f"a list of elements of {self.policy.action_space}"
+            raise self._refuse(f"A list of actions that makes no array: {error}.", actions, expected) from error
 
     def _check(self, actions: trees.Tree, rows: int) -> None:
         for leaf in trees.leaves(actions):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,22 +11,51 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.policy.policy import Pieces, Policy, call_accepted
 
+BY_TRAJECTORY = frozenset({SampleBatch.AGENT_ID, SampleBatch.T})
+"""The columns that every policy stores where one is called by trajectory: they tell agents apart and align them."""
+
+_AgentPieces = dict[Hashable, tuple[Policy, list[SampleBatch]]]
+
+
+def overrides_trajectory(policy: Policy) -> bool:
+    """True where the policy wants to be called once per trajectory piece."""
+    return type(policy).postprocess_trajectory is not Policy.postprocess_trajectory
+
 
 def postprocess(
-    fragment: Mapping[str, tuple[SampleBatch, Pieces]], policies: Mapping[str, Policy]
+    fragment: Mapping[str, tuple[SampleBatch, Pieces]],
+    policies: Mapping[str, Policy],
+    episode_of: Callable[[int], Any] = lambda _: None,
 ) -> dict[str, SampleBatch]:
     """The batches of a fragment by policy, with `new_obs` where it is read and what the policies add.
 
     A policy that overrides `postprocess_trajectory` is called once per trajectory piece; all others once per fragment.
+
+    Args:
+        fragment: policy id -> its rows, and where their trajectories end.
+        policies: policy id -> policy.
+        episode_of: episode id -> the `Episode` that `postprocess_trajectory` is given.
     """
     batches = {policy_id: _with_new_obs(policies[policy_id], *cut) for policy_id, cut in fragment.items()}
+    by_trajectory = {policy_id for policy_id in batches if overrides_trajectory(policies[policy_id])}
+    agents = _by_episode(batches, fragment, policies) if by_trajectory else {}
     done: dict[str, SampleBatch] = {}
     for policy_id, batch in batches.items():
         policy, pieces = policies[policy_id], fragment[policy_id][1]
-        if type(policy).postprocess_trajectory is not Policy.postprocess_trajectory:
-            done[policy_id] = _piece_by_piece(policy_id, batch, fragment, batches, policies)
-        else:
+        if policy_id not in by_trajectory:
             done[policy_id] = policy.postprocess_rows(batch, pieces)
+            continue
+        results = []
+        for piece in _pieces(batch, pieces):
+            episode_id, agent = _episode_and_agent(piece)
+            others = {
+                other: (others_policy, SampleBatch.concat_samples(lives))
+                for other, (others_policy, lives) in agents[episode_id].items()
+                if other != agent
+            }
+            context = {"other_agent_batches": others, "episode": episode_of(episode_id)}
+            results.append(call_accepted(policy.postprocess_trajectory, piece, **context))
+        done[policy_id] = SampleBatch.concat_samples(results)
     return done
 
 
@@ -39,25 +68,24 @@ def _with_new_obs(policy: Policy, batch: SampleBatch, pieces: Pieces) -> SampleB
     return batch
 
 
-def _piece_by_piece(
-    policy_id: str,
-    batch: SampleBatch,
-    fragment: Mapping[str, Any],
+def _by_episode(
     batches: Mapping[str, SampleBatch],
+    fragment: Mapping[str, tuple[SampleBatch, Pieces]],
     policies: Mapping[str, Policy],
-) -> SampleBatch:
-    policy = policies[policy_id]
-    by_episode: dict[int, dict[Any, tuple[Policy, SampleBatch]]] = {}
-    for other_id, other in batches.items():
-        for piece in _pieces(other, fragment[other_id][1]):
-            agent = piece[SampleBatch.AGENT_ID][0] if SampleBatch.AGENT_ID in piece else other_id
-            by_episode.setdefault(int(piece[SampleBatch.EPS_ID][0]), {})[agent] = (policies[other_id], piece)
-    results = []
-    for piece in _pieces(batch, fragment[policy_id][1]):
-        agent = piece[SampleBatch.AGENT_ID][0] if SampleBatch.AGENT_ID in piece else policy_id
-        others = {a: pair for a, pair in by_episode[int(piece[SampleBatch.EPS_ID][0])].items() if a != agent}
-        results.append(call_accepted(policy.postprocess_trajectory, piece, other_agent_batches=others, episode=None))
-    return SampleBatch.concat_samples(results)
+) -> dict[int, _AgentPieces]:
+    """Episode id -> agent id -> its policy and its pieces: several where an agent ended and came back."""
+    agents: dict[int, _AgentPieces] = {}
+    for policy_id, batch in batches.items():
+        # Copies: whoever changes its own rows in place shall not change them under the eyes of the others.
+        for piece in _pieces(batch.copy(), fragment[policy_id][1]):
+            episode_id, agent = _episode_and_agent(piece)
+            in_episode = agents.setdefault(episode_id, {})
+            in_episode.setdefault(agent, (policies[policy_id], []))[1].append(piece)
+    return agents
+
+
+def _episode_and_agent(piece: SampleBatch) -> tuple[int, Hashable]:
+    return int(piece[SampleBatch.EPS_ID][0]), piece[SampleBatch.AGENT_ID][0]
 
 
 def _pieces(batch: SampleBatch, pieces: Pieces) -> list[SampleBatch]:

@@ -22,7 +22,7 @@ from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.evaluation.postprocess import postprocess
+from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory, postprocess
 from rollax.evaluation.sampler import Sampler
 from rollax.policy.policy import Policy
 from rollax.policy.spec import PolicySpec
@@ -69,13 +69,21 @@ class RolloutWorker:
             policy_id: self._make_policy(policy_id, number, spec, default_policy_class)
             for number, (policy_id, spec) in enumerate(specs.items())
         }
-        self.runners = {policy_id: self._make_runner(policy) for policy_id, policy in self.policies.items()}
+        self.runners = {
+            policy_id: self._make_runner(policy, self.config.changed(**specs[policy_id].config))
+            for policy_id, policy in self.policies.items()
+        }
+        episodes = self._make_episode_table()
+        if any(overrides_trajectory(policy) for policy in self.policies.values()):
+            episodes.past = {}
+            for runner in self.runners.values():
+                runner.store(BY_TRAJECTORY)
         self.sampler = Sampler(
             self.env,
             self.runners,
-            self._make_episode_table(),
+            episodes,
             policy_of=_mapping(policy_mapping_fn, list(specs)),
-            fragment_length=self.config.fragment_length,
+            fragment_length=self._fragment_length(),
             complete_episodes=self.config.batch_mode == "complete_episodes",
             clip_rewards=self.config.clip_rewards,
             record=record,
@@ -85,12 +93,17 @@ class RolloutWorker:
     def sample(self) -> SampleBatch | MultiAgentBatch:
         """One fragment, postprocessed: a `SampleBatch` where there is one policy, else a `MultiAgentBatch`."""
         fragment, env_steps = self.sampler.sample()
-        batches = postprocess(fragment, self.policies)
-        multi = MultiAgentBatch(batches, env_steps)
-        samples: SampleBatch | MultiAgentBatch = multi
+        while not fragment:  # the outcome of every row is still to come
+            fragment, more = self.sampler.sample()
+            env_steps += more
+        episodes = self.sampler.episodes
+        batches = postprocess(fragment, self.policies, episodes.by_id)
+        if episodes.past:
+            episodes.past.clear()
+        samples: SampleBatch | MultiAgentBatch = MultiAgentBatch(batches, env_steps)
         if len(self.policies) == 1:
             (policy_id,) = self.policies
-            samples = SampleBatch(dict(batches[policy_id].items()), env_steps=env_steps)
+            samples = SampleBatch(batches[policy_id].to_dict(), env_steps=env_steps)
         if overrides(self.callbacks, "on_sample_end"):
             self.callbacks.on_sample_end(worker=self, samples=samples)
         return samples
@@ -103,7 +116,8 @@ class RolloutWorker:
     ) -> list[EpisodeMetrics]:
         """Plays an exact number of whole episodes, a fixed share in each sub-environment, and returns their metrics.
 
-        Fixed shares keep short episodes from being counted more often than long ones.
+        Fixed shares keep short episodes from being counted more often than long ones. Nothing is learned from them:
+        the filters stay as they are. Running episodes are dropped, and fresh ones begin afterwards.
 
         Args:
             num_episodes: how many.
@@ -112,6 +126,19 @@ class RolloutWorker:
         """
         self.sampler.restart()
         self.sampler.take_metrics()
+        record, self.sampler.record = self.sampler.record, False
+        try:
+            return self._play(num_episodes, on_step, on_episode)
+        finally:
+            self.sampler.record = record
+            self.sampler.restart()
+
+    def _play(
+        self,
+        num_episodes: int,
+        on_step: Callable[[BaseEnv], Any] | None,
+        on_episode: Callable[[EpisodeMetrics], Any] | None,
+    ) -> list[EpisodeMetrics]:
         shares = np.full(self.env.num_envs, num_episodes // self.env.num_envs)
         shares[: num_episodes % self.env.num_envs] += 1
         finished: list[EpisodeMetrics] = []
@@ -125,7 +152,6 @@ class RolloutWorker:
                     finished.append(metrics)
                     if on_episode is not None:
                         on_episode(metrics)
-        self.sampler.restart()
         return finished
 
     def get_metrics(self) -> list[EpisodeMetrics]:
@@ -216,10 +242,7 @@ class RolloutWorker:
                 expected="a Policy class in its spec",
                 fix="name one; None stands for the algorithm's own policy, and here is no algorithm",
             )
-        spaces = [
-            self._space(policy_id, kind, getattr(spec, kind) or getattr(self.config, kind))
-            for kind in ("observation_space", "action_space")
-        ]
+        spaces = [self._space(policy_id, kind, getattr(spec, kind)) for kind in ("observation_space", "action_space")]
         seed = self.config.seed
         if seed is not None and (number or self.worker_index):
             seed = int(np.random.SeedSequence((seed, self.worker_index, number)).generate_state(1)[0])
@@ -232,6 +255,7 @@ class RolloutWorker:
 
     def _space(self, policy_id: str, kind: str, given: Space | None) -> Space:
         of_env = getattr(self.env, kind)
+        given = getattr(self.config, kind) if given is None else given
         space = of_env if given is None else given
         check_space(space, f"policy {policy_id!r}, {kind}")
         if of_env is not None and not same_space(space, of_env):
@@ -244,16 +268,20 @@ class RolloutWorker:
             )
         return space
 
-    def _make_runner(self, policy: Policy) -> PolicyRunner:
+    def _make_runner(self, policy: Policy, config: TrainerConfig) -> PolicyRunner:
         return PolicyRunner(
             policy,
-            make_filter(self.config.observation_filter, policy.observation_space),
+            make_filter(config.observation_filter, policy.observation_space),
             ActionMap(
-                policy.action_space,
-                clip_actions=self.config.clip_actions,
-                normalize_actions=self.config.normalize_actions,
+                policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions
             ),
         )
+
+    def _fragment_length(self) -> int:
+        config = self.config
+        if config.num_envs_per_worker != self.env.num_envs:  # a vector env brings its own number
+            config = config.changed(num_envs_per_worker=self.env.num_envs)
+        return config.fragment_length
 
     def _make_episode_table(self) -> EpisodeTable:
         def listener(method: str) -> Callable[[Any], Any] | None:
@@ -270,6 +298,7 @@ class RolloutWorker:
             on_start=listener("on_episode_start"),
             on_step=listener("on_episode_step"),
             on_end=listener("on_episode_end"),
+            only_policy=next(iter(self.policies)) if len(self.policies) == 1 else None,
         )
 
 
@@ -301,6 +330,14 @@ def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
 
 def _specs(given: type[Policy] | Mapping[str, Any]) -> dict[str, PolicySpec]:
     if isinstance(given, Mapping):
+        if not given:
+            raise PolicyError(
+                "No policy at all.",
+                where="RolloutWorker(env_creator, policy_cls_or_specs)",
+                got=given,
+                expected="a policy class, or at least one policy id with its spec",
+                fix="pass {'default_policy': MyPolicy}, or MyPolicy itself",
+            )
         return {policy_id: PolicySpec.of(spec, policy_id) for policy_id, spec in given.items()}
     return {DEFAULT_POLICY: PolicySpec.of(given, DEFAULT_POLICY)}
 
@@ -326,10 +363,11 @@ def _mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> Call
                 fix="pass policy_mapping_fn",
             )
         return None
-    parameters = [
-        p
-        for p in inspect.signature(function).parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
-    ]
-    takes_two = len(parameters) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    return function if takes_two else lambda agent_id, episode: function(agent_id)
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return function
+    second = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][1:2]
+    # A second one with a default binds something of the user's own: lambda agent_id, table=TABLE: table[agent_id].
+    if any(p.default is p.empty or p.name == "episode" for p in second):
+        return function
+    return lambda agent_id, episode: function(agent_id)

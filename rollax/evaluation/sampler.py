@@ -67,7 +67,7 @@ class Sampler:
         self._target = fragment_length * env.num_envs
         self._complete_episodes = complete_episodes
         self._clip_rewards = clip_rewards
-        self._record = record
+        self.record = record
         self._trajectories = {policy_id: Trajectories() for policy_id in self.runners}
         self._memories = {policy_id: LaneMemory(runner) for policy_id, runner in self.runners.items()}
         self._rows: Rows | None = None
@@ -130,10 +130,10 @@ class Sampler:
                 context["episodes"] = [self.episodes.episode(index) for index in env_index.tolist()]
             actions, _, fetches = runner.act(obs, self.explore, self.timestep, context)
             self.env.send_rows(rows, selection, runner.action_map(actions))
-            if self._record:
+            if self.record:
                 columns = {SampleBatch.OBS: obs, SampleBatch.ACTIONS: actions, **fetches, **memory.columns(context)}
                 if runner.stores_more:
-                    self._add_columns(columns, runner.policy.batch_columns, rows, selection, env_index)
+                    self._add_columns(columns, runner.columns, rows, selection, env_index)
                 ids = self.episodes.ids[env_index]
                 self._trajectories[policy_id].append(lanes, self._lane_life[lanes], ids, columns)
             memory.remember(lanes, actions)
@@ -201,7 +201,7 @@ class Sampler:
         if not len(rows if with_obs is None else with_obs):
             self._settle(policy_id, rows, outcomes, with_obs, None)
             return
-        obs = runner.filter(rows.observations(with_obs, runner.policy.observation_space), self._record)
+        obs = runner.filter(rows.observations(with_obs, runner.policy.observation_space), self.record)
         self._settle(policy_id, rows, outcomes, with_obs, obs)
         acts = rows.acts if with_obs is None else rows.acts[with_obs]
         acting = np.count_nonzero(acts)
@@ -224,7 +224,7 @@ class Sampler:
         over, complete = terminateds | truncateds, True
         # The lane of a life that has ended may be another's already.
         self._memories[policy_id].reward(lanes, rewards, over)
-        if not self._record:
+        if not self.record:
             return
         if isinstance(rows.obs, list):
             complete = over | rows.has_obs(np.arange(len(rows)) if outcomes is None else outcomes)
@@ -257,6 +257,8 @@ class Sampler:
         self._lives += len(lanes)
         self.episodes.begin(rows.env_index[starting], several_agents=rows.agents is not None)
         if policies is None:
+            for row in starting.tolist() if self._policy_of is not None else ():
+                self._choose_policy(rows, row)
             self._memories[self._ids[0]].forget(lanes)
             return None
         chosen = np.array([self._choose_policy(rows, row) for row in starting.tolist()], np.int64)

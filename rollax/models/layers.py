@@ -147,5 +147,28 @@ class CNN(nnx.Module):
     def __call__(self, images: Float[Array, "B height width channels"]) -> Float[Array, "B F"]:
         activation = ACTIVATIONS[self.activation]
         for convolution in self.convolutions:
-            images = activation(convolution(images))
+            images = activation(_convolved(convolution, images))
         return activation(self.dense(images.reshape(images.shape[0], -1)))
+
+
+def _convolved(layer: nnx.Conv, images: Float[Array, "B height width channels"]) -> Array:
+    """The layer's output; on the CPU as one matrix product over strided slices.
+
+    XLA's CPU convolution has no fast gradient inside a loop: at 128 Atari images a gradient step takes 1.2 s with it
+    and 0.07 s with slices, which are no slower outside of loops either.
+    """
+    if jax.default_backend() != "cpu":
+        return layer(images)
+    (rows, columns), (stride, _) = layer.kernel_size, layer.strides
+    kernel = layer.kernel[...]
+    height, width = (images.shape[1] - rows) // stride + 1, (images.shape[2] - columns) // stride + 1
+    patches = jnp.concatenate(
+        [
+            images[:, i : i + stride * (height - 1) + 1 : stride, j : j + stride * (width - 1) + 1 : stride]
+            for i in range(rows)
+            for j in range(columns)
+        ],
+        axis=-1,
+    )
+    out = patches @ kernel.reshape(-1, kernel.shape[-1])
+    return out if layer.bias is None else out + layer.bias[...]

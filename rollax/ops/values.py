@@ -59,12 +59,14 @@ def explained_variance(
     """
     check_same_shape("explained_variance", targets=targets, predictions=predictions, mask=mask)
     unexplained, total = _masked_variance(targets - predictions, mask), _masked_variance(targets, mask)
-    # Below this the variance is that of rounding, and the quotient of two such numbers is noise.
-    rounding = _RELATIVE_ROUNDING**2 * masked_mean(targets**2, mask)
-    constant = total <= rounding
-    perfect = unexplained <= rounding
-    return jnp.where(constant, perfect.astype(targets.dtype), 1.0 - unexplained / jnp.where(constant, 1.0, total))
+    constant = total == 0
+    return jnp.where(
+        constant, jnp.where(unexplained == 0, 1.0, 0.0), 1.0 - unexplained / jnp.where(constant, 1.0, total)
+    )
 
 
 def _masked_variance(x: Float[Array, "B"], mask: Float[Array, "B"]) -> Float[Array, ""]:
-    return masked_mean((x - masked_mean(x, mask)) ** 2, mask)
+    """Variance over the valid rows; exactly 0 where only rounding tells them apart."""
+    variance = masked_mean((x - masked_mean(x, mask)) ** 2, mask)
+    rounding = _RELATIVE_ROUNDING**2 * masked_mean(x**2, mask)
+    return jnp.where(variance <= rounding, 0.0, variance)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -182,7 +182,8 @@ class JaxPolicy(Policy):
                 f"after {self.learner.num_updates} gradient steps",
                 got="a NaN or infinite log-probability",
                 expected="finite outputs",
-                fix="look for NaN weights, or observations too large for the model (observation_filter='MeanStdFilter')",
+                fix="look for NaN weights, or for observations too large for the model; observation_filter="
+                "'MeanStdFilter' scales them",
             )
 
     # Learning.
@@ -248,7 +249,7 @@ class JaxPolicy(Policy):
 
     def compilations(self) -> int:
         """How many versions of its functions JAX has compiled; bounded, because shapes are."""
-        functions: Sequence[Any] = (self._act, self._act_greedily, self._value, *self.learner.functions())
+        functions: list[Any] = [self._act, self._act_greedily, self._value, *self.learner.functions()]
         return sum(function._cache_size() for function in functions)
 
 

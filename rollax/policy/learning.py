@@ -75,8 +75,8 @@ class Update(NamedTuple):
         error: what stopped it before the end of the plan; None if nothing did.
     """
 
-    params: dict
-    extra: dict
+    params: Columns
+    extra: Columns
     statistics: dict[str, float]
     error: NonFiniteError | None
 
@@ -124,7 +124,7 @@ class Learner:
         _, gradients, stats, _ = self._gradients(params, extra, batch, plan.rows[0], coefficients)
         return gradients, {name: float(value) for name, value in jax.device_get(stats).items()}
 
-    def apply(self, params: Columns, gradients: Columns, lr: float, where: str) -> dict:
+    def apply(self, params: Columns, gradients: Columns, lr: float, where: str) -> Columns:
         """The parameters after one step; those passed in are used up.
 
         Raises:
@@ -158,8 +158,9 @@ class Learner:
         def minibatch(carry: tuple) -> tuple:
             step, params, extra, optimizer_state, sums, _ = carry
             loss, gradients, stats, new_extra = self._one_gradient(params, extra, batch, plan[step], coefficients)
-            # One number tells whether all gradients are finite: their norm.
-            finite = jnp.isfinite(loss) & jnp.isfinite(optax.global_norm(gradients))
+            # One number tells whether all gradients are finite: their squared norm.
+            norm = sum(jnp.vdot(gradient, gradient) for gradient in jax.tree.leaves(gradients))
+            finite = jnp.isfinite(loss) & jnp.isfinite(norm)
             new_params, new_state = self._one_step(params, optimizer_state, gradients, coefficients["lr"])
 
             def keep(new: jax.Array, old: jax.Array) -> jax.Array:
@@ -194,7 +195,14 @@ class Learner:
         return jax.tree.map(lambda p, d: p - lr * d, dict(params), direction), optimizer_state
 
     def _diagnose(
-        self, params: Columns, extra: Columns, batch: Columns, plan: MinibatchPlan, step: int, coefficients: Columns, where: str
+        self,
+        params: Columns,
+        extra: Columns,
+        batch: Columns,
+        plan: MinibatchPlan,
+        step: int,
+        coefficients: Columns,
+        where: str,
     ) -> NonFiniteError:
         """Repeats the failed step, whose weights are untouched, to say which tensor it was."""
         loss, gradients, stats, _ = self._gradients(params, extra, batch, plan.rows[step], coefficients)
@@ -243,4 +251,3 @@ def _not_finite(where: str, step: int, tensor: str, columns: Sequence[str] = ())
         expected="finite numbers",
         fix="lower lr, set grad_clip, normalize observations (observation_filter='MeanStdFilter') or clip rewards",
     )
-

@@ -57,7 +57,7 @@ class Policy(ABC):
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         self.observation_space = observation_space
         self.action_space = action_space
-        self.config = {} if config is None else config
+        self.config: Any = {} if config is None else config
         self.timestep = 0
 
     @abstractmethod
@@ -139,6 +139,8 @@ class Policy(ABC):
 
     def set_weights(self, weights: Weights) -> None:
         """Takes over what `get_weights` of an equal policy returned."""
+        if weights:
+            raise self._cannot("set_weights")
 
     def get_state(self) -> dict[str, Any]:
         """All that a checkpoint must hold: nested dicts of arrays, numbers, strings, lists and None."""

@@ -27,7 +27,8 @@ class SplitModel:
         self._acting_graph = nnx.split(model, nnx.Param, ...)[0]
         model.train()  # Dropout and BatchNorm differ between the two; the arrays are the same
         self._learning_graph, params, extra = nnx.split(model, nnx.Param, ...)
-        self._params_tree, self.params = _named(params)
+        self._params_tree, param_arrays = _named(params)
+        self.params = {name: _typed(value) for name, value in param_arrays.items()}
         self._extra_tree, extra_arrays = _named(extra)
         self._keys = {n: jax.random.key_impl(v) for n, v in extra_arrays.items() if _is_key(v)}
         self.extra = self._without_keys(extra_arrays)
@@ -50,7 +51,7 @@ class SplitModel:
 
     def _without_keys(self, extra: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """Random keys as the plain arrays under them, which can be stored."""
-        return {n: jax.random.key_data(v) if n in self._keys else v for n, v in extra.items()}
+        return {n: jax.random.key_data(v) if n in self._keys else _typed(v) for n, v in extra.items()}
 
     def checked(self, weights: Mapping[str, Any], where: str) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """`(params, extra)` from weights by name.
@@ -63,7 +64,8 @@ class SplitModel:
             raise PolicyError(
                 "Weights of another model.",
                 where=where,
-                got=f"without {sorted(expected.keys() - weights.keys())}, beside {sorted(weights.keys() - expected.keys())}",
+                got=f"{len(weights)} arrays; missing: {sorted(expected.keys() - weights.keys())}, "
+                f"unknown: {sorted(weights.keys() - expected.keys())}",
                 expected=f"{len(expected)} arrays: {sorted(expected)}",
                 fix="use the spaces and the model config that the weights were made with",
             )
@@ -92,6 +94,12 @@ def _name(path: tuple[Any, ...]) -> str:
     # The last part of a path leads from a variable to its value; one before it may be a module of that name.
     parts = path[:-1] if isinstance(path[-1], jax.tree_util.GetAttrKey) else path
     return ".".join(str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in parts)
+
+
+def _typed(value: Any) -> jax.Array:
+    # A weak type, as `nnx.Param(jnp.array(1.0))` has, would turn into a strong one, and each change compiles anew.
+    array = jnp.asarray(value)
+    return jnp.asarray(array, array.dtype)
 
 
 def _is_key(value: Any) -> bool:

@@ -1,9 +1,8 @@
-"""Small deterministic environments that log what they gave and got, and the slow reference that reads their logs."""
+"""Small deterministic environments that log what they gave and what they got, and a policy whose actions tell."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +15,6 @@ ALL = "__all__"
 OBS_SPACE = spaces.Box(-1000.0, 1000.0, (4,), np.float32)
 ACTION_SPACE = spaces.Discrete(11)
 Events = list[tuple[Any, ...]]
-Key = tuple[float, ...]
 
 
 def observation(env: int, episode: int, agent: int, step: int) -> np.ndarray:
@@ -75,7 +73,7 @@ class Line(gym.Env):
 
 Script = Sequence[Mapping[Hashable, str]]
 """One episode. First the agents of the reset (any letters); then for each step agent -> what it gets:
-o an observation, r a reward, T and C termination and truncation. `__all__` must end the last step with T or C or both."""
+o an observation, r a reward, T and C termination and truncation. In the last step `__all__` has T or C or both."""
 
 
 class Scripted(MultiAgentEnv):
@@ -101,7 +99,9 @@ class Scripted(MultiAgentEnv):
         now = self._script[self.count]
         obs = {agent: self._obs(agent) for agent, does in now.items() if "o" in does}
         rewards = {agent: self._reward(agent) for agent, does in now.items() if "r" in does}
-        terms, truncs = ({agent: flag in does for agent, does in now.items()} | {ALL: flag in now.get(ALL, "")} for flag in "TC")
+        terms, truncs = (
+            {agent: flag in does for agent, does in now.items()} | {ALL: flag in now.get(ALL, "")} for flag in "TC"
+        )
         self.log.append(("step", dict(actions), obs, rewards, terms, truncs))
         return obs, rewards, terms, truncs, {}
 
@@ -127,20 +127,21 @@ class Asynchronous(BaseEnv):
     Args:
         envs: what it is made of.
         restarts_itself: the first observation of the next episode comes in a later poll, without being asked for.
+        sleeps: nobody is ready at every second poll.
     """
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
-    def __init__(self, envs: Sequence[Scripted], restarts_itself: bool = False) -> None:
+    def __init__(self, envs: Sequence[Scripted], restarts_itself: bool = False, sleeps: bool = False) -> None:
         self.envs, self.num_envs, self.restarts_itself = list(envs), len(envs), restarts_itself
-        self.polls = 0
+        self.polls, self.sleeps = 0, sleeps
         self.actions: dict[int, dict] = {}
         self.over = set(range(self.num_envs)) if restarts_itself else set()
 
     def poll(self):
         self.polls += 1
         parts = obs, rewards, terms, truncs, infos, _ = ({}, {}, {}, {}, {}, {})
-        for i, env in enumerate(self.envs):
+        for i, env in enumerate(self.envs if not self.sleeps or self.polls % 2 else []):
             if (i + self.polls) % 3 == 0 and self.num_envs > 1:
                 continue
             if i in self.over:
@@ -168,107 +169,3 @@ class Asynchronous(BaseEnv):
 
     def get_sub_environments(self):
         return self.envs
-
-
-@dataclass
-class Row:
-    """What a row of a batch must hold. `life`: (sub-env, episode, agent, how many lives it has had in the episode)."""
-
-    life: tuple
-    obs: np.ndarray
-    t: int
-    prev_action: int
-    prev_reward: float
-    action: int | None = None
-    reward: float = 0.0
-    terminated: bool = False
-    truncated: bool = False
-    new_obs: np.ndarray | None = None
-    episode_over: bool = False
-
-    @property
-    def complete(self) -> bool:
-        return self.new_obs is not None
-
-    @property
-    def agent(self) -> Hashable:
-        return self.life[2]
-
-
-@dataclass
-class Story:
-    """What happened in one sub-environment, read from its log one event at a time."""
-
-    index: int
-    rows: list[Row] = field(default_factory=list)
-    episodes: list[tuple[float, int, dict[Hashable, list[float]]]] = field(default_factory=list)
-    """The finished ones: reward, length, and the rewards of each agent's lives."""
-
-    def __post_init__(self) -> None:
-        self.episode, self.t = -1, 0
-        self.open: dict[Hashable, Row] = {}
-        self.lives: dict[Hashable, list[float]] = {}
-        self.first_row = 0
-
-    def read(self, events: Iterable[tuple[Any, ...]]) -> Story:
-        for kind, *event in events:
-            if kind == "reset":
-                self.episode, self.t, self.open, self.lives, self.first_row = self.episode + 1, 0, {}, {}, len(self.rows)
-                for agent, obs in event[0].items():
-                    self._see(agent, obs)
-            else:
-                self._step(*event)
-        return self
-
-    def _step(self, actions: dict, obs: dict, rewards: dict, terms: dict, truncs: dict) -> None:
-        for agent, action in actions.items():
-            assert self.open[agent].action is None, "an observation was acted on twice"
-            self.open[agent].action = action
-        assert all(row.action is not None for row in self.open.values()), "an observation was not acted on"
-        self.t += 1
-        over = terms[ALL] or truncs[ALL]
-        for agent, row in self.open.items():
-            row.reward += rewards.get(agent, 0.0)
-            self.lives[agent][-1] += rewards.get(agent, 0.0)
-        for agent in list(self.open):
-            terminated, truncated = terms.get(agent, False) or terms[ALL], truncs.get(agent, False) or truncs[ALL]
-            if terminated or truncated:
-                row = self.open.pop(agent)
-                row.terminated, row.truncated = terminated, truncated
-                row.new_obs = obs.get(agent, row.obs)
-            elif agent in obs:
-                self._see(agent, obs[agent])
-        for agent in obs:
-            gone = terms.get(agent, False) or truncs.get(agent, False) or over
-            if agent not in self.open and not gone:
-                self._see(agent, obs[agent])
-        if over:
-            total = sum(reward for lives in self.lives.values() for reward in lives)
-            self.episodes.append((total, self.t, self.lives))
-            for row in self.rows[self.first_row :]:
-                row.episode_over = True
-
-    def _see(self, agent: Hashable, obs: np.ndarray) -> None:
-        before = self.open.get(agent)
-        if before is None:
-            self.lives.setdefault(agent, []).append(0.0)
-            life, prev_action, prev_reward = (self.index, self.episode, agent, len(self.lives[agent])), 0, 0.0
-        else:
-            assert before.action is not None
-            before.new_obs = obs
-            life, prev_action, prev_reward = before.life, before.action, before.reward
-        self.open[agent] = Row(life, obs, self.t, prev_action, prev_reward)
-        self.rows.append(self.open[agent])
-
-
-def stories(envs: Iterable[Any]) -> list[Story]:
-    """What the logs of these environments say."""
-    return [Story(index).read(env.log) for index, env in enumerate(envs)]
-
-
-def expected_rows(envs: Iterable[Any]) -> dict[Key, Row]:
-    """Every row that is complete, by its observation."""
-    rows = [row for story in stories(envs) for row in story.rows if row.complete]
-    by_obs = {tuple(row.obs.tolist()): row for row in rows}
-    assert len(by_obs) == len(rows)
-    return by_obs

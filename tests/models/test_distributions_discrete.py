@@ -80,7 +80,7 @@ def test_categorical_sample_frequencies():
 def test_a_choice_that_does_not_exist_is_improbable():
     # A zero in a padding row is out of range when the space starts elsewhere: it must be neither likely nor NaN.
     dist = Categorical(3, start=4)
-    logits, actions = np.ones((3, 3), np.float32), np.array([0, 3, 7])
+    logits, actions = jnp.ones((3, 3)), jnp.array([0, 3, 7])
     assert jax.jit(dist.logp)(logits, actions).tolist() == [np.float32(MASKED_LOGIT)] * 3
     assert not np.any(jax.jit(jax.grad(lambda x: dist.logp(x, actions).sum()))(logits))
     bits = np.array([[0, 2], [1, 1]], np.int8)

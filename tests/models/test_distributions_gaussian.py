@@ -67,6 +67,13 @@ def test_gaussians_agree_with_scipy():
     np.testing.assert_allclose(SquashedGaussian((3,)).logp(inputs, jnp.tanh(jnp.asarray(actions))), squashed, rtol=1e-3)
 
 
+def test_the_tails_of_the_normal_numbers_are_exact():
+    noise = np.concatenate([2.0 ** -np.arange(1, 25), 1 - 2.0 ** -np.arange(1, 25)]).astype(np.float32)
+    inputs = np.zeros((len(noise), 2), np.float32)
+    z = jax.jit(DiagGaussian(()).sample)(inputs, noise[:, None])
+    np.testing.assert_allclose(z, stats.norm.ppf(noise.astype(np.float64)), rtol=1e-6, atol=1e-6)
+
+
 def test_diag_gaussian_moments():
     draws = 200_000
     noise = jnp.asarray(np.random.default_rng(0).random((draws, 2), dtype=np.float32))

@@ -293,3 +293,14 @@ class TestCompiled:
         _, params, rest = nnx.split(model_of(MIXED, free_log_std=True, **SMALL), nnx.Param, ...)
         assert len(jax.tree.leaves(rest)) == 0
         assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [((3, 2), 1), ((4, 4), 2), ((2, 3), 3)])
+def test_convolutions_on_the_cpu_are_those_of_flax(kernel, stride):
+    rng = np.random.default_rng(0)
+    images = jnp.asarray(rng.normal(size=(3, 9, 11, 5)).astype(np.float32))
+    network = CNN((9, 11, 5), [(7, kernel, stride)], 6, "linear", rngs=nnx.Rngs(0))
+    (layer,) = network.convolutions
+    layer.bias[...] = jnp.arange(7, dtype=jnp.float32)
+    expected = network.dense(layer(images).reshape(3, -1))
+    np.testing.assert_allclose(network(images), expected, rtol=1e-5, atol=1e-5)

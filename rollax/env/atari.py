@@ -1,0 +1,166 @@
+"""Atari games: ids beginning with `ALE/`, preprocessed and stacked, as single environments or as one native vector env.
+
+Both ways give the same task: observations [stack, height, width] of uint8 (with colours, [stack, height, width, 3]).
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import gymnasium as gym
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rollax.env.context import EnvContext
+from rollax.env.vector_env import VectorEnv
+from rollax.errors import ConfigError
+
+_FIRE = 1
+
+
+class AtariConfig(BaseModel):
+    """The keys of `env_config` for an Atari game; the defaults follow Machado et al. (2018), arXiv:1709.06009."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    frame_skip: int = Field(4, ge=1, description="Frames that an action lasts; the last two are maximized over.")
+    screen_size: int | tuple[int, int] = Field(84, description="Side of the square image, or (width, height).")
+    grayscale: bool = Field(True, description="One channel instead of three.")
+    stack: int = Field(4, ge=1, description="The last images that make one observation.")
+    noop_max: int = Field(30, ge=0, description="An episode begins with up to this many frames without an action.")
+    fire_reset: bool = Field(True, description="Press FIRE as an episode begins, in games that wait for it.")
+    terminal_on_life_loss: bool = Field(False, description="A lost life ends the episode.")
+    clip_rewards: bool = Field(
+        False,
+        description="Clip rewards to [-1, 1], and with them the scores, which the trainer's clip_rewards leaves alone.",
+    )
+    repeat_action_probability: float | None = Field(None, ge=0, le=1, description="Sticky actions; None: the id's own.")
+    full_action_space: bool = Field(False, description="All 18 actions, not only those that the game knows.")
+    max_num_frames_per_episode: int = Field(108_000, ge=1, description="The time limit, in frames.")
+    mode: int | None = Field(None, description="The game's own variant; single environments only.")
+    difficulty: int | None = Field(None, description="The game's own difficulty; single environments only.")
+    render_mode: str | None = Field(None, description='"rgb_array" or "human"; single environments only.')
+    native_vector: bool = Field(True, description="ale-py's vector env, unless what is asked for needs single ones.")
+    num_threads: int = Field(0, ge=0, description="Of the native vector env; 0 leaves it to ale-py.")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of an image."""
+        return self.screen_size if isinstance(self.screen_size, tuple) else (self.screen_size, self.screen_size)
+
+    @property
+    def needs_single_envs(self) -> bool:
+        """True where ale-py's vector env cannot do it."""
+        return not self.native_vector or any(x is not None for x in (self.mode, self.difficulty, self.render_mode))
+
+    def game_options(self) -> dict[str, Any]:
+        """What single and vector environments call by the same name."""
+        names = ("repeat_action_probability", "full_action_space", "max_num_frames_per_episode")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+class AtariCreator:
+    """Makes environments of one Atari game.
+
+    Args:
+        env_id: such as "ALE/Pong-v5".
+    """
+
+    def __init__(self, env_id: str) -> None:
+        self.env_id = env_id
+
+    def __call__(self, context: EnvContext) -> gym.Env:
+        """One environment, with Gymnasium's own preprocessing and frame stacking."""
+        config = self._config(context)
+        _quiet()
+        single = {name: getattr(config, name) for name in ("mode", "difficulty", "render_mode")}
+        env: gym.Env = gym.make(self.env_id, frameskip=1, disable_env_checker=True, **single, **config.game_options())
+        env = gym.wrappers.AtariPreprocessing(
+            env,
+            noop_max=config.noop_max,
+            frame_skip=config.frame_skip,
+            screen_size=config.size,
+            terminal_on_life_loss=config.terminal_on_life_loss,
+            grayscale_obs=config.grayscale,
+        )
+        if config.fire_reset and env.unwrapped.get_action_meanings()[_FIRE:][:1] == ["FIRE"]:  # type: ignore[attr-defined]
+            env = _FireReset(env)
+        if config.clip_rewards:
+            env = gym.wrappers.ClipReward(env, -1.0, 1.0)
+        return gym.wrappers.FrameStackObservation(env, config.stack)
+
+    def make_vector(self, context: EnvContext, num_envs: int) -> gym.vector.VectorEnv | VectorEnv:
+        """`num_envs` copies at once: ale-py's own vector env, or single ones where the config asks for them."""
+        config = self._config(context)
+        if config.needs_single_envs or gym.spec(self.env_id).vector_entry_point is None:
+            return VectorEnv.wrap(lambda index: self(context.at(index)), num_envs=num_envs)
+        _quiet()
+        width, height = config.size
+        return gym.make_vec(
+            self.env_id,
+            num_envs,
+            vectorization_mode="vector_entry_point",
+            img_width=width,
+            img_height=height,
+            grayscale=config.grayscale,
+            stack_num=config.stack,
+            frameskip=config.frame_skip,
+            noop_max=config.noop_max,
+            episodic_life=config.terminal_on_life_loss,
+            reward_clipping=config.clip_rewards,
+            use_fire_reset=config.fire_reset,
+            num_threads=config.num_threads,
+            **config.game_options(),
+        )
+
+    def _config(self, context: EnvContext) -> AtariConfig:
+        try:
+            # JSON and YAML know no tuples.
+            return AtariConfig.model_validate({k: tuple(v) if isinstance(v, list) else v for k, v in context.items()})
+        except ValidationError as error:
+            problem = error.errors()[0]
+            key = str(problem["loc"][0])
+            near = difflib.get_close_matches(key, AtariConfig.model_fields, n=1, cutoff=0.4)
+            unknown = problem["type"] == "extra_forbidden"
+            raise ConfigError(
+                "An unknown key of an Atari game." if unknown else "A wrong value for an Atari game.",
+                where=f"env_config, env={self.env_id!r}, key '{key}'",
+                got=problem["input"],
+                expected=f"one of {', '.join(AtariConfig.model_fields)}" if unknown else problem["msg"],
+                fix=f"did you mean '{near[0]}'?" if unknown and near else "leave the key out, or correct it",
+            ) from None
+
+
+class _FireReset(gym.Wrapper):
+    """Presses FIRE once as an episode begins."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.env.reset(seed=seed, options=options)
+        obs, _, terminated, truncated, info = self.env.step(_FIRE)
+        return self.env.reset() if terminated or truncated else (obs, info)
+
+
+def register_games() -> None:
+    """Makes Gymnasium know the ids of ale-py.
+
+    Raises:
+        ConfigError: ale-py is not installed.
+    """
+    try:
+        import ale_py
+    except ImportError as error:
+        raise ConfigError(
+            "Atari is not installed.",
+            where="an env id that begins with ALE/",
+            got=str(error),
+            expected="the package ale-py",
+            fix="pip install 'rollax[atari]'",
+        ) from error
+    gym.register_envs(ale_py)
+
+
+def _quiet() -> None:
+    """Keeps the emulator from printing its version for every environment."""
+    import ale_py
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)

@@ -1,0 +1,79 @@
+"""Rows under construction."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rollax.env import checks
+from rollax.env.rows import NO_ENVS, Rows
+
+_NO_INFO: dict = {}
+
+
+@dataclass(slots=True)
+class RowBuilder:
+    """Collects the rows of one poll, sub-environment by sub-environment."""
+
+    name: str
+    env_index: list[np.ndarray] = field(default_factory=list)
+    lanes: list[np.ndarray] = field(default_factory=list)
+    obs: list[Any] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    terminateds: list[bool] = field(default_factory=list)
+    truncateds: list[bool] = field(default_factory=list)
+    starts: list[bool] = field(default_factory=list)
+    agents: list[Hashable] = field(default_factory=list)
+    infos: list[dict] = field(default_factory=list)
+    given: dict[int, Any] = field(default_factory=dict)
+    ended: list[int] = field(default_factory=list)
+
+    def extend(
+        self,
+        env_id: int,
+        agents: list,
+        values: list,
+        lanes: np.ndarray,
+        rewards: list,
+        infos: dict,
+        flags: tuple[list[bool], list[bool], list[bool]] | None = None,
+    ) -> None:
+        """Rows of one sub-environment. `flags`: which are terminated, truncated, starting; None where no row is."""
+        count = len(agents)
+        terminateds, truncateds, starts = flags or ([False] * count,) * 3
+        self.env_index.append(np.full(count, env_id, np.int64))
+        self.lanes.append(lanes)
+        self.obs.extend(values)
+        self.rewards.extend(rewards)
+        self.terminateds.extend(terminateds)
+        self.truncateds.extend(truncateds)
+        self.starts.extend(starts)
+        self.agents.extend(agents)
+        self.infos.extend([infos.get(agent, _NO_INFO) for agent in agents] if infos else [_NO_INFO] * count)
+
+    def _where(self, row: int) -> str:
+        env_index = np.concatenate(self.env_index)
+        return f"{self.name}, sub-environment {env_index[row]}, agent {self.agents[row]!r}"
+
+    def rows(self) -> Rows:
+        """The finished rows. Those with an observation, of a life that goes on, not yet acted, wait for an action."""
+        terminateds, truncateds = np.array(self.terminateds, bool), np.array(self.truncateds, bool)
+        acts = ~(terminateds | truncateds) & np.fromiter((o is not None for o in self.obs), bool, len(self.obs))
+        acts[list(self.given)] = False
+        return Rows(
+            np.concatenate(self.env_index) if self.env_index else NO_ENVS,
+            np.concatenate(self.lanes) if self.lanes else NO_ENVS,
+            self.obs,
+            checks.reward_column(self.rewards, self._where),
+            terminateds,
+            truncateds,
+            np.array(self.starts, bool),
+            acts,
+            np.array(self.ended, np.int64),
+            self.agents,
+            self.infos,
+            self.given or None,
+        )

@@ -1,0 +1,238 @@
+"""Every row of every fragment against what the environments' own logs say."""
+
+from collections import deque
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rollax import RolloutWorker
+from tests.evaluation.reference import Auditor, stories
+from tests.evaluation.worlds import ALL, Asynchronous, Encode, Line, Scripted
+
+TRUNCATE, COMPLETE = "truncate_episodes", "complete_episodes"
+SIZES = pytest.mark.parametrize(("num_envs", "fragment"), [(1, 1), (1, 4), (3, 1), (4, 7)])
+MODES = pytest.mark.parametrize("mode", [TRUNCATE, COMPLETE])
+
+# Who is there, what each gets: o observation, r reward, T termination, C truncation.
+TURNS = [{"a": "o"}, {"b": "o"}, {"a": "or"}, {"b": "or"}, {"a": "orT", "b": "r", ALL: "T"}]
+# b's rewards come late; a ends, comes back, ends without a last observation; b ends and comes back; c comes late.
+COMING_AND_GOING = [
+    {"a": "o", "b": "o"},
+    {"a": "or"},
+    {"a": "or", "b": "r"},
+    {"b": "or", "a": "or"},
+    {"a": "oT", "b": "or"},
+    {"b": "orC", "c": "o"},
+    {"a": "o", "c": "o"},
+    {"a": "or", "c": "r"},
+    {"a": "o", "c": "r"},
+    {"c": "or", "a": "rC"},
+    {"c": "o", "b": "o"},
+    {ALL: "C", "b": "r"},
+]
+SEEN_AT_THE_END = [{"a": "o"}, {"a": "or"}, {"a": "or", "b": "o", ALL: "T"}]
+BOTH_FLAGS = [{"b": "", "a": ""}, {"b": "orTC", "a": "or"}, {"a": "or", ALL: "TC"}]
+SCRIPTS = {
+    "turns": [TURNS],
+    "coming and going": [COMING_AND_GOING],
+    "seen at the end": [SEEN_AT_THE_END, TURNS],
+    "both flags": [BOTH_FLAGS],
+    "all": [TURNS, COMING_AND_GOING, SEEN_AT_THE_END, BOTH_FLAGS],
+}
+# Nobody acts for a while, which only a BaseEnv may do: it has others to wait for.
+WAITING = [
+    [{"a": "o"}, {"a": "r"}, {"a": "r"}, {"a": "or"}, {"a": "r"}, {"a": "r", ALL: "C"}],
+    [{"a": "o", "b": "o"}, {"a": "oT", "b": "r"}, {"b": "orC"}, {"c": "o"}, {"c": "r"}, {"c": "orC", ALL: "T"}],
+]
+EVERY_SCRIPT = pytest.mark.parametrize("scripts", SCRIPTS.values(), ids=SCRIPTS.keys())
+ONE_OR_TWO = pytest.mark.parametrize("policies", [1, 2])
+
+
+def make_worker(env, num_envs=1, policies=1, **config) -> RolloutWorker:
+    specs = Encode if policies == 1 else {"x": Encode, "y": Encode, "idle": Encode}
+    mapping = None if policies == 1 else lambda agent: "x" if agent in "ac" else "y"
+    config = {"num_envs_per_worker": num_envs, "seed": 3, **config}
+    return RolloutWorker(env, specs, policy_mapping_fn=mapping, config=config)
+
+
+def audit(worker: RolloutWorker, mode: str, fragments: int = 8) -> None:
+    auditor = Auditor(worker.env.get_sub_environments(), whole_episodes=mode == COMPLETE)
+    for _ in range(fragments):
+        auditor.check(worker.sampler.sample()[0])
+    assert len(auditor.seen) > 2
+
+
+class TestSingleAgent:
+    @SIZES
+    @MODES
+    def test_auto_vectorized(self, num_envs, fragment, mode):
+        audit(make_worker(Line, num_envs, rollout_fragment_length=fragment, batch_mode=mode), mode)
+
+    @SIZES
+    @MODES
+    @pytest.mark.parametrize("autoreset", AutoresetMode)
+    def test_native_vector(self, num_envs, fragment, mode, autoreset):
+        env = SyncVectorEnv([lambda i=i: Line(i) for i in range(num_envs)], autoreset_mode=autoreset)
+        audit(make_worker(lambda _: env, rollout_fragment_length=fragment, batch_mode=mode), mode)
+
+    @pytest.mark.parametrize("autoreset", AutoresetMode)
+    def test_native_vector_that_reuses_its_arrays(self, autoreset):
+        env = SyncVectorEnv([lambda i=i: Line(i) for i in range(3)], copy=False, autoreset_mode=autoreset)
+        audit(make_worker(lambda _: env, rollout_fragment_length=4), TRUNCATE)
+
+
+class TestMultiAgent:
+    @SIZES
+    @MODES
+    @EVERY_SCRIPT
+    @ONE_OR_TWO
+    def test_multi_agent_env(self, num_envs, fragment, mode, scripts, policies):
+        config = {"rollout_fragment_length": fragment, "batch_mode": mode}
+        audit(make_worker(lambda c: Scripted(scripts, c.vector_index), num_envs, policies, **config), mode)
+
+    @SIZES
+    @MODES
+    @pytest.mark.parametrize("scripts", [*SCRIPTS.values(), WAITING], ids=[*SCRIPTS, "waiting"])
+    @ONE_OR_TWO
+    @pytest.mark.parametrize("restarts_itself", [False, True])
+    def test_base_env_whose_ready_agents_differ_at_every_poll(
+        self, num_envs, fragment, mode, scripts, policies, restarts_itself
+    ):
+        base = Asynchronous([Scripted(scripts, i) for i in range(num_envs)], restarts_itself)
+        config = {"rollout_fragment_length": fragment, "batch_mode": mode}
+        audit(make_worker(lambda _: base, policies=policies, **config), mode)
+
+    def test_polls_that_nobody_is_ready_for(self):
+        base = Asynchronous([Scripted([TURNS])], sleeps=True)
+        audit(make_worker(lambda _: base, rollout_fragment_length=2), TRUNCATE)
+
+    @ONE_OR_TWO
+    def test_more_agents_than_any_array_is_made_for(self, policies):
+        # 26 letters x 9 sub-environments, all lanes in use at once, and new ones in the middle of an episode.
+        everyone = {chr(ord("a") + i): "or" for i in range(26)}
+        half = dict(list(everyone.items())[:13])
+        script = [half, everyone, half, everyone, {**everyone, ALL: "T"}]
+        worker = make_worker(lambda c: Scripted([script], c.vector_index), 9, policies, rollout_fragment_length=3)
+        audit(worker, TRUNCATE)
+
+
+class TestFragments:
+    @pytest.mark.parametrize("autoreset", [None, *AutoresetMode])
+    def test_its_size_is_the_steps_asked_for(self, autoreset):
+        if autoreset is None:
+            worker = make_worker(Line, 3, rollout_fragment_length=5)
+        else:
+            env = SyncVectorEnv([lambda i=i: Line(i) for i in range(3)], autoreset_mode=autoreset)
+            worker = make_worker(lambda _: env, rollout_fragment_length=5)
+        for _ in range(6):
+            batch = worker.sample()
+            # Where a reset takes up a sub-environment's poll, the last poll may bring a few steps more.
+            slack = 2 if autoreset is AutoresetMode.NEXT_STEP else 0
+            assert 15 <= len(batch) <= 15 + slack
+            assert batch.env_steps == batch.agent_steps == len(batch)
+
+    def test_agents_that_share_a_step_count_it_once(self):
+        everyone = {"a": "or", "b": "or", "c": "or"}
+        script = [everyone] * 4 + [{**everyone, ALL: "T"}]
+        worker = make_worker(lambda c: Scripted([script], c.vector_index), 2, rollout_fragment_length=6)
+        batch = worker.sample()
+        assert (batch.env_steps, len(batch)) == (12, 36)
+
+    def test_complete_episodes_wait_for_the_steps_of_finished_ones(self):
+        worker = make_worker(Line, 4, rollout_fragment_length=5, batch_mode=COMPLETE)
+        for _ in range(6):
+            batch = worker.sample()
+            assert len(batch) == batch.env_steps >= 20
+            ends = batch["terminateds"] | batch["truncateds"]
+            assert np.count_nonzero(ends) == len(np.unique(batch["eps_id"]))
+
+    @pytest.mark.parametrize("policies", [1, 2])
+    def test_a_fragment_without_a_complete_row_is_followed_by_the_next(self, policies):
+        # a's first row is complete after three steps, when it is a's turn again; the other three with the last step.
+        script = [{"a": "o"}, {"b": "o"}, {"c": "o"}, {"a": "or"}, {"a": "r", "b": "r", "c": "r", ALL: "T"}]
+        worker = make_worker(lambda _: Scripted([script]), policies=policies, rollout_fragment_length=1)
+        batches = [worker.sample() for _ in range(4)]
+        assert [(batch.env_steps, batch.agent_steps) for batch in batches] == [(3, 1), (1, 3)] * 2
+
+    def test_many_fragments_are_one_long_run(self):
+        many = make_worker(Line, 4, rollout_fragment_length=3)
+        one = make_worker(Line, 4, rollout_fragment_length=300)
+        pieces = [many.sampler.sample()[0]["default_policy"][0] for _ in range(100)]
+        (whole, _) = one.sampler.sample()[0]["default_policy"]
+        for name in whole:
+            parts = np.concatenate([piece[name] for piece in pieces])
+            assert len(parts) == len(whole) == 1200
+            # In the order of sub-environment, episode and step, which the observation says.
+            ours = np.lexsort(np.concatenate([piece["obs"] for piece in pieces]).T[::-1])
+            theirs = np.lexsort(whole["obs"].T[::-1])
+            np.testing.assert_array_equal(parts[ours], whole[name][theirs], err_msg=name)
+
+    def test_auto_length_counts_the_sub_environments_there_are(self):
+        env = SyncVectorEnv([lambda i=i: Line(i) for i in range(4)], autoreset_mode=AutoresetMode.SAME_STEP)
+        worker = make_worker(lambda _: env, train_batch_size=20)
+        assert len(worker.sample()) == 20
+
+    def test_restart_drops_what_runs_and_nothing_else(self):
+        worker = make_worker(lambda c: Scripted(SCRIPTS["all"], c.vector_index), 3, rollout_fragment_length=5)
+        worker.sample()
+        envs = worker.env.get_sub_environments()
+        worker.sampler.restart()
+        for env in envs:
+            env.log.clear()
+            env.episode = -1
+        audit(worker, TRUNCATE)
+
+
+class TestMemory:
+    @MODES
+    def test_arrays_stop_growing(self, mode):
+        config = {"rollout_fragment_length": 10, "batch_mode": mode}
+        worker = make_worker(lambda c: Scripted(SCRIPTS["all"], c.vector_index), 3, **config)
+
+        def size() -> int:
+            return sum(_bytes_held(part) for part in vars(worker.sampler).values())
+
+        def run(fragments: int) -> int:
+            for _ in range(fragments):
+                worker.sample()
+                worker.get_metrics()
+            return size()
+
+        warm = run(20)
+        assert warm > 10_000
+        assert run(200) == pytest.approx(warm, rel=0.01)  # the number of lives in the air differs
+
+    def test_evaluation_keeps_no_rows(self):
+        worker = make_worker(Line, 2)
+        worker.evaluate(50)
+        assert len(worker.sampler._trajectories["default_policy"]) == 0
+        assert worker.sampler._trajectories["default_policy"]._capacity == 0
+
+
+def _bytes_held(thing, seen: set[int] | None = None) -> int:
+    """Bytes of all arrays, and the length of all containers, that can be reached, environments left out."""
+    seen = set() if seen is None else seen
+    if id(thing) in seen or type(thing).__name__ in ("MultiAgentBaseEnv", "Rows", "_Turn"):
+        return 0
+    seen.add(id(thing))
+    if isinstance(thing, np.ndarray):
+        return thing.nbytes
+    if isinstance(thing, dict):
+        return len(thing) + sum(_bytes_held(value, seen) for value in thing.values())
+    if isinstance(thing, list | tuple | set | frozenset | deque):
+        return len(thing) + sum(_bytes_held(value, seen) for value in thing)
+    return sum(_bytes_held(value, seen) for value in vars(thing).values()) if hasattr(thing, "__dict__") else 0
+
+
+def test_metrics_agree_with_the_logs():
+    worker = make_worker(lambda c: Scripted(SCRIPTS["all"], c.vector_index), 3, policies=2, rollout_fragment_length=40)
+    worker.sample()
+    metrics = worker.get_metrics()
+    for story in stories(worker.env.get_sub_environments()):
+        mine = [m for m in metrics if m.env_index == story.index]
+        assert [(m.reward, m.length) for m in mine] == [(reward, length) for reward, length, _ in story.episodes]
+        for found, (_, _, lives) in zip(mine, story.episodes, strict=True):
+            for policy_id, agents in (("x", "ac"), ("y", "b"), ("idle", "")):
+                rewards = [reward for agent in agents for reward in lives.get(agent, [])]
+                assert sorted(found.policy_rewards.get(policy_id, [])) == sorted(rewards)

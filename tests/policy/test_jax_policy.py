@@ -1,0 +1,375 @@
+"""`JaxPolicy` as PPO and PG use it: acting, masks, numbers that are not finite, weights and state, compilations."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from gymnasium import spaces
+
+from rollax import SampleBatch
+from rollax.algorithms.pg import PGPolicy
+from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from rollax.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, PolicyError, ShapeError, SpaceError
+from rollax.policy.learning import MinibatchPlan
+
+SEEN, CHOICES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2)
+SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 3, "sgd_minibatch_size": 8, "num_sgd_iter": 2, "lr": 1e-2}
+
+
+def make(observation_space=SEEN, action_space=CHOICES, **config):
+    return PPOPolicy(observation_space, action_space, {**SMALL, **config})
+
+
+def seen(rows, seed=0):
+    return np.random.default_rng(seed).uniform(-1, 1, (rows, 3)).astype(np.float32)
+
+
+def experience(policy, rows, seed=0):
+    """A postprocessed batch: what the policy itself did, with random advantages and targets."""
+    random = np.random.default_rng(seed)
+    obs = seen(rows, seed)
+    actions, _, fetches = policy.compute_actions(obs)
+    advantages, targets = random.standard_normal((2, rows), dtype=np.float32)
+    return SampleBatch(
+        {"obs": obs, "actions": actions, "advantages": advantages, "value_targets": 3 * targets, **fetches}
+    )
+
+
+class TestActing:
+    def test_columns(self):
+        policy = make()
+        actions, states, fetches = policy.compute_actions(seen(5))
+        assert actions.shape == (5,)
+        assert set(actions.tolist()) <= {2, 3, 4, 5}
+        assert states == []
+        shapes = {name: column.shape for name, column in fetches.items()}
+        assert shapes == {"action_logp": (5,), "action_dist_inputs": (5, 4), "vf_preds": (5,)}
+        logits = fetches["action_dist_inputs"]
+        expected = jax.nn.log_softmax(logits)[np.arange(5), actions - 2]
+        np.testing.assert_allclose(fetches["action_logp"], expected, rtol=1e-5)
+        np.testing.assert_allclose(fetches["vf_preds"], policy.compute_values(seen(5)), rtol=1e-5)
+
+    def test_only_the_columns_that_somebody_reads(self):
+        policy = PGPolicy(SEEN, CHOICES, {"model": {"fcnet_hiddens": (8,)}, "seed": 0})
+        _, _, fetches = policy.compute_actions(seen(2))
+        assert set(fetches) == {"action_logp"}
+
+    def test_rows_do_not_depend_on_how_many_there_are(self):
+        one = [make().compute_actions(seen(7)[i : i + 1], explore=False) for i in range(7)]
+        actions, _, fetches = make().compute_actions(seen(7), explore=False)
+        np.testing.assert_array_equal(actions, np.concatenate([a for a, _, _ in one]))
+        together = np.concatenate([f["action_dist_inputs"] for _, _, f in one])
+        np.testing.assert_allclose(fetches["action_dist_inputs"], together, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(actions, fetches["action_dist_inputs"].argmax(1) + 2)
+
+    def test_one_seed_one_stream(self):
+        first, second, other = make(), make(), make(seed=4)
+        for _ in range(3):
+            np.testing.assert_array_equal(first.compute_actions(seen(64))[0], second.compute_actions(seen(64))[0])
+        assert not np.array_equal(first.compute_actions(seen(64))[0], other.compute_actions(seen(64))[0])
+        assert not np.array_equal(make(seed=None).compute_actions(seen(64))[0], make(seed=None).compute_actions(seen(64))[0])
+
+    def test_frequencies_are_the_probabilities(self):
+        policy = make()
+        obs = np.repeat(seen(1), 20_000, axis=0)
+        actions, _, fetches = policy.compute_actions(obs)
+        probabilities = jax.nn.softmax(fetches["action_dist_inputs"][0])
+        # Five standard deviations of a frequency.
+        np.testing.assert_allclose(np.bincount(actions - 2) / 20_000, probabilities, atol=5 * 0.5 / np.sqrt(20_000))
+
+    def test_config_may_be_a_dict_or_typed(self):
+        typed = PPOPolicy(SEEN, CHOICES, PPOConfig(**SMALL))
+        for name, value in make().get_weights().items():
+            np.testing.assert_array_equal(value, typed.get_weights()[name])
+        with pytest.raises(ConfigError, match="'gama'"):
+            make(gama=1)
+
+    def test_free_log_std_is_for_boxes(self):
+        box = spaces.Box(-1, 1, (2, 2), np.float32)
+        policy = make(action_space=box, model={"free_log_std": True})
+        np.testing.assert_array_equal(policy.get_weights()["log_std"], np.zeros(4))
+        for space in (CHOICES, spaces.Dict({"a": box})):
+            with pytest.raises(ConfigError, match=r"free_log_std(.|\n)*got:(.|\n)*a Box action space"):
+                make(action_space=space, model={"free_log_std": True})
+
+
+class TestMask:
+    def space(self, entries):
+        return spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(entries)})
+
+    def test_what_is_masked_is_never_done(self):
+        policy = make(self.space(4))
+        random = np.random.default_rng(0)
+        mask = random.integers(0, 2, (300, 4)).astype(np.int8)
+        mask[np.arange(300), random.integers(0, 4, 300)] = 1
+        obs = {"x": seen(300), "action_mask": mask}
+        for explore in (True, False):
+            actions, _, fetches = policy.compute_actions(obs, explore=explore)
+            assert mask[np.arange(300), actions - 2].all()
+            np.testing.assert_array_equal(jax.nn.softmax(fetches["action_dist_inputs"])[mask == 0], 0.0)
+        # The mask of the caller is not touched by padding.
+        assert obs["action_mask"] is mask
+        assert len(mask) == 300
+
+    def test_of_one_valid_action_it_is_certain(self):
+        obs = {"x": seen(3), "action_mask": np.eye(4, dtype=np.int8)[:3]}
+        actions, _, fetches = make(self.space(4)).compute_actions(obs)
+        np.testing.assert_array_equal(actions, [2, 3, 4])
+        np.testing.assert_array_equal(fetches["action_logp"], 0.0)
+
+    def test_learning_leaves_masked_actions_out(self):
+        policy = make(self.space(4), entropy_coeff=0.01, kl_coeff=0.2)
+        obs = {"x": seen(16), "action_mask": np.tile(np.array([1, 0, 1, 0], np.int8), (16, 1))}
+        actions, _, fetches = policy.compute_actions(obs)
+        columns = {"advantages": seen(16)[:, 0], "value_targets": seen(16)[:, 1]}
+        stats = policy.learn_on_batch(SampleBatch({"obs": obs, "actions": actions, **columns, **fetches}))
+        assert all(np.isfinite(value) for value in stats.values())
+        assert stats["entropy"] <= np.log(2)  # of two choices, not four
+        assert stats["kl"] < 1
+
+    @pytest.mark.parametrize(
+        ("action_space", "bad_row", "where"),
+        [
+            (CHOICES, [0, 0, 0, 0], r"'default_policy', row 2 of 3\n"),
+            (spaces.MultiDiscrete([2, 2]), [1, 1, 0, 0], r"row 2 of 3, discrete action 1 of 2\n"),
+            (spaces.Tuple([spaces.Discrete(1), SEEN, spaces.Discrete(3)]), [0, 1, 1, 1], r"row 2 of 3, discrete action 0 of 2"),
+        ],
+    )
+    def test_all_zeros_is_an_error(self, action_space, bad_row, where):
+        mask = np.array([[1, 1, 1, 1], [1, 0, 1, 0], bad_row], np.int8)
+        with pytest.raises(EnvError, match=r"allows nothing(.|\n)*" + where + r"(.|\n)*mend"):
+            make(self.space(4), action_space).compute_actions({"x": seen(3), "action_mask": mask})
+
+    def test_masks_that_do_not_fit(self):
+        with pytest.raises(ShapeError, match=r"action_mask(.|\n)*\(1, 3\)(.|\n)*\(1, 4\)"):
+            make(self.space(3)).compute_actions({"x": seen(1), "action_mask": np.ones((1, 3), np.int8)})
+        with pytest.raises(SpaceError, match="no discrete choices"):
+            make(self.space(3), SEEN).compute_actions({"x": seen(1), "action_mask": np.ones((1, 3), np.int8)})
+
+
+class TestLearning:
+    def reference(self, policy, batch, plan):
+        """The same update as a loop of Optax steps over rows without padding."""
+        columns, coefficients = policy.train_columns(batch), policy.coefficients()
+        params, lr = dict(policy.params), coefficients["lr"]
+        optimizer = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(lr))
+        state, stats = optimizer.init(params), []
+
+        @jax.jit
+        def loss_and_gradient(params, rows):
+            def loss(params):
+                model = policy.split.merge(params, policy.extra, learning=True)
+                return policy.loss(model, rows, jnp.ones(len(rows["actions"])), coefficients)
+
+            return jax.value_and_grad(loss, has_aux=True)(params)
+
+        for chosen in plan.rows[: plan.steps]:
+            rows = {name: column[chosen[chosen >= 0]] for name, column in columns.items()}
+            (total, terms), gradient = loss_and_gradient(params, rows)
+            stats.append({**terms, "total_loss": total})
+            step, state = optimizer.update(gradient, state, params)
+            params = optax.apply_updates(params, step)
+        last = stats[plan.last_epoch :]
+        return params, {name: np.mean([float(step[name]) for step in last]) for name in last[0]}
+
+    def test_equals_a_loop_of_optax_steps(self):
+        rows = 13  # two minibatches, of 8 and of 5
+        policy = make(kl_coeff=0.3, entropy_coeff=0.01, vf_clip_param=2.0)
+        batch = experience(policy, rows)
+        random = np.random.Generator(np.random.SFC64())
+        random.bit_generator.state = policy.rng.bit_generator.state
+        plan = MinibatchPlan.draw(random, rows, 8, 2)
+        expected, statistics = self.reference(policy, batch, plan)
+        before = policy.get_weights()
+        stats = policy.learn_on_batch(batch)
+        for name, value in policy.get_weights().items():
+            np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-6)
+            assert not np.array_equal(value, before[name])
+        for name, value in statistics.items():
+            np.testing.assert_allclose(stats[name], value, rtol=1e-4, atol=1e-6)
+
+    def test_gradients_computed_and_applied_are_one_step(self):
+        policy, other = make(), make()
+        policy.sgd_minibatch_size, policy.num_sgd_iter = None, 1
+        batch = experience(policy, 13)
+        gradients, stats = other.compute_gradients(batch)
+        assert all(isinstance(value, np.ndarray) for value in gradients.values())
+        other.apply_gradients(gradients)
+        learned = policy.learn_on_batch(batch)
+        for name, value in policy.get_weights().items():
+            # Adam divides small gradients by themselves, and with them the difference between two compiled sums.
+            np.testing.assert_allclose(value, other.get_weights()[name], rtol=1e-3, atol=1e-6)
+        for name, value in stats.items():
+            np.testing.assert_allclose(learned[name], value, rtol=1e-4, atol=1e-6)
+
+    def test_gradients_of_another_policy(self):
+        # A3C: the worker's gradients move the driver's weights.
+        policy, worker = make(), make(seed=9)
+        worker.set_weights(policy.get_weights())
+        gradients, _ = worker.compute_gradients(experience(worker, 16))
+        before = policy.get_weights()
+        policy.apply_gradients(gradients)
+        assert not np.array_equal(before["policy_head.kernel"], policy.get_weights()["policy_head.kernel"])
+
+    def test_integer_and_image_observations_learn(self):
+        space = spaces.Dict({"image": spaces.Box(0, 255, (8, 8, 1), np.uint8), "place": spaces.Discrete(3)})
+        policy = make(space)
+        obs = {"image": np.full((9, 8, 8, 1), 200, np.uint8), "place": np.arange(9) % 3}
+        actions, _, fetches = policy.compute_actions(obs)
+        columns = {"advantages": np.arange(9, dtype=np.float32), "value_targets": np.ones(9, np.float32)}
+        stats = policy.learn_on_batch(SampleBatch({"obs": obs, "actions": actions, **columns, **fetches}))
+        assert np.isfinite(stats["total_loss"])
+
+
+class Stateful(nnx.Module):
+    """A model with dropout and batch statistics."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.norm = nnx.BatchNorm(3, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.policy, self.value = nnx.Linear(3, num_outputs, rngs=rngs), nnx.Linear(3, 1, rngs=rngs)
+
+    def __call__(self, obs):
+        hidden = self.dropout(self.norm(obs))
+        return self.policy(hidden), self.value(hidden)[:, 0]
+
+
+class TestNotFinite:
+    def spoiled(self, policy):
+        weights = policy.get_weights()
+        weights["policy_head.bias"][:] = np.nan
+        policy.set_weights(weights)
+
+    @pytest.mark.parametrize("explore", [True, False])
+    @pytest.mark.parametrize("action_space", [CHOICES, SEEN, spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2)])
+    def test_31_nan_logits_are_refused_as_they_act(self, action_space, explore):
+        policy = make(action_space=action_space)
+        policy.name = "left"
+        self.spoiled(policy)
+        with pytest.raises(NonFiniteError, match=r"'left', row 0 of 3, after 0 gradient steps(.|\n)*NaN weights"):
+            policy.compute_actions(seen(3), explore=explore)
+
+    def test_31_the_row_is_named(self):
+        obs = seen(3)
+        obs[1, 2] = np.nan
+        with pytest.raises(NonFiniteError, match="row 1 of 3"):
+            make().compute_actions(obs)
+
+    def test_32_nothing_is_lost_when_a_batch_is_bad(self):
+        policy, twin = make(num_sgd_iter=1), make(num_sgd_iter=1)
+        policy.name = "left"
+        good = experience(policy, 8)
+        twin.rng.bit_generator.state = policy.rng.bit_generator.state
+        for one in (policy, twin):
+            one.learn_on_batch(good)
+        for column in ("obs", "advantages", "value_targets"):
+            bad = good.copy()
+            bad[column][3] = np.nan
+            before = policy.get_weights()
+            with pytest.raises(NonFiniteError, match="not finite") as error:
+                policy.learn_on_batch(bad)
+            assert "policy 'left', gradient step 1: the loss (" in str(error.value)
+            assert f"columns ['{column}']" in str(error.value)
+            assert "lower lr" in str(error.value)
+            for name, value in policy.get_weights().items():
+                np.testing.assert_array_equal(value, before[name])
+        assert policy.learner.num_updates == 1
+        # As if nothing had happened, but for the shuffles drawn in vain.
+        twin.rng.bit_generator.state = policy.rng.bit_generator.state
+        for one in (policy, twin):
+            one.compute_actions(seen(5))
+            one.learn_on_batch(good)
+        for name, value in policy.get_weights().items():
+            np.testing.assert_array_equal(value, twin.get_weights()[name])
+
+    def test_32_the_terms_of_the_loss_are_named(self):
+        policy = make()
+        batch = experience(policy, 8)
+        batch["value_targets"][:] = np.inf
+        with pytest.raises(NonFiniteError, match=r"the loss \((vf_explained_var, )?vf_loss\)"):
+            policy.learn_on_batch(batch)
+
+    def test_32_nan_weights_are_found_while_learning(self):
+        policy = make()
+        batch = experience(policy, 8)
+        self.spoiled(policy)
+        with pytest.raises(NonFiniteError, match="gradient step 0"):
+            policy.learn_on_batch(batch)
+
+
+class TestState:
+    def test_weights_that_were_read_do_not_change(self):
+        policy = make()
+        weights = policy.get_weights()
+        copies = {name: value.copy() for name, value in weights.items()}
+        policy.learn_on_batch(experience(policy, 16))
+        for name, value in weights.items():
+            np.testing.assert_array_equal(value, copies[name])
+
+    @pytest.mark.parametrize("config", [{}, {"model": {"custom_model": Stateful}}])
+    def test_goes_on_bit_for_bit(self, config):
+        policy, other = make(kl_coeff=0.2, **config), make(kl_coeff=0.2, seed=99, **config)
+        policy.learn_on_batch(experience(policy, 16))
+        policy.timestep = 16
+        other.set_state(policy.get_state())
+        stats = [one.learn_on_batch(experience(one, 16, seed=1)) for one in (policy, other)]
+        assert stats[0] == stats[1]
+        assert policy.timestep == other.timestep == 16
+        assert policy.learner.num_updates == other.learner.num_updates == 8
+        for name, value in policy.get_weights().items():
+            np.testing.assert_array_equal(value, other.get_weights()[name])
+
+    def test_batch_statistics_travel_with_the_weights(self):
+        policy, other = (make(model={"custom_model": Stateful}, seed=seed) for seed in (1, 2))
+        before = policy.get_weights()["norm.mean"]
+        policy.learn_on_batch(experience(policy, 16))
+        assert not np.array_equal(before, policy.get_weights()["norm.mean"])
+        other.set_weights(policy.get_weights())
+        answers = [one.compute_actions(seen(4), explore=False)[2]["action_dist_inputs"] for one in (policy, other)]
+        np.testing.assert_array_equal(*answers)
+        # Acting uses the statistics, and neither moves them nor drops anything.
+        np.testing.assert_array_equal(answers[0], policy.compute_actions(seen(4), explore=False)[2]["action_dist_inputs"])
+
+    def test_hyperparameters_are_the_new_ones(self):
+        old = make(kl_coeff=0.2, kl_target=1e-9)
+        old.learn_on_batch(experience(old, 16))
+        assert old.kl_coeff == pytest.approx(0.3)
+        new = make(grad_clip=None, lr=0.5, kl_coeff=0.4)
+        new.set_state(old.get_state())
+        assert new.coefficients()["lr"] == 0.5
+        assert new.kl_coeff == pytest.approx(0.3)  # adapted so far
+        without = make(kl_coeff=0.0)
+        new.set_state(without.get_state())
+        assert new.kl_coeff == 0.4  # there was none to adapt
+
+    def test_state_of_another_model_is_refused(self):
+        state = make().get_state()
+        with pytest.raises(PolicyError, match=r"wrong shape(.|\n)*policy 'default_policy'"):
+            make(model={"fcnet_hiddens": (9,)}).set_state(state)
+        with pytest.raises(PolicyError, match="another model"):
+            make(model={"fcnet_hiddens": (8, 8)}).set_state(state)
+        policy = make()
+        with pytest.raises(CheckpointError, match="another optimizer"):
+            policy.set_state({**state, "optimizer": {}})
+
+
+def test_compilations_are_few_whatever_the_sizes():
+    policy = make(sgd_minibatch_size=16, num_sgd_iter=1)
+    for rows in range(1, 65):
+        policy.compute_actions(seen(rows))
+        policy.compute_actions(seen(rows), explore=False)
+        policy.compute_values(seen(rows))
+    assert policy.compilations() == 3 * 7  # 1, 2, 4, ..., 64
+    for rows in range(97, 129):
+        policy.learn_on_batch(experience(policy, rows))
+    # Batches are padded to 112 or 128 rows, actions to 128.
+    assert policy.compilations() == 3 * 7 + 1 + 2
+    policy.set_state(policy.get_state())
+    for rows in (100, 128):
+        policy.compute_actions(seen(rows - 64))
+        policy.learn_on_batch(experience(policy, rows))
+    assert policy.compilations() == 3 * 7 + 1 + 2

@@ -1,0 +1,209 @@
+"""README.md, docs/ and examples/ do what they say.
+
+The tables of config keys are written by `python tests/test_docs.py`, from the fields of the configs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+from pydantic import BaseModel
+from typer.testing import CliRunner
+
+from rollax import PPOConfig, PPOTrainer
+from rollax.algorithms.registry import ALGORITHMS
+from rollax.cli import app
+from rollax.config import TrainerConfig
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+# Written by `make bench`, from what it measured.
+GENERATED = {REPOSITORY / "BENCHMARKS.md"}
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page: its language, its text, and the line of the page that it begins on."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: Path, *languages: str) -> Iterator[Block]:
+    content = page.read_text(encoding="utf-8")
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", content, re.DOTALL | re.MULTILINE):
+        if match[1] in languages:
+            yield Block(match[1], match[2], content.count("\n", 0, match.start(2)))
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The `rollax` commands of a page, without the first word."""
+    lines = [line for block in blocks(page, "bash") for line in block.text.splitlines()]
+    assert all(line.startswith("rollax ") for line in lines), "a bash block holds rollax commands, one on each line"
+    return [shlex.split(line)[1:] for line in lines]
+
+
+@each_page
+def test_python_blocks_run_one_after_another(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page, "python"):
+        source = "\n" * block.line + block.text  # so that a traceback names the line of the page
+        exec(compile(source, str(page), "exec", dont_inherit=True), namespace)  # noqa: S102
+
+
+@each_page
+def test_every_fence_has_a_language_that_is_checked(page):
+    content = page.read_text(encoding="utf-8")
+    assert content.count("\n```") % 2 == 0
+    assert set(re.findall(r"^```(\w+)$", content, re.MULTILINE)) <= {"python", "bash", "yaml"}
+
+
+@each_page
+def test_commands_are_known_to_the_command_line(page):
+    group = typer.main.get_command(app)
+    for words in commands(page):
+        command = group.commands[words[0]]  # type: ignore[attr-defined]
+        command.make_context(words[0], words[1:])  # an unknown option or a wrong value raises
+
+
+@each_page
+def test_commands_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(page, "yaml"):
+        name = re.match(r"# (\S+\.yaml)\n", block.text)
+        assert name, "a YAML block begins with a comment that names its file"
+        Path(name[1]).write_text(block.text)
+    for words in commands(page):
+        if any(word.startswith("--video") for word in words):
+            continue  # recording has a test of its own
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, f"{shlex.join(words)}\n{done.output}"
+
+
+@each_page
+def test_make_targets_exist(page):
+    targets = re.findall(r"^([a-z]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    named = re.findall(r"^make ([a-z]+)$|`make ([a-z]+)`", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {first or second for first, second in named} <= set(targets)
+
+
+@each_page
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        path = (page.parent / target).resolve()
+        assert path.exists() or path in GENERATED, target
+
+
+@each_page
+def test_lines_are_not_too_long(page):
+    content = page.read_text(encoding="utf-8")
+    prose = re.sub(r"^\|.*\|$|^rollax .*$", "", content, flags=re.MULTILINE)  # a table row or a command is one line
+    assert [line for line in prose.splitlines() if len(line) > 120] == []
+
+
+@each_page
+def test_tables_of_config_keys_are_those_of_the_fields(page):
+    content = page.read_text(encoding="utf-8")
+    assert with_tables(content) == content, "run `python tests/test_docs.py`, which writes the tables anew"
+
+
+def test_the_readme_names_the_algorithms_that_there_are():
+    rows = table(REPOSITORY / "README.md", "| algorithm |")
+    assert {row[0] for row in rows} == set(ALGORITHMS)
+
+
+def test_the_defaults_beside_those_of_rllib_are_right():
+    for key, _, default in table(REPOSITORY / "docs" / "coming-from-rllib.md", "| key | RLlib"):
+        value: Any = PPOConfig()
+        for part in key.strip("`").split("."):
+            value = getattr(value, "lambda_" if part == "lambda" else part)
+        assert default == f"`{value!r}`", key
+
+
+def test_the_table_of_result_keys_is_complete():
+    rows = table(REPOSITORY / "docs" / "training.md", "| key | meaning |")
+    described = {key for row in rows for key in re.findall(r"`(\w+)`", row[0])}
+    with PPOTrainer("CartPole-v1", {"train_batch_size": 64, "sgd_minibatch_size": 64, "num_sgd_iter": 1}) as trainer:
+        assert described == set(trainer.train())
+
+
+@each_example
+def test_example_runs_in_small(example):
+    spec = importlib.util.spec_from_file_location(f"example_{example.stem}", example)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert math.isfinite(module.main(iterations=5))
+
+
+@each_example
+@pytest.mark.learning
+def test_example_reaches_its_result(example, tmp_path):
+    subprocess.run([sys.executable, str(example)], cwd=tmp_path, env=_environment(), check=True, timeout=600)
+
+
+def table(page: Path, header: str) -> list[list[str]]:
+    """The cells of the rows of the table whose first line begins with `header`."""
+    lines = iter(page.read_text(encoding="utf-8").splitlines())
+    for line in lines:
+        if line.startswith(header):
+            break
+    next(lines)
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    assert rows, header
+    return rows
+
+
+def with_tables(content: str) -> str:
+    """A page with the tables between its `table` and `end` marks written anew."""
+
+    def written(match: re.Match) -> str:
+        module, _, name = match[1].partition(":")
+        return f"<!-- table: {match[1]} -->\n{config_table(getattr(importlib.import_module(module), name))}<!-- end -->"
+
+    return re.sub(r"<!-- table: (\S+) -->\n(?:.*?)<!-- end -->", written, content, flags=re.DOTALL)
+
+
+def config_table(config_class: type[BaseModel]) -> str:
+    """A Markdown table of the fields of a config; of an algorithm's only those that are not the common ones."""
+    own = config_class.__annotations__ if config_class is not TrainerConfig else config_class.model_fields
+    rows = ["| key | default | meaning |", "|---|---|---|"]
+    for name, field in config_class.model_fields.items():
+        if name in own:
+            key = field.validation_alias if isinstance(field.validation_alias, str) else name
+            default = {} if isinstance(field.default, BaseModel) else field.default
+            meaning = (field.description or "").replace("|", "\\|")
+            rows.append(f"| `{key}` | `{default!r}` | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+
+
+if __name__ == "__main__":
+    for each in PAGES:
+        each.write_text(with_tables(each.read_text(encoding="utf-8")), encoding="utf-8")
