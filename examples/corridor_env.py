@@ -1,4 +1,4 @@
-"""A custom environment, a corridor whose length comes from `env_config`: the trained policy walks straight to its end."""
+"""A custom environment: a corridor whose length comes from `env_config`. The policy learns to walk straight through."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from rollax import PPOTrainer
 
 
 class Coins(gym.Env):
-    """Eight coins of random worth; take four of them, one after the other. The key `action_mask` says which are left."""
+    """Eight coins of random worth: take four, one after the other. The key `action_mask` says which are left."""
 
     def __init__(self, env_config: dict[str, Any]) -> None:
         self.action_space = gym.spaces.Discrete(8)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rollax.evaluation.callbacks import Callbacks as Callbacks
     from rollax.evaluation.filters import MeanStdFilter as MeanStdFilter
     from rollax.evaluation.filters import NoFilter as NoFilter
-    from rollax.evaluation.rollout_worker import RolloutWorker as PolicyEvaluator
+    from rollax.evaluation.rollout_worker import RolloutWorker as PolicyEvaluator  # noqa: F401
     from rollax.evaluation.rollout_worker import RolloutWorker as RolloutWorker
     from rollax.optimizers.sync_samples import SyncSamplesOptimizer as SyncSamplesOptimizer
     from rollax.policy.jax_policy import JaxPolicy as JaxPolicy
@@ -72,6 +72,7 @@ _NAMES_OF = {
 }
 _MODULE_OF: dict[str, str] = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 _SAME_AS = {"PolicyEvaluator": "RolloutWorker"}
+__all__ = [*_MODULE_OF]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -114,8 +114,9 @@ def zeros(space: spaces.Space, rows: int) -> trees.Tree:
 def same_space(a: spaces.Space, b: spaces.Space) -> bool:
     """Equal in everything that a policy's shapes depend on; Box bounds may differ in the last digit."""
     if isinstance(a, spaces.Box) and isinstance(b, spaces.Box):
-        close = np.allclose(a.low, b.low, equal_nan=True) and np.allclose(a.high, b.high, equal_nan=True)
-        return a.shape == b.shape and a.dtype == b.dtype and close
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        return np.allclose(a.low, b.low, equal_nan=True) and np.allclose(a.high, b.high, equal_nan=True)
     if isinstance(a, spaces.Dict) and isinstance(b, spaces.Dict):
         return a.spaces.keys() == b.spaces.keys() and all(same_space(a[k], b[k]) for k in a.spaces)
     if isinstance(a, spaces.Tuple) and isinstance(b, spaces.Tuple):

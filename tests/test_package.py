@@ -23,6 +23,17 @@ def test_importing_rollax_loads_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
+def test_what_an_environment_needs_loads_nothing_heavy():
+    names = "BaseEnv, EnvContext, EnvError, MultiAgentEnv, SampleBatch, VectorEnv, register_env, to_base_env"
+    script = f"import sys; from rollax import {names}; print([name for name in ('jax', 'ray') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, text=True, capture_output=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_policy_evaluator_is_the_rollout_worker():
+    assert rollax.PolicyEvaluator is rollax.RolloutWorker
+
+
 @pytest.mark.parametrize("name", rollax._MODULE_OF)
 def test_every_public_name_is_there(name):
     assert getattr(rollax, name) is getattr(rollax, name)

@@ -37,7 +37,7 @@ class Trainer(ABC):
     policy_class: ClassVar[type[Policy]]
 
     def __init__(self, env: Any = None, config: Mapping[str, Any] | TrainerConfig | None = None) -> None:
-        self.config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))
+        self._config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))
         if self.config.env is None:
             raise ConfigError(
                 "No environment.",
@@ -52,6 +52,20 @@ class Trainer(ABC):
         self.time_total_s = 0.0
         self._window = EpisodeWindow(self.config.metrics_num_episodes_for_smoothing)
         self._evaluation_worker: RolloutWorker | None = None
+
+    @property
+    def config(self) -> TrainerConfig:
+        """What the trainer was built with; it cannot change."""
+        return self._config
+
+    @config.setter
+    def config(self, value: Any) -> None:
+        raise ConfigError(
+            "A trainer's config cannot change once it is built.",
+            where=f"{type(self).__name__}.config",
+            got=value,
+            fix=f"build a new one, {type(self).__name__}(config=trainer.config.changed(...)), and restore a checkpoint",
+        )
 
     @abstractmethod
     def make_optimizer(self) -> Any:

@@ -35,8 +35,17 @@ def open_trainer(checkpoint: Path, *, trust_code: bool, **changes: Any) -> Train
     Raises:
         CheckpointError: the checkpoint is damaged or does not fit.
     """
-    from rollax.algorithms.checkpoint import read
-    from rollax.algorithms.registry import get_trainer_class
+    from rollax.algorithms.trainer import Trainer
 
-    trainer_class = get_trainer_class(read(checkpoint)["algorithm"])
-    return trainer_class.from_checkpoint(checkpoint, trust_code=trust_code, **changes)
+    return Trainer.from_checkpoint(checkpoint, trust_code=trust_code, **changes)
+
+
+def names_code(trainer: Trainer) -> bool:
+    """Whether a checkpoint of `trainer` names an environment or model of the user's own, and so needs trust."""
+    from rollax.algorithms.checkpoint import refuse_untrusted
+
+    try:
+        refuse_untrusted(trainer.config.to_json(), (), "", trust_code=False)
+    except CheckpointError:
+        return True
+    return False

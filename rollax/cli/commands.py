@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rollax.cli.checkpoints import newest_checkpoint, open_trainer
-from rollax.cli.console import ImportOption, TracebackOption, import_first, readable_errors, shown_path
+from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors, shown_path
 from rollax.cli.training import evaluation_line, title_of
 from rollax.errors import RollaxError
 
@@ -20,9 +20,7 @@ def evaluate(
     video: Annotated[Path | None, typer.Option(metavar="DIR", help="Record the episodes as videos there.")] = None,
     env: Annotated[str | None, typer.Option(help="Another environment with the same spaces.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the environments.")] = None,
-    trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Import the classes and functions that the checkpoint names.")
-    ] = False,
+    trust_code: TrustOption = False,
     imports: ImportOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the last line.")] = False,
     traceback: TracebackOption = False,

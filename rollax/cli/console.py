@@ -27,6 +27,11 @@ ImportOption = Annotated[
 ]
 
 
+TrustOption = Annotated[
+    bool, typer.Option("--trust-code", help="Import the classes and functions that the checkpoint names.")
+]
+
+
 @contextmanager
 def readable_errors(show_traceback: bool) -> Iterator[None]:
     """Turns a RollaxError into a message on stderr and exit code 2, and a KeyboardInterrupt into exit code 130.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollax.cli.checkpoints import newest_checkpoint, open_trainer
-from rollax.cli.console import ImportOption, TracebackOption, import_first, readable_errors
+from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer
+from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
 from rollax.cli.display import make_display
 from rollax.cli.experiment import Experiment, override, parse_config, read_experiment
 from rollax.cli.run_folder import RunFolder, check_out, make_run_folder
@@ -41,6 +41,8 @@ class Options:
 
     out: Path | None = None
     resume: Path | None = None
+    trust_code: bool = False
+    imports: tuple[str, ...] = ()
     checkpoint_freq: int = 0
     evaluate: bool = True
     must_reach: bool = False
@@ -69,6 +71,7 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(help="Go on from a checkpoint, or from the newest one of a run folder.")
     ] = None,
+    trust_code: TrustOption = False,
     evaluate: Annotated[bool, typer.Option(help="Evaluate greedily at the end.")] = True,
     must_reach: Annotated[
         bool, typer.Option("--must-reach", help="Exit with 3 if a limit ends the run before a reward goal.")
@@ -95,14 +98,15 @@ def train(
             config=settings if seed is None else {**settings, "seed": seed},
             stop=StopConditions.from_mapping(stop, "the --stop options"),
         )
-        code = run_experiment(experiment, Options(out, resume, checkpoint_freq, evaluate, must_reach, quiet))
+        options = Options(out, resume, trust_code, tuple(imports or ()), checkpoint_freq, evaluate, must_reach, quiet)
+        code = run_experiment(experiment, options)
     raise typer.Exit(code)
 
 
 def run_experiment(experiment: Experiment, options: Options) -> int:
     """Trains, evaluates, says how it ended and where everything is, and returns the exit code."""
     check_out(options.out)
-    trainer = make_trainer(experiment, options.resume)
+    trainer = make_trainer(experiment, options.resume, options.trust_code)
     try:
         run, env = trainer.name, trainer.config.env
         with RunFolder(make_run_folder(options.out, run, str(env))) as folder:
@@ -112,22 +116,23 @@ def run_experiment(experiment: Experiment, options: Options) -> int:
             )
             if options.resume is not None:
                 folder.inherit_results(newest_checkpoint(options.resume))
+            to_open = [f"--import={name}" for name in options.imports] + ["--trust-code"] * names_code(trainer)
             display = make_display(title_of(run, env, folder.path), options.quiet)
             try:
                 outcome = train_until_stopped(trainer, folder, experiment.stop, display, options.checkpoint_freq)
             except BaseException:
                 draw_curve(folder, title_of(run, env))
-                print("\n".join(["Training broke off.", *where_things_are(folder)]), file=sys.stderr)
+                print("\n".join(["Training broke off.", *where_things_are(folder, to_open)]), file=sys.stderr)
                 raise
             evaluation = final_evaluation(trainer) if options.evaluate and outcome.exit_code == 0 else None
             draw_curve(folder, title_of(run, env))
-            print("\n".join([*how_it_ended(outcome, experiment.stop, evaluation), *where_things_are(folder)]))
+            print("\n".join([*how_it_ended(outcome, experiment.stop, evaluation), *where_things_are(folder, to_open)]))
         return _exit_code(outcome, experiment.stop, options.must_reach)
     finally:
         trainer.stop()
 
 
-def make_trainer(experiment: Experiment, resume: Path | None) -> Trainer:
+def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) -> Trainer:
     """The trainer of an experiment, fresh or with the state of a checkpoint.
 
     Raises:
@@ -138,7 +143,7 @@ def make_trainer(experiment: Experiment, resume: Path | None) -> Trainer:
         config["env"] = experiment.env
     greedy_goal = experiment.stop.evaluation_reward_mean is not None
     if resume is not None:
-        trainer = open_trainer(newest_checkpoint(resume), trust_code=True, **config)
+        trainer = open_trainer(newest_checkpoint(resume), trust_code=trust_code, **config)
         if experiment.run is not None and experiment.run.casefold() != trainer.name.casefold():
             raise ConfigError(
                 "The checkpoint of another algorithm.",

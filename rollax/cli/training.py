@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +114,13 @@ def evaluation_line(evaluation: Mapping[str, Any]) -> str:
     return f"mean reward {mean:.2f} over {evaluation.get('episodes')} (lowest {low:.2f}, highest {high:.2f})"
 
 
-def where_things_are(folder: RunFolder) -> list[str]:
-    """The lines that say what the run left behind and how to use it."""
+def where_things_are(folder: RunFolder, to_open: Sequence[str]) -> list[str]:
+    """The lines that say what the run left behind, and how to use it.
+
+    Args:
+        folder: of the run.
+        to_open: the options that opening its checkpoint takes.
+    """
     logs = shlex.quote(shown_path(folder.path))
     lines = [f"TensorBoard log:  {logs}  (tensorboard --logdir {logs})"]
     if folder.curve_path.exists():
@@ -125,6 +130,7 @@ def where_things_are(folder: RunFolder) -> list[str]:
         return [*lines, "Checkpoint:       none was saved"]
     checkpoint = shown_path(folder.last_checkpoint)
     watch = f"{command_name()} evaluate {shlex.quote(checkpoint)} --episodes 5 --video videos/"
+    watch = " ".join([watch, *map(shlex.quote, to_open)])
     return [*lines, f"Checkpoint:       {checkpoint}", f"Watch the policy: {watch}"]
 
 

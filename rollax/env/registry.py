@@ -85,7 +85,8 @@ def _from_id(env_id: str) -> EnvCreator:
         from rollax.env.atari import AtariCreator
 
         return AtariCreator(env_id)
-    return lambda context: gym.make(env_id, **context)
+    # rollax checks what environments return by itself, so Gymnasium's checker would only cost a call per step.
+    return lambda context: gym.make(env_id, **{"disable_env_checker": True, **context})
 
 
 def import_atari_if_named(env_id: str) -> None:

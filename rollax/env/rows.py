@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -104,18 +104,22 @@ class Rows:
     @classmethod
     def concat(cls, first: Rows, second: Rows) -> Rows:
         """The rows of `first`, then those of `second`."""
-        parts: dict[str, Any] = {}
-        for field in fields(cls):
-            a, b = getattr(first, field.name), getattr(second, field.name)
-            if isinstance(a, np.ndarray) and field.name != "obs":
-                parts[field.name] = np.concatenate((a, b))
+        both = np.concatenate
+        env_index = both((first.env_index, second.env_index))
+        same = first.lanes is first.env_index and second.lanes is second.env_index
         obs = first.obs + second.obs if isinstance(first.obs, list) else trees.concat((first.obs, second.obs))
-        agents = None if first.agents is None else [*first.agents, *(second.agents or ())]
         given = {len(first) + row: action for row, action in (second.given_actions or {}).items()}
         return cls(
-            **parts,
-            obs=obs,
-            agents=agents,
-            infos=lambda: [*first.info_list(), *second.info_list()],
-            given_actions={**(first.given_actions or {}), **given} or None,
+            env_index,
+            env_index if same else both((first.lanes, second.lanes)),
+            obs,
+            both((first.rewards, second.rewards)),
+            both((first.terminateds, second.terminateds)),
+            both((first.truncateds, second.truncateds)),
+            both((first.starts, second.starts)),
+            both((first.acts, second.acts)),
+            both((first.ended_envs, second.ended_envs)) if len(second.ended_envs) else first.ended_envs,
+            None if first.agents is None else [*first.agents, *(second.agents or ())],
+            lambda: [*first.info_list(), *second.info_list()],
+            {**(first.given_actions or {}), **given} or None,
         )

@@ -48,9 +48,8 @@ class VectorBaseEnv(BaseEnv):
             raise
         except Exception as error:
             raise checks.failed(error, "vector_step()", self.name, actions) from error
-        infos: Any
         obs, rewards, terminateds, truncateds, infos = checks.vector_step(result, self.num_envs, self.name)
-        if isinstance(infos, dict) or len(infos) != self.num_envs:
+        if isinstance(result[4], dict) or len(infos) != self.num_envs:
             checks.check_count("infos", infos, self.num_envs, self.name)
         ended, waiting = NO_ENVS, self._all_set
         terms = checks.flag_column(terminateds, "terminated", self._where)
@@ -77,7 +76,7 @@ class VectorBaseEnv(BaseEnv):
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows:
         indices, call = env_index.tolist(), "vector_reset()"
         try:
-            if indices == list(range(self.num_envs)):
+            if len(indices) == self.num_envs and indices == list(range(self.num_envs)):
                 result: Any = self.env.vector_reset(seeds)
             else:
                 call = "reset_at()"

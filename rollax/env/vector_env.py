@@ -95,6 +95,7 @@ class SteppedInTurn(VectorEnv):
         self.envs = make_copies(existing_envs, make_env, num_envs)
         self.name = env_name(self.envs[0])
         super().__init__(self.envs[0].observation_space, self.envs[0].action_space, len(self.envs))
+        self._steps = [env.step for env in self.envs]
 
     def reset_at(self, index: int, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         try:
@@ -104,11 +105,13 @@ class SteppedInTurn(VectorEnv):
         return checks.check_reset(result, f"{self._where(index)}, reset()")
 
     def vector_step(self, actions: Sequence[Any]) -> tuple[Any, Any, Any, Any, Sequence[dict]]:
-        index, results = 0, []
+        results: list[Any] = []
+        add = results.append
         try:
-            for index, env in enumerate(self.envs):
-                results.append(env.step(actions[index]))
+            for step, action in zip(self._steps, actions, strict=True):
+                add(step(action))
         except Exception as error:
+            index = len(results)
             raise checks.failed(error, "step()", self._where(index), actions[index]) from error
         try:
             obs, rewards, terminateds, truncateds, infos = zip(*results, strict=True)

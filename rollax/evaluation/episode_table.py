@@ -119,6 +119,8 @@ class EpisodeTable:
         if outcomes is not None:
             # An agent that appears in a running episode is news of a step too, though it has no outcome itself.
             stepped[rows.env_index] = self.ids[rows.env_index] >= 0
+        if len(rows.ended_envs):  # perhaps after the last agent's end: without a row
+            stepped[rows.ended_envs] = self.ids[rows.ended_envs] >= 0
         self.lengths += stepped
         if self._on_step:
             self._tell_step(rows, stepped)
@@ -142,6 +144,7 @@ class EpisodeTable:
 
     def end(self, env_index: np.ndarray) -> None:
         """The episodes of these sub-environments are over."""
+        env_index = env_index[self.ids[env_index] >= 0]  # where nobody has lived, there was no episode
         ids, lengths = self.ids[env_index], self.lengths[env_index]
         if self._on_end:
             for index in env_index.tolist():

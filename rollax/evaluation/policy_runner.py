@@ -74,12 +74,15 @@ class PolicyRunner:
         actions, states, fetches = result
         if not isinstance(actions, np.ndarray):
             actions = self._columns(actions)
-        self._check(actions, trees.length(obs))
-        return (
-            actions,
-            states,
-            {name: column if isinstance(column, np.ndarray) else _array(column) for name, column in fetches.items()},
-        )
+        rows = trees.length(obs)
+        self._check(actions, rows)
+        columns = {}
+        for name, column in fetches.items():
+            columns[name] = column = column if isinstance(column, np.ndarray) else _array(column)
+            if any(leaf.ndim == 0 or len(leaf) != rows for leaf in trees.leaves(column)):
+                got = [leaf.shape for leaf in trees.leaves(column)]
+                raise self._refuse(f"extra_fetches[{name!r}] has the wrong number of rows.", got, f"{rows} rows")
+        return actions, states, columns
 
     def compute_single_action(self, obs: Any, state: Sequence[Any] | None = None, explore: bool = False) -> Any:
         """The environment action for one raw observation.

@@ -92,6 +92,14 @@ class RolloutWorker:
 
     def sample(self) -> SampleBatch | MultiAgentBatch:
         """One fragment, postprocessed: a `SampleBatch` where there is one policy, else a `MultiAgentBatch`."""
+        if not self.sampler.record:
+            raise ConfigError(
+                "This worker keeps no trajectories.",
+                where="RolloutWorker.sample()",
+                got="record=False",
+                expected="a worker made with record=True",
+                fix="call evaluate(), or make another worker",
+            )
         fragment, env_steps = self.sampler.sample()
         while not fragment:  # the outcome of every row is still to come
             fragment, more = self.sampler.sample()

@@ -167,12 +167,12 @@ class Sampler:
         if np.count_nonzero(over):
             ended = (over & ~rows.starts).nonzero()[0]
             self.episodes.end_lives(rows, ended, policies)
-            if len(rows.ended_envs):
-                self.episodes.end(rows.ended_envs)
-                started = self.env.reset_rows(rows.ended_envs)
-                if started is not None:
-                    outcomes = np.arange(len(rows)) if outcomes is None else outcomes
-                    rows, starting = Rows.concat(rows, started), True
+        if len(rows.ended_envs):
+            self.episodes.end(rows.ended_envs)
+            started = self.env.reset_rows(rows.ended_envs)
+            if started is not None:
+                outcomes = np.arange(len(rows)) if outcomes is None else outcomes
+                rows, starting = Rows.concat(rows, started), True
         if starting:
             policies = self._start_lives(rows, policies)
         self._rows, self._turns = rows, []

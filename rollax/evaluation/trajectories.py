@@ -9,6 +9,7 @@ import numpy as np
 
 from rollax import trees
 from rollax.batch import SampleBatch
+from rollax.errors import PolicyError
 from rollax.policy.policy import Pieces
 
 _LIFE, _EPISODE, _COMPLETE = "_life", "_episode", "_complete"
@@ -60,6 +61,14 @@ class Trajectories:
         if start + count > self._capacity:
             self._grow(start + count, columns)
         rows = self._columns
+        if len(columns) + len(_BOOKKEEPING) != len(rows) or not all(name in rows for name in columns):
+            raise PolicyError(
+                "A policy's columns differ from those of its first rows.",
+                where="extra_fetches of compute_actions",
+                got=sorted(columns),
+                expected=sorted(rows.keys() - _BOOKKEEPING.keys()),
+                fix="return the same extra_fetches at every call, under names that no other column has",
+            )
         for name, values in columns.items():
             trees.copy_into(rows[name], start, values)
         end = start + count

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-import tests.cli.fake_algorithm
 from rollax.algorithms.registry import ALGORITHMS
 from rollax.cli import app
 from rollax.storage import from_json_bytes, read_directory
@@ -35,7 +34,7 @@ def rollax(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         trainer.iteration = state["iteration"]
         return trainer
 
-    monkeypatch.setitem(ALGORITHMS, "FAKE", f"{tests.cli.fake_algorithm.__name__}:FakeTrainer")
+    monkeypatch.setitem(ALGORITHMS, "FAKE", f"{FakeTrainer.__module__}:FakeTrainer")
     monkeypatch.setattr("rollax.cli.train.open_trainer", open_fake)
     monkeypatch.setattr("rollax.cli.commands.open_trainer", open_fake)
     return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])

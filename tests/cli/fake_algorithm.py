@@ -1,4 +1,4 @@
-"""An algorithm that learns nothing and answers at once. Importing this module registers it as FAKE."""
+"""An algorithm that learns nothing and answers at once."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rollax.algorithms.registry import ALGORITHMS
 from rollax.errors import EnvError
 from rollax.storage import to_json_bytes, write_directory
-
-ALGORITHMS["FAKE"] = f"{__name__}:FakeTrainer"
 
 
 class FakeConfig:
@@ -23,7 +20,7 @@ class FakeConfig:
         self._config = config
 
     def to_json(self) -> dict[str, Any]:
-        return {"env": self.env, **self._config, "not_stored": []}
+        return {"env": self.env, **self._config, "multiagent": {"policies": {}}, "not_stored": []}
 
 
 class FakeTrainer:

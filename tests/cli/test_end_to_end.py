@@ -104,7 +104,12 @@ def test_an_env_of_the_users_own(rollax, cwd, monkeypatch, lines):
     assert done.exit_code == 0, done.output
     assert lines(cwd / "run")[0]["episode_len_mean"] == 7
     assert "mean reward 7.00 over 10" in done.output
-    assert "mean reward 7.00 over 3" in rollax("evaluate", "run", "--episodes=3").output
+    # What is printed is the command that works: the checkpoint names code.
+    assert done.output.splitlines()[-1].endswith("--video videos/ --trust-code")
+    assert "mean reward 7.00 over 3" in rollax("evaluate", "run", "--episodes=3", "--trust-code").output
+    refused = rollax("evaluate", "run", "--episodes=3")
+    assert refused.exit_code == 2
+    assert "(--trust-code)" in refused.output
 
 
 @pytest.mark.parametrize(

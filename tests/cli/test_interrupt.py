@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def start(cwd: Path, pause: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "rollax", "train", "--import=tests.cli.fake_algorithm", "--run=FAKE", "--out=run"]
+    command = [sys.executable, "-m", "rollax", "train", "--import=tests.cli.register_fake", "--run=FAKE", "--out=run"]
     return subprocess.Popen(
         [*command, f'--config={{"pause": {pause}}}'],
         cwd=cwd,

@@ -41,6 +41,23 @@ class Encode(Policy):
         return action_for(obs_batch), [], {}
 
 
+class Weighted(Policy):
+    """Plain NumPy: lists out, plain numbers as weights, a compute_actions that takes only observations."""
+
+    def __init__(self, observation_space, action_space, config):
+        super().__init__(observation_space, action_space, config)
+        self.weights = {"bias": 1.5, "scale": 2}
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        return [0] * len(obs_batch), [], {}
+
+    def get_weights(self):
+        return dict(self.weights)
+
+    def set_weights(self, weights):
+        self.weights = dict(weights)
+
+
 class Line(gym.Env):
     """One agent; lengths from 1 to 5 steps; episodes end by termination, truncation, or both at once, in turn."""
 

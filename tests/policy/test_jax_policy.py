@@ -215,15 +215,6 @@ class TestLearning:
         policy.apply_gradients(gradients)
         assert not np.array_equal(before["policy_head.kernel"], policy.get_weights()["policy_head.kernel"])
 
-    def test_integer_and_image_observations_learn(self):
-        space = spaces.Dict({"image": spaces.Box(0, 255, (8, 8, 1), np.uint8), "place": spaces.Discrete(3)})
-        policy = make(space)
-        obs = {"image": np.full((9, 8, 8, 1), 200, np.uint8), "place": np.arange(9) % 3}
-        actions, _, fetches = policy.compute_actions(obs)
-        columns = {"advantages": np.arange(9, dtype=np.float32), "value_targets": np.ones(9, np.float32)}
-        stats = policy.learn_on_batch(SampleBatch({"obs": obs, "actions": actions, **columns, **fetches}))
-        assert np.isfinite(stats["total_loss"])
-
 
 class Stateful(nnx.Module):
     """A model with dropout and batch statistics."""

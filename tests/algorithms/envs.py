@@ -1,0 +1,183 @@
+"""Small environments whose best policy, returns or values are known."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rollax import EnvContext, MultiAgentEnv
+from rollax.trees import leaves
+
+
+class Corridor(gym.Env):
+    """States 0, 1, 2, 3, one a step, whatever is done; each step earns 1. State 3 is the end: a termination in
+    sub-environments of even number, a truncation in the others."""
+
+    observation_space = spaces.Discrete(4)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, context: EnvContext) -> None:
+        self.terminates = context.vector_index % 2 == 0
+        self.state = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.state = 0
+        return self.state, {}
+
+    def step(self, action):
+        self.state += 1
+        over = self.state == 3
+        return self.state, 1.0, over and self.terminates, over and not self.terminates, {}
+
+
+class Endless(gym.Env):
+    """One state, reward 1 for ever, cut off after 5 steps: its value is 1 / (1 - γ), whatever the cut."""
+
+    observation_space = spaces.Discrete(1)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return 0, {}
+
+    def step(self, action):
+        self.steps += 1
+        return 0, 1.0, False, self.steps == 5, {}
+
+
+class Echo(gym.Env):
+    """The observation is the right action. A step earns 1 for it, less in proportion to how far the action is off."""
+
+    length: ClassVar[int] = 10
+
+    def __init__(self, context: EnvContext) -> None:
+        # A copy: sampling from a space draws from a random stream inside of it.
+        self.action_space = self.observation_space = copy.deepcopy(context["space"])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.action_space.seed(seed)
+        self.steps = 0
+        self.right = self.action_space.sample()
+        return self.right, {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        reward = float(np.mean([1 - np.mean(off) for off in leaves(_off(self.action_space, self.right, action))]))
+        self.steps += 1
+        self.right = self.action_space.sample()
+        return self.right, reward, False, self.steps == self.length, {}
+
+
+def _off(space: spaces.Space, right: Any, action: Any) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _off(part, right[key], action[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_off(part, right[i], action[i]) for i, part in enumerate(space.spaces))
+    if isinstance(space, spaces.Box):
+        return np.abs(action - right) / (space.high - space.low)
+    return np.asarray(action != right, float)
+
+
+class Shown(gym.Env):
+    """The right one of four actions is shown: as a bright quadrant of an image, or in a Dict as a direction beside noise."""
+
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, context: EnvContext) -> None:
+        self.image = context["image"]
+        if self.image:
+            self.observation_space = spaces.Box(0, 255, (8, 8, 1), np.uint8)
+        else:
+            self.observation_space = spaces.Dict(
+                {
+                    "axis": spaces.Discrete(2),
+                    "sign": spaces.Box(-1, 1, (1,), np.float32),
+                    "noise": spaces.Tuple([spaces.MultiBinary(3), spaces.MultiDiscrete([2, 3])]),
+                }
+            )
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.steps = 0
+        return self._next(), {}
+
+    def step(self, action):
+        reward = float(action == self.right)
+        self.steps += 1
+        return self._next(), reward, False, self.steps == 10, {}
+
+    def _next(self):
+        self.right = int(self.np_random.integers(4))
+        obs = self.observation_space.sample()
+        row, column = divmod(self.right, 2)
+        if self.image:
+            obs //= 2
+            obs[4 * row : 4 * row + 4, 4 * column : 4 * column + 4] += 120
+        else:
+            obs["axis"] = np.int64(row)
+            obs["sign"] = np.array([0.5 + abs(obs["sign"][0]) / 2], np.float32) * (1 if column else -1)
+        return obs
+
+
+class MaskedCartPole(gym.Wrapper):
+    """CartPole with ten actions, the even ones left and the odd ones right. Two of each are valid, others every step;
+    an invalid one raises."""
+
+    def __init__(self, context: EnvContext) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        self.action_space = spaces.Discrete(10)
+        self.observation_space = spaces.Dict(
+            {"cart": self.env.observation_space, "action_mask": spaces.MultiBinary(10)}
+        )
+
+    def reset(self, *, seed=None, options=None):
+        cart, info = self.env.reset(seed=seed, options=options)
+        return self._masked(cart), info
+
+    def step(self, action):
+        if not self.mask[action]:
+            raise ValueError(f"action {action} is not among {np.flatnonzero(self.mask)}")
+        cart, reward, terminated, truncated, info = self.env.step(int(action) % 2)
+        return self._masked(cart), reward, terminated, truncated, info
+
+    def _masked(self, cart):
+        self.mask = np.zeros(10, np.int8)
+        for side in (0, 1):
+            self.mask[2 * self.np_random.choice(5, 2, replace=False) + side] = 1
+        return {"cart": cart, "action_mask": self.mask.copy()}
+
+
+class TwoAgents(MultiAgentEnv):
+    """`left` earns 1 and `right` 10 in each of 5 steps, whatever they do. Counts what is open."""
+
+    open_envs: ClassVar[int] = 0
+
+    def __init__(self, context: EnvContext | None = None) -> None:
+        self.observation_space, self.action_space = spaces.Box(0, 1, (2,), np.float32), spaces.Discrete(2)
+        TwoAgents.open_envs += 1
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return self._both([np.zeros(2, np.float32)] * 2), self._both([{}, {}])
+
+    def step(self, actions):
+        assert actions.keys() == {"left", "right"}
+        self.steps += 1
+        obs = self._both([np.full(2, self.steps / 5, np.float32)] * 2)
+        over = {"__all__": self.steps == 5}
+        return obs, self._both([1.0, 10.0]), over, {"__all__": False}, self._both([{}, {}])
+
+    def close(self):
+        TwoAgents.open_envs -= 1
+
+    @staticmethod
+    def _both(values):
+        return dict(zip(("left", "right"), values, strict=True))

@@ -1,0 +1,24 @@
+"""A model that is a table, so that probabilities and values can be written down and gradients derived by hand."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from gymnasium import spaces
+
+
+class Table(nnx.Module):
+    """Logits and a value for each of the states of a Discrete observation space."""
+
+    def __init__(self, observation_space: spaces.Discrete, num_outputs: int, *, rngs: nnx.Rngs) -> None:
+        states = int(observation_space.n)
+        self.logits = nnx.Param(jnp.zeros((states, num_outputs), jnp.float32))
+        self.values = nnx.Param(jnp.zeros(states, jnp.float32))
+
+    def __call__(self, obs):
+        return self.logits[obs], self.values[obs]
+
+
+def f32(*numbers: float) -> np.ndarray:
+    return np.array(numbers, np.float32)

@@ -1,0 +1,389 @@
+"""`Trainer`: configs, results, determinism, evaluation, single actions."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import Callbacks, PGTrainer, PPOConfig, PPOTrainer, Trainer, register_env
+from rollax.errors import ConfigError, EnvError, PolicyError
+from tests.algorithms.envs import TwoAgents
+
+CONFIG = {
+    "num_envs_per_worker": 4,
+    "train_batch_size": 64,
+    "sgd_minibatch_size": 32,
+    "num_sgd_iter": 2,
+    "model": {"fcnet_hiddens": (8,)},
+    "seed": 5,
+    "evaluation_num_episodes": 3,
+}
+PPO_STATS = {"cur_lr", "entropy", "kl", "policy_loss", "vf_loss", "vf_explained_var", "total_loss", "cur_kl_coeff"}
+
+
+def make(env="CartPole-v1", **config):
+    return PPOTrainer(env=env, config={**CONFIG, **config})
+
+
+def numbers(result):
+    """A result without its times."""
+    times = ("time_this_iter_s", "time_total_s", "env_steps_per_s", "timers")
+    return {key: value for key, value in result.items() if key not in times}
+
+
+def keys(value):
+    return {key: keys(part) for key, part in value.items()} if isinstance(value, dict) else None
+
+
+class TestConfig:
+    def test_dict_and_typed_are_the_same(self):
+        with make() as one, PPOTrainer("CartPole-v1", PPOConfig(**CONFIG)) as other:
+            assert one.config == other.config
+            assert numbers(one.train()) == numbers(other.train())
+
+    def test_env_may_stand_in_the_config(self):
+        with PPOTrainer(config={**CONFIG, "env": "CartPole-v1"}) as trainer:
+            assert trainer.config.env == "CartPole-v1"
+        with pytest.raises(ConfigError, match=r"No environment(.|\n)*PPOTrainer\(env='CartPole-v1'\)"):
+            PPOTrainer(config=CONFIG)
+
+    def test_1_unknown_key(self):
+        with pytest.raises(ConfigError, match=r"Unknown config key 'num_sgd_iters'(.|\n)*did you mean 'num_sgd_iter'"):
+            make(num_sgd_iters=3)
+
+    def test_2_wrong_type(self):
+        with pytest.raises(ConfigError, match=r"'gamma' \(PPOConfig\)\n.*got:.*1.5 .*\n.*0 <= gamma <= 1"):
+            make(gamma=1.5)
+
+    def test_3_incompatible_sizes(self):
+        with pytest.raises(ConfigError, match="sgd_minibatch_size=128, train_batch_size=64"):
+            make(sgd_minibatch_size=128)
+
+    def test_4_unregistered_env(self):
+        register_env("tests/registered-pole", lambda context: gym.make("CartPole-v1"))
+        for wrong, right in [("CartPol-v1", "CartPole-v1"), ("tests/registered-pol", "tests/registered-pole")]:
+            with pytest.raises(ConfigError, match=rf"unknown environment(.|\n)*{wrong}(.|\n)*expected:.*{right}(.|\n)*mend"):
+                make(wrong)
+
+    def test_5_env_path_that_does_not_import(self):
+        with pytest.raises(ConfigError, match=r"does not import(.|\n)*no_such_module:Env(.|\n)*ModuleNotFoundError"):
+            make("no_such_module:Env")
+        with pytest.raises(ConfigError, match=r"does not import(.|\n)*AttributeError(.|\n)*'Nothing'"):
+            make("tests.algorithms.envs:Nothing")
+
+    def test_8_changed_after_the_trainer_was_built(self):
+        given = dict(CONFIG)
+        with PPOTrainer("CartPole-v1", given) as trainer:
+            given["lr"] = 7.0
+            assert trainer.config.lr == PPOConfig().lr
+            with pytest.raises(ConfigError, match=r"cannot change(.|\n)*PPOConfig.lr"):
+                trainer.config.lr = 0.1
+            with pytest.raises(ConfigError, match=r"cannot change(.|\n)*PPOTrainer.config(.|\n)*build a new one"):
+                trainer.config = PPOConfig()
+
+    def test_config_of_another_algorithm(self):
+        with pytest.raises(ConfigError, match="a PGConfig, or a dict"):
+            PGTrainer("CartPole-v1", PPOConfig())
+
+
+class TestResult:
+    def test_keys_are_always_the_same(self):
+        # 4 steps of each pole, which stands for 8 at least: the first iterations end no episode.
+        with make(train_batch_size=16, sgd_minibatch_size=16, evaluation_interval=5) as trainer:
+            results = [trainer.train() for _ in range(10)]
+        for result in results:
+            assert keys({**result, "evaluation": None}) == keys({**results[0], "evaluation": None})
+            assert set(result["info"]["learner"]["default_policy"]) == PPO_STATS
+        for name in ("episode_reward_mean", "episode_reward_min", "episode_reward_max", "episode_len_mean"):
+            assert results[0][name] is None
+            assert results[-1][name] > 0
+        assert results[0]["policy_reward_mean"] == {"default_policy": None}
+        assert results[0]["episodes_this_iter"] == 0
+        assert results[-1]["policy_reward_mean"] == {"default_policy": results[-1]["episode_reward_mean"]}
+
+    def test_counters(self):
+        with make() as trainer:
+            results = [trainer.train() for _ in range(3)]
+        assert [result["training_iteration"] for result in results] == [1, 2, 3]
+        assert [result["timesteps_total"] for result in results] == [64, 128, 192]
+        assert [result["agent_timesteps_total"] for result in results] == [64, 128, 192]
+        assert all(result["timesteps_this_iter"] == 64 for result in results)
+        total = sum(result["time_this_iter_s"] for result in results)
+        assert results[-1]["time_total_s"] == pytest.approx(total)
+        assert all(set(result["timers"]) == {"sample_s", "learn_s"} for result in results)
+        assert all(result["env_steps_per_s"] > 0 for result in results)
+
+    def test_learning_rate_follows_its_schedule(self):
+        with make(lr_schedule=[[0, 1.0], [128, 0.0]]) as trainer:
+            rates = [trainer.train()["info"]["learner"]["default_policy"]["cur_lr"] for _ in range(4)]
+        assert rates == [1.0, 0.5, 0.0, 0.0]
+
+    def test_callback_may_add_to_it(self):
+        class Adds(Callbacks):
+            def on_train_result(self, *, trainer, result):
+                result["twice"] = 2 * trainer.iteration
+
+        with make(callbacks=Adds) as trainer:
+            assert trainer.train()["twice"] == 2
+
+
+class TestDeterminism:
+    def run(self, **config):
+        with make(**config) as trainer:
+            results = [numbers(trainer.train()) for _ in range(4)]
+            return results, trainer.get_policy().get_weights()
+
+    def test_one_seed_one_run(self):
+        (results, weights), (again, weights_again) = (
+            self.run(observation_filter="MeanStdFilter", evaluation_interval=2) for _ in range(2)
+        )
+        assert results == again
+        for name, value in weights.items():
+            np.testing.assert_array_equal(value, weights_again[name])
+
+    def test_other_seeds_other_runs(self):
+        learner = [self.run(seed=seed)[0][0]["info"]["learner"] for seed in (5, 6, None, None)]
+        assert all(learner[i] != learner[j] for i in range(4) for j in range(i))
+
+    def test_evaluating_does_not_disturb_training(self):
+        plain, weights = self.run(observation_filter="MeanStdFilter")
+        with make(observation_filter="MeanStdFilter", evaluation_interval=1) as trainer:
+            watched = []
+            for _ in range(4):
+                watched.append(numbers(trainer.train()))
+                trainer.evaluate(2)
+                trainer.compute_single_action(np.zeros(4, np.float32))
+        assert all(result.pop("evaluation")["episodes"] == 3 for result in watched)
+        assert watched == [{k: v for k, v in result.items() if k != "evaluation"} for result in plain]
+        for name, value in weights.items():
+            np.testing.assert_array_equal(value, trainer.get_policy().get_weights()[name])
+
+
+class TestCompilations:
+    def test_none_after_the_first_iterations(self, caplog):
+        import jax
+
+        with make(evaluation_interval=2) as trainer:
+            for _ in range(4):
+                trainer.train()
+            trainer.compute_single_action(np.zeros(4, np.float32))
+            warm = trainer.get_policy().compilations()
+            assert warm <= 6
+            with jax.log_compiles(), caplog.at_level("WARNING"):
+                for _ in range(6):
+                    trainer.train()
+                trainer.compute_single_action(np.zeros(4, np.float32))
+            compiled = [record.message for record in caplog.records if record.message.startswith("Compiling")]
+            # How many episodes are cut off in a fragment varies, and with it the bucket of values to compute.
+            assert len(compiled) == trainer.get_policy().compilations() - warm <= 1
+
+    def test_batches_of_varying_size(self):
+        config = {"num_envs_per_worker": 4, "train_batch_size": 100, "model": {"fcnet_hiddens": (8,)}, "seed": 0}
+        with PGTrainer(env="CartPole-v1", config=config) as trainer:
+            sizes = {trainer.train()["timesteps_this_iter"] for _ in range(25)}
+            assert len(sizes) > 10
+            # 4 buckets from one power of two to the next: at most 100 to 256 rows here; and one size to act on.
+            assert trainer.get_policy().compilations() <= 8
+
+
+class TestEvaluate:
+    @pytest.mark.parametrize("episodes", [1, 3, 10])
+    def test_an_exact_number(self, episodes):
+        with make() as trainer:
+            trainer.train()
+            result = trainer.evaluate(episodes)
+        rewards = result["episode_rewards"]
+        assert result["episodes"] == len(rewards) == episodes
+        assert result["episode_reward_mean"] == pytest.approx(np.mean(rewards))
+        assert (result["episode_reward_min"], result["episode_reward_max"]) == (min(rewards), max(rewards))
+        assert result["episode_len_mean"] == pytest.approx(np.mean(rewards))
+
+    def test_is_greedy_and_in_envs_of_its_own(self):
+        made = []
+
+        class Pole(gym.Wrapper):
+            def __init__(self, context):
+                super().__init__(gym.make("CartPole-v1"))
+                made.append(context.vector_index)
+
+        with make(Pole) as trainer:
+            assert made == [0, 1, 2, 3]
+            trainer.train()
+            policy = trainer.get_policy()
+            rng = policy.rng.bit_generator.state["state"]["state"].copy()
+            trainer.evaluate()
+            assert made == [0, 1, 2, 3, 0, 1, 2]  # as many as episodes, at most
+            trainer.evaluate(7)
+            assert len(made) == 7
+            np.testing.assert_array_equal(policy.rng.bit_generator.state["state"]["state"], rng)
+
+    def test_plays_what_the_policy_says(self):
+        # A policy that always pushes to the left; exploring, it would do so in half of the steps.
+        with make() as trainer:
+            policy = trainer.get_policy()
+            weights = policy.get_weights()
+            weights["policy_head.kernel"][:] = 0
+            weights["policy_head.bias"][:] = [0.1, 0]
+            policy.set_weights(weights)
+            result = trainer.evaluate(10)
+            assert 8 <= result["episode_reward_min"] <= result["episode_reward_max"] <= 11
+            explored = PPOTrainer("CartPole-v1", {**CONFIG, "evaluation_config": {"explore": True}})
+            explored.get_policy().set_weights(weights)
+            assert explored.evaluate(10)["episode_reward_max"] > 11
+
+    def test_in_its_interval(self):
+        with make(evaluation_interval=2) as trainer:
+            evaluations = [trainer.train()["evaluation"] for _ in range(4)]
+        assert [None if e is None else e["episodes"] for e in evaluations] == [None, 3, None, 3]
+
+    def test_config_of_its_own(self):
+        lengths = []
+
+        def pole(context):
+            lengths.append(context.get("length", 500))
+            return gym.wrappers.TimeLimit(gym.make("CartPole-v1").unwrapped, context.get("length", 500))
+
+        evaluation = {"env_config": {"length": 6}, "num_envs_per_worker": 1}
+        with make(pole, evaluation_config=evaluation) as trainer:
+            assert trainer.evaluate(4)["episode_rewards"] == [6, 6, 6, 6]
+        assert lengths == [500, 500, 500, 500, 6]
+
+
+class TestSingleActions:
+    def test_greedy_by_default(self):
+        obs = np.array([0.1, -0.2, 0.3, 0.4], np.float32)
+        with make() as trainer:
+            trainer.train()
+            logits = trainer.get_policy().compute_actions(obs[None], explore=False)[2]["action_dist_inputs"][0]
+            actions = {trainer.compute_single_action(obs) for _ in range(20)}
+            assert actions == {int(logits.argmax())}
+            assert {trainer.compute_single_action(obs, explore=True) for _ in range(50)} == {0, 1}
+
+    def test_in_the_bounds_of_the_environment(self):
+        with make("Pendulum-v1") as trainer:
+            policy = trainer.get_policy()
+            weights = policy.get_weights()
+            weights["policy_head.kernel"][:] = 0
+            weights["policy_head.bias"][:] = [0.25, 0]
+            policy.set_weights(weights)
+            action = trainer.compute_single_action(np.zeros(3, np.float32))
+            # The policy's [-1, 1] stands for the torques [-2, 2].
+            np.testing.assert_allclose(action, [0.5])
+            assert action.dtype == np.float32
+            action, state, fetches = trainer.compute_single_action(np.zeros(3, np.float32), state=[])
+            assert state == []
+            assert fetches["vf_preds"].shape == ()
+
+    def test_takes_raw_observations(self):
+        with make(observation_filter="MeanStdFilter") as trainer:
+            trainer.train()
+            obs = np.array([0.1, -0.2, 0.3, 0.4], np.float32)
+            observation_filter = trainer.worker.runners["default_policy"].filter
+            before = observation_filter.state()
+            action = trainer.compute_single_action(obs)
+            filtered = observation_filter(obs[None], update=False)
+            assert not np.allclose(filtered, obs)
+            assert action == trainer.get_policy().compute_actions(filtered, explore=False)[0][0]
+            after = observation_filter.state()
+            assert all(np.array_equal(before[name], after[name]) for name in before)
+
+    def test_unknown_policy(self):
+        with make() as trainer:
+            for call in (trainer.get_policy, lambda name: trainer.compute_single_action(np.zeros(4), policy_id=name)):
+                with pytest.raises(PolicyError, match=r"No such policy(.|\n)*other(.|\n)*'default_policy'"):
+                    call("other")
+
+
+class TestMultiAgent:
+    CONFIG = {
+        **CONFIG,
+        "num_envs_per_worker": 2,
+        "train_batch_size": 20,
+        "sgd_minibatch_size": 20,
+        "multiagent": {
+            "policies": {"left": None, "right": None, "spare": None},
+            "policy_mapping_fn": lambda agent_id: agent_id,
+            "policies_to_train": ["left", "spare"],
+        },
+    }
+
+    def make(self, **config):
+        return PPOTrainer(env=TwoAgents, config={**self.CONFIG, **config})
+
+    def test_only_those_to_train_learn(self):
+        with self.make() as trainer:
+            before = trainer.worker.get_weights()
+            results = [trainer.train() for _ in range(2)]
+            after = trainer.worker.get_weights()
+        moved = {
+            policy_id: any(not np.array_equal(value, after[policy_id][name]) for name, value in weights.items())
+            for policy_id, weights in before.items()
+        }
+        assert moved == {"left": True, "right": False, "spare": False}
+        for result in results:
+            assert set(result["info"]["learner"]) == {"left", "spare"}
+            assert set(result["info"]["learner"]["left"]) == PPO_STATS
+            assert result["info"]["learner"]["spare"] == {}  # it has never seen anything
+            assert result["policy_reward_mean"] == {"left": 5, "right": 50, "spare": None}
+            assert result["episode_reward_mean"] == 55
+
+    def test_policies_start_different(self):
+        with self.make() as trainer:
+            left, right = (trainer.worker.get_weights()[name] for name in ("left", "right"))
+        assert not np.array_equal(left["policy_trunk.mlp.layers.0.kernel"], right["policy_trunk.mlp.layers.0.kernel"])
+
+    @pytest.mark.parametrize(("unit", "total"), [("env_steps", 20), ("agent_steps", 40)])
+    def test_steps_are_counted_by(self, unit, total):
+        with self.make(count_steps_by=unit, train_batch_size=total, rollout_fragment_length=10) as trainer:
+            result = trainer.train()
+        assert result["timesteps_total"] == result["timesteps_this_iter"] == total
+        assert result["agent_timesteps_total"] == 40
+
+    def test_a_policy_without_data_keeps_its_keys(self):
+        seats = {"left": "left", "right": "right"}
+        multiagent = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: seats[agent]}
+        with self.make(multiagent=multiagent) as trainer:
+            first = trainer.train()
+            seats["right"] = "left"
+            second = trainer.train()
+        assert keys(first) == keys(second)
+        assert set(second["info"]["learner"]["right"].values()) == {None}
+
+    def test_stop_closes_everything(self):
+        before = TwoAgents.open_envs
+        with self.make() as trainer:
+            trainer.evaluate(2)
+            assert TwoAgents.open_envs == before + 4
+        assert TwoAgents.open_envs == before
+
+    def test_12_a_mapping_to_no_policy(self):
+        multiagent = {**self.CONFIG["multiagent"], "policy_mapping_fn": lambda agent_id: "nobody"}
+        with self.make(multiagent=multiagent) as trainer:
+            with pytest.raises(PolicyError, match=r"unknown policy(.|\n)*agent 'left'(.|\n)*nobody(.|\n)*'spare'(.|\n)*mend"):
+                trainer.train()
+
+    def test_13_no_policy_spec(self):
+        multiagent = {"policies": {"left": "PPO"}, "policy_mapping_fn": lambda agent_id: "left"}
+        with pytest.raises(PolicyError, match=r"No policy spec(.|\n)*multiagent.policies\['left'\](.|\n)*PPO"):
+            self.make(multiagent=multiagent)
+
+    def test_14_spaces_that_are_not_the_env_s(self):
+        space = gym.spaces.Box(0, 1, (3,), np.float32)
+        multiagent = {"policies": {"left": (None, space, None, {})}, "policy_mapping_fn": lambda agent_id: "left"}
+        with pytest.raises(PolicyError, match=r"observation_space is not the env(.|\n)*'left'(.|\n)*\(3,\)(.|\n)*\(2,\)"):
+            self.make(multiagent=multiagent)
+
+    def test_15_training_no_policy(self):
+        with pytest.raises(ConfigError, match=r"policies_to_train'(.|\n)*lef(.|\n)*'left'"):
+            self.make(multiagent={**self.CONFIG["multiagent"], "policies_to_train": ["lef"]})
+
+
+def test_an_env_that_is_none():
+    with pytest.raises(EnvError, match="No environment"):
+        make(lambda context: None)
+
+
+def test_is_abstract():
+    with pytest.raises(TypeError, match="abstract"):
+        Trainer("CartPole-v1")  # pyright: ignore[reportAbstractUsage]

@@ -1,0 +1,201 @@
+"""Drives any `BaseEnv` through either view, and tells what each sub-environment's story was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollax import BaseEnv
+from rollax.env.rows import DEFAULT_AGENT, Rows
+from tests.env.worlds import ALL, Clock, Party, action_for
+
+
+class Event(NamedTuple):
+    """What one agent got in one moment; `reward` is None beside the first observation of a life."""
+
+    agent: Any
+    obs: tuple | None
+    reward: float | None
+    terminated: bool
+    truncated: bool
+    waits: bool
+    info: dict
+
+
+class Moment(NamedTuple):
+    """What happened at once in one sub-environment."""
+
+    events: list[Event]
+    ended: bool
+
+
+Story = list[Moment]
+
+
+def drive(env: BaseEnv, view: str, polls: int, seeds: Sequence[int] | None = None, split: int = 1) -> list[Story]:
+    """The stories of all sub-environments.
+
+    Args:
+        env: the environment.
+        view: "rows" or "dicts".
+        polls: how many.
+        seeds: one per sub-environment.
+        split: in how many parts the answers are sent.
+    """
+    return (_drive_rows if view == "rows" else _drive_dicts)(env, polls, seeds, split)
+
+
+def _drive_rows(env: BaseEnv, polls: int, seeds: Sequence[int] | None, split: int) -> list[Story]:
+    stories: list[Story] = [[] for _ in range(env.num_envs)]
+    rows = env.reset_rows(np.arange(env.num_envs), seeds)
+    if rows is None:
+        rows = env.poll_rows()
+    _tell_rows(rows, stories)
+    for _ in range(polls):
+        acting = np.flatnonzero(rows.acts)
+        obs = rows.observations(acting, env.observation_space)
+        actions = np.array([action_for(value) for value in obs], np.int64)
+        if split == 1 and len(acting) == len(rows):
+            env.send_rows(rows, None, actions)
+        else:
+            for part in range(split):
+                if len(acting[part::split]):
+                    env.send_rows(rows, acting[part::split], actions[part::split])
+        rows = env.poll_rows()
+        _tell_rows(rows, stories)
+        if len(rows.ended_envs):
+            started = env.reset_rows(rows.ended_envs)
+            if started is not None:
+                _tell_rows(started, stories)
+                rows = Rows.concat(rows, started)
+    return stories
+
+
+def _tell_rows(rows: Rows, stories: list[Story]) -> None:
+    infos, ended = rows.info_list(), set(rows.ended_envs.tolist())
+    for index in sorted({*rows.env_index.tolist(), *ended}):
+        events = []
+        for row in np.flatnonzero(rows.env_index == index).tolist():
+            obs = rows.obs[row]
+            if rows.starts[row]:
+                assert rows.rewards[row] == 0
+            events.append(
+                Event(
+                    rows.agent_of(row),
+                    None if obs is None else tuple(obs.tolist()),
+                    None if rows.starts[row] else float(rows.rewards[row]),
+                    bool(rows.terminateds[row]),
+                    bool(rows.truncateds[row]),
+                    bool(rows.acts[row]),
+                    plain(infos[row]),
+                )
+            )
+        stories[index].append(Moment(sorted(events, key=lambda event: event.agent), index in ended))
+
+
+def _drive_dicts(env: BaseEnv, polls: int, seeds: Sequence[int] | None, split: int) -> list[Story]:
+    stories: list[Story] = [[] for _ in range(env.num_envs)]
+    listeners = [Listener() for _ in range(env.num_envs)]
+    waiting: dict[int, dict] = {}
+
+    def told(index: int, *news: dict) -> None:
+        moment = listeners[index].heard(*news)
+        stories[index].append(moment)
+        waiting[index] = {event.agent: event.obs for event in moment.events if event.waits}
+
+    def poll() -> list[int]:
+        waiting.clear()
+        obs, rewards, terms, truncs, infos, given = env.poll()
+        assert not given
+        for index in sorted({*obs, *rewards}):
+            told(index, *(part.get(index, {}) for part in (obs, rewards, terms, truncs, infos)))
+        return [index for index in terms if terms[index][ALL] or truncs[index][ALL]]
+
+    def reset(index: int | None, seeds: Sequence[int] | None = None) -> bool:
+        found = env.try_reset(index) if seeds is None else env.try_reset(index, seeds=seeds)
+        for started in found[0] if found else ():
+            told(started, found[0][started], {}, {}, {}, found[1][started])
+        return found is not None
+
+    if not reset(None, seeds):
+        poll()
+    for _ in range(polls):
+        answers = [
+            (index, agent, action_for(np.array(obs)))
+            for index, by_agent in waiting.items()
+            for agent, obs in by_agent.items()
+        ]
+        for part in range(split):
+            actions: dict[int, dict] = {}
+            for index, agent, action in answers[part::split]:
+                actions.setdefault(index, {})[agent] = action
+            env.send_actions(actions)
+        for index in poll():
+            reset(index)
+    return stories
+
+
+class Listener:
+    """Reads the dicts of one sub-environment: who is alive, whose life begins."""
+
+    def __init__(self) -> None:
+        self.alive: set = set()
+
+    def heard(self, obs: dict, rewards: dict, terms: dict, truncs: dict, infos: dict) -> Moment:
+        events, over = [], bool(terms.get(ALL) or truncs.get(ALL))
+        for agent in sorted(self.alive | obs.keys()):
+            terminated, truncated = (bool(f.get(ALL) or f.get(agent)) for f in (terms, truncs))
+            ends, known = terminated or truncated, agent in self.alive
+            if (not known and ends) or (known and not (agent in obs or agent in rewards or ends)):
+                continue  # ended in the moment of appearing, or nothing was said of it
+            reward = float(rewards.get(agent, 0.0)) if known else None
+            seen = tuple(np.asarray(obs[agent]).tolist()) if agent in obs else None
+            waits = agent in obs and not ends
+            events.append(Event(agent, seen, reward, terminated, truncated, waits, plain(infos.get(agent, {}))))
+            self.alive.add(agent)
+            if ends:
+                self.alive.discard(agent)
+        if over:
+            self.alive.clear()
+        return Moment(events, over)
+
+
+def clock_story(seed: int, moments: int) -> Story:
+    """What happens to one clock."""
+    return _story(Clock(), seed, moments, lambda env, acts: _by_agent(env.step(acts[DEFAULT_AGENT])), single=True)
+
+
+def party_story(seed: int, moments: int) -> Story:
+    """What happens at one party."""
+    return _story(Party(), seed, moments, lambda env, acts: env.step(acts), single=False)
+
+
+def _story(env: Any, seed: int, moments: int, step: Callable, single: bool) -> Story:
+    story: Story = []
+    listener, first_seed = Listener(), seed
+    while len(story) < moments:
+        obs, info = env.reset(seed=first_seed)
+        first_seed = None
+        story.append(
+            listener.heard({DEFAULT_AGENT: obs}, {}, {}, {}, {DEFAULT_AGENT: info})
+            if single
+            else listener.heard(obs, {}, {}, {}, info)
+        )
+        while not story[-1].ended:
+            actions = {event.agent: action_for(np.array(event.obs)) for event in story[-1].events if event.waits}
+            story.append(listener.heard(*step(env, actions)))
+    env.close()
+    return story[:moments]
+
+
+def _by_agent(result: tuple) -> tuple:
+    obs, reward, terminated, truncated, info = result
+    flags = ({DEFAULT_AGENT: flag, ALL: flag} for flag in (terminated, truncated))
+    return {DEFAULT_AGENT: obs}, {DEFAULT_AGENT: reward}, *flags, {DEFAULT_AGENT: info}
+
+
+def plain(info: dict) -> dict:
+    """An info without NumPy's types."""
+    return {key: float(value) for key, value in info.items()}

@@ -1,0 +1,85 @@
+"""Every kind of environment that becomes a `BaseEnv`, each made of the same clocks or parties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from rollax import BaseEnv, EnvContext, to_base_env
+from rollax.env.registry import env_creator
+from tests.env.drive import Event, Moment, Story, clock_story, party_story
+from tests.env.worlds import (
+    CLOCK_ID,
+    ArrayVector,
+    Clock,
+    DictParties,
+    ListVector,
+    OldClock,
+    OldParty,
+    OldVector,
+    Party,
+    RowClocks,
+)
+
+
+class Kind(NamedTuple):
+    """One kind.
+
+    Args:
+        make: the environment of a number of sub-environments.
+        story: what happens to a sub-environment of a seed, in so many moments.
+        refuses: it checks by itself that answers are whole and not too many.
+    """
+
+    make: Callable[[int], BaseEnv]
+    story: Callable[[int, int], Story]
+    refuses: bool = True
+
+
+def copies(env: Any) -> Callable[[int], BaseEnv]:
+    """Copies of what an id, class or function makes."""
+    creator, context = env_creator(env), EnvContext()
+    return lambda num_envs: to_base_env(creator(context), lambda index: creator(context.at(index)), num_envs)
+
+
+def synchronous(mode: AutoresetMode, copy: bool = True) -> Callable[[int], BaseEnv]:
+    return lambda n: to_base_env(SyncVectorEnv([Clock] * n, copy=copy, autoreset_mode=mode))
+
+
+def asynchronous(mode: AutoresetMode) -> Callable[[int], BaseEnv]:
+    return lambda n: to_base_env(AsyncVectorEnv([Clock] * n, context="spawn", autoreset_mode=mode))
+
+
+def old(story: Callable[[int, int], Story]) -> Callable[[int, int], Story]:
+    """The story as the old interface tells it: no info at a reset, and truncated is not terminated."""
+
+    def event(told: Event, truncated: bool) -> Event:
+        info = {} if told.reward is None else told.info
+        return told._replace(info=info, terminated=told.terminated and not truncated, truncated=truncated)
+
+    def old_story(seed: int, moments: int) -> Story:
+        return [Moment([event(e, e.truncated) for e in m.events], m.ended) for m in story(seed, moments)]
+
+    return old_story
+
+
+MODES = {mode.name: mode for mode in AutoresetMode}
+KINDS: dict[str, Kind] = {
+    "id": Kind(copies(CLOCK_ID), clock_story),
+    "class": Kind(copies(Clock), clock_story),
+    "creator": Kind(copies(lambda context: Clock(dict(context))), clock_story),
+    "vector of lists": Kind(lambda n: to_base_env(ListVector(n)), clock_story),
+    "vector of arrays": Kind(lambda n: to_base_env(ArrayVector(n)), clock_story),
+    **{f"native {name}": Kind(synchronous(mode), clock_story) for name, mode in MODES.items()},
+    **{f"native {name} in place": Kind(synchronous(mode, copy=False), clock_story) for name, mode in MODES.items()},
+    "columnar view": Kind(lambda n: to_base_env(RowClocks(n)), clock_story, refuses=False),
+    "multi-agent": Kind(copies(Party), party_story),
+    "dict view": Kind(lambda n: to_base_env(DictParties(n)), party_story, refuses=False),
+    "restarting dict view": Kind(lambda n: to_base_env(DictParties(n, True)), party_story, refuses=False),
+    "old single": Kind(copies(OldClock), old(clock_story)),
+    "old vector": Kind(lambda n: to_base_env(OldVector(n)), old(clock_story)),
+    "old multi-agent": Kind(copies(OldParty), old(party_story)),
+}
+PROCESSES = {f"processes {name}": Kind(asynchronous(mode), clock_story) for name, mode in MODES.items()}

@@ -1,0 +1,143 @@
+"""One contract for every kind of environment, through both views."""
+
+import numpy as np
+import pytest
+
+from rollax import EnvError
+from tests.env.drive import drive
+from tests.env.kinds import KINDS, PROCESSES
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, OldClock, OldParty, Party
+
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+VIEWS = pytest.mark.parametrize("view", ["rows", "dicts"])
+POLLS = 40
+
+
+def seeds_for(num_envs: int) -> list[int]:
+    return [2**32 - 50 + index for index in range(num_envs)]
+
+
+@EVERY_KIND
+@VIEWS
+@pytest.mark.parametrize(("num_envs", "split"), [(1, 1), (3, 1), (4, 3)])
+def test_each_sub_environment_tells_its_story(kind, view, num_envs, split):
+    """First observations, real final ones, rewards, flags, who waits, who ended, infos: all as in the bare env."""
+    env = kind.make(num_envs)
+    stories = drive(env, view, POLLS, seeds_for(num_envs), split)
+    for story, seed in zip(stories, seeds_for(num_envs), strict=True):
+        assert len(story) > POLLS / 2
+        assert sum(moment.ended for moment in story) >= 4
+        for told, happened in zip(story, kind.story(seed, len(story)), strict=True):
+            assert told == happened
+    env.stop()
+
+
+@pytest.mark.parametrize("kind", PROCESSES.values(), ids=PROCESSES.keys())
+def test_processes_tell_the_same_story_through_both_views(kind):
+    env = kind.make(2)
+    for view in ("rows", "dicts"):
+        for story, seed in zip(drive(env, view, 15, seeds_for(2)), seeds_for(2), strict=True):
+            assert story == kind.story(seed, len(story))
+    env.stop()
+    assert env.env.closed
+
+
+@EVERY_KIND
+def test_sub_environment_i_is_the_same_however_many_there_are(kind):
+    few, many, more = (drive(kind.make(n), "rows", 20, seeds_for(n)) for n in (1, 4, 8))
+    shortest = min(len(story) for story in (*few, *many, *more))
+    for index, story in enumerate(more):
+        assert story[:shortest] == (many[index][:shortest] if index < 4 else story[:shortest])
+    assert few[0][:shortest] == many[0][:shortest]
+    assert many[0][:shortest] != many[1][:shortest]
+
+
+@EVERY_KIND
+@VIEWS
+def test_a_new_reset_with_the_same_seeds_is_a_new_beginning(kind, view):
+    env = kind.make(2)
+    assert numbers(drive(env, view, 13, seeds_for(2))) == numbers(drive(env, view, 13, seeds_for(2)))
+    assert numbers(drive(env, view, 13)) != numbers(drive(env, view, 13))
+    env.stop()
+
+
+def numbers(stories) -> list:
+    """The random part of every observation; the episodes' count goes on from reset to reset."""
+    return [[[event.obs and event.obs[2] for event in moment.events] for moment in story] for story in stories]
+
+
+@EVERY_KIND
+def test_spaces_and_what_it_is_made_of(kind):
+    env = kind.make(3)
+    assert env.num_envs == 3
+    assert env.observation_space == OBS_SPACE
+    assert env.action_space == ACTION_SPACE
+    assert [type(part) for part in env.get_sub_environments()] in [
+        [cls] * 3 for cls in (Clock, Party, OldClock, OldParty)
+    ]
+    env.stop()
+
+
+@EVERY_KIND
+def test_stop_closes_all(kind):
+    before = Clock.open_count + Party.open_count
+    env = kind.make(3)
+    assert Clock.open_count + Party.open_count == before + 3
+    env.stop()
+    assert Clock.open_count + Party.open_count == before
+
+
+STRICT = pytest.mark.parametrize(
+    "kind", [k for k in KINDS.values() if k.refuses], ids=[n for n, k in KINDS.items() if k.refuses]
+)
+
+
+@STRICT
+class TestAnswers:
+    def rows(self, env):
+        rows = env.reset_rows(np.arange(env.num_envs), seeds_for(env.num_envs))
+        return rows, np.zeros(len(rows), np.int64)
+
+    def refused(self, call, *arguments):
+        with pytest.raises(EnvError, match=r"(?s)where:.*got:.*expected:.*to mend:") as error:
+            call(*arguments)
+        return str(error.value)
+
+    def test_step_before_the_reset(self, kind):
+        env = kind.make(2)
+        assert "begun" in self.refused(env.poll_rows)
+        assert "begun" in self.refused(env.poll)
+
+    def test_step_after_the_end(self, kind):
+        env = kind.make(1)
+        rows, actions = self.rows(env)
+        while not len(rows.ended_envs):
+            acting = np.flatnonzero(rows.acts)
+            env.send_rows(rows, acting, np.zeros(len(acting), np.int64))
+            rows = env.poll_rows()
+        if getattr(env, "mode", None) is None or env.mode.name != "NEXT_STEP":
+            assert "over" in self.refused(env.poll_rows)
+
+    def test_missing_answer(self, kind):
+        env = kind.make(2)
+        rows, actions = self.rows(env)
+        env.send_rows(rows, np.arange(len(rows) - 1), actions[1:])
+        message = self.refused(env.poll_rows)
+        assert "sub-environment 1" in message
+        assert "no action" in message
+
+    def test_answered_twice(self, kind):
+        env = kind.make(2)
+        rows, actions = self.rows(env)
+        env.send_rows(rows, None, actions)
+        self.refused(env.send_rows, rows, np.array([1]), actions[:1])
+
+    def test_answer_to_who_does_not_wait(self, kind):
+        env = kind.make(2)
+        env.try_reset(seeds=seeds_for(2))
+        message = self.refused(env.send_actions, {0: {"nobody": 3}})
+        assert "sub-environment 0" in message
+        assert "'nobody'" in message
+
+    def test_answers_before_the_reset(self, kind):
+        self.refused(kind.make(1).send_actions, {0: {"agent0": 0}})

@@ -1,0 +1,336 @@
+"""Environments of which every number follows from their seed and the actions they get, in each kind that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rollax import BaseEnv, MultiAgentEnv, VectorEnv
+from rollax.env.rows import NO_ENVS, Rows
+
+ALL = "__all__"
+OBS_SPACE = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+ACTION_SPACE = spaces.Discrete(5)
+AGENTS = "abcd"
+CLOCK_ID = "rollax-tests/Clock-v0"
+
+
+def action_for(obs: np.ndarray) -> int:
+    """The policy of all tests."""
+    return int(1000 * obs[2]) % 5
+
+
+class Clock(gym.Env):
+    """One agent. Episodes of 1 to 4 steps end by termination, truncation, or both at once."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+    open_count = 0
+
+    def __init__(self, env_config: Any = None, **settings: Any) -> None:
+        self.env_config = env_config
+        self.episode = -1
+        Clock.open_count += 1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.count = self.episode + 1, 0
+        self.length, self.kind = self.np_random.integers(1, 5), self.np_random.integers(3)
+        return self._obs(0), {"count": 0, "begins": True}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.count += 1
+        over = bool(self.count == self.length)
+        terminated, truncated = over and bool(self.kind != 1), over and bool(self.kind != 0)
+        info = {"count": self.count, **({"last": True} if over else {})}
+        return self._obs(action), self.count + int(action) / 10, terminated, truncated, info
+
+    def _obs(self, action):
+        return np.array([100 * self.episode + self.count, action, self.np_random.random()], np.float32)
+
+    def close(self):
+        Clock.open_count -= 1
+
+
+gym.register(CLOCK_ID, entry_point="tests.env.worlds:Clock", order_enforce=False, disable_env_checker=True)
+
+
+class ListVector(VectorEnv):
+    """A user's batch of clocks that returns lists."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(OBS_SPACE, ACTION_SPACE, num_envs)
+        self.envs = [Clock() for _ in range(num_envs)]
+
+    def reset_at(self, index, seed=None, options=None):
+        return self.envs[index].reset(seed=seed)
+
+    def vector_step(self, actions):
+        parts = zip(*(env.step(action) for env, action in zip(self.envs, actions, strict=True)), strict=True)
+        obs, rewards, terminateds, truncateds, infos = map(list, parts)
+        return obs, rewards, terminateds, truncateds, infos
+
+    def get_sub_environments(self):
+        return self.envs
+
+    def close(self):
+        for env in self.envs:
+            env.close()
+
+
+class ArrayVector(ListVector):
+    """The same, with arrays that it writes over at every step and reset."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.obs = np.zeros((num_envs, 3), np.float32)
+        self.rewards = np.zeros(num_envs)
+        self.flags = np.zeros((2, num_envs), bool)
+
+    def vector_reset(self, seeds=None, options=None):
+        infos = [self.reset_at(i, None if seeds is None else seeds[i])[1] for i in range(self.num_envs)]
+        return self.obs, infos
+
+    def reset_at(self, index, seed=None, options=None):
+        self.obs[index], info = super().reset_at(index, seed)
+        self.rewards[index], self.flags[:, index] = 0.0, False
+        return self.obs[index], info
+
+    def vector_step(self, actions):
+        self.obs[:], self.rewards[:], self.flags[0], self.flags[1], infos = super().vector_step(actions)
+        return self.obs, self.rewards, *self.flags, infos
+
+
+class Party(MultiAgentEnv):
+    """Agents appear, leave, come back, take turns, and are rewarded while they wait."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+    possible_agents = AGENTS
+    open_count = 0
+
+    def __init__(self, env_config: Any = None) -> None:
+        self.random = np.random.default_rng()
+        self.episode = -1
+        Party.open_count += 1
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.random = np.random.default_rng(seed)
+        self.episode, self.count = self.episode + 1, 0
+        self.alive = {agent for agent in AGENTS if self.random.random() < 0.5} or {"a"}
+        self.waiting = set(self.alive)
+        obs = {agent: self._obs(agent, 0) for agent in sorted(self.alive)}
+        return obs, {agent: {"count": 0} for agent in obs}
+
+    def step(self, actions):
+        assert actions.keys() == self.waiting, (actions, self.waiting)
+        self.count += 1
+        obs, rewards, terms, truncs = {}, {}, {}, {}
+        for agent in AGENTS:
+            known, (acts, paid, ends, cut) = agent in self.alive, self.random.random(4) < (0.6, 0.6, 0.15, 0.1)
+            if acts and (known or self.random.random() < 0.4):
+                obs[agent] = self._obs(agent, actions.get(agent, 0))
+            if known and paid:
+                rewards[agent] = self.count + actions.get(agent, 0) / 10 + ord(agent)
+            if known:
+                terms[agent], truncs[agent] = bool(ends), bool(cut)
+        ended = {agent for agent in terms if terms[agent] or truncs[agent]}
+        over, kind = self.random.random() < 0.2 or len(ended) == len(AGENTS), self.random.integers(3)
+        terms[ALL], truncs[ALL] = bool(over and kind != 1), bool(over and kind != 0)
+        if not over and not obs.keys() - ended:
+            somebody = min(set(AGENTS) - ended)
+            obs[somebody] = self._obs(somebody, actions.get(somebody, 0))
+        self.alive = (self.alive | obs.keys()) - ended
+        self.waiting = obs.keys() - ended
+        return obs, rewards, terms, truncs, {agent: {"count": self.count} for agent in obs}
+
+    def _obs(self, agent: Hashable, action: int) -> np.ndarray:
+        return np.array(
+            [100 * self.episode + self.count, 10 * ord(str(agent)) + action, self.random.random()], np.float32
+        )
+
+    def close(self):
+        Party.open_count -= 1
+
+
+class OldClock:
+    """A clock of the old interface."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, env_config: Any = None) -> None:
+        self.clock = Clock()
+        self.seed_to_come: int | None = None
+
+    def seed(self, seed):
+        self.seed_to_come = seed
+
+    def reset(self):
+        obs, _ = self.clock.reset(seed=self.seed_to_come)
+        self.seed_to_come = None
+        return obs
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.clock.step(action)
+        return obs, reward, terminated or truncated, {**info, "TimeLimit.truncated": truncated}
+
+    def close(self):
+        self.clock.close()
+
+
+class OldVector:
+    """Old clocks as an old vector env; `seed(s)` seeds copy i with s + i."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.envs = [OldClock() for _ in range(num_envs)]
+
+    def seed(self, seed):
+        for index, env in enumerate(self.envs):
+            env.seed(seed + index)
+
+    def vector_reset(self):
+        return [env.reset() for env in self.envs]
+
+    def reset_at(self, index):
+        return self.envs[index].reset()
+
+    def vector_step(self, actions):
+        return tuple(map(list, zip(*(env.step(a) for env, a in zip(self.envs, actions, strict=True)), strict=True)))
+
+    def get_unwrapped(self):
+        return self.envs
+
+    def close(self):
+        for env in self.envs:
+            env.close()
+
+
+class OldParty:
+    """A party of the old interface."""
+
+    observation_space, action_space, is_multi_agent = OBS_SPACE, ACTION_SPACE, True
+
+    def __init__(self, env_config: Any = None) -> None:
+        self.party = Party()
+        self.seed_to_come: int | None = None
+
+    def seed(self, seed):
+        self.seed_to_come = seed
+
+    def reset(self):
+        obs, _ = self.party.reset(seed=self.seed_to_come)
+        self.seed_to_come = None
+        return obs
+
+    def step(self, actions):
+        obs, rewards, terms, truncs, infos = self.party.step(actions)
+        infos = {agent: dict(infos.get(agent, {})) for agent in (*terms, *infos)}
+        for agent in terms:
+            infos[agent]["TimeLimit.truncated"] = truncs[agent]
+        return obs, rewards, {agent: terms[agent] or truncs[agent] for agent in terms}, infos
+
+    def close(self):
+        self.party.close()
+
+
+class DictParties(BaseEnv):
+    """A user's BaseEnv in the dict view: at each poll some of its parties are ready.
+
+    Args:
+        num_envs: how many parties.
+        restarts_itself: the first observation of the next episode comes in a later poll, unasked.
+    """
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, num_envs: int, restarts_itself: bool = False) -> None:
+        self.num_envs, self.restarts_itself = num_envs, restarts_itself
+        self.envs = [Party() for _ in range(num_envs)]
+        self.answers: dict[int, dict] = {}
+        self.over = set(range(num_envs))
+        self.seeds: Sequence[int | None] = [None] * num_envs
+        self.polls = 0
+
+    def poll(self):
+        self.polls += 1
+        parts = obs, rewards, terms, truncs, infos, _ = ({}, {}, {}, {}, {}, {})
+        for i, env in enumerate(self.envs):
+            if self.num_envs > 1 and (i + self.polls) % 3 == 0:
+                continue
+            if i in self.over:
+                assert self.restarts_itself
+                obs[i], infos[i] = env.reset(seed=self.seeds[i])
+                rewards[i], terms[i], truncs[i] = dict.fromkeys(obs[i]), {ALL: False}, {ALL: False}
+                self.over.remove(i)
+            else:
+                obs[i], rewards[i], terms[i], truncs[i], infos[i] = env.step(self.answers.pop(i, {}))
+                if terms[i][ALL] or truncs[i][ALL]:
+                    self.over.add(i)
+        return parts
+
+    def send_actions(self, actions):
+        for i, by_agent in actions.items():
+            self.answers.setdefault(i, {}).update(by_agent)
+
+    def try_reset(self, env_id=None, *, seeds=None):
+        indices = range(self.num_envs) if env_id is None else [env_id]
+        if self.restarts_itself:
+            if seeds is not None:
+                self.seeds = [seeds[list(indices).index(i)] if i in indices else s for i, s in enumerate(self.seeds)]
+            else:
+                self.seeds = [None] * self.num_envs
+            return None
+        self.over -= set(indices)
+        results = [self.envs[i].reset(seed=None if seeds is None else seeds[n]) for n, i in enumerate(indices)]
+        return dict(zip(indices, [r[0] for r in results])), dict(zip(indices, [r[1] for r in results]))
+
+    def get_sub_environments(self):
+        return self.envs
+
+    def stop(self):
+        for env in self.envs:
+            env.close()
+
+
+class RowClocks(BaseEnv):
+    """A user's BaseEnv in the columnar view."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.envs = [Clock() for _ in range(num_envs)]
+        self.actions = np.zeros(num_envs, np.int64)
+
+    def poll_rows(self):
+        results = [env.step(action) for env, action in zip(self.envs, self.actions, strict=True)]
+        obs, rewards, terms, truncs, infos = zip(*results, strict=True)
+        everyone, over = np.arange(self.num_envs), np.array(terms) | np.array(truncs)
+        no = np.zeros(self.num_envs, bool)
+        return Rows(
+            *(everyone, everyone, np.array(obs), np.array(rewards), np.array(terms), np.array(truncs), no, ~over),
+            ended_envs=np.flatnonzero(over) if over.any() else NO_ENVS,
+            infos=infos,
+        )
+
+    def send_rows(self, rows, selection, actions):
+        self.actions[rows.env_index if selection is None else rows.env_index[selection]] = actions
+
+    def reset_rows(self, env_index, seeds=None):
+        results = [self.envs[i].reset(seed=None if seeds is None else seeds[n]) for n, i in enumerate(env_index)]
+        obs, infos = zip(*results, strict=True)
+        return Rows.starting(env_index, env_index, np.array(obs), infos=infos)
+
+    def get_sub_environments(self):
+        return self.envs
+
+    def stop(self):
+        for env in self.envs:
+            env.close()

@@ -1,0 +1,111 @@
+"""`RolloutWorker.evaluate`: exactly so many episodes, a fixed share from each sub-environment, and no trace left."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import EnvContext, EnvError, RolloutWorker
+from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Line, Scripted
+
+
+class ShortOrLong(gym.Env):
+    """Episodes of 1 step for reward 1 in sub-environment 0, of 10 steps for reward 10 in all others."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, context: EnvContext) -> None:
+        self.length, self.count = 1 if context.vector_index == 0 else 10, 0
+        self.fail_after = context.get("fail_after", 10**9)
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        self.fail_after -= 1
+        if self.fail_after < 0:
+            raise RuntimeError("out of order")
+        return np.full(4, self.count, np.float32), 1.0, self.count == self.length, False, {}
+
+
+def make(env=ShortOrLong, num_envs=2, **config) -> RolloutWorker:
+    return RolloutWorker(env, Encode, config={"num_envs_per_worker": num_envs, "rollout_fragment_length": 5, **config})
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "episodes", "short"), [(1, 3, 3), (2, 1, 1), (2, 5, 3), (2, 8, 4), (4, 3, 1), (3, 7, 3), (2, 0, 0)]
+)
+def test_exactly_so_many_and_equal_shares(num_envs, episodes, short):
+    worker = make(num_envs=num_envs)
+    result = worker.evaluate(episodes)
+    assert len(result) == episodes
+    assert sorted(m.reward for m in result) == [1.0] * short + [10.0] * (episodes - short)
+    assert [m.length for m in result] == [m.reward for m in result]
+    assert [m.env_index == 0 for m in result] == [m.reward == 1 for m in result]
+
+
+def test_listeners():
+    worker = make()
+    steps, episodes = [], []
+    result = worker.evaluate(3, on_step=steps.append, on_episode=episodes.append)
+    assert episodes == result
+    assert steps == [worker.env] * 10  # until the one long episode is over
+
+
+def test_multi_agent_with_native_order_of_lives():
+    script = [{"a": "o", "b": "o"}, {"a": "orT", "b": "or"}, {"b": "orT", ALL: "T"}]
+    worker = make(lambda c: Scripted([script], c.vector_index), num_envs=3)
+    result = worker.evaluate(7)
+    assert len(result) == 7
+    assert all(len(m.policy_rewards["default_policy"]) == 2 for m in result)
+
+
+class TestNoTrace:
+    def test_filters_stay_as_they_are(self):
+        worker = make(observation_filter="MeanStdFilter")
+        worker.sample()
+        before = worker.get_filters()["default_policy"]
+        assert before["count"] > 0
+        worker.evaluate(5)
+        after = worker.get_filters()["default_policy"]
+        assert all(np.array_equal(before[name], after[name]) for name in before)
+        worker.sample()
+        assert worker.get_filters()["default_policy"]["count"] > before["count"]
+
+    def test_sampling_goes_on_with_fresh_episodes(self):
+        worker = make(Line)
+        before = worker.sample()
+        worker.evaluate(5)
+        assert worker.get_metrics() == []
+        batch = worker.sample()
+        assert len(batch) == 10
+        assert not np.isin(batch["eps_id"], before["eps_id"]).any()
+        for episode_id in np.unique(batch["eps_id"]):
+            assert batch["t"][batch["eps_id"] == episode_id][0] == 0
+
+    def test_metrics_of_before_do_not_count(self):
+        worker = make(num_envs=1)
+        worker.sample()
+        result = worker.evaluate(2)
+        assert len(result) == 2
+
+    def test_complete_episodes_too(self):
+        worker = make(Line, batch_mode="complete_episodes")
+        worker.sample()
+        worker.evaluate(3)
+        batch = worker.sample()
+        first = [batch["t"][batch["eps_id"] == episode_id][0] for episode_id in np.unique(batch["eps_id"])]
+        assert set(first) == {0}
+
+    def test_after_an_error_it_records_again(self):
+        worker = make(num_envs=1, env_config={"fail_after": 3})
+        with pytest.raises(EnvError, match="out of order"):
+            worker.evaluate(100)
+        for env in worker.env.get_sub_environments():
+            env.fail_after = 1000
+        assert len(worker.sample()) == 5
+
+    def test_the_same_numbers_every_time_for_a_fresh_worker(self):
+        results = [make(Line, seed=1).evaluate(6) for _ in range(2)]
+        assert results[0] == results[1]

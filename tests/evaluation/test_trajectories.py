@@ -1,0 +1,163 @@
+"""`Trajectories` by hand: three lives over two fragments."""
+
+import numpy as np
+import pytest
+
+from rollax.errors import PolicyError
+from rollax.evaluation.trajectories import Trajectories
+
+
+def lanes(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def decide(trajectories: Trajectories, at: np.ndarray, lives: list[int], obs: list[float], episodes=None) -> None:
+    ids = np.array([7] * len(lives) if episodes is None else episodes)
+    columns = {"obs": {"x": np.array(obs, np.float32)}, "actions": np.array(obs, np.int64) * 10}
+    trajectories.append(at, np.array(lives), ids, columns)
+
+
+def settle(trajectories: Trajectories, at: np.ndarray, rewards, term=None, trunc=None, complete=True) -> None:
+    no = [False] * len(at)
+    flags = (np.array(no if flag is None else flag, bool) for flag in (term, trunc))
+    trajectories.settle(at, np.array(rewards, np.float64), *flags, complete)
+
+
+def final(trajectories: Trajectories, at: np.ndarray, obs: list[float]) -> None:
+    trajectories.set_final_obs(at, {"x": np.array(obs, np.float32)})
+
+
+class Waiting:
+    """The observations that lives are about to act on; remembers who was asked for."""
+
+    def __init__(self, **obs: float) -> None:
+        self.obs, self.asked = {int(life[1:]): value for life, value in obs.items()}, []
+
+    def __call__(self, lives: np.ndarray) -> dict:
+        self.asked += lives.tolist()
+        return {"x": np.array([self.obs[life] for life in lives.tolist()], np.float32)}
+
+
+class TestCut:
+    def make(self) -> Trajectories:
+        """Life 0 (lane 0) goes on; life 1 (lane 1) ends and life 3 takes its lane; life 2 (lane 2) hears nothing."""
+        t = Trajectories()
+        decide(t, lanes(0, 1, 2), [0, 1, 2], [1, 2, 3])
+        settle(t, lanes(0, 1), [0.5, 1.5], term=[False, True])
+        final(t, lanes(1), [9])
+        decide(t, lanes(0, 1), [0, 3], [4, 5], episodes=[7, 8])
+        settle(t, lanes(0, 2), [2.5, 3.5], complete=np.array([True, False]))
+        settle(t, lanes(2), [4.5], complete=False)
+        return t
+
+    def test_complete_rows_are_sorted_and_followed_by_what_came_next(self):
+        t, waiting = self.make(), Waiting(L0=6)
+        cut = t.cut(waiting)
+        assert cut is not None
+        batch, pieces = cut
+        assert batch["obs"]["x"].tolist() == [1, 4, 2]
+        assert batch["actions"].tolist() == [10, 40, 20]
+        assert batch["rewards"].tolist() == [0.5, 2.5, 1.5]
+        assert batch["terminateds"].tolist() == [False, False, True]
+        assert batch["eps_id"].tolist() == [7, 7, 7]
+        assert pieces.last.tolist() == [False, True, True]
+        # Life 0 waits with 6; life 1 ended with 9.
+        assert pieces.next_obs["x"].tolist() == [6, 9]
+        assert waiting.asked == [0]
+        assert not [name for name in batch if name.startswith("_")]
+        assert len(t) == 2
+
+    def test_what_is_carried_over_comes_later_with_all_its_rewards(self):
+        t = self.make()
+        t.cut(Waiting(L0=6))
+        decide(t, lanes(0), [0], [6])
+        settle(t, lanes(0, 1, 2), [0.25, 1, 1], trunc=[False, False, True])
+        final(t, lanes(2), [8])
+        cut = t.cut(Waiting(L0=11, L3=12))
+        assert cut is not None
+        batch, pieces = cut
+        assert batch["obs"]["x"].tolist() == [6, 3, 5]
+        assert batch["rewards"].tolist() == [0.25, 9, 1]  # life 2: 3.5 + 4.5 before the cut, 1 after it
+        assert batch["truncateds"].tolist() == [False, True, False]
+        assert batch["eps_id"].tolist() == [7, 7, 8]
+        assert pieces.last.all()
+        assert pieces.next_obs["x"].tolist() == [11, 8, 12]
+        assert len(t) == 0
+
+    def test_a_row_before_a_carried_one_is_followed_by_it(self):
+        t = Trajectories()
+        decide(t, lanes(0), [0], [1])
+        settle(t, lanes(0), [1])
+        decide(t, lanes(0), [0], [2])
+        cut = t.cut(Waiting())  # nobody waits: the life has acted on its last observation
+        assert cut is not None
+        assert cut[1].next_obs["x"].tolist() == [2]
+
+    def test_an_end_without_a_last_observation_goes_on_from_the_one_acted_on(self):
+        t = Trajectories()
+        decide(t, lanes(0), [0], [5])
+        settle(t, lanes(0), [1], trunc=[True])
+        cut = t.cut(Waiting())
+        assert cut is not None
+        assert cut[1].next_obs["x"].tolist() == [5]
+
+    def test_only_finished_episodes(self):
+        t = self.make()
+        settle(t, lanes(1, 2), [0, 0], term=[True, True])
+        assert t.cut(Waiting(), finished=lanes(99)) is None
+        cut = t.cut(Waiting(), finished=lanes(8))
+        assert cut is not None
+        assert cut[0]["obs"]["x"].tolist() == [5]
+        # Life 0 of episode 7 runs on, so the rows of that episode stay, last observations included.
+        settle(t, lanes(0), [0], term=[True])
+        cut = t.cut(Waiting(), finished=lanes(7))
+        assert cut is not None
+        assert cut[0]["obs"]["x"].tolist() == [1, 4, 2, 3]
+        assert cut[1].next_obs["x"].tolist() == [4, 9, 3]
+
+    def test_nothing(self):
+        t = Trajectories()
+        assert t.cut(Waiting()) is None
+        decide(t, lanes(0), [0], [1])
+        assert t.cut(Waiting()) is None
+        settle(t, lanes(0), [1])
+        t.clear()
+        assert t.cut(Waiting()) is None
+        decide(t, lanes(0), [1], [2])
+        settle(t, lanes(0), [0])
+        cut = t.cut(Waiting(L1=3))
+        assert cut is not None
+        assert cut[0]["rewards"].tolist() == [0]
+
+
+class TestColumns:
+    def test_more_rows_and_lanes_than_there_was_room_for(self):
+        t, count = Trajectories(), 700
+        everyone = np.arange(count)
+        t.make_room(count)
+        for step in range(3):
+            decide(t, everyone, everyone.tolist(), (everyone + 1000 * step).tolist())
+            settle(t, everyone, np.ones(count))
+        cut = t.cut(lambda lives: {"x": lives.astype(np.float32) + 3000})
+        assert cut is not None
+        assert len(cut[0]) == 3 * count
+        assert cut[0]["obs"]["x"][:6].tolist() == [0, 1000, 2000, 1, 1001, 2001]
+        assert cut[1].next_obs["x"].tolist() == (everyone + 3000.0).tolist()
+
+    def test_batches_are_no_views(self):
+        t = Trajectories()
+        decide(t, lanes(0), [0], [1])
+        settle(t, lanes(0), [1], term=[True])
+        cut = t.cut(Waiting())
+        decide(t, lanes(0), [1], [2])
+        assert cut is not None
+        assert cut[0]["obs"]["x"].tolist() == cut[1].next_obs["x"].tolist() == [1]
+
+    @pytest.mark.parametrize("second", [{"obs": [1.0]}, {"obs": [1.0], "a": [1]}, {"obs": [1.0], "b": [1], "a": [1]}])
+    def test_changing_names_are_refused(self, second):
+        t = Trajectories()
+        first = {"obs": np.ones(1), "b": np.ones(1)}
+        t.append(lanes(0), lanes(0), lanes(0), first)
+        with pytest.raises(PolicyError, match="columns differ") as caught:
+            t.append(lanes(0), lanes(0), lanes(0), {name: np.array(value) for name, value in second.items()})
+        assert "['b', 'obs']" in str(caught.value)

@@ -1,0 +1,217 @@
+"""Policies of a `RolloutWorker`: specs, spaces, and who acts for whom."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import (
+    ConfigError,
+    MultiAgentBatch,
+    MultiAgentEnv,
+    Policy,
+    PolicyError,
+    PolicySpec,
+    RolloutWorker,
+    SampleBatch,
+    SpaceError,
+)
+from rollax.evaluation.filters import MeanStdFilter, NoFilter
+from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Line, Scripted, Weighted
+
+TOGETHER = [{"a": "o", "b": "o"}, {"a": "or", "b": "or"}, {"a": "or", "b": "or", ALL: "T"}]
+RETURNING = [{"a": "o", "b": "o"}, {"a": "oT", "b": "or"}, {"a": "o", "b": "or"}, {"a": "or", "b": "or", ALL: "T"}]
+
+
+def scripted(*scripts):
+    return lambda context: Scripted(scripts, context.vector_index)
+
+
+class TestPolicies:
+    def test_one_class_gives_a_sample_batch_and_several_a_multi_agent_batch(self):
+        env, config = scripted(TOGETHER), {"rollout_fragment_length": 4}
+        one = RolloutWorker(env, Encode, config=config).sample()
+        assert isinstance(one, SampleBatch)
+        assert (one.env_steps, len(one)) == (4, 8)
+        two = RolloutWorker(
+            env, {"x": Encode, "y": Encode}, policy_mapping_fn=lambda a: {"a": "x", "b": "y"}[a], config=config
+        ).sample()
+        assert isinstance(two, MultiAgentBatch)
+        assert (two.env_steps, two.agent_steps, set(two)) == (4, 8, {"x", "y"})
+        assert set(two["x"]["agent_id"]) == {"a"}
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            Encode,
+            PolicySpec(Encode),
+            (Encode,),
+            (Encode, OBS_SPACE, ACTION_SPACE, {"gamma": 0.85}),
+            (None, None, None, None),
+            PolicySpec(config={"gamma": 0.85}),
+            None,
+        ],
+    )
+    def test_every_kind_of_spec(self, spec):
+        worker = RolloutWorker(Line, {"p": spec}, default_policy_class=Encode)
+        policy = worker.get_policy("p")
+        assert isinstance(policy, Encode)
+        assert policy.name == "p"
+        changed = isinstance(spec, tuple) and len(spec) == 4 and spec[3]
+        assert policy.config.gamma == (0.85 if changed else 0.99)
+        assert (policy.observation_space, policy.action_space) == (OBS_SPACE, ACTION_SPACE)
+
+    @pytest.mark.parametrize("spec", [3, "Encode", Encode(OBS_SPACE, ACTION_SPACE), (Line,), (), (Encode, 1, 2, 3, 4)])
+    def test_13_no_spec(self, spec):
+        with pytest.raises(PolicyError, match=r"policies\['p'\]"):
+            RolloutWorker(Line, {"p": spec})
+
+    def test_no_policy_at_all(self):
+        with pytest.raises(PolicyError, match="No policy at all"):
+            RolloutWorker(Line, {})
+
+    def test_none_without_an_algorithm(self):
+        with pytest.raises(PolicyError, match="without a class"):
+            RolloutWorker(Line, {"p": None})
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            (Encode, spaces.Box(-1, 1, (4,), np.float32), None),
+            (Encode, None, spaces.Discrete(12)),
+            (Encode, spaces.Discrete(4), None),
+        ],
+    )
+    def test_14_other_spaces_than_the_environments(self, spec):
+        with pytest.raises(PolicyError, match="is not the environment's") as caught:
+            RolloutWorker(Line, {"p": spec})
+        assert "'p'" in str(caught.value)
+
+    def test_14_in_the_config(self):
+        with pytest.raises(PolicyError, match="action_space is not the environment's"):
+            RolloutWorker(Line, Encode, config={"action_space": spaces.Discrete(3)})
+
+    def test_an_empty_space_is_refused_and_not_taken_for_none(self):
+        with pytest.raises(SpaceError, match="empty"):
+            RolloutWorker(Line, {"p": (Encode, spaces.Dict({}))})
+
+    def test_15_policies_to_train(self):
+        multiagent = {"policies": {"x": None}, "policies_to_train": ["y"]}
+        with pytest.raises(ConfigError, match="policies_to_train"):
+            RolloutWorker(Line, {"x": Encode}, config={"multiagent": multiagent})
+
+    def test_spaces_from_the_policies_where_the_environment_names_none(self):
+        class Differing(MultiAgentEnv):
+            def reset(self, *, seed=None, options=None):
+                return self._obs(), {}
+
+            def step(self, actions):
+                assert set(actions) == {"small", "large"}
+                assert isinstance(actions["small"], int)
+                assert np.shape(actions["large"]) == (2,)
+                no = dict.fromkeys(["small", "large", ALL], False)
+                return self._obs(), {"small": 1.0, "large": 2.0}, no, no, {}
+
+            def _obs(self):
+                return {"small": 2, "large": np.ones((3, 2), np.float32)}
+
+        class Middle(Policy):
+            def compute_actions(self, obs_batch):  # type: ignore[override]
+                return [self.action_space.sample() for _ in range(len(obs_batch))], [], {}
+
+        specs = {
+            "small": (Middle, spaces.Discrete(4), spaces.Discrete(2)),
+            "large": (Middle, spaces.Box(0, 1, (3, 2), np.float32), spaces.Box(-1, 1, (2,), np.float32)),
+        }
+        worker = RolloutWorker(
+            lambda _: Differing(),
+            specs,
+            policy_mapping_fn=lambda agent_id: agent_id,
+            config={"rollout_fragment_length": 5, "observation_filter": "MeanStdFilter"},
+        )
+        batch = worker.sample()
+        assert isinstance(batch, MultiAgentBatch)
+        assert batch["small"]["obs"].tolist() == [2] * 5
+        assert batch["large"]["obs"].shape == (5, 3, 2)
+        with pytest.raises(SpaceError, match="No Gymnasium space"):
+            RolloutWorker(lambda _: Differing(), Middle)
+
+    def test_a_policys_own_filter_and_action_map(self):
+        changes = {"observation_filter": "NoFilter", "clip_actions": False, "normalize_actions": False}
+        worker = RolloutWorker(
+            scripted(TOGETHER),
+            {"x": Encode, "y": PolicySpec(Encode, config=changes)},
+            policy_mapping_fn=lambda _: "x",
+            config={"observation_filter": "MeanStdFilter"},
+        )
+        assert isinstance(worker.runners["x"].filter, MeanStdFilter)
+        assert isinstance(worker.runners["y"].filter, NoFilter)
+
+    def test_get_policy_names_what_there_is(self):
+        worker = RolloutWorker(Line, {"x": Encode})
+        with pytest.raises(PolicyError, match=r"\['x'\]"):
+            worker.get_policy()
+
+    def test_foreach_policy(self):
+        worker = RolloutWorker(
+            scripted(TOGETHER), {"x": Encode, "y": Weighted}, policy_mapping_fn=lambda a: "x" if a == "a" else "y"
+        )
+        assert worker.foreach_policy(lambda policy, policy_id: (policy_id, type(policy))) == [
+            ("x", Encode),
+            ("y", Weighted),
+        ]
+
+
+class TestMapping:
+    def run(self, mapping, scripts=(RETURNING,), fragments=3, num_envs=2):
+        worker = RolloutWorker(
+            scripted(*scripts),
+            {"x": Encode, "y": Encode},
+            policy_mapping_fn=mapping,
+            config={"rollout_fragment_length": 5, "num_envs_per_worker": num_envs},
+        )
+        return [worker.sample() for _ in range(fragments)]
+
+    def test_asked_once_per_agent_and_episode_and_an_agent_that_returns_keeps_its_policy(self):
+        asked: list[tuple] = []
+
+        def mapping(agent_id, episode):
+            asked.append((episode.env_index, episode.episode_id, agent_id))
+            return "xy"[len(asked) % 2]
+
+        batches = self.run(mapping)
+        assert len(set(asked)) == len(asked) > 8
+        chosen: dict[tuple, set] = {}
+        for batch in batches:
+            for policy_id, rows in batch.items():
+                for episode_id, agent in zip(rows["eps_id"], rows["agent_id"], strict=True):
+                    chosen.setdefault((episode_id, agent), set()).add(policy_id)
+        assert {len(policies) for policies in chosen.values()} == {1}
+        assert set().union(*chosen.values()) == {"x", "y"}
+
+    def test_one_argument(self):
+        batch = self.run(lambda agent_id: "x" if agent_id == "a" else "y")[0]
+        assert set(batch["x"]["agent_id"]) == {"a"}
+
+    def test_a_second_argument_with_a_default_is_the_users_own(self):
+        table = {"a": "y", "b": "x"}
+        batch = self.run(lambda agent_id, table=table: table[agent_id])[0]
+        assert set(batch["y"]["agent_id"]) == {"a"}
+        assert set(self.run(table.get)[0]["x"]["agent_id"]) == {"b"}
+
+    @pytest.mark.parametrize(
+        "mapping", [lambda agent_id, episode=None: "x" if episode.policies else "y", lambda *a: "xy"[a[1].env_index]]
+    )
+    def test_other_ways_to_take_the_episode(self, mapping):
+        assert set(self.run(mapping)[0]) == {"x", "y"}
+
+    @pytest.mark.parametrize("policies", [{"x": Encode}, {"x": Encode, "y": Encode}])
+    def test_12_an_unknown_policy(self, policies):
+        worker = RolloutWorker(scripted(TOGETHER), policies, policy_mapping_fn=lambda a: {"a": "x", "b": "z"}[a])
+        with pytest.raises(PolicyError, match="unknown policy") as caught:
+            worker.sample()
+        assert "'b'" in str(caught.value)
+        assert "z" in str(caught.value)
+
+    def test_several_policies_need_one(self):
+        with pytest.raises(ConfigError, match="without a mapping"):
+            RolloutWorker(scripted(TOGETHER), {"x": Encode, "y": Encode})
