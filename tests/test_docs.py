@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
+import os
 import re
 import shlex
 import subprocess
@@ -156,7 +157,8 @@ def test_example_runs_in_small(example):
 @each_example
 @pytest.mark.learning
 def test_example_reaches_its_result(example, tmp_path):
-    subprocess.run([sys.executable, str(example)], cwd=tmp_path, env=_environment(), check=True, timeout=600)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([sys.executable, str(example)], cwd=tmp_path, env=environment, check=True, timeout=600)
 
 
 def table(page: Path, header: str) -> list[list[str]]:
@@ -196,12 +198,6 @@ def config_table(config_class: type[BaseModel]) -> str:
             meaning = (field.description or "").replace("|", "\\|")
             rows.append(f"| `{key}` | `{default!r}` | {meaning} |")
     return "\n".join(rows) + "\n"
-
-
-def _environment() -> dict[str, str]:
-    import os
-
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 
 
 if __name__ == "__main__":

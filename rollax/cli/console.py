@@ -15,7 +15,10 @@ from typing import Annotated
 
 import typer
 
-from rollax.errors import ConfigError, RollaxError
+import rollax
+from rollax.errors import ConfigError, EnvError, PolicyError, RollaxError
+
+_PACKAGE = Path(rollax.__file__).parent
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -36,6 +39,8 @@ TrustOption = Annotated[
 def readable_errors(show_traceback: bool) -> Iterator[None]:
     """Turns a RollaxError into a message on stderr and exit code 2, and a KeyboardInterrupt into exit code 130.
 
+    If an environment or policy raised, the message comes after the traceback of that code alone.
+
     Any other exception is a bug, of rollax or of the user's own code, and keeps its ordinary traceback.
     """
     try:
@@ -44,7 +49,7 @@ def readable_errors(show_traceback: bool) -> Iterator[None]:
         if show_traceback:
             traceback.print_exc()
         else:
-            print(f"error: {error}{_cause(error)}", file=sys.stderr)
+            print(f"{_users_traceback(error)}error: {error}", file=sys.stderr)
         raise typer.Exit(USER_ERROR) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(INTERRUPTED) from error
@@ -91,10 +96,12 @@ def shown_path(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def _cause(error: RollaxError) -> str:
+def _users_traceback(error: RollaxError) -> str:
+    """Where the user's own code raised what became `error`, without the frames of rollax; empty if it did not."""
     cause = error.__cause__
-    if cause is None or isinstance(cause, RollaxError) or str(cause) in str(error):
+    if not isinstance(error, EnvError | PolicyError) or cause is None or isinstance(cause, RollaxError):
         return ""
-    frames = traceback.extract_tb(cause.__traceback__)
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"\n  cause:    {type(cause).__name__}: {cause}{place}\n  (--traceback shows more)"
+    report = traceback.TracebackException.from_exception(cause)
+    frames = [frame for frame in report.stack if not Path(frame.filename).is_relative_to(_PACKAGE)]
+    report.stack = traceback.StackSummary.from_list(frames)
+    return "".join(report.format()) if frames else ""

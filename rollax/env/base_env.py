@@ -139,7 +139,9 @@ class BaseEnv:
         for position, env_id in enumerate(env_index.tolist()):
             kwargs = {"seeds": [seeds[position]]} if seeds is not None and self._reset_takes_seeds else {}
             result = self.try_reset(env_id, **kwargs)
-            if result is not None:
+            if result is None:
+                self._dict_rows().forget(env_id)
+            else:
                 expected = f"None, or (obs, infos) with the observations of sub-environment {env_id} in both"
                 first_obs, first_infos = self._checked(result, f"try_reset({env_id})", 2, expected, env_id)
                 obs[env_id], infos[env_id] = first_obs[env_id], first_infos.get(env_id, {})
@@ -182,6 +184,7 @@ class BaseEnv:
             raise EnvError(
                 "Actions before the first observation.",
                 where=type(self).__name__,
+                got="no observation yet",
                 expected="try_reset() or poll() first",
                 fix="call try_reset(), then answer the agents whose observations it returned",
             )

@@ -28,6 +28,7 @@ class _SubEnv:
     lanes: dict[Hashable, int] = field(default_factory=dict)
     acting: list[Hashable] = field(default_factory=list)  # the agents of the last obs, in its order
     acting_lanes: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    forgotten: frozenset[Hashable] = frozenset()  # alive in an episode that goes on though it was dropped here
 
 
 class _News(NamedTuple):
@@ -88,6 +89,12 @@ class DictRows:
             self._add(rows, env_id, news, ending=False)
         return rows.rows()
 
+    def forget(self, env_id: int) -> None:
+        """The running episode was dropped, but the environment may go on with it: whoever acts next begins a life."""
+        alive = frozenset(self._sub_envs[env_id].lanes)
+        self._end_episode(env_id)
+        self._sub_envs[env_id].forgotten = alive
+
     def outcome(self, obs: dict, rewards: dict, terminateds: dict, truncateds: dict, infos: dict, given: dict) -> Rows:
         """The rows of one poll.
 
@@ -113,10 +120,6 @@ class DictRows:
         all_over = bool(news.terms.get(ALL, False) or news.truncs.get(ALL, False))
         # Flags are rarely up: one pass over each dict's values tells whether anything has to be looked at by agent.
         ending = any(news.terms.values()) or any(news.truncs.values())
-        if all_over and not sub_env.running:
-            raise self._error(
-                "The end of an episode that had not begun.", env_id, None, f"{ALL!r} True", "a reset first"
-            )
         if sub_env.running and not (news.obs or news.rewards or ending):
             expected = f"an observation, or {ALL!r} True"
             raise self._error(f"Nobody can act: empty obs without {ALL!r}.", env_id, None, {}, expected)
@@ -129,7 +132,8 @@ class DictRows:
             if agent in sub_env.lanes:
                 rows.given[rows.agents.index(agent, first_row)] = action
         if all_over:
-            rows.ended.append(env_id)
+            if sub_env.running:
+                rows.ended.append(env_id)
             self._end_episode(env_id)
 
     def _add(self, rows: RowBuilder, env_id: int, news: _News, ending: bool) -> None:
@@ -141,7 +145,7 @@ class DictRows:
         known = sub_env.lanes
         starting = {agent for agent in agents if agent not in known}
         if starting:
-            self._check_new(env_id, starting, rewards)
+            self._check_new(env_id, starting - sub_env.forgotten, rewards)
             # Whoever ends in the moment of appearing never lived: nothing is to be answered, nothing to be learned.
             agents = [agent for agent in agents if agent not in starting or not news.ends(agent)]
             values = [obs[agent] for agent in agents]
@@ -204,9 +208,10 @@ class DictRows:
                 )
 
     def _check_rewarded(self, env_id: int, news: _News) -> None:
-        alive = self._sub_envs[env_id].lanes
+        sub_env = self._sub_envs[env_id]
         for agent, reward in news.rewards.items():
-            if agent not in news.obs and agent not in alive and not _is_nothing(reward):
+            known = agent in news.obs or agent in sub_env.lanes or agent in sub_env.forgotten
+            if not known and not _is_nothing(reward):
                 raise self._error(
                     "A reward for an agent that has ended, or has never been seen.",
                     env_id,

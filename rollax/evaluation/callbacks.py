@@ -33,7 +33,15 @@ class Callbacks:
         """An iteration has ended; `result` may be added to."""
 
 
-def overrides(callbacks: Any, method: str) -> bool:
+def make_callbacks(given: Any) -> Callbacks:
+    """An instance of the class in a config; None is one that does nothing."""
+    if given is None:
+        return Callbacks()
+    if isinstance(given, type) and not issubclass(given, Callbacks):
+        given = type(given.__name__, (given, Callbacks), {})
+    return given()
+
+
+def overrides(callbacks: Callbacks, method: str) -> bool:
     """True where the user's class has its own version of a method."""
-    base = getattr(Callbacks, method)
-    return getattr(type(callbacks), method, base) is not base
+    return getattr(type(callbacks), method) is not getattr(Callbacks, method)

@@ -17,7 +17,7 @@ from rollax.env.convert import to_base_env
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.action_clipping import ActionMap
-from rollax.evaluation.callbacks import Callbacks, overrides
+from rollax.evaluation.callbacks import make_callbacks, overrides
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.metrics import EpisodeMetrics
@@ -64,7 +64,7 @@ class RolloutWorker:
         self.worker_index = worker_index
         context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
         self.env = make_base_env(creator_of(env_creator), context, self.config.num_envs_per_worker)
-        self.callbacks = (self.config.callbacks or Callbacks)()
+        self.callbacks = make_callbacks(self.config.callbacks)
         self.policies = {
             policy_id: self._make_policy(policy_id, number, spec, default_policy_class)
             for number, (policy_id, spec) in enumerate(specs.items())

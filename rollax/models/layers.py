@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -159,8 +159,9 @@ def _convolved(layer: nnx.Conv, images: Float[Array, "B height width channels"])
     """
     if jax.default_backend() != "cpu":
         return layer(images)
-    (rows, columns), (stride, _) = layer.kernel_size, layer.strides
     kernel = layer.kernel[...]
+    rows, columns, _, channels = kernel.shape
+    (stride, _) = cast(tuple[int, int], layer.strides)
     height, width = (images.shape[1] - rows) // stride + 1, (images.shape[2] - columns) // stride + 1
     patches = jnp.concatenate(
         [
@@ -170,5 +171,5 @@ def _convolved(layer: nnx.Conv, images: Float[Array, "B height width channels"])
         ],
         axis=-1,
     )
-    out = patches @ kernel.reshape(-1, kernel.shape[-1])
+    out = patches @ kernel.reshape(-1, channels)
     return out if layer.bias is None else out + layer.bias[...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,7 +97,8 @@ def _tell_rows(rows: Rows, stories: list[Story]) -> None:
 
 def _drive_dicts(env: BaseEnv, polls: int, seeds: Sequence[int] | None, split: int) -> list[Story]:
     stories: list[Story] = [[] for _ in range(env.num_envs)]
-    listeners = [Listener() for _ in range(env.num_envs)]
+    # Dicts made from rows name every agent's own flags; in a user's own, `"__all__"` may stand for them.
+    listeners = [Listener(exact=type(env).poll is BaseEnv.poll) for _ in range(env.num_envs)]
     waiting: dict[int, dict] = {}
 
     def told(index: int, *news: dict) -> None:
@@ -138,15 +139,23 @@ def _drive_dicts(env: BaseEnv, polls: int, seeds: Sequence[int] | None, split: i
 
 
 class Listener:
-    """Reads the dicts of one sub-environment: who is alive, whose life begins."""
+    """Reads the dicts of one sub-environment: who is alive, whose life begins.
 
-    def __init__(self) -> None:
+    Args:
+        exact: an agent's own flags say it all, where there are any.
+    """
+
+    def __init__(self, exact: bool = False) -> None:
+        self.exact = exact
         self.alive: set = set()
+
+    def _flag(self, flags: dict, agent: Any) -> bool:
+        return flags[agent] if self.exact and agent in flags else bool(flags.get(ALL) or flags.get(agent))
 
     def heard(self, obs: dict, rewards: dict, terms: dict, truncs: dict, infos: dict) -> Moment:
         events, over = [], bool(terms.get(ALL) or truncs.get(ALL))
         for agent in sorted(self.alive | obs.keys()):
-            terminated, truncated = (bool(f.get(ALL) or f.get(agent)) for f in (terms, truncs))
+            terminated, truncated = self._flag(terms, agent), self._flag(truncs, agent)
             ends, known = terminated or truncated, agent in self.alive
             if (not known and ends) or (known and not (agent in obs or agent in rewards or ends)):
                 continue  # ended in the moment of appearing, or nothing was said of it
@@ -164,38 +173,64 @@ class Listener:
 
 def clock_story(seed: int, moments: int) -> Story:
     """What happens to one clock."""
-    return _story(Clock(), seed, moments, lambda env, acts: _by_agent(env.step(acts[DEFAULT_AGENT])), single=True)
+    return _story(_OneAgent(Clock()), seed, moments)
 
 
 def party_story(seed: int, moments: int) -> Story:
     """What happens at one party."""
-    return _story(Party(), seed, moments, lambda env, acts: env.step(acts), single=False)
+    return _story(Party(), seed, moments)
 
 
-def _story(env: Any, seed: int, moments: int, step: Callable, single: bool) -> Story:
+def old_clock_story(seed: int, moments: int) -> Story:
+    """What happens to one clock, as far as the old interface can say."""
+    return _story(_Old(_OneAgent(Clock())), seed, moments)
+
+
+def old_party_story(seed: int, moments: int) -> Story:
+    """What happens at one party, as far as the old interface can say."""
+    return _story(_Old(Party()), seed, moments)
+
+
+class _OneAgent:
+    """A single-agent env as one of dicts."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def reset(self, seed: int | None) -> tuple:
+        obs, info = self.env.reset(seed=seed)
+        return {DEFAULT_AGENT: obs}, {DEFAULT_AGENT: info}
+
+    def step(self, actions: dict) -> tuple:
+        obs, reward, terminated, truncated, info = self.env.step(actions[DEFAULT_AGENT])
+        flags = ({DEFAULT_AGENT: flag, ALL: flag} for flag in (terminated, truncated))
+        return {DEFAULT_AGENT: obs}, {DEFAULT_AGENT: reward}, *flags, {DEFAULT_AGENT: info}
+
+
+class _Old(_OneAgent):
+    """Without infos at a reset; who is truncated is not terminated."""
+
+    def reset(self, seed: int | None) -> tuple:
+        return self.env.reset(seed=seed)[0], {}
+
+    def step(self, actions: dict) -> tuple:
+        obs, rewards, terms, truncs, infos = self.env.step(actions)
+        return obs, rewards, {agent: flag and not truncs[agent] for agent, flag in terms.items()}, truncs, infos
+
+
+def _story(env: Any, seed: int, moments: int) -> Story:
     story: Story = []
     listener, first_seed = Listener(), seed
     while len(story) < moments:
-        obs, info = env.reset(seed=first_seed)
+        obs, infos = env.reset(seed=first_seed)
         first_seed = None
-        story.append(
-            listener.heard({DEFAULT_AGENT: obs}, {}, {}, {}, {DEFAULT_AGENT: info})
-            if single
-            else listener.heard(obs, {}, {}, {}, info)
-        )
+        story.append(listener.heard(obs, {}, {}, {}, infos))
         while not story[-1].ended:
             actions = {event.agent: action_for(np.array(event.obs)) for event in story[-1].events if event.waits}
-            story.append(listener.heard(*step(env, actions)))
-    env.close()
+            story.append(listener.heard(*env.step(actions)))
     return story[:moments]
 
 
-def _by_agent(result: tuple) -> tuple:
-    obs, reward, terminated, truncated, info = result
-    flags = ({DEFAULT_AGENT: flag, ALL: flag} for flag in (terminated, truncated))
-    return {DEFAULT_AGENT: obs}, {DEFAULT_AGENT: reward}, *flags, {DEFAULT_AGENT: info}
-
-
 def plain(info: dict) -> dict:
-    """An info without NumPy's types."""
-    return {key: float(value) for key, value in info.items()}
+    """An info without NumPy's types, and without what the old interface needs."""
+    return {key: float(value) for key, value in info.items() if key != "TimeLimit.truncated"}

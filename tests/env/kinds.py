@@ -9,7 +9,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rollax import BaseEnv, EnvContext, to_base_env
 from rollax.env.registry import env_creator
-from tests.env.drive import Event, Moment, Story, clock_story, party_story
+from tests.env.drive import Story, clock_story, old_clock_story, old_party_story, party_story
 from tests.env.worlds import (
     CLOCK_ID,
     ArrayVector,
@@ -52,19 +52,6 @@ def asynchronous(mode: AutoresetMode) -> Callable[[int], BaseEnv]:
     return lambda n: to_base_env(AsyncVectorEnv([Clock] * n, context="spawn", autoreset_mode=mode))
 
 
-def old(story: Callable[[int, int], Story]) -> Callable[[int, int], Story]:
-    """The story as the old interface tells it: no info at a reset, and truncated is not terminated."""
-
-    def event(told: Event, truncated: bool) -> Event:
-        info = {} if told.reward is None else told.info
-        return told._replace(info=info, terminated=told.terminated and not truncated, truncated=truncated)
-
-    def old_story(seed: int, moments: int) -> Story:
-        return [Moment([event(e, e.truncated) for e in m.events], m.ended) for m in story(seed, moments)]
-
-    return old_story
-
-
 MODES = {mode.name: mode for mode in AutoresetMode}
 KINDS: dict[str, Kind] = {
     "id": Kind(copies(CLOCK_ID), clock_story),
@@ -78,8 +65,8 @@ KINDS: dict[str, Kind] = {
     "multi-agent": Kind(copies(Party), party_story),
     "dict view": Kind(lambda n: to_base_env(DictParties(n)), party_story, refuses=False),
     "restarting dict view": Kind(lambda n: to_base_env(DictParties(n, True)), party_story, refuses=False),
-    "old single": Kind(copies(OldClock), old(clock_story)),
-    "old vector": Kind(lambda n: to_base_env(OldVector(n)), old(clock_story)),
-    "old multi-agent": Kind(copies(OldParty), old(party_story)),
+    "old single": Kind(copies(OldClock), old_clock_story),
+    "old vector": Kind(lambda n: to_base_env(OldVector(n)), old_clock_story),
+    "old multi-agent": Kind(copies(OldParty), old_party_story),
 }
 PROCESSES = {f"processes {name}": Kind(asynchronous(mode), clock_story) for name, mode in MODES.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any
 
 import gymnasium as gym
@@ -32,12 +32,11 @@ class Clock(gym.Env):
 
     def __init__(self, env_config: Any = None, **settings: Any) -> None:
         self.env_config = env_config
-        self.episode = -1
         Clock.open_count += 1
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.episode, self.count = self.episode + 1, 0
+        self.count = 0
         self.length, self.kind = self.np_random.integers(1, 5), self.np_random.integers(3)
         return self._obs(0), {"count": 0, "begins": True}
 
@@ -50,7 +49,7 @@ class Clock(gym.Env):
         return self._obs(action), self.count + int(action) / 10, terminated, truncated, info
 
     def _obs(self, action):
-        return np.array([100 * self.episode + self.count, action, self.np_random.random()], np.float32)
+        return np.array([self.count, action, self.np_random.random()], np.float32)
 
     def close(self):
         Clock.open_count -= 1
@@ -114,13 +113,12 @@ class Party(MultiAgentEnv):
 
     def __init__(self, env_config: Any = None) -> None:
         self.random = np.random.default_rng()
-        self.episode = -1
         Party.open_count += 1
 
     def reset(self, *, seed=None, options=None):
         if seed is not None:
             self.random = np.random.default_rng(seed)
-        self.episode, self.count = self.episode + 1, 0
+        self.count = 0
         self.alive = {agent for agent in AGENTS if self.random.random() < 0.5} or {"a"}
         self.waiting = set(self.alive)
         obs = {agent: self._obs(agent, 0) for agent in sorted(self.alive)}
@@ -149,9 +147,7 @@ class Party(MultiAgentEnv):
         return obs, rewards, terms, truncs, {agent: {"count": self.count} for agent in obs}
 
     def _obs(self, agent: Hashable, action: int) -> np.ndarray:
-        return np.array(
-            [100 * self.episode + self.count, 10 * ord(str(agent)) + action, self.random.random()], np.float32
-        )
+        return np.array([self.count, 10 * ord(str(agent)) + action, self.random.random()], np.float32)
 
     def close(self):
         Party.open_count -= 1
@@ -255,7 +251,7 @@ class DictParties(BaseEnv):
         self.envs = [Party() for _ in range(num_envs)]
         self.answers: dict[int, dict] = {}
         self.over = set(range(num_envs))
-        self.seeds: Sequence[int | None] = [None] * num_envs
+        self.seeds: list[int | None] = [None] * num_envs
         self.polls = 0
 
     def poll(self):
@@ -281,15 +277,17 @@ class DictParties(BaseEnv):
 
     def try_reset(self, env_id=None, *, seeds=None):
         indices = range(self.num_envs) if env_id is None else [env_id]
+        for i in indices:
+            self.answers.pop(i, None)
         if self.restarts_itself:
-            if seeds is not None:
-                self.seeds = [seeds[list(indices).index(i)] if i in indices else s for i, s in enumerate(self.seeds)]
-            else:
-                self.seeds = [None] * self.num_envs
+            self.over |= set(indices)
+            for n, i in enumerate(indices):
+                self.seeds[i] = None if seeds is None else seeds[n]
             return None
         self.over -= set(indices)
         results = [self.envs[i].reset(seed=None if seeds is None else seeds[n]) for n, i in enumerate(indices)]
-        return dict(zip(indices, [r[0] for r in results])), dict(zip(indices, [r[1] for r in results]))
+        obs, infos = zip(*results, strict=True)
+        return dict(zip(indices, obs, strict=True)), dict(zip(indices, infos, strict=True))
 
     def get_sub_environments(self):
         return self.envs

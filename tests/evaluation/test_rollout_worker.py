@@ -183,7 +183,7 @@ def test_what_a_policy_is_told():
     assert second["prev_action_batch"].tolist() == [3, 0]
     assert second["prev_reward_batch"].tolist() == [batch["rewards"][batch["eps_id"] == 1][0], 0]
     assert second["info_batch"] == [{"count": 1}, {}]
-    assert [info.get("count", 0) for info in batch["infos"]] == [0, 0, 1, 0, 1, 2]
+    assert [info.get("count", 0) for info in batch["infos"]] == [0, 0, 1, 2, 0, 1]
 
 
 def test_dict_and_tuple_spaces_stay_structured():

@@ -92,8 +92,9 @@ def test_the_driver_alone_samples_like_the_first_worker_and_the_second_goes_on_c
 def expected_seed(seed: int, env: int, begun: int) -> int:
     table = EpisodeTable(1, seed=seed, first_env=env)
     table.begun[0] = begun
-    (found,) = table.seeds() or ()
-    return found
+    seeds = table.seeds()
+    assert seeds is not None
+    return seeds[0]
 
 
 class TestResets:

@@ -1,0 +1,327 @@
+"""Saving and restoring a trainer: bit for bit, under new hyperparameters, and never from what cannot be trusted."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import PGTrainer, PPOTrainer, Trainer
+from rollax.errors import CheckpointError, ConfigError, PolicyError
+from rollax.storage import from_json_bytes, to_json_bytes
+from tests.algorithms.envs import TwoAgents
+from tests.algorithms.own_code import Lean, Linear, Pole
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CONFIG = {
+    "num_envs_per_worker": 4,
+    "train_batch_size": 64,
+    "model": {"fcnet_hiddens": (8,)},
+    "seed": 5,
+}
+PPO = {
+    **CONFIG,
+    "sgd_minibatch_size": 24,
+    "num_sgd_iter": 2,
+    "observation_filter": "MeanStdFilter",
+    "kl_coeff": 0.2,
+    "lr_schedule": [[0, 1e-2], [1000, 1e-3]],
+    "entropy_coeff_schedule": [[0, 0.1], [1000, 0.0]],
+    "evaluation_interval": 2,
+    "evaluation_num_episodes": 2,
+    "evaluation_config": {"explore": True},
+}
+TWO = {"policies": {"left": None, "right": (Lean, None, None, {})}, "policy_mapping_fn": lambda agent: agent}
+
+
+def numbers(result):
+    times = ("time_this_iter_s", "time_total_s", "env_steps_per_s", "timers")
+    return {key: value for key, value in result.items() if key not in times}
+
+
+def go_on(trainer, iterations):
+    """What the next iterations give, to the last bit: results and weights."""
+    results = [numbers(trainer.train()) for _ in range(iterations)]
+    weights = {
+        policy_id: {name: [float(x).hex() for x in np.ravel(value)] for name, value in values.items()}
+        for policy_id, values in trainer.worker.get_weights().items()
+    }
+    return json.loads(json.dumps([results, weights]))
+
+
+CHILD = """
+import json, sys
+from rollax import Trainer
+from tests.algorithms.test_checkpoint import go_on
+print(json.dumps([go_on(Trainer.from_checkpoint(path), 4) for path in sys.argv[1:]]))
+"""
+
+
+class TestGoingOnIsTheSameRun:
+    def test_in_a_fresh_process(self, tmp_path):
+        with PPOTrainer("CartPole-v1", PPO) as ppo, PGTrainer("CartPole-v1", CONFIG) as pg:
+            paths, expected = [], []
+            for trainer in (ppo, pg):
+                for _ in range(3):  # an odd number: the evaluations are not in step with the save
+                    trainer.train()
+                paths.append(trainer.save(tmp_path / trainer.name, exact=True))
+                expected.append(go_on(trainer, 4))
+        done = subprocess.run(
+            [sys.executable, "-c", CHILD, *map(str, paths)],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1]) == expected
+
+    def test_with_several_policies(self, tmp_path):
+        with PPOTrainer(TwoAgents, {**PPO, "multiagent": TWO, "evaluation_interval": None}) as trainer:
+            trainer.train()
+            path = trainer.save(tmp_path, exact=True)
+            expected = go_on(trainer, 2)
+            with PPOTrainer(config=trainer.config) as fresh:
+                fresh.restore(path)
+                assert go_on(fresh, 2) == expected
+
+    def test_a_plain_save_changes_nothing(self, tmp_path):
+        with PPOTrainer("CartPole-v1", PPO) as saved, PPOTrainer("CartPole-v1", PPO) as other:
+            for trainer in (saved, other):
+                trainer.train()
+            saved.save(tmp_path)
+            assert go_on(saved, 2) == go_on(other, 2)
+
+
+class TestRestoring:
+    @pytest.fixture
+    def path(self, tmp_path):
+        with PPOTrainer("CartPole-v1", PPO) as trainer:
+            for _ in range(2):
+                trainer.train()
+            return trainer.save(tmp_path)
+
+    def test_keeps_the_new_hyperparameters(self, path):
+        new = {
+            **PPO,
+            "num_envs_per_worker": 3,
+            "train_batch_size": 30,
+            "sgd_minibatch_size": 30,
+            "grad_clip": None,
+            "lr_schedule": None,
+            "lr": 0.125,
+            "gamma": 0.5,
+            "kl_target": 1e-9,
+        }
+        with PPOTrainer("CartPole-v1", new) as trainer:
+            trainer.restore(path)
+            result = trainer.train()
+            assert trainer.config.gamma == 0.5
+        assert result["training_iteration"] == 3
+        assert result["timesteps_total"] == 2 * 64 + 30
+        assert result["info"]["learner"]["default_policy"]["cur_lr"] == 0.125
+
+    def test_counters_and_the_window_of_episodes(self, path):
+        with Trainer.from_checkpoint(path) as trainer:
+            assert isinstance(trainer, PPOTrainer)
+            assert (trainer.iteration, trainer.optimizer.env_steps) == (2, 128)
+            result = trainer.train()
+            state = trainer.get_state()
+        assert result["episode_len_mean"] is not None
+        assert len(state["episodes"]) > result["episodes_this_iter"]
+        assert result["time_total_s"] > result["time_this_iter_s"]
+
+    def test_from_checkpoint_with_changes(self, path):
+        with PPOTrainer.from_checkpoint(path, lr_schedule=None, lr=0.5, num_envs_per_worker=2) as trainer:
+            assert trainer.config.env == "CartPole-v1"
+            assert trainer.config.num_envs_per_worker == 2
+            assert trainer.train()["info"]["learner"]["default_policy"]["cur_lr"] == 0.5
+
+    @pytest.mark.parametrize("file", ["manifest.json", "about.json", "state.json", "arrays.safetensors"])
+    @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
+    def test_36_damage_is_refused(self, path, file, damage):
+        target = path / file
+        content = target.read_bytes()
+        if damage == "gone":
+            target.unlink()
+        elif damage == "cut":
+            target.write_bytes(content[: len(content) // 2])
+        else:
+            middle = len(content) // 2
+            target.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+        with PPOTrainer("CartPole-v1", PPO) as trainer:
+            before = trainer.worker.get_weights()["default_policy"]
+            with pytest.raises(CheckpointError) as error:
+                trainer.restore(path)
+            assert path.name in str(error.value)
+            assert "expected:" in str(error.value) or "got:" in str(error.value)
+            assert trainer.iteration == 0
+            for name, value in trainer.worker.get_weights()["default_policy"].items():
+                np.testing.assert_array_equal(value, before[name])
+
+    def test_36_nothing_there(self, tmp_path):
+        with pytest.raises(CheckpointError, match=r"(.|\n)*checkpoint_000007"):
+            Trainer.from_checkpoint(tmp_path / "checkpoint_000007")
+
+    def test_37_a_newer_format(self, path):
+        manifest = from_json_bytes((path / "manifest.json").read_bytes())
+        (path / "manifest.json").write_bytes(to_json_bytes({**manifest, "format_version": 2}))
+        with pytest.raises(CheckpointError, match=r"newer format(.|\n)*got: .*format 2(.|\n)*format 1(.|\n)*update rollax"):
+            Trainer.from_checkpoint(path)
+
+    def refused(self, trainer, path, message, error=CheckpointError):
+        """Restoring fails, and leaves the trainer as it was."""
+        with trainer:
+            trainer.train()
+            state = to_plain(trainer.get_state())
+            with pytest.raises(error, match=message):
+                trainer.restore(path)
+            assert to_plain(trainer.get_state()) == state
+            assert trainer.train()["training_iteration"] == 2
+
+    def test_37_of_other_spaces(self, path):
+        self.refused(PPOTrainer("Acrobot-v1", PPO), path, r"observation_space of policy 'default_policy'(.|\n)*\(4,\)(.|\n)*\(6,\)")
+        self.refused(
+            PPOTrainer(lambda context: gym.wrappers.TransformAction(gym.make("CartPole-v1"), lambda a: a % 2, gym.spaces.Discrete(3)), PPO),
+            path,
+            r"action_space of policy 'default_policy'(.|\n)*Discrete\(2\)(.|\n)*Discrete\(3\)(.|\n)*mend",
+        )
+
+    def test_37_of_other_policies(self, path):
+        trainer = PPOTrainer(TwoAgents, {**PPO, "multiagent": TWO, "evaluation_interval": None})
+        self.refused(trainer, path, r"set of policies(.|\n)*\['default_policy'\](.|\n)*\['left', 'right'\]")
+
+    def test_37_of_another_algorithm(self, path):
+        trainer = PGTrainer("CartPole-v1", {**CONFIG, "observation_filter": "MeanStdFilter"})
+        self.refused(trainer, path, r"another algorithm(.|\n)*PPO(.|\n)*PG")
+        with pytest.raises(CheckpointError, match="another algorithm"):
+            PGTrainer.from_checkpoint(path)
+
+    def test_37_of_another_filter_or_model(self, path):
+        self.refused(
+            PPOTrainer("CartPole-v1", {**PPO, "observation_filter": "NoFilter"}), path, r"observation_filter(.|\n)*MeanStd"
+        )
+        model = {"model": {"fcnet_hiddens": (9,)}}
+        self.refused(PPOTrainer("CartPole-v1", {**PPO, **model}), path, "A weight of the wrong shape", PolicyError)
+
+
+def to_plain(state):
+    if isinstance(state, dict):
+        return {key: to_plain(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return [to_plain(value) for value in state]
+    return state.tolist() if isinstance(state, np.ndarray) else state
+
+
+class TestSaving:
+    def test_35_a_full_disk(self, tmp_path, monkeypatch):
+        real_write = os.write
+        room = 5_000
+
+        def write(descriptor, data):
+            nonlocal room
+            room -= len(data)
+            if room < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real_write(descriptor, data)
+
+        with PPOTrainer("CartPole-v1", PPO) as trainer:
+            trainer.train()
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "write", write)
+                with pytest.raises(CheckpointError, match=r"could not be saved(.|\n)*checkpoint_000001(.|\n)*No space(.|\n)*free some"):
+                    trainer.save(tmp_path, exact=True)
+            assert list(tmp_path.iterdir()) == []
+            trainer.train()
+            assert Trainer.from_checkpoint(trainer.save(tmp_path)).iteration == 2
+
+    def test_nothing_is_overwritten(self, tmp_path):
+        with PPOTrainer("CartPole-v1", PPO) as trainer:
+            path = trainer.save(tmp_path / "new" / "folder")
+            assert path.name == "checkpoint_000000"
+            with pytest.raises(CheckpointError, match="exists"):
+                trainer.save(tmp_path / "new" / "folder")
+
+    def test_no_code_and_nothing_pickled(self, tmp_path):
+        with PPOTrainer("CartPole-v1", PPO) as trainer:
+            path = trainer.save(tmp_path)
+        assert sorted(file.name for file in path.iterdir()) == [
+            *("about.json", "arrays.safetensors", "manifest.json", "state.json")
+        ]
+        about = json.loads((path / "about.json").read_text())
+        assert about["algorithm"] == "PPO"
+        assert about["config"]["env"] == "CartPole-v1"
+        assert about["policies"]["default_policy"]["observation_space"]["shape"] == [4]
+
+
+class TestOwnCode:
+    MULTI = {"policies": {"default_policy": (Lean, None, None, {})}}
+
+    def test_state_of_a_policy_of_ones_own(self, tmp_path):
+        with PPOTrainer("CartPole-v1", {**CONFIG, "sgd_minibatch_size": 32, "multiagent": self.MULTI}) as trainer:
+            assert trainer.train()["info"]["learner"]["default_policy"] == {"limit": 16.0}
+            path = trainer.save(tmp_path)
+            with PPOTrainer(config=trainer.config) as fresh:
+                fresh.restore(path)
+                policy = fresh.get_policy()
+        assert isinstance(policy, Lean)
+        assert (policy.limit, policy.updates) == (16.0, 1)
+        assert policy.restored["list"] == [1, "two", None, [3.5]]
+        assert (policy.restored["best"], policy.restored["worst"]) == (float("inf"), -float("inf"))
+        # Two paths that read the same.
+        np.testing.assert_array_equal(policy.restored["a/b"]["c"], [0, 1, 2])
+        np.testing.assert_array_equal(policy.restored["a"]["b/c"], [0, 0])
+
+    def test_state_that_cannot_be_stored_is_refused(self, tmp_path):
+        with PPOTrainer("CartPole-v1", {**CONFIG, "sgd_minibatch_size": 32, "multiagent": self.MULTI}) as trainer:
+            policy = trainer.get_policy()
+            for state in ({1: "a key that JSON would turn into text"}, {"x": object()}, {"x": np.array([object()])}):
+                policy.get_state = lambda state=state: state
+                with pytest.raises(CheckpointError, match="cannot be stored"):
+                    trainer.save(tmp_path)
+            assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("changes", "named"),
+        [
+            ({"env": "tests.algorithms.own_code:Pole"}, "an environment.*\n(.|\n)*own_code:Pole(.|\n)*pass env="),
+            ({"env": Pole}, "an environment.*\n(.|\n)*own_code:Pole"),
+            ({"model": {"custom_model": Linear}}, "a model.*\n(.|\n)*own_code:Linear(.|\n)*pass model="),
+            ({"multiagent": MULTI}, "a policy.*\n(.|\n)*own_code:Lean(.|\n)*pass multiagent="),
+            (
+                {"multiagent": {"policies": {"default_policy": (None, None, None, {"model": {"custom_model": Linear}})}}},
+                "a model.*\n(.|\n)*own_code:Linear(.|\n)*pass multiagent=",
+            ),
+        ],
+    )
+    def test_is_imported_only_where_it_is_trusted(self, tmp_path, changes, named):
+        config = {"env": "CartPole-v1", **CONFIG, "sgd_minibatch_size": 32, **changes}
+        with PPOTrainer(config=config) as trainer:
+            path = trainer.save(tmp_path)
+        with pytest.raises(CheckpointError, match=named + r"(.|\n)*trust_code=True"):
+            PPOTrainer.from_checkpoint(path)
+        for known in ({"trust_code": True}, changes):
+            with PPOTrainer.from_checkpoint(path, **known) as trainer:
+                trainer.train()
+
+    def test_without_an_import_path_it_must_be_given(self, tmp_path):
+        class Local(Linear):
+            pass
+
+        config = {**CONFIG, "sgd_minibatch_size": 32, "model": {"custom_model": Local}}
+        with PPOTrainer(lambda context: gym.make("CartPole-v1"), config) as trainer:
+            path = trainer.save(tmp_path)
+        with pytest.raises(CheckpointError, match=r"without an import path(.|\n)*pass model=") as error:
+            PPOTrainer.from_checkpoint(path, trust_code=True)
+        assert "trust_code" not in str(error.value)
+        with pytest.raises(ConfigError, match=r"'env'(.|\n)*give env again"):
+            PPOTrainer.from_checkpoint(path, model={"custom_model": Local})
+        with PPOTrainer.from_checkpoint(path, model={"custom_model": Local}, env="CartPole-v1") as trainer:
+            trainer.train()

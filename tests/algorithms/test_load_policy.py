@@ -1,0 +1,133 @@
+"""`load_policy`: a checkpoint alone acts on raw observations as its trainer did."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import PPOTrainer, load_policy
+from rollax.errors import CheckpointError
+from tests.algorithms.envs import MaskedCartPole, TwoAgents
+from tests.algorithms.own_code import Lean, Linear
+
+CONFIG = {
+    "num_envs_per_worker": 4,
+    "train_batch_size": 64,
+    "sgd_minibatch_size": 32,
+    "num_sgd_iter": 2,
+    "model": {"fcnet_hiddens": (8,)},
+    "seed": 5,
+}
+
+
+def trained(tmp_path, env, **config):
+    trainer = PPOTrainer(env, {**CONFIG, **config})
+    trainer.train()
+    return trainer, trainer.save(tmp_path)
+
+
+def test_filters_observations_and_scales_actions(tmp_path):
+    trainer, path = trained(tmp_path, "Pendulum-v1", observation_filter="MeanStdFilter")
+
+    policy = load_policy(path)
+    env = gym.make("Pendulum-v1")
+    obs, _ = env.reset(seed=0)
+    for _ in range(20):
+        action = policy.compute_single_action(obs)
+        np.testing.assert_array_equal(action, trainer.compute_single_action(obs))
+        assert env.action_space.contains(action)
+        obs, *_ = env.step(action)
+    # Without its filter it would do something else.
+    assert not np.array_equal(action, trainer.worker.runners["default_policy"].action_map(
+        trainer.get_policy().compute_actions(obs[None], explore=False)[0])[0])
+    # Its own random stream goes on where the trainer's was.
+    explored = [one.compute_single_action(obs, explore=True) for one in (policy, trainer)]
+    np.testing.assert_array_equal(*explored)
+
+
+def test_dict_observations_with_a_mask(tmp_path):
+    trainer, path = trained(tmp_path, MaskedCartPole)
+    policy = load_policy(path)  # the environment is not made, so nothing of it must be trusted
+    env = gym.make("CartPole-v1")
+    mask = np.array([0, 0, 0, 1, 1, 0, 0, 0, 1, 0], np.int8)
+    obs = {"cart": env.reset(seed=0)[0], "action_mask": mask}
+    assert policy.compute_single_action(obs) == trainer.compute_single_action(obs)
+    assert all(mask[policy.compute_single_action(obs, explore=True)] for _ in range(30))
+
+
+def test_state_is_accepted(tmp_path):
+    _, path = trained(tmp_path, "CartPole-v1")
+    action, state, fetches = load_policy(path).compute_single_action(np.zeros(4, np.float32), state=[])
+    assert action in (0, 1)
+    assert state == []
+    assert np.isfinite(fetches["action_logp"])
+
+
+class TestOneOfSeveral:
+    @pytest.fixture
+    def saved(self, tmp_path):
+        policies = {"left": (None, None, None, {"gamma": 0.5, "model": {"fcnet_hiddens": (4, 4)}}), "right": Lean}
+        multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: agent}
+        return trained(tmp_path, TwoAgents, multiagent=multiagent)
+
+    def test_with_a_config_of_its_own(self, saved):
+        trainer, path = saved
+        left = load_policy(path, "left")
+        assert left.policy.config.gamma == 0.5
+        assert left.policy.name == "left"
+        obs = np.array([0.25, 0.75], np.float32)
+        assert left.compute_single_action(obs) == trainer.compute_single_action(obs, policy_id="left")
+
+    def test_unknown_id(self, saved):
+        with pytest.raises(CheckpointError, match=r"no such policy(.|\n)*default_policy(.|\n)*\['left', 'right'\]"):
+            load_policy(saved[1])
+
+    def test_a_policy_of_ones_own(self, saved):
+        trainer, path = saved
+        with pytest.raises(CheckpointError, match=r"a policy of the user's own(.|\n)*own_code:Lean(.|\n)*policy_class=(.|\n)*trust_code"):
+            load_policy(path, "right")
+        for right in (load_policy(path, "right", policy_class=Lean), load_policy(path, "right", trust_code=True)):
+            assert isinstance(right.policy, Lean)
+            assert right.policy.limit == trainer.get_policy("right").limit
+            assert right.compute_single_action(np.array([0.0, right.policy.limit + 1], np.float32)) == 1
+
+
+class TestCustomModel:
+    def check(self, policy, trainer):
+        obs = np.random.default_rng(0).uniform(-1, 1, (20, 4)).astype(np.float32)
+        for row in obs:
+            assert policy.compute_single_action(row) == trainer.compute_single_action(row)
+        logits = [one.compute_actions(obs, explore=False)[2]["action_dist_inputs"] for one in (policy.policy, trainer.get_policy())]
+        np.testing.assert_array_equal(*logits)
+
+    def test_is_imported_only_where_it_is_trusted(self, tmp_path):
+        model = {"custom_model": Linear, "custom_model_config": {"scale": 3.0}}
+        trainer, path = trained(tmp_path, "CartPole-v1", model=model)
+        with pytest.raises(CheckpointError, match=r"a model of the user's own(.|\n)*own_code:Linear(.|\n)*custom_model=(.|\n)*trust_code"):
+            load_policy(path)
+        self.check(load_policy(path, custom_model=Linear), trainer)
+        self.check(load_policy(path, trust_code=True), trainer)
+
+    def test_named_by_its_path(self, tmp_path):
+        trainer, path = trained(tmp_path, "CartPole-v1", model={"custom_model": "tests.algorithms.own_code:Linear"})
+        with pytest.raises(CheckpointError, match="a model of the user's own"):
+            load_policy(path)
+        self.check(load_policy(path, trust_code=True), trainer)
+
+    def test_without_an_import_path(self, tmp_path):
+        class Local(Linear):
+            pass
+
+        trainer, path = trained(tmp_path, "CartPole-v1", model={"custom_model": Local})
+        with pytest.raises(CheckpointError, match=r"without an import path(.|\n)*custom_model=YourModel$"):
+            load_policy(path, trust_code=True)
+        self.check(load_policy(path, custom_model=Local), trainer)
+
+
+def test_36_a_damaged_checkpoint(tmp_path):
+    _, path = trained(tmp_path, "CartPole-v1")
+    arrays = path / "arrays.safetensors"
+    arrays.write_bytes(arrays.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"damaged(.|\n)*arrays.safetensors(.|\n)*bytes"):
+        load_policy(path)

@@ -1,0 +1,148 @@
+"""Callbacks: each at its moment, and only where it is overridden."""
+
+from collections import Counter
+
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rollax import Callbacks, RolloutWorker, SampleBatch
+from rollax.evaluation.callbacks import overrides
+from tests.evaluation.worlds import ALL, Asynchronous, Encode, Line, Scripted
+
+TURNS = [{"a": "o"}, {"b": "o"}, {"a": "or"}, {"b": "or"}, {"a": "orT", "b": "r", ALL: "T"}]
+
+
+class Diary(Callbacks):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple] = []
+
+    def on_episode_start(self, *, worker, base_env, episode):
+        assert base_env is worker.env
+        self.lines.append(("start", episode.episode_id, episode.env_index, episode.length, episode.total_reward))
+
+    def on_episode_step(self, *, worker, base_env, episode):
+        self.lines.append(("step", episode.episode_id, episode.env_index, episode.length, episode.total_reward))
+
+    def on_episode_end(self, *, worker, base_env, episode):
+        self.lines.append(("end", episode.episode_id, episode.env_index, episode.length, episode.total_reward))
+
+    def on_sample_end(self, *, worker, samples):
+        self.lines.append(("sample", samples))
+
+
+ENVIRONMENTS = {
+    "in turn": (Line, 2),
+    **{
+        mode.name: (lambda _, m=mode: SyncVectorEnv([lambda i=i: Line(i) for i in range(2)], autoreset_mode=m), 1)
+        for mode in AutoresetMode
+    },
+    "multi-agent": (lambda c: Scripted([TURNS], c.vector_index), 2),
+    "asynchronous": (lambda _: Asynchronous([Scripted([TURNS], i) for i in range(2)]), 1),
+    "restarts itself": (lambda _: Asynchronous([Scripted([TURNS], i) for i in range(2)], restarts_itself=True), 1),
+}
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_every_moment_of_every_episode(environment):
+    creator, num_envs = ENVIRONMENTS[environment]
+    config = {"num_envs_per_worker": num_envs, "rollout_fragment_length": 8, "callbacks": Diary}
+    worker = RolloutWorker(creator, Encode, config=config)
+    batches = [worker.sample() for _ in range(3)]
+    lines = worker.callbacks.lines  # type: ignore[attr-defined]
+    assert [line[1] for line in lines if line[0] == "sample"] == batches
+    metrics = iter(worker.get_metrics())
+    running: dict[int, tuple] = {}
+    seen: set[int] = set()
+    for what, *told in (line for line in lines if line[0] != "sample"):
+        episode_id, env_index, length, reward = told
+        if what == "start":
+            assert (env_index, episode_id) not in running.items()
+            assert episode_id not in seen
+            assert (length, reward) == (0, 0)
+            running[env_index] = (episode_id, 0)
+            seen.add(episode_id)
+        else:
+            before = running[env_index][1]
+            assert running[env_index][0] == episode_id
+            if what == "step":
+                assert length == before + 1
+                running[env_index] = (episode_id, length)
+            else:
+                found = next(metrics)
+                assert (length, reward, env_index) == (found.length, found.reward, found.env_index)
+                assert length == before
+                del running[env_index]
+    assert next(metrics, None) is None
+    counts = Counter(line[0] for line in lines)
+    assert counts["start"] == counts["end"] + len(running) > 5
+    assert counts["step"] == sum(batch.env_steps for batch in batches)
+    assert seen >= {int(i) for batch in batches for i in batch["eps_id"]}
+
+
+def test_infos_of_the_last_step():
+    infos = []
+
+    class Reader(Callbacks):
+        def on_episode_step(self, *, worker, base_env, episode):
+            infos.append(episode.last_infos["agent0"])
+
+    RolloutWorker(Line, Encode, config={"rollout_fragment_length": 4, "callbacks": Reader}).sample()
+    assert infos == [{"count": 1}, {"count": 1}, {"count": 2}, {"count": 3}]
+
+
+def test_an_episode_keeps_what_is_noted_on_it():
+    class Noting(Callbacks):
+        def on_episode_start(self, *, worker, base_env, episode):
+            episode.user_data["name"] = episode.episode_id
+
+        def on_episode_end(self, *, worker, base_env, episode):
+            assert episode.user_data == {"name": episode.episode_id}
+            episode.custom_metrics["id"] = episode.episode_id
+
+    config = {"rollout_fragment_length": 20, "num_envs_per_worker": 2, "callbacks": Noting}
+    worker = RolloutWorker(Line, Encode, config=config)
+    worker.sample()
+    ids = [m.custom_metrics["id"] for m in worker.get_metrics()]
+    assert len(set(ids)) == len(ids) > 5
+
+
+class TestOverriding:
+    def test_only_what_is_overridden_is_called(self):
+        class Ends(Callbacks):
+            def on_episode_end(self, *, worker, base_env, episode):
+                pass
+
+        episodes = RolloutWorker(Line, Encode, config={"callbacks": Ends}).sampler.episodes
+        assert (episodes._on_start, episodes._on_step) == (None, None)
+        assert episodes._on_end is not None
+        assert not overrides(Ends(), "on_sample_end")
+        assert not overrides(Callbacks(), "on_episode_end")
+
+    def test_without_callbacks_no_episode_object_is_made(self):
+        worker = RolloutWorker(Line, Encode, config={"rollout_fragment_length": 20})
+        worker.sample()
+        assert not worker.sampler.episodes._running
+
+    def test_inherited_overrides_count(self):
+        class Base(Callbacks):
+            def on_sample_end(self, *, worker, samples):
+                pass
+
+        class Child(Base):
+            pass
+
+        assert overrides(Child(), "on_sample_end")
+
+    def test_a_class_that_is_no_subclass(self):
+        batches = []
+
+        class Own:
+            def on_sample_end(self, *, worker, samples):
+                batches.append(samples)
+
+        worker = RolloutWorker(Line, Encode, config={"rollout_fragment_length": 4, "callbacks": Own})
+        assert batches == [worker.sample()]
+        assert isinstance(batches[0], SampleBatch)
+        worker.callbacks.on_train_result(trainer=None, result={})

@@ -1,0 +1,169 @@
+"""Metrics of episodes, their smoothing, and the books they come from."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rollax import Callbacks, RolloutWorker
+from rollax.env.rows import Rows
+from rollax.evaluation.episode import Episode
+from rollax.evaluation.episode_table import EpisodeTable
+from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, summarize
+from tests.evaluation.worlds import ALL, Encode, Line, Scripted
+
+
+def episode(reward: float, length: int = 1, env_index: int = 0, custom=None, **policies) -> EpisodeMetrics:
+    return EpisodeMetrics(reward, length, policies, custom or {}, env_index)
+
+
+class TestSummary:
+    def test_by_hand(self):
+        # Lives, not episodes, are averaged for a policy: (1 + 2 + 6) / 3.
+        summary = summarize(
+            [episode(3, 10, x=[1.0, 2.0], y=[0.0]), episode(6, 20, x=[6.0]), episode(0, 60, custom={"hits": 4})]
+        )
+        assert summary == {
+            "episode_reward_mean": 3.0,
+            "episode_reward_min": 0,
+            "episode_reward_max": 6,
+            "episode_len_mean": 30.0,
+            "policy_reward_mean": {"x": 3.0, "y": 0.0},
+            "custom_metrics": {"hits_mean": 4.0},
+        }
+
+    def test_no_episode_is_none(self):
+        summary = EpisodeWindow(5).summary([])
+        assert summary["episodes_this_iter"] == 0
+        means = [value for name, value in summary.items() if name.startswith("episode_")]
+        assert means == [None] * 4
+        assert summary["policy_reward_mean"] == summary["custom_metrics"] == {}
+
+
+class TestWindow:
+    def test_the_latest_count(self):
+        window = EpisodeWindow(3)
+        assert window.summary([episode(1), episode(2)])["episode_reward_mean"] == 1.5
+        assert window.summary([episode(3), episode(7)])["episode_reward_mean"] == 4.0  # 2, 3, 7
+        summary = window.summary([])
+        assert (summary["episode_reward_mean"], summary["episodes_this_iter"]) == (4.0, 0)
+
+    def test_an_iteration_counts_whole(self):
+        window = EpisodeWindow(2)
+        window.summary([episode(100)])
+        summary = window.summary([episode(1), episode(2), episode(3)])
+        assert (summary["episode_reward_mean"], summary["episodes_this_iter"]) == (2.0, 3)
+        assert window.summary([episode(5)])["episode_reward_mean"] == 4.0  # 3, 5
+
+    def test_state_goes_through_json(self):
+        window, other = EpisodeWindow(3), EpisodeWindow(3)
+        window.summary([episode(1, 2, x=[1.0]), episode(4, custom={"hits": 2.0})])
+        other.set_state(json.loads(json.dumps(window.state())))
+        assert other.summary([episode(1)]) == window.summary([episode(1)])
+
+
+class TestTable:
+    """One sub-environment with two agents, next to one with none."""
+
+    @staticmethod
+    def rows(rewards, over=(False, False), starts=(False, False), ended=()) -> Rows:
+        flags, no = np.array(over), np.zeros(2, bool)
+        begins = np.array(starts)
+        which = np.array([1, 1])
+        return Rows(
+            which, np.arange(2), [None, None], np.array(rewards, float), flags, no, begins, ~flags, np.array(ended, int)
+        )
+
+    def test_rewards_lengths_and_lives(self):
+        table = EpisodeTable(2, first_id=40)
+        assert table.add_rewards(self.rows([0, 0], starts=[True, True]), np.array([], int)) == 0
+        table.begin(np.array([1, 1]))
+        assert table.ids.tolist() == [-1, 40]
+        assert table.begun.tolist() == [0, 1]
+        assert table.add_rewards(self.rows([1, 2]), None) == 1
+        assert (table.episode(1).total_reward, table.episode(1).length) == (3.0, 1)
+        assert table.add_rewards(self.rows([4, 8], over=[True, False]), None) == 1
+        table.end_lives(self.rows([4, 8]), np.array([0]), np.array([1, 0]))
+        assert table.take_metrics(["x", "y"]) == []
+        last = self.rows([0, 16], over=[False, True], starts=[False, False], ended=[1])
+        table.add_rewards(last, None)
+        table.end_lives(last, np.array([1]), np.array([1, 0]))
+        table.end(np.array([1]))
+        assert table.take_finished()[0].tolist() == [40]
+        (metrics,) = table.take_metrics(["x", "y"])
+        assert metrics == EpisodeMetrics(31.0, 3, {"y": [5.0], "x": [26.0]}, {}, 1)
+        assert table.take_metrics(["x", "y"]) == []
+        table.begin(np.array([1]))
+        assert table.ids.tolist() == [-1, 41]
+        assert table.episode(1).total_reward == 0
+
+    def test_dropping_what_runs_leaves_what_has_ended(self):
+        worker = RolloutWorker(Line, Encode, config={"num_envs_per_worker": 2, "rollout_fragment_length": 11})
+        worker.sample()
+        worker.sampler.restart()
+        metrics = worker.get_metrics()
+        assert len(metrics) > 4
+        for found in metrics:
+            assert found.policy_rewards == {"default_policy": [found.reward]}
+
+    def test_an_episode_that_nobody_lived_in_is_none(self):
+        table = EpisodeTable(1)
+        table.end(np.array([0]))
+        assert table.take_metrics(["x"]) == []
+        assert table.take_finished()[1] == 0
+
+
+class TestEpisode:
+    def test_reads_the_books_until_it_is_finished(self):
+        rewards, lengths = np.array([1.0, 2.0]), np.array([3, 4])
+        running = Episode(9, 1, rewards, lengths)
+        assert (running.total_reward, running.length) == (2.0, 4)
+        rewards[1], lengths[1] = 5, 6
+        assert (running.total_reward, running.length) == (5.0, 6)
+        finished = running.finished()
+        rewards[1], lengths[1] = 0, 0
+        assert (finished.total_reward, finished.length) == (5.0, 6)
+
+    def test_policy_of_an_agent(self):
+        several, one = Episode(9, 0, np.zeros(1), np.zeros(1)), Episode(9, 0, np.zeros(1), np.zeros(1), only_policy="p")
+        several.policies["a"] = "x"
+        assert (several.policy_for("a"), several.policy_for("b"), one.policy_for("a")) == ("x", None, "p")
+
+
+class TestInSampling:
+    def test_rewards_are_the_environments_own(self):
+        raw = RolloutWorker(Line, Encode, config={"rollout_fragment_length": 30})
+        clipped = RolloutWorker(Line, Encode, config={"rollout_fragment_length": 30, "clip_rewards": True})
+        assert np.abs(raw.sample()["rewards"]).max() > 1
+        assert set(np.abs(clipped.sample()["rewards"])) <= {0.0, 1.0}
+        assert raw.get_metrics() == clipped.get_metrics()
+
+    @pytest.mark.parametrize("clip", [True, 1.0, 0.75])
+    def test_a_rows_rewards_are_clipped_as_their_sum(self, clip):
+        # b gets -1.75 in step 1, 2.25 in step 2 (late) and -0.75 in step 3: 2.25 - 0.75 = 1.5 for its second row.
+        script = [{"a": "o", "b": "o"}, {"a": "o", "b": "or"}, {"a": "o", "b": "r"}, {"b": "or", ALL: "T"}]
+        make = lambda c: Scripted([script])  # noqa: E731
+        (raw, clipped) = (
+            RolloutWorker(make, Encode, config={"rollout_fragment_length": 3, "clip_rewards": value}).sample()
+            for value in (None, clip)
+        )
+        late = raw["rewards"].tolist()
+        expected = np.sign(late) if clip is True else np.clip(late, -clip, clip)
+        assert clipped["rewards"].tolist() == expected.tolist()
+        assert clipped["rewards"].dtype == np.float32
+        assert np.abs(late).max() > 1
+
+    def test_custom_metrics(self):
+        class Counting(Callbacks):
+            def on_episode_step(self, *, worker, base_env, episode):
+                episode.user_data["steps"] = episode.user_data.get("steps", 0) + 1
+
+            def on_episode_end(self, *, worker, base_env, episode):
+                episode.custom_metrics["steps"] = episode.user_data["steps"]
+
+        worker = RolloutWorker(Line, Encode, config={"rollout_fragment_length": 30, "callbacks": Counting})
+        worker.sample()
+        metrics = worker.get_metrics()
+        assert [m.custom_metrics["steps"] for m in metrics] == [m.length for m in metrics]
+        summary = summarize(metrics)
+        assert summary["custom_metrics"]["steps_mean"] == summary["episode_len_mean"]

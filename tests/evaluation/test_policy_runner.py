@@ -1,0 +1,230 @@
+"""What stands between a policy and an environment: checks, filters, action maps."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rollax import NonFiniteError, Policy, PolicyError, RolloutWorker
+from tests.evaluation.reference import stories
+from tests.evaluation.worlds import ALL, OBS_SPACE, Encode, Line, Scripted
+
+BOX = spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 10, np.inf], np.float32))
+
+
+class Reaching(gym.Env):
+    """Remembers the actions that reach it."""
+
+    observation_space, action_space = OBS_SPACE, BOX
+
+    def __init__(self) -> None:
+        self.actions: list[np.ndarray] = []
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        self.actions.append(action)
+        return np.zeros(4, np.float32), 0.0, False, False, {}
+
+
+def returning(result) -> type[Policy]:
+    """A policy class whose `compute_actions` returns this, or what this function of the observations returns."""
+
+    class Returning(Policy):
+        def compute_actions(self, obs_batch):  # type: ignore[override]
+            return result(obs_batch) if callable(result) else result
+
+    return Returning
+
+
+def worker(result, env=Line, num_envs=2, **config) -> RolloutWorker:
+    config = {"num_envs_per_worker": num_envs, "rollout_fragment_length": 3, **config}
+    return RolloutWorker(env, returning(result), config=config)
+
+
+class TestReturnValues:
+    @pytest.mark.parametrize(
+        "actions", [[3, 4], np.array([3, 4]), np.array([3, 4], np.int32), [np.int64(3), np.int8(4)]]
+    )
+    def test_lists_and_arrays(self, actions):
+        made = worker((actions, [], {}))
+        batch = made.sample()
+        # Sorted by life; after sub-environment 0's first episode its new one stands behind sub-environment 1.
+        assert batch["actions"].tolist() == [3, 4, 3, 4, 4, 3]
+        for env in made.env.get_sub_environments():
+            taken = [event[1]["agent0"] for event in env.log if event[0] == "step"]
+            assert all(isinstance(action, int) for action in taken)
+
+    def test_fetches_become_columns(self):
+        rows = {"score": [0.5, 0.25], "parts": {"left": np.zeros((2, 3)), "right": np.array([1, 2])}}
+        batch = worker(([0, 0], [], rows)).sample()
+        assert batch["score"].tolist() == [0.5, 0.25, 0.5, 0.25, 0.25, 0.5]
+        assert batch["parts"]["left"].shape == (6, 3)
+        assert batch["parts"]["right"].tolist() == [1, 2, 1, 2, 2, 1]
+
+    @pytest.mark.parametrize("result", [[0, 0], ([0, 0], []), np.zeros(2), None, [[0, 0], [], {}], ([0, 0], [], {}, 1)])
+    def test_no_triple(self, result):
+        with pytest.raises(PolicyError, match="three values") as caught:
+            worker(result).sample()
+        assert "'default_policy', class Returning" in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "actions", [[0], [0, 0, 0], np.zeros(3, int), np.int64(0), np.zeros((1, 2), int), (0, 0), []]
+    )
+    def test_wrong_number_of_actions(self, actions):
+        with pytest.raises(PolicyError, match="wrong number of actions"):
+            worker((actions, [], {})).sample()
+
+    @pytest.mark.parametrize("actions", [[None, 1], ["left", 1], [[0], [0, 1]], [float("nan"), 0]])
+    def test_lists_that_make_no_array(self, actions):
+        with pytest.raises(PolicyError, match="makes no array"):
+            worker((actions, [], {})).sample()
+
+    @pytest.mark.parametrize("score", [[1.0], 3.0, np.zeros((3, 2)), {"a": [1.0, 2.0], "b": [1.0]}])
+    def test_wrong_number_of_fetches(self, score):
+        with pytest.raises(PolicyError, match=r"extra_fetches\['score'\]"):
+            worker(([0, 0], [], {"score": score})).sample()
+
+    def test_changing_fetches(self):
+        calls = iter(range(100))
+        changing = lambda obs: ([0] * len(obs), [], {} if next(calls) else {"score": [1.0] * len(obs)})  # noqa: E731
+        with pytest.raises(PolicyError, match="columns differ"):
+            worker(changing).sample()
+
+
+class TestActions:
+    @pytest.mark.parametrize(
+        ("normalize", "clip", "expected"),
+        [
+            # [-1, 1] stands for [-2, 2] and [0, 10]; the third element has no bounds to stand for.
+            (True, True, [[2, 0, 7], [-2, 10, -7], [1, 7.5, 0]]),
+            (True, False, [[2, 0, 7], [-2, 10, -7], [1, 7.5, 0]]),
+            (False, True, [[2, 0, 7], [-2, 5, -7], [0.5, 0.5, 0]]),
+            (False, False, [[3, -5, 7], [-3, 5, -7], [0.5, 0.5, 0]]),
+        ],
+    )
+    def test_reach_the_environment_inside_its_bounds(self, normalize, clip, expected):
+        chosen = iter(np.array([[3, -5, 7], [-3, 5, -7], [0.5, 0.5, 0]], np.float64))
+        env = Reaching()
+        made = worker(
+            lambda _: (next(chosen)[None], [], {}), lambda _: env, 1, normalize_actions=normalize, clip_actions=clip
+        )
+        batch = made.sample()
+        assert np.array(env.actions).tolist() == expected
+        assert all(action.dtype == np.float32 for action in env.actions)
+        # The batch has the actions in the policy's own units.
+        assert batch["actions"].tolist() == [[3, -5, 7], [-3, 5, -7], [0.5, 0.5, 0]]
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf])
+    @pytest.mark.parametrize("as_list", [False, True])
+    def test_31_not_finite(self, bad, as_list):
+        actions = np.array([[0, 0, 0], [0, bad, 0]], np.float32)
+        with pytest.raises(NonFiniteError, match="row 1 of 2") as caught:
+            worker((list(actions) if as_list else actions, [], {}), lambda _: Reaching()).sample()
+        assert "'default_policy'" in str(caught.value)
+
+    def test_31_one_policy_of_several_is_named(self):
+        script = [{"a": "o", "b": "o"}, {"a": "or", "b": "or", ALL: "T"}]
+        bad = returning((np.array([np.nan]), [], {}))
+        made = RolloutWorker(
+            lambda _: Scripted([script]), {"x": Encode, "y": bad}, policy_mapping_fn=lambda a: "x" if a == "a" else "y"
+        )
+        with pytest.raises(NonFiniteError, match="policy 'y', row 0 of 1"):
+            made.sample()
+
+
+class TestSingleAction:
+    def test_raw_observation_in_environment_action_out(self):
+        seen = []
+
+        def act(obs):
+            seen.append(obs.tolist())
+            return np.array([[1.0, 1.0, 5.0]]), [], {}
+
+        made = worker(act, lambda _: Reaching(), 1, observation_filter="MeanStdFilter")
+        before = made.get_filters()["default_policy"]["count"]
+        action = made.runners["default_policy"].compute_single_action([1.0, 2.0, 3.0, 4.0])
+        assert action.tolist() == [2.0, 10.0, 5.0]
+        assert BOX.contains(action)
+        assert seen == [[[1.0, 2.0, 3.0, 4.0]]]
+        assert made.get_filters()["default_policy"]["count"] == before
+
+    def test_with_a_state(self):
+        class Recurrent(Policy):
+            def get_initial_state(self):
+                return [np.zeros(2)]
+
+            def compute_actions(self, obs_batch, state_batches, explore):  # type: ignore[override]
+                (state,) = state_batches
+                return [int(explore)] * len(obs_batch), [state + 1], {"score": state[:, 0]}
+
+        runner = RolloutWorker(Line, Recurrent).runners["default_policy"]
+        assert runner.compute_single_action(np.zeros(4)) == 0
+        action, (state,), fetches = runner.compute_single_action(np.zeros(4), [np.full(2, 5.0)], explore=True)
+        assert (action, state.tolist(), fetches) == (1, [6.0, 6.0], {"score": 5.0})
+
+
+class TestFilter:
+    """Each observation counts once: on arrival, whether it is acted on or is an episode's last."""
+
+    @staticmethod
+    def shown(log: list) -> int:
+        return sum(len(event[1]) if event[0] == "reset" else len(event[2]) for event in log)
+
+    @pytest.mark.parametrize("autoreset", [None, *AutoresetMode])
+    def test_each_observation_once(self, autoreset):
+        env = None
+        if autoreset is not None:
+            env = SyncVectorEnv([lambda i=i: Line(i) for i in range(3)], autoreset_mode=autoreset)
+        made = RolloutWorker(
+            Line if env is None else lambda _: env,
+            Encode,
+            config={
+                "num_envs_per_worker": 3 if env is None else 1,
+                "observation_filter": "MeanStdFilter",
+                "rollout_fragment_length": 9,
+            },
+        )
+        made.sample()
+        logs = [env.log for env in made.env.get_sub_environments()]
+        shown = [obs for log in logs for event in log for obs in event[1 if event[0] == "reset" else 2].values()]
+        state = made.get_filters()["default_policy"]
+        assert state["count"] == len(shown) == sum(map(self.shown, logs))
+        np.testing.assert_allclose(state["mean"], np.mean(shown, axis=0), rtol=1e-6)
+
+    def test_each_policy_has_its_own(self):
+        script = [{"a": "o", "b": "o"}, {"a": "or"}, {"a": "or", "b": "r"}, {"a": "r", "b": "or"}, {ALL: "T", "a": "o"}]
+        made = RolloutWorker(
+            lambda _: Scripted([script]),
+            {"x": Encode, "y": Encode},
+            policy_mapping_fn=lambda a: "x" if a == "a" else "y",
+            config={
+                "observation_filter": "MeanStdFilter",
+                "rollout_fragment_length": 4,
+                "batch_mode": "complete_episodes",
+            },
+        )
+        made.sample()
+        (env,) = made.env.get_sub_environments()
+        assert len(stories([env])[0].episodes) == 1
+        counts = {policy_id: state["count"] for policy_id, state in made.get_filters().items()}
+        assert counts == {"x": 4 + 1, "y": 2 + 1}  # with the first ones of the next episode
+
+    def test_rows_hold_what_the_policy_saw(self):
+        seen = []
+
+        class Watching(Policy):
+            batch_columns = frozenset({"new_obs"})
+
+            def compute_actions(self, obs_batch):  # type: ignore[override]
+                seen.append(obs_batch.copy())
+                return [0] * len(obs_batch), [], {}
+
+        config = {"observation_filter": "MeanStdFilter", "rollout_fragment_length": 12}
+        batch = RolloutWorker(Line, Watching, config=config).sample()
+        np.testing.assert_array_equal(batch["obs"], np.concatenate(seen))
+        goes_on = ~(batch["terminateds"] | batch["truncateds"])[:-1]
+        np.testing.assert_array_equal(batch["new_obs"][:-1][goes_on], batch["obs"][1:][goes_on])
+        assert batch["obs"].max() < 10  # standardized, or nearly
