@@ -251,6 +251,8 @@ def action_values(columns: trees.Tree) -> list[Any]:
         return list(zip(*(action_values(value) for value in columns), strict=True))
     if columns.ndim == 1 and columns.dtype.kind in "iu":
         return columns.tolist()
+    if columns.ndim == 1:
+        return [np.asarray(value) for value in columns]  # a Box without axes takes an array, and no NumPy number
     return list(columns)
 
 

@@ -101,6 +101,26 @@ class Rows:
         no, yes = np.zeros(count, bool), np.ones(count, bool)
         return cls(env_index, lanes, obs, np.zeros(count), no, no, yes, yes, NO_ENVS, agents, infos)
 
+    def renewed(self, started: Rows) -> Rows | None:
+        """The rows that wait for an action, those of ended lives replaced by `started`, or None where that cannot be.
+
+        It can where row i is sub-environment i with its one agent, for all of them, and `started` begins exactly the
+        episodes that have ended. What it returns serves to act on: of its columns, `obs` are those of `self`.
+        """
+        in_order = self.agents is None and self.lanes is self.env_index and not self.given_actions
+        if not (in_order and len(started) == len(self.ended_envs) and self.lanes[-1] == len(self) - 1):
+            return None
+        yes = np.ones(len(self), bool)
+
+        def infos() -> list[dict]:
+            both = list(self.info_list())
+            for place, info in zip(started.lanes.tolist(), started.info_list(), strict=True):
+                both[place] = info
+            return both
+
+        no = np.zeros(len(self), bool)
+        return Rows(self.env_index, self.lanes, self.obs, self.rewards, no, no, no, yes, NO_ENVS, None, infos)
+
     @classmethod
     def concat(cls, first: Rows, second: Rows) -> Rows:
         """The rows of `first`, then those of `second`."""

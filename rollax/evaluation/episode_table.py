@@ -113,6 +113,10 @@ class EpisodeTable:
         if outcomes is not None:
             index, lanes, rewards = index[outcomes], lanes[outcomes], rewards[outcomes]
         self._lane_rewards[lanes] += rewards
+        if rows.agents is None and not self._on_step:  # one row for each sub-environment that has stepped
+            self.rewards[index] += rewards
+            self.lengths[index] += 1
+            return len(index)
         self.rewards += np.bincount(index, rewards, self.num_envs)
         stepped = np.zeros(self.num_envs, bool)
         stepped[index] = True

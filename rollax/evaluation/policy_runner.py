@@ -76,12 +76,7 @@ class PolicyRunner:
             actions = self._columns(actions)
         rows = trees.length(obs)
         self._check(actions, rows)
-        columns = {}
-        for name, column in fetches.items():
-            columns[name] = column = column if isinstance(column, np.ndarray) else _array(column)
-            if any(leaf.ndim == 0 or len(leaf) != rows for leaf in trees.leaves(column)):
-                got = [leaf.shape for leaf in trees.leaves(column)]
-                raise self._refuse(f"extra_fetches[{name!r}] has the wrong number of rows.", got, f"{rows} rows")
+        columns = {name: self._fetched(name, column, rows) for name, column in fetches.items()}
         return actions, states, columns
 
     def compute_single_action(self, obs: Any, state: Sequence[Any] | None = None, explore: bool = False) -> Any:
@@ -102,6 +97,16 @@ class PolicyRunner:
         if state is None:
             return action
         return action, [part[0] for part in state_outs], {name: column[0] for name, column in fetches.items()}
+
+    def _fetched(self, name: str, column: Any, rows: int) -> trees.Tree:
+        if not isinstance(column, np.ndarray):
+            column = _array(column)
+        elif column.ndim and len(column) == rows:
+            return column
+        if any(leaf.ndim == 0 or len(leaf) != rows for leaf in trees.leaves(column)):
+            got = [leaf.shape for leaf in trees.leaves(column)]
+            raise self._refuse(f"extra_fetches[{name!r}] has the wrong number of rows.", got, f"{rows} rows")
+        return column
 
     def _columns(self, actions: Any) -> trees.Tree:
         if not isinstance(actions, list):

@@ -171,6 +171,10 @@ class Sampler:
             self.episodes.end(rows.ended_envs)
             started = self.env.reset_rows(rows.ended_envs)
             if started is not None:
+                renewed = rows.renewed(started) if policies is None else None
+                if renewed is not None:
+                    self._renew(rows, started, renewed, outcomes)
+                    return
                 outcomes = np.arange(len(rows)) if outcomes is None else outcomes
                 rows, starting = Rows.concat(rows, started), True
         if starting:
@@ -184,6 +188,20 @@ class Sampler:
             mine = policies == number
             if np.count_nonzero(mine):
                 self._take_in(policy_id, rows, mine.nonzero()[0], (mine & is_outcome).nonzero()[0])
+
+    def _renew(self, rows: Rows, started: Rows, renewed: Rows, outcomes: np.ndarray | None) -> None:
+        """The same for one policy where the next lives take the very places of those that have ended.
+
+        It spares joining the two sets of rows and picking those that act out of them.
+        """
+        (policy_id,) = self._ids
+        runner = self.runners[policy_id]
+        obs = runner.filter(rows.obs, self.record)
+        self._settle(policy_id, rows, outcomes, None, obs)
+        self._start_lives(started, None)
+        obs = trees.tree_map(np.copy, obs)
+        trees.put(obs, started.lanes, runner.filter(started.obs, self.record))
+        self._rows, self._turns = renewed, [_Turn(policy_id, None, obs)]
 
     def _take_in(self, policy_id: str, rows: Rows, mine: np.ndarray | None, outcomes: np.ndarray | None) -> None:
         """One policy's rows: observations filtered once each, outcomes settled, the rows that act noted.

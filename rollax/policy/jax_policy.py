@@ -179,7 +179,7 @@ class JaxPolicy(Policy):
             raise NonFiniteError(
                 "The model's outputs are not finite: no action can be chosen.",
                 where=f"policy {self.name!r}, row {int(np.argmin(np.isfinite(logp)))} of {len(logp)}, "
-                f"after {self.learner.num_updates} gradient steps",
+                f"at timestep {self.timestep}",
                 got="a NaN or infinite log-probability",
                 expected="finite outputs",
                 fix="look for NaN weights, or for observations too large for the model; observation_filter="

@@ -217,7 +217,7 @@ def to_plain(state):
         return {key: to_plain(value) for key, value in state.items()}
     if isinstance(state, list | tuple):
         return [to_plain(value) for value in state]
-    return state.tolist() if isinstance(state, np.ndarray) else state
+    return np.asarray(state).tolist() if hasattr(state, "__array__") else state
 
 
 class TestSaving:

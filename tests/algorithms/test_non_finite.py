@@ -57,7 +57,7 @@ def test_31_nan_weights_are_found_as_they_act():
         policy.set_weights(weights)
         acts = (trainer.train, trainer.evaluate, lambda: trainer.compute_single_action(np.ones(4, np.float32)))
         for act in acts:
-            with pytest.raises(NonFiniteError, match=r"outputs are not finite(.|\n)*'default_policy'(.|\n)*4 gradient steps|.*"):
+            with pytest.raises(NonFiniteError, match=r"outputs are not finite(.|\n)*'default_policy', row 0 of \d, at timestep 64"):
                 act()
         policy.set_weights(good)
         assert np.isfinite(trainer.train()["info"]["learner"]["default_policy"]["total_loss"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import gymnasium as gym
@@ -59,11 +59,11 @@ gym.register(CLOCK_ID, entry_point="tests.env.worlds:Clock", order_enforce=False
 
 
 class ListVector(VectorEnv):
-    """A user's batch of clocks that returns lists."""
+    """A user's batch of single environments that returns lists."""
 
-    def __init__(self, num_envs: int) -> None:
-        super().__init__(OBS_SPACE, ACTION_SPACE, num_envs)
-        self.envs = [Clock() for _ in range(num_envs)]
+    def __init__(self, num_envs: int, make: Callable[[], gym.Env] = Clock) -> None:
+        self.envs = [make() for _ in range(num_envs)]
+        super().__init__(self.envs[0].observation_space, self.envs[0].action_space, num_envs)
 
     def reset_at(self, index, seed=None, options=None):
         return self.envs[index].reset(seed=seed)
@@ -82,7 +82,7 @@ class ListVector(VectorEnv):
 
 
 class ArrayVector(ListVector):
-    """The same, with arrays that it writes over at every step and reset."""
+    """A batch of clocks made of arrays that it writes over at every step and reset."""
 
     def __init__(self, num_envs: int) -> None:
         super().__init__(num_envs)

@@ -71,7 +71,16 @@ class TestTable:
         begins = np.array(starts)
         which = np.array([1, 1])
         return Rows(
-            which, np.arange(2), [None, None], np.array(rewards, float), flags, no, begins, ~flags, np.array(ended, int)
+            which,
+            np.arange(2),
+            [None, None],
+            np.array(rewards, float),
+            flags,
+            no,
+            begins,
+            ~flags,
+            np.array(ended, int),
+            agents=["a", "b"],
         )
 
     def test_rewards_lengths_and_lives(self):

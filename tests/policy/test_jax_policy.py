@@ -241,7 +241,7 @@ class TestNotFinite:
         policy = make(action_space=action_space)
         policy.name = "left"
         self.spoiled(policy)
-        with pytest.raises(NonFiniteError, match=r"'left', row 0 of 3, after 0 gradient steps(.|\n)*NaN weights"):
+        with pytest.raises(NonFiniteError, match=r"'left', row 0 of 3, at timestep 0(.|\n)*NaN weights"):
             policy.compute_actions(seen(3), explore=explore)
 
     def test_31_the_row_is_named(self):

@@ -1,0 +1,102 @@
+"""Published scores within published budgets; `make learning` runs these.
+
+"At least X within N" is the best periodic greedy evaluation (20 episodes) inside N steps, averaged over three seeds;
+the last evaluation is printed beside it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollax import PGTrainer, PPOTrainer
+from tests.algorithms.envs import MaskedCartPole
+
+pytestmark = pytest.mark.learning
+
+SEEDS, EVALUATIONS = (0, 1, 2), 10
+
+
+@pytest.fixture
+def reaches(capsys, request):
+    """Trains with each seed and checks the mean of the best evaluations."""
+
+    def check(trainer_class, env, target, budget, config):
+        best, last = [], []
+        for seed in SEEDS:
+            with trainer_class(env, {**config, "seed": seed, "evaluation_num_episodes": 20}) as trainer:
+                scores = list(evaluations(trainer, budget))
+            best.append(max(scores))
+            last.append(scores[-1])
+            with capsys.disabled():
+                print(f"\n{request.node.name} seed {seed}: {' '.join(f'{score:.1f}' for score in scores)}", end="")
+        with capsys.disabled():
+            shown = ", ".join(f"{score:.1f}" for score in best)
+            print(f"\n{request.node.name}: best {np.mean(best):.1f} ({shown}), last {np.mean(last):.1f}, target {target}")
+        assert np.mean(best) >= target
+
+    return check
+
+
+def evaluations(trainer, budget):
+    """Greedy scores at tenths of the budget, none beyond it."""
+    steps = 0
+    for part in range(1, EVALUATIONS + 1):
+        while steps + trainer.config.train_batch_size <= part * budget / EVALUATIONS:
+            steps = trainer.train()["timesteps_total"]
+        yield trainer.evaluate()["episode_reward_mean"]
+
+
+# rl-baselines3-zoo, hyperparams/ppo.yml
+CARTPOLE = {
+    "num_envs_per_worker": 8,
+    "train_batch_size": 256,
+    "sgd_minibatch_size": 256,
+    "num_sgd_iter": 20,
+    "lr_schedule": [[0, 1e-3], [100_000, 0.0]],
+    "clip_param_schedule": [[0, 0.2], [100_000, 0.0]],
+    "gamma": 0.98,
+    "lambda": 0.8,
+}
+
+
+def test_ppo_cartpole(reaches):
+    reaches(PPOTrainer, "CartPole-v1", 475, 100_000, CARTPOLE)
+
+
+def test_ppo_masked_cartpole(reaches):
+    reaches(PPOTrainer, MaskedCartPole, 150, 100_000, CARTPOLE)
+
+
+def test_ppo_pendulum(reaches):
+    # As in the zoo, but for gSDE: the deviation is one trained vector and its noise is drawn anew at every step.
+    config = {
+        "num_envs_per_worker": 4,
+        "train_batch_size": 4096,
+        "sgd_minibatch_size": 64,
+        "num_sgd_iter": 10,
+        "lr": 1e-3,
+        "gamma": 0.9,
+        "lambda": 0.95,
+        "model": {"free_log_std": True},
+    }
+    reaches(PPOTrainer, "Pendulum-v1", -250, 300_000, config)
+
+
+def test_ppo_acrobot(reaches):
+    # As in the zoo, but that rewards are not normalized.
+    config = {
+        "num_envs_per_worker": 16,
+        "train_batch_size": 4096,
+        "sgd_minibatch_size": 64,
+        "num_sgd_iter": 4,
+        "lr": 3e-4,
+        "gamma": 0.99,
+        "lambda": 0.94,
+        "observation_filter": "MeanStdFilter",
+    }
+    reaches(PPOTrainer, "Acrobot-v1", -100, 300_000, config)
+
+
+def test_pg_cartpole(reaches):
+    reaches(PGTrainer, "CartPole-v1", 195, 100_000, {"num_envs_per_worker": 8})

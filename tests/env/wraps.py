@@ -1,0 +1,78 @@
+"""One single-agent environment, whatever it is, in every kind that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rollax import BaseEnv, MultiAgentEnv, to_base_env
+from rollax import spaces as columns
+from tests.env.worlds import ALL, ListVector
+
+Make = Callable[[], gym.Env]
+
+
+class ColumnVector(ListVector):
+    """Observations as columns."""
+
+    def vector_reset(self, seeds=None, options=None):
+        obs, infos = super().vector_reset(seeds)
+        return columns.stack(self.observation_space, obs), infos
+
+    def vector_step(self, actions):
+        obs, *rest = super().vector_step(actions)
+        return columns.stack(self.observation_space, obs), *rest
+
+
+class OneAgent(MultiAgentEnv):
+    """Agent "a" alone."""
+
+    def __init__(self, make: Make) -> None:
+        self.env = make()
+        self.observation_space, self.action_space = self.env.observation_space, self.env.action_space
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = self.env.reset(seed=seed)
+        return {"a": obs}, {"a": info}
+
+    def step(self, actions):
+        obs, reward, terminated, truncated, info = self.env.step(actions["a"])
+        flags = ({"a": flag, ALL: flag} for flag in (terminated, truncated))
+        return {"a": obs}, {"a": reward}, *flags, {"a": info}
+
+
+class DictView(BaseEnv):
+    """The same as a user's BaseEnv."""
+
+    def __init__(self, make: Make, num_envs: int) -> None:
+        self.envs = [OneAgent(make) for _ in range(num_envs)]
+        self.num_envs = num_envs
+        self.observation_space, self.action_space = self.envs[0].observation_space, self.envs[0].action_space
+        self.actions: dict = {}
+
+    def poll(self):
+        results = [env.step(self.actions[i]) for i, env in enumerate(self.envs)]
+        return *(dict(enumerate(part)) for part in zip(*results, strict=True)), {}
+
+    def send_actions(self, actions):
+        self.actions.update(actions)
+
+    def try_reset(self, env_id=None):
+        assert env_id is not None
+        obs, infos = self.envs[env_id].reset()
+        return {env_id: obs}, {env_id: infos}
+
+
+WRAPS: dict[str, Callable[[Make, int], BaseEnv]] = {
+    "in turn": lambda make, n: to_base_env(make(), lambda index: make(), n),
+    "vector of lists": lambda make, n: to_base_env(ListVector(n, make)),
+    "vector of columns": lambda make, n: to_base_env(ColumnVector(n, make)),
+    **{
+        f"native {mode.name}": lambda make, n, mode=mode: to_base_env(SyncVectorEnv([make] * n, autoreset_mode=mode))
+        for mode in AutoresetMode
+    },
+    "multi-agent": lambda make, n: to_base_env(OneAgent(make), lambda index: OneAgent(make), n),
+    "dict view": lambda make, n: to_base_env(DictView(make, n)),
+}
