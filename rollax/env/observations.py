@@ -29,7 +29,7 @@ def stacked(space: spaces.Space, values: Sequence[Any], where: Where) -> trees.T
         columns = stack(space, values)
         _check_arrays(space, columns, where)
         return columns
-    except (ValueError, TypeError, KeyError, IndexError, OverflowError, EnvError) as error:
+    except Exception as error:
         # Which one is it? One by one, and in full: that also finds what only hides behind the first problem.
         for row, value in enumerate(values):
             check_observation(space, value, where(row))
@@ -184,7 +184,7 @@ def _check_dtype(space: spaces.Space, array: np.ndarray, where: str) -> None:
             "An observation of a dtype that cannot be cast safely.",
             where=where,
             got=f"{array.dtype}: {array!r}",
-            expected=space.dtype,
+            expected=str(space.dtype),
             fix="return the dtype of the observation space",
         )
     if "f" in kinds:

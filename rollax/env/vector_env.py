@@ -38,10 +38,10 @@ class VectorEnv:
         Returns:
             `(obs, infos)`, one entry per sub-environment; obs is a list of observations, or columns.
         """
-        pairs = [
-            self.reset_at(i, None if seeds is None else seeds[i], None if options is None else options[i])
-            for i in range(self.num_envs)
-        ]
+        pairs, name = [], self.name or type(self).__name__
+        for i in range(self.num_envs):
+            pair = self.reset_at(i, None if seeds is None else seeds[i], None if options is None else options[i])
+            pairs.append(checks.check_reset(pair, f"{name}, sub-environment {i}, reset_at()"))
         return [obs for obs, _ in pairs], [info for _, info in pairs]
 
     def reset_at(self, index: int, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:

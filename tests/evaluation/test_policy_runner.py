@@ -51,8 +51,8 @@ class TestReturnValues:
     def test_lists_and_arrays(self, actions):
         made = worker((actions, [], {}))
         batch = made.sample()
-        # Sorted by life; after sub-environment 0's first episode its new one stands behind sub-environment 1.
-        assert batch["actions"].tolist() == [3, 4, 3, 4, 4, 3]
+        # Sorted by life: first and only of sub-environments 0 and 1, then the second of 0, in the place of its first.
+        assert batch["actions"].tolist() == [3, 4, 4, 4, 3, 3]
         for env in made.env.get_sub_environments():
             taken = [event[1]["agent0"] for event in env.log if event[0] == "step"]
             assert all(isinstance(action, int) for action in taken)
@@ -60,9 +60,9 @@ class TestReturnValues:
     def test_fetches_become_columns(self):
         rows = {"score": [0.5, 0.25], "parts": {"left": np.zeros((2, 3)), "right": np.array([1, 2])}}
         batch = worker(([0, 0], [], rows)).sample()
-        assert batch["score"].tolist() == [0.5, 0.25, 0.5, 0.25, 0.25, 0.5]
+        assert batch["score"].tolist() == [0.5, 0.25, 0.25, 0.25, 0.5, 0.5]
         assert batch["parts"]["left"].shape == (6, 3)
-        assert batch["parts"]["right"].tolist() == [1, 2, 1, 2, 2, 1]
+        assert batch["parts"]["right"].tolist() == [1, 2, 2, 2, 1, 1]
 
     @pytest.mark.parametrize("result", [[0, 0], ([0, 0], []), np.zeros(2), None, [[0, 0], [], {}], ([0, 0], [], {}, 1)])
     def test_no_triple(self, result):

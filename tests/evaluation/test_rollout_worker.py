@@ -178,11 +178,10 @@ def test_what_a_policy_is_told():
     assert [episode.env_index for episode in first["episodes"]] == [0, 1]
     assert first["episodes"][0].policy_for("agent0") == "default_policy"
     # Sub-environment 0's first episode had one step: its new one starts from zeros.
-    order = [1, 0]
-    assert [episode.env_index for episode in second["episodes"]] == order
-    assert second["prev_action_batch"].tolist() == [3, 0]
-    assert second["prev_reward_batch"].tolist() == [batch["rewards"][batch["eps_id"] == 1][0], 0]
-    assert second["info_batch"] == [{"count": 1}, {}]
+    assert [episode.env_index for episode in second["episodes"]] == [0, 1]
+    assert second["prev_action_batch"].tolist() == [0, 3]
+    assert second["prev_reward_batch"].tolist() == [0, batch["rewards"][batch["eps_id"] == 1][0]]
+    assert second["info_batch"] == [{}, {"count": 1}]
     assert [info.get("count", 0) for info in batch["infos"]] == [0, 0, 1, 2, 0, 1]
 
 

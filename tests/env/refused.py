@@ -1,0 +1,52 @@
+"""What an error message must have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollax import BaseEnv
+from rollax.env.rows import Rows
+
+FORM = re.compile(r"^[A-Z].+\n  where:    .+\n  got:      .+\n  expected: .+\n  to mend:  .+", re.DOTALL)
+
+
+def refused(error: type[Exception], call: Callable, *arguments: Any, says: str = "") -> Exception:
+    """The error of a call; its message tells what, where, got, expected and how to mend it, and matches `says`.
+
+    Args:
+        error: its class.
+        call: what is called, with the arguments.
+        says: parts of the message, in their order, with `...` between them.
+    """
+    with pytest.raises(error) as raised:
+        call(*arguments)
+    message = str(raised.value)
+    assert FORM.match(message), message
+    wanted = ".*".join(map(re.escape, says.split("...")))
+    assert re.search(wanted, message, re.DOTALL), f"{says!r} is not said by:\n{message}"
+    return raised.value
+
+
+def play(base: BaseEnv, polls: int) -> Rows:
+    """Resets and polls, always with action 0, and looks at every observation."""
+    rows = base.reset_rows(np.arange(base.num_envs))
+    assert rows is not None
+    rows.observations(None, base.observation_space)
+    for _ in range(polls):
+        acting = np.flatnonzero(rows.acts)
+        if len(acting):
+            base.send_rows(rows, acting, np.zeros(len(acting), np.int64))
+        rows = base.poll_rows()
+        with_obs = np.flatnonzero(rows.has_obs(np.arange(len(rows))))
+        rows.observations(with_obs, base.observation_space)
+        if len(rows.ended_envs):
+            started = base.reset_rows(rows.ended_envs)
+            if started is not None:
+                started.observations(None, base.observation_space)
+                rows = Rows.concat(rows, started)
+    return rows

@@ -1,0 +1,210 @@
+"""What a broken environment returns, in every kind of environment: refused in words that help.
+
+The numbers are those of the list of what is refused: 16 to 24.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import EnvError
+from tests.env.refused import play, refused
+from tests.env.worlds import ACTION_SPACE
+from tests.env.wraps import WRAPS
+
+BOX = spaces.Box(-10, 10, (2,), np.float32)
+DICT = spaces.Dict({"a": BOX, "b": spaces.Discrete(3)})
+NATIVE = {name for name in WRAPS if name.startswith("native")}
+LATER = 1000  # long after the first episode, in which everything is looked at
+
+
+class Faulty(gym.Env):
+    """At one step the second copy puts something else in one place of what it returns.
+
+    Args:
+        second: whether this is that copy.
+        place: "reset", "step", or which of the five values.
+        value: what it puts there.
+        at: the step; episodes are 100 steps long.
+    """
+
+    action_space = ACTION_SPACE
+
+    def __init__(self, second: bool, place: Any, value: Any, at: int, space: spaces.Space) -> None:
+        self.second, self.place, self.value, self.at, self.count = second, place, value, at, 0
+        self.observation_space = space
+        self.good = space.sample() if space is not BOX else np.zeros(2, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        if self.second and self.place == "reset":
+            return self.value
+        return self.good, {}
+
+    def step(self, action):
+        self.count += 1
+        result: list = [self.good, 1.0, self.count % 100 == 0, False, {}]
+        if self.second and self.count == self.at:
+            if self.place == "raise":
+                raise self.value
+            if self.place == "step":
+                return self.value
+            if self.place != "reset":
+                result[self.place] = self.value
+        return tuple(result)
+
+
+def faulty(wrap: str, place: Any, value: Any, at: int = 1, space: spaces.Space = BOX):
+    """Two copies in one kind of environment, the second broken."""
+    copies = []
+
+    def make():
+        copies.append(Faulty(bool(copies), place, value, at, space))
+        return copies[-1]
+
+    return WRAPS[wrap](make, 2)
+
+
+def kinds(*left_out: str) -> Any:
+    return pytest.mark.parametrize("wrap", [name for name in WRAPS if name not in left_out])
+
+
+OBS, REWARD, TERMINATED, TRUNCATED, INFO = range(5)
+SECOND = "sub-environment 1..."
+
+
+@kinds()
+@pytest.mark.parametrize("value", [np.zeros(2, np.float32), None, (np.zeros(2, np.float32), None), (1, {}, 3)])
+def test_16_reset(wrap, value):
+    """`(obs, info)` is what it must return; Gymnasium's own vector envs unpack it themselves."""
+    if wrap == "dict view":
+        return  # whose own code unpacks it
+    says = "" if wrap in NATIVE else "reset() did not return (obs, info)...sub-environment 1...got:"
+    refused(EnvError, play, faulty(wrap, "reset", value), 1, says=says)
+
+
+@kinds("dict view")
+@pytest.mark.parametrize("value", [None, (np.zeros(2, np.float32), 1.0, False, {}), (1, 2, 3, 4, 5, 6), 7])
+@pytest.mark.parametrize("at", [1, LATER])
+def test_17_step(wrap, value, at):
+    says = "step() did not return five values...sub-environment 1" if wrap == "in turn" else ""
+    refused(EnvError, play, faulty(wrap, "step", value, at), at + 20, says=says)
+
+
+@kinds(*NATIVE)
+@pytest.mark.parametrize("value", [np.zeros(3, np.float32), np.zeros((2, 1), np.float32), 0.0, None])
+@pytest.mark.parametrize("at", [1, LATER])
+def test_18_shape(wrap, value, at):
+    if wrap == "vector of columns":
+        return  # whose own code stacks them
+    says = f"An observation of the wrong shape...{SECOND}got:...shape...expected: shape (2,)"
+    refused(EnvError, play, faulty(wrap, OBS, value, at), at, says=says)
+
+
+@kinds("vector of columns", *NATIVE)
+@pytest.mark.parametrize("value", [np.array(["a", "b"]), np.array([1j, 2]), np.array([None, 1.0]), [[1.0], 2.0]])
+def test_19_dtype(wrap, value):
+    says = f"dtype that cannot be cast safely...{SECOND}got:...expected: float32"
+    refused(EnvError, play, faulty(wrap, OBS, value), 1, says=says)
+
+
+@kinds("vector of columns", *NATIVE)
+def test_19_fractions_of_whole_numbers(wrap):
+    base = faulty(wrap, OBS, {"a": np.zeros(2, np.float32), "b": 1.5}, space=DICT)
+    refused(EnvError, play, base, 1, says=f"dtype that cannot be cast safely...{SECOND}key 'b'...float64...int64")
+
+
+@kinds("vector of columns", *NATIVE)
+def test_19_float64_is_cast_and_said_once(wrap, caplog):
+    base = faulty(wrap, OBS, np.full(2, 0.5))
+    rows = play(base, 1)
+    obs = rows.observations(None, base.observation_space)
+    assert obs.dtype == np.float32
+    np.testing.assert_array_equal(obs[1], [0.5, 0.5])
+    play(faulty(wrap, OBS, np.full(2, 0.5)), 1)
+    assert caplog.text.count("sub-environment 1") == 1
+    assert "observations of dtype float64 are cast to float32. Said once." in caplog.text
+
+
+@kinds()
+@pytest.mark.parametrize("value", [[np.nan, 1], [1, np.inf], [np.inf, -np.inf]])
+@pytest.mark.parametrize("at", [1, LATER])
+def test_20_nan_observation(wrap, value, at):
+    says = f"A NaN or infinite observation...{SECOND}finite numbers"
+    refused(EnvError, play, faulty(wrap, OBS, np.array(value, np.float32), at), at + 20, says=says)
+
+
+@kinds("vector of columns", *NATIVE)
+@pytest.mark.parametrize(
+    "value", [{"a": np.zeros(2)}, {"a": np.zeros(2), "b": 0, "c": 1}, {"x": np.zeros(2), "b": 0}, np.zeros(2), None]
+)
+def test_21_dict_keys(wrap, value):
+    says = f"A Dict observation with the wrong keys...{SECOND}got:...expected: ['a', 'b']"
+    refused(EnvError, play, faulty(wrap, OBS, value, space=DICT), 1, says=says)
+
+
+@kinds("vector of columns", *NATIVE)
+def test_21_missing_key_later(wrap):
+    says = f"A Dict observation with the wrong keys...{SECOND}got:      ['a']"
+    refused(EnvError, play, faulty(wrap, OBS, {"a": np.zeros(2)}, LATER, space=DICT), LATER, says=says)
+
+
+@kinds()
+def test_21_out_of_bounds_is_said_once(wrap, caplog):
+    for _ in range(2):
+        play(faulty(wrap, OBS, np.array([0, 11], np.float32)), 3)
+    assert caplog.text.count("an observation outside of its space Box(-10.0, 10.0, (2,), float32): [ 0. 11.]") == 1
+    assert "sub-environment 1" in caplog.text
+
+
+@kinds(*NATIVE)
+@pytest.mark.parametrize("value", ["1.0", [1.0], np.ones(1), 1j, [[1], 2], {}])
+@pytest.mark.parametrize("at", [1, LATER])
+def test_22_reward_is_no_number(wrap, value, at):
+    says = f"A reward that is no real number...{SECOND}got:      {type(value).__name__}"
+    refused(EnvError, play, faulty(wrap, REWARD, value, at), at, says=says)
+
+
+@kinds()
+def test_22_no_reward(wrap):
+    refused(EnvError, play, faulty(wrap, REWARD, None), 1, says="reward" if wrap in NATIVE else "no real number...None")
+
+
+@kinds()
+@pytest.mark.parametrize("value", [np.nan, -np.inf, np.float32(np.inf)])
+@pytest.mark.parametrize("at", [1, LATER])
+def test_23_nan_reward(wrap, value, at):
+    says = f"A NaN or infinite reward...{SECOND}got:      {float(value)}...finite float"
+    refused(EnvError, play, faulty(wrap, REWARD, value, at), at + 20, says=says)
+
+
+@kinds(*NATIVE)
+@pytest.mark.parametrize("value", [0, None, "yes", np.zeros(1, bool)])
+@pytest.mark.parametrize(("place", "name"), [(TERMINATED, "terminated"), (TRUNCATED, "truncated")])
+@pytest.mark.parametrize("at", [1, LATER])
+def test_24_flag(wrap, value, place, name, at):
+    says = f"A {name} flag that is not a boolean...{SECOND}got:      {type(value).__name__}...True or False"
+    refused(EnvError, play, faulty(wrap, place, value, at), at, says=says)
+
+
+@kinds(*NATIVE)
+def test_24_info(wrap):
+    says = f"An info that is no dict...{SECOND}got:      list"
+    refused(EnvError, play, faulty(wrap, INFO, [3]), 1, says=says)
+
+
+@kinds("dict view")
+@pytest.mark.parametrize("at", [1, LATER])
+def test_an_env_that_raises(wrap, at):
+    """The message names the sub-environment, where there is a way to know it, and the action; the cause is kept."""
+    cause = ZeroDivisionError("by nothing")
+    error = refused(EnvError, play, faulty(wrap, "raise", cause, at), at + 20, says="ZeroDivisionError in ")
+    assert error.__cause__ is cause
+    if wrap in ("in turn", "multi-agent"):
+        assert "sub-environment 1" in str(error)
+    assert "action " in str(error)
+    assert "by nothing" in str(error)
