@@ -84,7 +84,7 @@ def _ppo_run(steps: int) -> Row:
     )
 
 
-def _ppo_iteration() -> Row:
+def _ppo_iteration(width: int) -> Row:
     config = {
         "num_envs_per_worker": 8,
         "rollout_fragment_length": 500,
@@ -98,13 +98,14 @@ def _ppo_iteration() -> Row:
         "vf_loss_coeff": 1.0,
         "vf_clip_param": 10.0,
         "grad_clip": None,
-        "model": {"fcnet_hiddens": [256, 256], "fcnet_activation": "tanh"},
+        "model": {"fcnet_hiddens": [width, width], "fcnet_activation": "tanh"},
     }
     own = _own("rollax_training", "duration", *_flags(env="CartPole-v1", config=json.dumps(config)))
-    flags = _flags(env="CartPole-v1", num_envs=8, train_batch=4000, minibatch=128, epochs=30)
+    flags = _flags(env="CartPole-v1", num_envs=8, train_batch=4000, minibatch=128, epochs=30, width=width)
     return Row(
-        name="ppo_iteration",
-        work="a PPO iteration after the first: CartPole-v1, train batch 4000, minibatch 128, 30 epochs, 256×256 tanh",
+        name=f"ppo_iteration_{width}",
+        work="a PPO iteration after the first: CartPole-v1, train batch 4000, minibatch 128, 30 epochs, "
+        f"{width}×{width} tanh",
         unit="s",
         better="less",
         sides=(Side("rollax", own), Side("RLlib", _peer("rllib_ppo_iteration", *flags), peer="rllib")),
@@ -223,7 +224,8 @@ def make_rows(*, quick: bool = False) -> dict[str, Row]:
         _sampling("Pendulum-v1", 64, _AHEAD),
         _native_sampling(),
         _ppo_run(5_000 if quick else 100_000),
-        _ppo_iteration(),
+        _ppo_iteration(64),
+        _ppo_iteration(256),
         _first_line(),
         _multi_agent(),
         _memory(20 if quick else 300),

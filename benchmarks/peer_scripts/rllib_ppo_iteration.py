@@ -16,7 +16,9 @@ def main() -> None:
     parser.add_argument("--train-batch", type=int, required=True)
     parser.add_argument("--minibatch", type=int, required=True)
     parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--width", type=int, required=True)
     args = parser.parse_args()
+    hiddens = [args.width, args.width]
 
     config = (
         PPOConfig()
@@ -25,7 +27,7 @@ def main() -> None:
         .learners(num_learners=0)
         .training(train_batch_size=args.train_batch, minibatch_size=args.minibatch, num_epochs=args.epochs)
         .rl_module(
-            model_config=DefaultModelConfig(fcnet_hiddens=[256, 256], fcnet_activation="tanh", vf_share_layers=False)
+            model_config=DefaultModelConfig(fcnet_hiddens=hiddens, fcnet_activation="tanh", vf_share_layers=False)
         )
         .debugging(seed=0)
     )

@@ -164,6 +164,7 @@ class DictRows:
         )
         starts = [agent in starting for agent in everyone]
         values += [None] * len(late)
+        rows.silent += len(late)
         rows.extend(env_id, everyone, values, lanes, amounts, infos, (terminated, truncated, starts))
         for agent, a, b in zip(everyone, terminated, truncated, strict=True):
             if a or b:

@@ -113,7 +113,7 @@ def _check_leaf(space: spaces.Space, value: Any, where: str) -> None:
     except ValueError:  # a ragged list
         array = np.asarray(value, dtype=object)
     if array.shape != (space.shape or ()):
-        _refuse_shape(where, array.shape, space)
+        _refuse_shape(where, array.shape, space, value)
     if array.dtype != space.dtype:
         _check_dtype(space, array, where)
     _check_finite(space, array[None], lambda row: where)
@@ -192,11 +192,11 @@ def _check_dtype(space: spaces.Space, array: np.ndarray, where: str) -> None:
         say_once("dtype", str(space), said)
 
 
-def _refuse_shape(where: str, shape: tuple[int, ...], space: spaces.Space) -> None:
+def _refuse_shape(where: str, shape: tuple[int, ...], space: spaces.Space, value: Any = ()) -> None:
     raise EnvError(
         "An observation of the wrong shape.",
         where=where,
-        got=f"shape {shape}",
+        got="None" if value is None else f"shape {shape}",
         expected=f"shape {space.shape} of {space}",
         fix="correct the observation or the observation space",
     )

@@ -49,12 +49,11 @@ def env_creator(env: Any) -> EnvCreator:
     if isinstance(env, str):
         if env in _creators:
             return _creators[env]
-        module, _, name = env.partition(":")
-        if name and env not in gym.registry:
+        module, colon, name = env.partition(":")
+        if colon:
             # Gymnasium too knows "module:id": importing the module registers the id.
             import_module(module, env, f"env={env!r}")
-            if name not in gym.registry:
-                return env_creator(import_object(env, f"env={env!r}"))
+            return _from_id(name) if name in gym.registry else env_creator(import_object(env, f"env={env!r}"))
         return _from_id(env)
     if inspect.isclass(env) or callable(env):
         return env

@@ -10,6 +10,7 @@ import numpy as np
 
 from rollax.env import checks
 from rollax.env.rows import NO_ENVS, Rows
+from rollax.errors import EnvError
 
 _NO_INFO: dict = {}
 
@@ -29,6 +30,7 @@ class RowBuilder:
     agents: list[Hashable] = field(default_factory=list)
     infos: list[dict] = field(default_factory=list)
     given: dict[int, Any] = field(default_factory=dict)
+    silent: int = 0  # rows of agents that are not in obs
     ended: list[int] = field(default_factory=list)
 
     def extend(
@@ -61,7 +63,10 @@ class RowBuilder:
     def rows(self) -> Rows:
         """The finished rows. Those with an observation, of a life that goes on, not yet acted, wait for an action."""
         terminateds, truncateds = np.array(self.terminateds, bool), np.array(self.truncateds, bool)
-        acts = ~(terminateds | truncateds) & np.fromiter((o is not None for o in self.obs), bool, len(self.obs))
+        seen = np.fromiter((value is not None for value in self.obs), bool, len(self.obs))
+        if len(seen) - np.count_nonzero(seen) != self.silent:
+            raise self._none_observed()
+        acts = ~(terminateds | truncateds) & seen
         acts[list(self.given)] = False
         return Rows(
             np.concatenate(self.env_index) if self.env_index else NO_ENVS,
@@ -76,4 +81,14 @@ class RowBuilder:
             self.agents,
             self.infos,
             self.given or None,
+        )
+
+    def _none_observed(self) -> EnvError:
+        row = next(row for row, value in enumerate(self.obs) if value is None)
+        return EnvError(
+            "An observation that is None.",
+            where=self._where(row),
+            got=None,
+            expected="an observation, which asks for an action",
+            fix="leave out of obs whoever does not act",
         )

@@ -108,7 +108,7 @@ class Rows:
         episodes that have ended. What it returns serves to act on: of its columns, `obs` are those of `self`.
         """
         in_order = self.agents is None and self.lanes is self.env_index and not self.given_actions
-        if not (in_order and len(started) == len(self.ended_envs) and self.lanes[-1] == len(self) - 1):
+        if not (in_order and len(started) == len(self.ended_envs) and np.array_equal(self.lanes, np.arange(len(self)))):
             return None
         yes = np.ones(len(self), bool)
 

@@ -49,7 +49,7 @@ class VectorBaseEnv(BaseEnv):
         except Exception as error:
             raise checks.failed(error, "vector_step()", self.name, actions) from error
         obs, rewards, terminateds, truncateds, infos = checks.vector_step(result, self.num_envs, self.name)
-        if isinstance(result[4], dict) or len(infos) != self.num_envs:
+        if not isinstance(infos, list | tuple) or len(infos) != self.num_envs:
             checks.check_count("infos", infos, self.num_envs, self.name)
         ended, waiting = NO_ENVS, self._all_set
         terms = checks.flag_column(terminateds, "terminated", self._where)

@@ -266,9 +266,7 @@ class Sampler:
 
     def _start_lives(self, rows: Rows, policies: np.ndarray | None) -> np.ndarray | None:
         """Numbers new lives, asks for their policies; returns the policy of each row, None where there is only one."""
-        # An agent whose first observation is its last never lives: nobody acts for it.
-        stillborn = rows.starts & (rows.terminateds | rows.truncateds)
-        starting = (rows.starts & ~stillborn).nonzero()[0]
+        starting = rows.starts.nonzero()[0]
         lanes = rows.lanes[starting]
         self._make_room(int(lanes.max(initial=-1)) + 1)
         self._lane_life[lanes] = np.arange(self._lives, self._lives + len(lanes))
@@ -279,12 +277,12 @@ class Sampler:
                 self._choose_policy(rows, row)
             self._memories[self._ids[0]].forget(lanes)
             return None
-        chosen = np.array([self._choose_policy(rows, row) for row in starting.tolist()], np.int64)
+        chosen = np.array([self._choose_policy(rows, row) for row in starting.tolist()])
         self._lane_policy[lanes] = chosen
         for number, policy_id in enumerate(self._ids):
             self._memories[policy_id].forget(lanes[chosen == number])
         policies = np.append(policies, np.zeros(len(rows) - len(policies), np.int64))
-        policies[starting], policies[stillborn] = chosen, -1
+        policies[starting] = chosen
         return policies
 
     def _make_room(self, lanes: int) -> None:

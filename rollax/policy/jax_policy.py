@@ -113,8 +113,6 @@ class JaxPolicy(Policy):
         obs = obs_batch if size == rows else trees.pad(obs_batch, size)
         if self.masked:
             self._check_mask(obs_batch["action_mask"])
-            if size > rows:
-                obs["action_mask"][rows:] = 1
         if explore:
             noise = self.rng.random((size, self.distribution.num_noise), dtype=np.float32)
             actions, packed = self._act(self.params, self.extra, obs, noise)

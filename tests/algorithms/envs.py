@@ -85,7 +85,7 @@ def _off(space: spaces.Space, right: Any, action: Any) -> Any:
 
 
 class Shown(gym.Env):
-    """The right one of four actions is shown: as a bright quadrant of an image, or in a Dict as a direction beside noise."""
+    """The right one of four actions is shown: as a bright quadrant of an image, or in a Dict beside noise."""
 
     action_space = spaces.Discrete(4)
 

@@ -173,7 +173,9 @@ class TestRestoring:
     def test_37_a_newer_format(self, path):
         manifest = from_json_bytes((path / "manifest.json").read_bytes())
         (path / "manifest.json").write_bytes(to_json_bytes({**manifest, "format_version": 2}))
-        with pytest.raises(CheckpointError, match=r"newer format(.|\n)*got: .*format 2(.|\n)*format 1(.|\n)*update rollax"):
+        with pytest.raises(
+            CheckpointError, match=r"newer format(.|\n)*got: .*format 2(.|\n)*format 1(.|\n)*update rollax"
+        ):
             Trainer.from_checkpoint(path)
 
     def refused(self, trainer, path, message, error=CheckpointError):
@@ -187,9 +189,18 @@ class TestRestoring:
             assert trainer.train()["training_iteration"] == 2
 
     def test_37_of_other_spaces(self, path):
-        self.refused(PPOTrainer("Acrobot-v1", PPO), path, r"observation_space of policy 'default_policy'(.|\n)*\(4,\)(.|\n)*\(6,\)")
         self.refused(
-            PPOTrainer(lambda context: gym.wrappers.TransformAction(gym.make("CartPole-v1"), lambda a: a % 2, gym.spaces.Discrete(3)), PPO),
+            PPOTrainer("Acrobot-v1", PPO),
+            path,
+            r"observation_space of policy 'default_policy'(.|\n)*\(4,\)(.|\n)*\(6,\)",
+        )
+        self.refused(
+            PPOTrainer(
+                lambda context: gym.wrappers.TransformAction(
+                    gym.make("CartPole-v1"), lambda a: a % 2, gym.spaces.Discrete(3)
+                ),
+                PPO,
+            ),
             path,
             r"action_space of policy 'default_policy'(.|\n)*Discrete\(2\)(.|\n)*Discrete\(3\)(.|\n)*mend",
         )
@@ -206,7 +217,9 @@ class TestRestoring:
 
     def test_37_of_another_filter_or_model(self, path):
         self.refused(
-            PPOTrainer("CartPole-v1", {**PPO, "observation_filter": "NoFilter"}), path, r"observation_filter(.|\n)*MeanStd"
+            PPOTrainer("CartPole-v1", {**PPO, "observation_filter": "NoFilter"}),
+            path,
+            r"observation_filter(.|\n)*MeanStd",
         )
         model = {"model": {"fcnet_hiddens": (9,)}}
         self.refused(PPOTrainer("CartPole-v1", {**PPO, **model}), path, "A weight of the wrong shape", PolicyError)
@@ -236,7 +249,9 @@ class TestSaving:
             trainer.train()
             with monkeypatch.context() as patch:
                 patch.setattr(os, "write", write)
-                with pytest.raises(CheckpointError, match=r"could not be saved(.|\n)*checkpoint_000001(.|\n)*No space(.|\n)*free some"):
+                with pytest.raises(
+                    CheckpointError, match=r"could not be saved(.|\n)*checkpoint_000001(.|\n)*No space(.|\n)*free some"
+                ):
                     trainer.save(tmp_path, exact=True)
             assert list(tmp_path.iterdir()) == []
             trainer.train()
@@ -296,7 +311,11 @@ class TestOwnCode:
             ({"model": {"custom_model": Linear}}, "a model.*\n(.|\n)*own_code:Linear(.|\n)*pass model="),
             ({"multiagent": MULTI}, "a policy.*\n(.|\n)*own_code:Lean(.|\n)*pass multiagent="),
             (
-                {"multiagent": {"policies": {"default_policy": (None, None, None, {"model": {"custom_model": Linear}})}}},
+                {
+                    "multiagent": {
+                        "policies": {"default_policy": (None, None, None, {"model": {"custom_model": Linear}})}
+                    }
+                },
                 "a model.*\n(.|\n)*own_code:Linear(.|\n)*pass multiagent=",
             ),
         ],

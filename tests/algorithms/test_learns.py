@@ -104,8 +104,15 @@ class TruncationIsTheEnd(PPOTrainer):
 
 def test_masked_cartpole_gets_better_and_never_does_what_is_masked():
     config = {
-        **{"num_envs_per_worker": 8, "train_batch_size": 256, "sgd_minibatch_size": 256, "num_sgd_iter": 20},
-        **{"lr": 1e-3, "gamma": 0.98, "lambda": 0.8, "seed": 1, "evaluation_num_episodes": 10},
+        "num_envs_per_worker": 8,
+        "train_batch_size": 256,
+        "sgd_minibatch_size": 256,
+        "num_sgd_iter": 20,
+        "lr": 1e-3,
+        "gamma": 0.98,
+        "lambda": 0.8,
+        "seed": 1,
+        "evaluation_num_episodes": 10,
     }
     with PPOTrainer(env=MaskedCartPole, config=config) as trainer:
         before = trainer.evaluate()["episode_reward_mean"]

@@ -39,8 +39,12 @@ def test_filters_observations_and_scales_actions(tmp_path):
         assert env.action_space.contains(action)
         obs, *_ = env.step(action)
     # Without its filter it would do something else.
-    assert not np.array_equal(action, trainer.worker.runners["default_policy"].action_map(
-        trainer.get_policy().compute_actions(obs[None], explore=False)[0])[0])
+    assert not np.array_equal(
+        action,
+        trainer.worker.runners["default_policy"].action_map(
+            trainer.get_policy().compute_actions(obs[None], explore=False)[0]
+        )[0],
+    )
     # Its own random stream goes on where the trainer's was.
     explored = [one.compute_single_action(obs, explore=True) for one in (policy, trainer)]
     np.testing.assert_array_equal(*explored)
@@ -85,7 +89,10 @@ class TestOneOfSeveral:
 
     def test_a_policy_of_ones_own(self, saved):
         trainer, path = saved
-        with pytest.raises(CheckpointError, match=r"a policy of the user's own(.|\n)*own_code:Lean(.|\n)*policy_class=(.|\n)*trust_code"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"a policy of the user's own(.|\n)*own_code:Lean(.|\n)*policy_class=(.|\n)*trust_code",
+        ):
             load_policy(path, "right")
         for right in (load_policy(path, "right", policy_class=Lean), load_policy(path, "right", trust_code=True)):
             assert isinstance(right.policy, Lean)
@@ -98,13 +105,19 @@ class TestCustomModel:
         obs = np.random.default_rng(0).uniform(-1, 1, (20, 4)).astype(np.float32)
         for row in obs:
             assert policy.compute_single_action(row) == trainer.compute_single_action(row)
-        logits = [one.compute_actions(obs, explore=False)[2]["action_dist_inputs"] for one in (policy.policy, trainer.get_policy())]
+        logits = [
+            one.compute_actions(obs, explore=False)[2]["action_dist_inputs"]
+            for one in (policy.policy, trainer.get_policy())
+        ]
         np.testing.assert_array_equal(*logits)
 
     def test_is_imported_only_where_it_is_trusted(self, tmp_path):
         model = {"custom_model": Linear, "custom_model_config": {"scale": 3.0}}
         trainer, path = trained(tmp_path, "CartPole-v1", model=model)
-        with pytest.raises(CheckpointError, match=r"a model of the user's own(.|\n)*own_code:Linear(.|\n)*custom_model=(.|\n)*trust_code"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"a model of the user's own(.|\n)*own_code:Linear(.|\n)*custom_model=(.|\n)*trust_code",
+        ):
             load_policy(path)
         self.check(load_policy(path, custom_model=Linear), trainer)
         self.check(load_policy(path, trust_code=True), trainer)

@@ -57,7 +57,9 @@ def test_31_nan_weights_are_found_as_they_act():
         policy.set_weights(weights)
         acts = (trainer.train, trainer.evaluate, lambda: trainer.compute_single_action(np.ones(4, np.float32)))
         for act in acts:
-            with pytest.raises(NonFiniteError, match=r"outputs are not finite(.|\n)*'default_policy', row 0 of \d, at timestep 64"):
+            with pytest.raises(
+                NonFiniteError, match=r"outputs are not finite(.|\n)*'default_policy', row 0 of \d, at timestep 64"
+            ):
                 act()
         policy.set_weights(good)
         assert np.isfinite(trainer.train()["info"]["learner"]["default_policy"]["total_loss"])
@@ -76,5 +78,4 @@ def test_32_nan_weights_of_the_value_function_are_found_as_they_learn():
 def test_32_a_learning_rate_that_explodes_ends_in_a_named_error():
     with PPOTrainer("CartPole-v1", {**PPO, "lr": 1e38, "grad_clip": None}) as trainer:
         with pytest.raises(NonFiniteError, match="policy 'default_policy'"):
-            for _ in range(5):
-                trainer.train()
+            [trainer.train() for _ in range(5)]

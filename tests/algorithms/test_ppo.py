@@ -81,9 +81,7 @@ class TestLoss:
         }
         assert expected["entropy"] == pytest.approx((0.6730117 + 0.5623351 + LOG2) / 3)
         assert expected["kl"] == pytest.approx((0.0810930 + 0.1438410 + 0) / 3, rel=1e-6)
-        total = (
-            expected["policy_loss"] + 0.5 * expected["vf_loss"] - 0.01 * expected["entropy"] + 0.3 * expected["kl"]
-        )
+        total = expected["policy_loss"] + 0.5 * expected["vf_loss"] - 0.01 * expected["entropy"] + 0.3 * expected["kl"]
         assert stats == pytest.approx({**expected, "total_loss": total}, rel=1e-5)
 
     def test_gradient(self):
@@ -134,7 +132,7 @@ class TestAdvantages:
             }
         )
         #             terminated   truncated      cut   cut
-        last = np.array([0, 1,       0, 1,        0, 1,  1], bool)
+        last = np.array([0, 1, 0, 1, 0, 1, 1], bool)
         policy.postprocess_rows(batch, Pieces(last, np.array([7, 7, 8, 9])))
         np.testing.assert_allclose(batch["value_targets"], f32(1.2, 2, 3.47, 4.7, 5.68, 6.8, 1.9), rtol=1e-6)
         np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.47, 4.7, 5.68, 6.8, 1.4), rtol=1e-6)
@@ -212,7 +210,12 @@ class TestFromUpdateToUpdate:
             clip_param_schedule=[[0, 0.4], [100, 0.2]],
             entropy_coeff_schedule=[[50, 0.1], [150, 0.3]],
         )
-        for timestep, lr, clip, entropy in [(0, 1.0, 0.4, 0.1), (25, 0.75, 0.35, 0.1), (100, 0.0, 0.2, 0.2), (200, 0, 0.2, 0.3)]:
+        for timestep, lr, clip, entropy in [
+            (0, 1.0, 0.4, 0.1),
+            (25, 0.75, 0.35, 0.1),
+            (100, 0.0, 0.2, 0.2),
+            (200, 0, 0.2, 0.3),
+        ]:
             policy.timestep = timestep
             got = policy.coefficients()
             assert (got["lr"], got["clip"], got["entropy_coeff"]) == pytest.approx((lr, clip, entropy))

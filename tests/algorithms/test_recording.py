@@ -14,13 +14,13 @@ from rollax.errors import ConfigError, EnvError
 
 pytest.importorskip("moviepy")
 
-from moviepy.video.io import ImageSequenceClip as clips
+import moviepy.video.io.ImageSequenceClip
 
 
 class Film(gym.Env):
     """Three steps; a frame is as bright as the state: 0, 10, 20, 30."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 7}
     observation_space, action_space = spaces.Discrete(4), spaces.Discrete(2)
 
     def __init__(self, context):
@@ -56,7 +56,7 @@ def written(monkeypatch):
         def write_videofile(self, path, **options):
             found[-1] += (path,)
 
-    monkeypatch.setattr(clips, "ImageSequenceClip", Clip)
+    monkeypatch.setattr(moviepy.video.io.ImageSequenceClip, "ImageSequenceClip", Clip)
     return found
 
 
@@ -66,7 +66,7 @@ def test_one_film_for_each_episode(written, tmp_path):
     assert result["episode_rewards"] == [3, 3, 3]
     assert result["videos"] == [str(tmp_path / "films" / f"episode_00{n}.mp4") for n in (1, 2, 3)]
     assert [path for *_, path in written] == result["videos"]
-    # The step that ends an episode has already begun the next: a last state is not seen, and a first not the first time.
+    # The step that ends an episode has already begun the next: the last state is not seen, and the very first neither.
     assert [frames for frames, *_ in written] == [[10, 20], [0, 10, 20], [0, 10, 20]]
     assert {shape for _, shape, *_ in written} == {(4, 6, 3)}  # an MP4 has even sides
     assert {fps for _, _, fps, _ in written} == {7}

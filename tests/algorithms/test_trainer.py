@@ -63,7 +63,9 @@ class TestConfig:
     def test_4_unregistered_env(self):
         register_env("tests/registered-pole", lambda context: gym.make("CartPole-v1"))
         for wrong, right in [("CartPol-v1", "CartPole-v1"), ("tests/registered-pol", "tests/registered-pole")]:
-            with pytest.raises(ConfigError, match=rf"unknown environment(.|\n)*{wrong}(.|\n)*expected:.*{right}(.|\n)*mend"):
+            with pytest.raises(
+                ConfigError, match=rf"unknown environment(.|\n)*{wrong}(.|\n)*expected:.*{right}(.|\n)*mend"
+            ):
                 make(wrong)
 
     def test_5_env_path_that_does_not_import(self):
@@ -337,7 +339,9 @@ class TestMultiAgent:
     def test_steps_are_counted_by(self, unit, total):
         with self.make(count_steps_by=unit, train_batch_size=total, rollout_fragment_length=10) as trainer:
             result = trainer.train()
-        assert result["timesteps_total"] == result["timesteps_this_iter"] == total
+            assert result["timesteps_total"] == result["timesteps_this_iter"] == total
+            trainer.train()
+            assert trainer.get_policy("left").timestep == total  # what schedules go by
         assert result["agent_timesteps_total"] == 40
 
     def test_a_policy_without_data_keeps_its_keys(self):
@@ -361,7 +365,9 @@ class TestMultiAgent:
     def test_12_a_mapping_to_no_policy(self):
         multiagent = {**self.CONFIG["multiagent"], "policy_mapping_fn": lambda agent_id: "nobody"}
         with self.make(multiagent=multiagent) as trainer:
-            with pytest.raises(PolicyError, match=r"unknown policy(.|\n)*agent 'left'(.|\n)*nobody(.|\n)*'spare'(.|\n)*mend"):
+            with pytest.raises(
+                PolicyError, match=r"unknown policy(.|\n)*agent 'left'(.|\n)*nobody(.|\n)*'spare'(.|\n)*mend"
+            ):
                 trainer.train()
 
     def test_13_no_policy_spec(self):
@@ -372,7 +378,9 @@ class TestMultiAgent:
     def test_14_spaces_that_are_not_the_env_s(self):
         space = gym.spaces.Box(0, 1, (3,), np.float32)
         multiagent = {"policies": {"left": (None, space, None, {})}, "policy_mapping_fn": lambda agent_id: "left"}
-        with pytest.raises(PolicyError, match=r"observation_space is not the env(.|\n)*'left'(.|\n)*\(3,\)(.|\n)*\(2,\)"):
+        with pytest.raises(
+            PolicyError, match=r"observation_space is not the env(.|\n)*'left'(.|\n)*\(3,\)(.|\n)*\(2,\)"
+        ):
             self.make(multiagent=multiagent)
 
     def test_15_training_no_policy(self):

@@ -10,15 +10,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from rollax import BaseEnv, EnvContext, to_base_env
 from rollax.env.registry import env_creator
 from tests.env.drive import Story, clock_story, old_clock_story, old_party_story, party_story
+from tests.env.old_worlds import OldClock, OldParty, OldVector
 from tests.env.worlds import (
     CLOCK_ID,
     ArrayVector,
     Clock,
     DictParties,
     ListVector,
-    OldClock,
-    OldParty,
-    OldVector,
     Party,
     RowClocks,
 )

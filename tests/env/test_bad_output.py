@@ -20,7 +20,8 @@ from tests.env.wraps import WRAPS
 BOX = spaces.Box(-10, 10, (2,), np.float32)
 DICT = spaces.Dict({"a": BOX, "b": spaces.Discrete(3)})
 NATIVE = {name for name in WRAPS if name.startswith("native")}
-LATER = 1000  # long after the first episode, in which everything is looked at
+LATER = 150  # after the first episode, in which everything is looked at
+MUCH_LATER = 1000
 
 
 class Faulty(gym.Env):
@@ -77,12 +78,10 @@ OBS, REWARD, TERMINATED, TRUNCATED, INFO = range(5)
 SECOND = "sub-environment 1..."
 
 
-@kinds()
+@kinds("multi-agent", "dict view")  # whose own code unpacks it
 @pytest.mark.parametrize("value", [np.zeros(2, np.float32), None, (np.zeros(2, np.float32), None), (1, {}, 3)])
 def test_16_reset(wrap, value):
     """`(obs, info)` is what it must return; Gymnasium's own vector envs unpack it themselves."""
-    if wrap == "dict view":
-        return  # whose own code unpacks it
     says = "" if wrap in NATIVE else "reset() did not return (obs, info)...sub-environment 1...got:"
     refused(EnvError, play, faulty(wrap, "reset", value), 1, says=says)
 
@@ -101,7 +100,10 @@ def test_17_step(wrap, value, at):
 def test_18_shape(wrap, value, at):
     if wrap == "vector of columns":
         return  # whose own code stacks them
-    says = f"An observation of the wrong shape...{SECOND}got:...shape...expected: shape (2,)"
+    if value is None and at == LATER:
+        refused(EnvError, play, faulty(wrap, OBS, value, at), at, says=f"{SECOND}got:      ")
+        return
+    says = f"An observation of the wrong shape...{SECOND}got:...expected: shape (2,)"
     refused(EnvError, play, faulty(wrap, OBS, value, at), at, says=says)
 
 
@@ -132,7 +134,7 @@ def test_19_float64_is_cast_and_said_once(wrap, caplog):
 
 @kinds()
 @pytest.mark.parametrize("value", [[np.nan, 1], [1, np.inf], [np.inf, -np.inf]])
-@pytest.mark.parametrize("at", [1, LATER])
+@pytest.mark.parametrize("at", [1, MUCH_LATER])
 def test_20_nan_observation(wrap, value, at):
     says = f"A NaN or infinite observation...{SECOND}finite numbers"
     refused(EnvError, play, faulty(wrap, OBS, np.array(value, np.float32), at), at + 20, says=says)
@@ -176,7 +178,7 @@ def test_22_no_reward(wrap):
 
 @kinds()
 @pytest.mark.parametrize("value", [np.nan, -np.inf, np.float32(np.inf)])
-@pytest.mark.parametrize("at", [1, LATER])
+@pytest.mark.parametrize("at", [1, MUCH_LATER])
 def test_23_nan_reward(wrap, value, at):
     says = f"A NaN or infinite reward...{SECOND}got:      {float(value)}...finite float"
     refused(EnvError, play, faulty(wrap, REWARD, value, at), at + 20, says=says)

@@ -6,7 +6,8 @@ import pytest
 from rollax import EnvError
 from tests.env.drive import drive
 from tests.env.kinds import KINDS, PROCESSES
-from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, OldClock, OldParty, Party
+from tests.env.old_worlds import OldClock, OldParty
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, Party
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 VIEWS = pytest.mark.parametrize("view", ["rows", "dicts"])

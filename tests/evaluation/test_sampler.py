@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import RolloutWorker
 from tests.evaluation.reference import Auditor, stories
-from tests.evaluation.worlds import ALL, Asynchronous, Encode, Line, Scripted
+from tests.evaluation.worlds import ALL, Asynchronous, Columnar, Encode, Line, Scripted
 
 TRUNCATE, COMPLETE = "truncate_episodes", "complete_episodes"
 SIZES = pytest.mark.parametrize(("num_envs", "fragment"), [(1, 1), (1, 4), (3, 1), (4, 7)])
@@ -75,6 +75,12 @@ class TestSingleAgent:
     def test_native_vector(self, num_envs, fragment, mode, autoreset):
         env = SyncVectorEnv([lambda i=i: Line(i) for i in range(num_envs)], autoreset_mode=autoreset)
         audit(make_worker(lambda _: env, rollout_fragment_length=fragment, batch_mode=mode), mode)
+
+    @SIZES
+    @MODES
+    def test_columns_of_whoever_is_ready_in_any_order(self, num_envs, fragment, mode):
+        env = Columnar([Line(i) for i in range(num_envs)])
+        audit(make_worker(lambda _: env, rollout_fragment_length=fragment, batch_mode=mode), mode, 20)
 
     @pytest.mark.parametrize("autoreset", AutoresetMode)
     def test_native_vector_that_reuses_its_arrays(self, autoreset):
@@ -178,10 +184,13 @@ class TestFragments:
         worker.sample()
         envs = worker.env.get_sub_environments()
         worker.sampler.restart()
+        worker.get_metrics()
         for env in envs:
             env.log.clear()
             env.episode = -1
         audit(worker, TRUNCATE)
+        for metrics in worker.get_metrics():
+            assert sum(metrics.policy_rewards["default_policy"]) == metrics.reward
 
 
 class TestMemory:

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax import BaseEnv, EnvContext, MultiAgentEnv, Policy
+from rollax.env.rows import Rows
 
 ALL = "__all__"
 OBS_SPACE = spaces.Box(-1000.0, 1000.0, (4,), np.float32)
@@ -183,6 +184,40 @@ class Asynchronous(BaseEnv):
         self.over.discard(env_id)
         obs, infos = self.envs[env_id].reset()
         return {env_id: obs}, {env_id: infos}
+
+    def get_sub_environments(self):
+        return self.envs
+
+
+class Columnar(BaseEnv):
+    """`Line`s in the columnar view, of which some are ready at a time, in any order.
+
+    Args:
+        envs: what it is made of.
+    """
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, envs: Sequence[Line]) -> None:
+        self.envs, self.num_envs = list(envs), len(envs)
+        self.rng = np.random.default_rng(0)
+        self.actions: dict[int, int] = {}
+
+    def reset_rows(self, env_index, seeds=None):
+        obs = np.stack([self.envs[i].reset()[0] for i in env_index.tolist()])
+        return Rows.starting(env_index, env_index, obs)
+
+    def send_rows(self, rows, selection, actions):
+        index = rows.env_index if selection is None else rows.env_index[selection]
+        assert not self.actions.keys() & set(index.tolist())
+        self.actions.update(zip(index.tolist(), actions.tolist(), strict=True))
+
+    def poll_rows(self):
+        ready = self.rng.permutation(list(self.actions))[: self.rng.integers(1, self.num_envs + 1)]
+        steps = [self.envs[i].step(self.actions.pop(i)) for i in ready.tolist()]
+        obs, rewards, terms, truncs = (np.array(column) for column in list(zip(*steps, strict=True))[:4])
+        over = terms | truncs
+        return Rows(ready, ready, obs, rewards, terms, truncs, np.zeros(len(ready), bool), ~over, ready[over])
 
     def get_sub_environments(self):
         return self.envs

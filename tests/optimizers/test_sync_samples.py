@@ -33,7 +33,9 @@ class FakeWorker(RolloutWorker):
     def sample(self):
         self.fragments += 1
         rows = {
-            name: SampleBatch({"obs": np.full(10 * count, self.fragments)}) for name, count in self.agents.items() if count
+            name: SampleBatch({"obs": np.full(10 * count, self.fragments)})
+            for name, count in self.agents.items()
+            if count
         }
         if len(self.agents) == 1:
             (batch,) = rows.values()

@@ -71,7 +71,9 @@ class TestActing:
         for _ in range(3):
             np.testing.assert_array_equal(first.compute_actions(seen(64))[0], second.compute_actions(seen(64))[0])
         assert not np.array_equal(first.compute_actions(seen(64))[0], other.compute_actions(seen(64))[0])
-        assert not np.array_equal(make(seed=None).compute_actions(seen(64))[0], make(seed=None).compute_actions(seen(64))[0])
+        assert not np.array_equal(
+            make(seed=None).compute_actions(seen(64))[0], make(seed=None).compute_actions(seen(64))[0]
+        )
 
     def test_frequencies_are_the_probabilities(self):
         policy = make()
@@ -136,7 +138,11 @@ class TestMask:
         [
             (CHOICES, [0, 0, 0, 0], r"'default_policy', row 2 of 3\n"),
             (spaces.MultiDiscrete([2, 2]), [1, 1, 0, 0], r"row 2 of 3, discrete action 1 of 2\n"),
-            (spaces.Tuple([spaces.Discrete(1), SEEN, spaces.Discrete(3)]), [0, 1, 1, 1], r"row 2 of 3, discrete action 0 of 2"),
+            (
+                spaces.Tuple([spaces.Discrete(1), SEEN, spaces.Discrete(3)]),
+                [0, 1, 1, 1],
+                r"row 2 of 3, discrete action 0 of 2",
+            ),
         ],
     )
     def test_all_zeros_is_an_error(self, action_space, bad_row, where):
@@ -323,7 +329,9 @@ class TestState:
         answers = [one.compute_actions(seen(4), explore=False)[2]["action_dist_inputs"] for one in (policy, other)]
         np.testing.assert_array_equal(*answers)
         # Acting uses the statistics, and neither moves them nor drops anything.
-        np.testing.assert_array_equal(answers[0], policy.compute_actions(seen(4), explore=False)[2]["action_dist_inputs"])
+        np.testing.assert_array_equal(
+            answers[0], policy.compute_actions(seen(4), explore=False)[2]["action_dist_inputs"]
+        )
 
     def test_hyperparameters_are_the_new_ones(self):
         old = make(kl_coeff=0.2, kl_target=1e-9)

@@ -146,7 +146,9 @@ class TestLearner:
         params, extra = start()
         reference = Learner(squared_error, optax.scale_by_adam(), params)
         short = MinibatchPlan(plan.rows, 2, 0, 8)  # the first two steps alone
-        expected = reference.learn(params, extra, padded(x, y, 8), short, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
+        expected = reference.learn(
+            params, extra, padded(x, y, 8), short, {"lr": 0.1, "weight": 1.0}, where="policy 'p'"
+        )
         for name, value in expected.params.items():
             np.testing.assert_array_equal(update.params[name], value)
         assert update.extra["steps"] == 2

@@ -77,7 +77,9 @@ def test_weights_that_nobody_takes_are_refused():
 def test_what_is_not_implemented_says_so(method):
     policy = Threshold(SEEN, CHOICES)
     policy.name = "fixed"
-    with pytest.raises(PolicyError, match=rf"not implement {method}(.|\n)*'fixed', class Threshold(.|\n)*policies_to_train"):
+    with pytest.raises(
+        PolicyError, match=rf"not implement {method}(.|\n)*'fixed', class Threshold(.|\n)*policies_to_train"
+    ):
         getattr(policy, method)(SampleBatch({}))
 
 

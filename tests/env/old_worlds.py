@@ -1,0 +1,90 @@
+"""Clocks and parties of the old interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, Party
+
+
+class OldClock:
+    """A clock of the old interface."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, env_config: Any = None) -> None:
+        self.clock = Clock()
+        self.seed_to_come: int | None = None
+
+    def seed(self, seed):
+        self.seed_to_come = seed
+
+    def reset(self):
+        obs, _ = self.clock.reset(seed=self.seed_to_come)
+        self.seed_to_come = None
+        return obs
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.clock.step(action)
+        return obs, reward, terminated or truncated, {**info, "TimeLimit.truncated": truncated}
+
+    def close(self):
+        self.clock.close()
+
+
+class OldVector:
+    """Old clocks as an old vector env; `seed(s)` seeds copy i with s + i."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.envs = [OldClock() for _ in range(num_envs)]
+
+    def seed(self, seed):
+        for index, env in enumerate(self.envs):
+            env.seed(seed + index)
+
+    def vector_reset(self):
+        return [env.reset() for env in self.envs]
+
+    def reset_at(self, index):
+        return self.envs[index].reset()
+
+    def vector_step(self, actions):
+        return tuple(map(list, zip(*(env.step(a) for env, a in zip(self.envs, actions, strict=True)), strict=True)))
+
+    def get_unwrapped(self):
+        return self.envs
+
+    def close(self):
+        for env in self.envs:
+            env.close()
+
+
+class OldParty:
+    """A party of the old interface."""
+
+    observation_space, action_space, is_multi_agent = OBS_SPACE, ACTION_SPACE, True
+
+    def __init__(self, env_config: Any = None) -> None:
+        self.party = Party()
+        self.seed_to_come: int | None = None
+
+    def seed(self, seed):
+        self.seed_to_come = seed
+
+    def reset(self):
+        obs, _ = self.party.reset(seed=self.seed_to_come)
+        self.seed_to_come = None
+        return obs
+
+    def step(self, actions):
+        obs, rewards, terms, truncs, infos = self.party.step(actions)
+        infos = {agent: dict(infos.get(agent, {})) for agent in (*terms, *infos)}
+        for agent in terms:
+            infos[agent]["TimeLimit.truncated"] = truncs[agent]
+        return obs, rewards, {agent: terms[agent] or truncs[agent] for agent in terms}, infos
+
+    def close(self):
+        self.party.close()

@@ -1,0 +1,217 @@
+"""What a broken multi-agent environment returns: 16 to 18 and 26 to 30 of the list of what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollax import BaseEnv, EnvError, MultiAgentEnv, MultiAgentError, to_base_env
+from tests.env.refused import play, refused
+from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
+
+OBS = np.zeros(3, np.float32)
+BOTH = {"a": OBS, "b": OBS}
+ON = {ALL: False}
+FINE = (BOTH, {"a": 1.0, "b": 1.0}, ON, ON, {})
+
+
+class Told(MultiAgentEnv):
+    """Returns what it is told to, from the first step on; then always the last of it."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, *steps: Any, reset: Any = (BOTH, {})) -> None:
+        self.steps, self.first = list(steps), reset
+
+    def reset(self, *, seed=None, options=None):
+        return self.first
+
+    def step(self, actions):
+        return self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+
+
+class Polled(BaseEnv):
+    """The same in the dict view, of one sub-environment."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, env: Told) -> None:
+        self.env = env
+
+    def poll(self):
+        return *({0: part} for part in self.env.step({})), {}
+
+    def send_actions(self, actions):
+        pass
+
+    def try_reset(self, env_id=None):
+        obs, infos = self.env.reset()
+        return {0: obs}, {0: infos}
+
+
+KINDS = {
+    "Told, sub-environment 0": to_base_env,
+    "Polled, sub-environment 0": lambda env: to_base_env(Polled(env)),
+    # The culprit is the second of two.
+    "Told, sub-environment 1": lambda env: to_base_env(Told(FINE), lambda index: env, 2),
+}
+EVERY_KIND = pytest.mark.parametrize(("where", "kind"), KINDS.items(), ids=KINDS.keys())
+LATER = pytest.mark.parametrize(
+    "before", [[], [FINE, (BOTH, {}, {ALL: True}, ON, {}), FINE, FINE]], ids=["first", "later"]
+)
+
+
+def parts(**changed: Any) -> tuple:
+    named = dict(zip(("obs", "rewards", "terms", "truncs", "infos"), FINE, strict=True))
+    return tuple((named | changed).values())
+
+
+@EVERY_KIND
+@LATER
+class TestContradictions:
+    def refuses(self, kind, before, says, *steps):
+        refused(MultiAgentError, play, kind(Told(*before, *steps)), len(before) + len(steps), says=says)
+
+    @pytest.mark.parametrize("missing", ["terms", "truncs"])
+    def test_27_missing_all(self, where, kind, before, missing):
+        says = f"{missing[:-1]}...without '__all__'...{where}...got:      ['a', 'b']...expected: a flag '__all__'"
+        self.refuses(kind, before, says, parts(**{missing: {"a": False, "b": False}}))
+
+    def test_28_reward_for_an_agent_that_has_ended(self, where, kind, before):
+        says = f"A reward for an agent that has ended...{where}, agent 'b'...got:      0.5"
+        only_a = {"obs": {"a": OBS}, "rewards": {"a": 1.0}}
+        ends = parts(**only_a, terms={"b": True, ALL: False})
+        self.refuses(kind, before, says, ends, parts(**only_a), parts(obs={"a": OBS}, rewards={"a": 1.0, "b": 0.5}))
+
+    def test_28_reward_for_an_agent_never_seen(self, where, kind, before):
+        says = f"or has never been seen...{where}, agent 'z'...got:      -2"
+        self.refuses(kind, before, says, parts(rewards={"a": 1.0, "z": -2}))
+
+    def test_30_empty_obs(self, where, kind, before):
+        says = f"Nobody can act: empty obs without '__all__'...{where}...got:      {{}}"
+        self.refuses(kind, before, says, parts(obs={}, rewards={}))
+        if "Told" in where:  # a BaseEnv may go on by itself
+            self.refuses(kind, before, says, parts(obs={}))
+            over = {"a": True, "b": True, ALL: False}
+            self.refuses(kind, before, says, parts(obs={}, terms=over))
+
+
+@EVERY_KIND
+@LATER
+class TestValues:
+    """What is refused of a single agent is refused of each of many, whenever it appears."""
+
+    def refuses(self, kind, before, says, **changed):
+        refused(EnvError, play, kind(Told(*before, parts(**changed))), len(before) + 1, says=says)
+
+    def test_20_nan(self, where, kind, before):
+        bad = np.array([0, np.nan, 0], np.float32)
+        place = f"{where.split(', ')[1]}, agent 'b'"
+        self.refuses(kind, before, f"A NaN or infinite observation...{place}", obs={"a": OBS, "b": bad})
+
+    def test_18_shape(self, where, kind, before):
+        place = f"{where.split(', ')[1]}, agent 'b'"
+        says = f"wrong shape...{place}...got:      shape (4,)...(3,)"
+        self.refuses(kind, before, says, obs={"a": OBS, "b": np.zeros(4, np.float32)})
+
+    def test_23_reward(self, where, kind, before):
+        self.refuses(kind, before, f"infinite reward...{where}, agent 'a'", rewards={"a": np.inf, "b": 1.0})
+        self.refuses(kind, before, f"infinite reward...{where}, agent 'a'", obs={"b": OBS}, rewards={"a": np.nan})
+
+    def test_22_reward(self, where, kind, before):
+        for value in ("1", [1.0], np.ones(1)):
+            says = f"no real number...{where}, agent 'b'...{type(value).__name__}"
+            self.refuses(kind, before, says, rewards={"a": 1.0, "b": value})
+
+    def test_24_flags(self, where, kind, before):
+        for agent in ("a", ALL):
+            says = f"A truncated flag that is not a boolean...{where}, agent {agent!r}...got:      int: 0"
+            self.refuses(kind, before, says, truncs={ALL: False, agent: 0})
+
+    def test_none_is_no_observation(self, where, kind, before):
+        self.refuses(kind, before, f"{where}, agent 'a'...got:      None", obs={"a": None, "b": OBS})
+
+    @pytest.mark.parametrize("index", range(5))
+    def test_16_parts_that_are_no_dicts(self, where, kind, before, index):
+        if "Polled" in where:
+            return
+        step = list(FINE)
+        step[index] = [1]
+        name = ("obs", "rewards", "terminateds", "truncateds", "infos")[index]
+        base = kind(Told(*before, tuple(step)))
+        refused(EnvError, play, base, len(before) + 1, says=f"{name} that are no dict...{where}...got:      list")
+
+
+@pytest.mark.parametrize("appears", ["at the reset", "in an episode"])
+def test_26_undeclared_agent(appears):
+    env = Told(FINE, reset=({"a": OBS}, {})) if appears == "in an episode" else Told(FINE)
+    env.possible_agents = ["a", "c"]
+    says = "does not declare...Told, sub-environment 0, agent 'b'...got:      b...['a', 'c']"
+    refused(MultiAgentError, play, to_base_env(env), 1, says=says)
+
+
+def test_29_action_for_a_finished_or_absent_agent():
+    base = to_base_env(Told(parts(obs={"a": OBS}, terms={"b": True, ALL: False})))
+    base.try_reset()
+    base.send_actions({0: {"a": 0, "b": 0}})
+    base.poll()
+    for agent in ("b", "z"):
+        says = f"An action for an agent that is not waiting...sub-environment 0, agent '{agent}'...'a'"
+        refused(EnvError, base.send_actions, {0: {agent: 0}}, says=says)
+    rows = play(base, 1)
+    assert rows.agents == ["a", "b"]
+    says = "An action for an agent that is not waiting...Told, sub-environment 0...['b']...['a']"
+    refused(MultiAgentError, base.send_rows, rows, np.array([1]), np.zeros(1, np.int64), says=says)
+
+
+@pytest.mark.parametrize("reset", [{"a": OBS}, None, (BOTH, None), (BOTH, {}, {})])
+def test_16_reset(reset):
+    says = "reset() did not return (obs, info)...Told, sub-environment 0, reset()"
+    refused(EnvError, play, to_base_env(Told(FINE, reset=reset)), 0, says=says)
+
+
+def test_16_reset_of_nobody():
+    refused(EnvError, play, to_base_env(Told(FINE, reset=({}, {}))), 0, says="A reset without an observation...Told")
+    refused(EnvError, play, to_base_env(Told(FINE, reset=(OBS, {}))), 0, says="obs that are no dict...Told...ndarray")
+
+
+def test_a_reward_beside_a_first_observation_counts_nowhere_and_is_said_once(caplog):
+    base = to_base_env(Told(FINE, reset=({"a": OBS}, {})))
+    rows = play(base, 1)
+    assert rows.rewards[rows.agents.index("b")] == 0  # type: ignore[union-attr]
+    play(base, 1)
+    assert caplog.text.count("agent 'b': a reward of 1.0 beside the first observation of a life") == 1
+
+
+class TestDictView:
+    def test_poll(self):
+        class Short(Polled):
+            def poll(self):
+                return super().poll()[:5]  # type: ignore[return-value]
+
+        says = "poll did not return...Short.poll()...tuple of 5...six dicts"
+        refused(EnvError, play, Short(Told(FINE)), 1, says=says)
+
+    @pytest.mark.parametrize("result", [{0: BOTH}, ({1: BOTH}, {}), ([BOTH], [{}]), 3])
+    def test_try_reset(self, result):
+        class Other(Polled):
+            def try_reset(self, env_id=None):
+                return result
+
+        refused(EnvError, play, Other(Told(FINE)), 1, says="try_reset did not...Other.try_reset(0)...sub-environment 0")
+
+    def test_a_sub_environment_that_there_is_not(self):
+        class More(Polled):
+            def poll(self):
+                return *({7: part} for part in self.env.step({})), {}
+
+        refused(EnvError, play, More(Told(FINE)), 1, says="that there is not...More...7...num_envs, 1")
+
+    def test_off_policy_action_without_observation(self):
+        class Given(Polled):
+            def poll(self):
+                return *super().poll()[:5], {0: {"z": 3}}
+
+        refused(EnvError, play, Given(Told(FINE)), 1, says="without an observation...agent 'z'...3")

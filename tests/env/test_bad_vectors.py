@@ -1,0 +1,171 @@
+"""What a broken vector environment returns as a whole: a user's `VectorEnv` and a `gymnasium.vector.VectorEnv`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from rollax import EnvError, VectorEnv, to_base_env
+from tests.env.refused import play, refused
+from tests.env.worlds import ACTION_SPACE
+
+SPACE = spaces.Dict({"x": spaces.Box(-10, 10, (2,), np.float32), "n": spaces.Discrete(3)})
+OBS = {"x": np.zeros((3, 2), np.float32), "n": np.zeros(3, np.int64)}
+NO = np.zeros(3, bool)
+LATER = 1100  # past the polls in which everything is looked at
+
+
+class Columns(VectorEnv):
+    """Three copies of nothing; from one step on it returns something else."""
+
+    def __init__(self, at: int = 1, **changed: Any) -> None:
+        super().__init__(SPACE, ACTION_SPACE, 3)
+        self.at, self.changed, self.count = at, changed, 0
+
+    def vector_reset(self, seeds=None, options=None):
+        return self.changed.get("reset", (OBS, [{}] * 3))
+
+    def vector_step(self, actions):
+        return self.result([{}] * 3)
+
+    def result(self, infos):
+        self.count += 1
+        parts = {"obs": OBS, "rewards": np.ones(3), "terms": NO, "truncs": NO, "infos": infos}
+        if self.count >= self.at:
+            if "step" in self.changed:
+                return self.changed["step"]
+            if "raises" in self.changed:
+                raise self.changed["raises"]
+            parts |= {key: value for key, value in self.changed.items() if key in parts}
+        return tuple(parts.values())
+
+
+class Native(gym.vector.VectorEnv):
+    """The same as Gymnasium's kind."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    num_envs, single_observation_space, single_action_space = 3, SPACE, ACTION_SPACE
+    observation_space, action_space = batch_space(SPACE, 3), batch_space(ACTION_SPACE, 3)
+
+    def __init__(self, at: int = 1, **changed: Any) -> None:
+        self.columns = Columns(at, **changed)
+
+    def reset(self, *, seed=None, options=None):
+        return self.columns.changed.get("reset", (OBS, {}))
+
+    def step(self, actions):
+        return self.columns.result({})
+
+
+BOTH = pytest.mark.parametrize("kind", [Columns, Native])
+WHEN = pytest.mark.parametrize("at", [1, LATER])
+
+
+def bad(kind, at, says, **changed):
+    return refused(EnvError, play, to_base_env(kind(at, **changed)), at, says=says)
+
+
+@BOTH
+@WHEN
+class TestStep:
+    @pytest.mark.parametrize("result", [None, 3, (OBS, NO, NO, {}), (OBS, NO, NO, NO, {}, {})])
+    def test_five_values(self, kind, at, result):
+        bad(kind, at, f"did not return five values...{kind.__name__}", step=result)
+
+    @pytest.mark.parametrize("part", ["rewards", "terms", "truncs"])
+    @pytest.mark.parametrize("value", [np.zeros(2), 1.0, None, {}])
+    def test_one_entry_each(self, kind, at, part, value):
+        name = {"rewards": "Rewards", "terms": "Terminateds", "truncs": "Truncateds"}[part]
+        bad(kind, at, f"{name} of the wrong number...{kind.__name__}...of 3, one entry", **{part: value})
+
+    def test_rewards(self, kind, at):
+        bad(kind, at, "no real number...sub-environment 0...ndarray", rewards=np.zeros((3, 1)))
+        bad(kind, at, "no real number...sub-environment 2...str", rewards=[1, 2, "3"])
+        bad(kind, at, "infinite reward...sub-environment 1...nan", rewards=[1, np.nan, np.inf])
+        bad(kind, at, "infinite reward...sub-environment 0...inf", rewards=np.array([np.inf, -np.inf, 0]))
+
+    def test_flags(self, kind, at):
+        bad(kind, at, "truncated flag that is not a boolean...sub-environment 0...0", truncs=np.zeros(3))
+        bad(kind, at, "terminated flag that is not a boolean...sub-environment 1...1", terms=[True, 1, False])
+
+    def test_observations(self, kind, at):
+        wrong = np.zeros((3, 3), np.float32)
+        bad(kind, at, "wrong shape...key 'x'...(3, 3)...(3, 2)...3 sub-environments", obs={**OBS, "x": wrong})
+        bad(kind, at, "wrong shape...(2, 2)...(3, 2)", obs={**OBS, "x": OBS["x"][:2]})
+        bad(kind, at, "wrong keys...['x']...['n', 'x']", obs={"x": OBS["x"]})
+        bad(kind, at, "wrong keys...['more', 'n', 'x']", obs={**OBS, "more": NO})
+        bad(kind, at, "cannot be cast safely...key 'n'...float64...int64", obs={**OBS, "n": np.zeros(3)})
+        value = np.zeros((3, 2), np.float32)
+        value[2, 1] = np.nan
+        bad(kind, at, "NaN or infinite observation...sub-environment 2, ", obs={**OBS, "x": value})
+
+    def test_float64_is_cast_and_said_once(self, kind, at, caplog):
+        base = to_base_env(kind(at, obs={**OBS, "x": np.ones((3, 2))}))
+        obs = play(base, at + 3).observations(None, SPACE)
+        assert obs["x"].dtype == np.float32
+        assert (obs["x"] == 1).all()
+        assert caplog.text.count("cast to float32. Said once.") == 1
+
+    def test_raises(self, kind, at):
+        cause = KeyError("gone")
+        error = bad(
+            kind,
+            at,
+            f"KeyError...{kind.__name__}...[0, 0, 0]" if kind is Columns else "Native...array([0, 0, 0]",
+            raises=cause,
+        )
+        assert error.__cause__ is cause
+
+
+@BOTH
+@pytest.mark.parametrize("result", [OBS, None, (OBS, {}, {})])
+def test_reset(kind, result):
+    refused(
+        EnvError, play, to_base_env(kind(reset=result)), 1, says=f"reset() did not return (obs, info...{kind.__name__}"
+    )
+
+
+@pytest.mark.parametrize("infos", [{}, [{}] * 2, None])
+def test_infos_of_a_user_s_vector_env(infos):
+    bad(Columns, 1, "Infos of the wrong number...Columns...of 3", infos=infos)
+    bad(Columns, 0, "Infos of the wrong number...Columns...of 3", reset=(OBS, infos))
+    bad(Columns, 1, "info that is no dict...Columns, sub-environment 1", infos=[{}, 3, {}])
+
+
+def test_lists_of_the_wrong_length():
+    one = {"x": np.zeros(2, np.float32), "n": 1}
+    bad(Columns, 1, "Observations of the wrong number...2 of them...of 3", obs=[one, one])
+    assert len(play(to_base_env(Columns(obs=(one, one, one))), 1)) == 3
+
+
+def test_bounds_are_said_once(caplog):
+    for kind in (Columns, Native):
+        play(to_base_env(kind(obs={**OBS, "n": np.array([0, 1, 7])})), 2)
+    assert (
+        caplog.text.count("sub-environment 2, step(), key 'n': an observation outside of its space Discrete(3): 7") == 1
+    )
+
+
+class Breaks(gym.Env):
+    observation_space, action_space = SPACE["x"], ACTION_SPACE
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        raise ZeroDivisionError("by nothing")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # in which Gymnasium tells of it too
+def test_a_process_that_raises():
+    base = to_base_env(AsyncVectorEnv([Breaks] * 2, context="spawn"))
+    says = "ZeroDivisionError in step(): by nothing...AsyncVectorEnv...array([0, 0])"
+    error = refused(EnvError, play, base, 1, says=says)
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    base.stop()

@@ -1,0 +1,147 @@
+"""The old interface in its many spellings; that its stories are the right ones is part of the contract."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import EnvError, MultiAgentEnv, VectorEnv, to_base_env
+from rollax.env.legacy import is_legacy
+from tests.env.drive import clock_story, drive
+from tests.env.old_worlds import OldClock, OldParty, OldVector
+from tests.env.refused import play, refused
+from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE, ArrayVector, Clock, ListVector, Party
+
+OBS = np.zeros(3, np.float32)
+
+
+@pytest.mark.parametrize("old", [OldClock(), OldVector(2), OldParty()])
+def test_said_once_for_each_class(old, caplog):
+    to_base_env(old)
+    to_base_env(old)
+    assert caplog.text.count(f"{type(old).__name__} has the old Gym interface") == 1
+    assert "terminated unless info['TimeLimit.truncated'] is set" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "new", [Clock, Party, lambda: gym.make("CartPole-v1"), lambda: ListVector(2), lambda: ArrayVector(2)]
+)
+def test_today_s_interface_is_left_alone(new):
+    assert not is_legacy(new())
+
+
+def test_a_wrapper_may_take_anything():
+    class Wrapper(gym.Wrapper):
+        def reset(self, **kwargs):
+            return self.env.reset(**kwargs)
+
+    assert not is_legacy(Wrapper(Clock()))
+
+
+class HalfMoved(Clock):
+    """A `gymnasium.Env` by name only."""
+
+    def reset(self):  # type: ignore[override]
+        return super().reset()[0]
+
+    def step(self, action):  # type: ignore[override]
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, info
+
+
+class NewButUnseeded(Clock):
+    """Today's interface but for the seed."""
+
+    def reset(self):  # type: ignore[override]
+        return super().reset()
+
+
+class InBetween(Clock):
+    """The interface between the two: a seed, and infos at a reset only on demand."""
+
+    def reset(self, *, seed=None, return_info=False, options=None):  # type: ignore[override]
+        obs, info = super().reset(seed=seed)
+        return (obs, info) if return_info else obs
+
+
+@pytest.mark.parametrize("cls", [HalfMoved, NewButUnseeded, InBetween])
+def test_in_between(cls):
+    base = to_base_env(cls(), lambda index: cls(), 2)
+    rows = play(base, 20)
+    assert len(rows) >= 2
+    assert [type(env) for env in base.get_sub_environments()] == [cls, cls]
+
+
+def test_seed_where_reset_takes_one():
+    story = drive(to_base_env(InBetween()), "rows", 10, [7])[0]
+    told, happened = (
+        [[event.obs for event in moment.events] for moment in s] for s in (story, clock_story(7, len(story)))
+    )
+    assert told == happened
+
+
+class Parts(MultiAgentEnv):
+    """An old multi-agent env of one step; `infos` say what ended it."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, dones, infos) -> None:
+        self.dones, self.infos = dones, infos
+
+    def reset(self):  # type: ignore[override]
+        return {"a": OBS, "b": OBS}
+
+    def step(self, actions):  # type: ignore[override]
+        return {"a": OBS, "b": OBS}, {"a": 1.0, "b": 1.0}, self.dones, self.infos
+
+
+@pytest.mark.parametrize(
+    ("dones", "infos", "terminateds", "truncateds"),
+    [
+        ({ALL: True}, {}, [True, True], [False, False]),
+        ({ALL: True}, {"a": {"TimeLimit.truncated": True}}, [False, False], [True, True]),
+        ({"a": True, ALL: False}, {"a": {"TimeLimit.truncated": True}}, [False, False], [True, False]),
+        (
+            {"a": True, "b": True, ALL: False},
+            {"a": {"TimeLimit.truncated": False}, "b": {"TimeLimit.truncated": True}},
+            [True, False],
+            [False, True],
+        ),
+        ({"a": True, "b": True, ALL: False}, {"b": {"TimeLimit.truncated": True}}, [False, False], [True, True]),
+    ],
+)
+def test_time_limits_of_many_agents(dones, infos, terminateds, truncateds):
+    rows = play_once(Parts(dones, infos))
+    assert rows.terminateds.tolist() == terminateds
+    assert rows.truncateds.tolist() == truncateds
+
+
+def play_once(env):
+    base = to_base_env(env)
+    base.send_rows(base.reset_rows(np.arange(1)), None, np.zeros(2, np.int64))
+    return base.poll_rows()
+
+
+def test_missing_all_is_missed_here_too():
+    refused(
+        EnvError, play_once, Parts({"a": False}, {}), says="terminateds without '__all__'...Parts, sub-environment 0"
+    )
+
+
+@pytest.mark.parametrize("result", [(OBS, 1.0, False), None, (1, 2, 3, 4, 5, 6)])
+def test_neither_four_nor_five_values(result):
+    class Three(OldClock):
+        def step(self, action):
+            return result
+
+    refused(EnvError, play, to_base_env(Three()), 1, says="neither four nor five values...Three")
+
+
+def test_a_vector_env_that_returns_infos_at_resets_but_takes_no_seeds():
+    class Unseeded(ListVector):
+        def vector_reset(self):  # type: ignore[override]
+            return VectorEnv.vector_reset(self)
+
+    base = to_base_env(Unseeded(2))
+    rows = play(base, 20)
+    assert len(rows) >= 2
+    assert {"count", "begins"} <= base.reset_rows(np.arange(2)).info_list()[1].keys()

@@ -1,0 +1,98 @@
+"""What names an environment, and 4 and 5 of the list of what is refused."""
+
+import pickle
+
+import gymnasium as gym
+import pytest
+
+from rollax import ConfigError, EnvContext, register_env
+from rollax.env import registry
+from rollax.env.registry import env_creator
+from tests.env.refused import refused
+from tests.env.worlds import CLOCK_ID, Clock
+
+
+@pytest.fixture(autouse=True)
+def _nothing_registered(monkeypatch):
+    monkeypatch.setattr(registry, "_creators", {})
+
+
+def test_a_registered_name():
+    register_env("clock", lambda context: Clock(context))
+    made = env_creator("clock")(EnvContext({"hands": 2}, vector_index=3))
+    assert made.env_config == {"hands": 2}
+    assert made.env_config.vector_index == 3
+    register_env("clock", Clock)
+    assert env_creator("clock") is Clock
+    assert registry.registered_envs() == ["clock"]
+
+
+def test_a_gymnasium_id_takes_env_config_as_keywords():
+    env = env_creator("CartPole-v1")(EnvContext({"max_episode_steps": 7, "sutton_barto_reward": True}))
+    assert env.spec.max_episode_steps == 7
+
+
+def test_a_class_and_a_function_are_creators():
+    def create(context):
+        return Clock(context)
+
+    assert env_creator(Clock) is Clock
+    assert env_creator(create) is create
+
+
+def test_module_and_class():
+    assert env_creator("tests.env.worlds:Clock") is Clock
+    assert env_creator("tests.env.worlds:Clock.close") is Clock.close
+
+
+def test_module_and_id():
+    """Gymnasium's own form: the module's import registers the id, or has done so already."""
+    assert isinstance(env_creator(f"tests.env.worlds:{CLOCK_ID}")(EnvContext()).unwrapped, Clock)
+
+
+def test_module_of_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "my_folder_env.py").write_text(
+        "import gymnasium\n"
+        "class Mine(gymnasium.Env): pass\n"
+        "gymnasium.register('Mine-v0', entry_point='my_folder_env:Mine', disable_env_checker=True)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", ["", *__import__("sys").path][1:])
+    assert env_creator("my_folder_env:Mine").__name__ == "Mine"
+    assert type(env_creator("my_folder_env:Mine-v0")(EnvContext()).unwrapped).__name__ == "Mine"
+    gym.registry.pop("Mine-v0")
+
+
+def test_4_unknown_id():
+    register_env("my-corridor", Clock)
+    refused(ConfigError, env_creator, "CartPole-v2", says="An unknown environment...'CartPole-v2'...'CartPole-v1'")
+    refused(ConfigError, env_creator, "cartpole", says="'cartpole'...CartPole")
+    refused(ConfigError, env_creator, "my-coridor", says="'my-coridor'...'my-corridor'...register_env")
+    refused(ConfigError, env_creator, "Zxqw", says="a Gymnasium id or a registered name")
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("no_such_module:Env", "ModuleNotFoundError...no_such_module"),
+        ("tests.env.worlds:Clok", "AttributeError...Clok"),
+        ("tests.env.worlds:", "does not import"),
+        ("tests.env:broken_module", "AttributeError"),
+    ],
+)
+def test_5_path_that_does_not_import(path, says):
+    refused(ConfigError, env_creator, path, says=says)
+    refused(ConfigError, env_creator, path, says=f"does not import...env='{path}'...module:Class...python -c 'import")
+
+
+@pytest.mark.parametrize("value", [Clock(), 3, None, ["CartPole-v1"]])
+def test_what_is_no_creator(value):
+    refused(ConfigError, env_creator, value, says="Nothing that an environment can be made from...creator function")
+    refused(ConfigError, register_env, "name", value, says="A creator that cannot be called...register_env('name')")
+
+
+def test_context():
+    context = EnvContext({"a": 1}, worker_index=2, vector_index=0, num_workers=3, remote=True)
+    other = pickle.loads(pickle.dumps(context.at(5)))  # noqa: S301
+    assert (other, other.worker_index, other.vector_index, other.num_workers, other.remote) == ({"a": 1}, 2, 5, 3, True)
+    assert context.vector_index == 0

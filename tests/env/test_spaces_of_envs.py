@@ -1,0 +1,182 @@
+"""Spaces that no policy can be made for: 9 to 11 of the list of what is refused."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import BaseEnv, EnvError, MultiAgentEnv, SpaceError, VectorEnv, to_base_env
+from tests.env.refused import refused
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, DictParties, ListVector, Party
+
+
+class Gymless:
+    """A space of the package that came before Gymnasium."""
+
+    __module__ = "gym.spaces.box"
+
+
+def crossed() -> spaces.Box:
+    box = spaces.Box(-1, 1, (2, 3), np.float32)
+    box.low[1, 2] = 5
+    return box
+
+
+def bent() -> spaces.Box:
+    box = spaces.Box(-1, 1, (2,), np.float32)
+    box.low = np.zeros(3, np.float32)
+    return box
+
+
+BAD = {
+    "missing": (None, "No Gymnasium space...got:      None"),
+    "not Gymnasium's": (Gymless(), "No Gymnasium space...Gymless...gymnasium.spaces"),
+    "a dict by agent": ({"a": OBS_SPACE}, "No Gymnasium space...'a': Box"),
+    "text": (spaces.Text(5), "An unsupported space...Text...Box, Discrete"),
+    "inside": (spaces.Dict({"x": spaces.Tuple([OBS_SPACE, spaces.Text(3)])}), "unsupported...['x'][1]...Text"),
+    "empty dict": (spaces.Dict({}), "An empty space"),
+    "empty tuple": (spaces.Tuple([]), "An empty space"),
+    "empty box": (spaces.Box(0, 1, (3, 0)), "An empty space...(3, 0)"),
+    "crossed": (crossed(), "A Box with low > high...element (1, 2)...low 5.0, high 1.0"),
+    "bent": (bent(), "bounds do not have its shape...shape (2,), low (3,), high (2,)"),
+}
+KIND = pytest.mark.parametrize("kind", ["observation_space", "action_space"])
+FAULT = pytest.mark.parametrize("fault", BAD.values(), ids=BAD.keys())
+
+
+@KIND
+@FAULT
+class TestEveryKind:
+    def test_single(self, kind, fault):
+        class Odd(Clock):
+            pass
+
+        setattr(Odd, kind, fault[0])
+        refused(SpaceError, to_base_env, Odd(), says=f"{fault[1].split('...')[0]}...Odd, sub-environment 0, {kind}")
+        refused(SpaceError, to_base_env, Odd(), says=fault[1])
+
+    def test_vector(self, kind, fault):
+        env = ListVector(2)
+        setattr(env, kind, fault[0])
+        refused(SpaceError, to_base_env, env, says=fault[1])
+        refused(SpaceError, to_base_env, env, says=f"ListVector.{kind}")
+
+    def test_multi_agent(self, kind, fault):
+        class Odd(Party):
+            pass
+
+        setattr(Odd, kind, fault[0])
+        if fault[0] is not None:
+            refused(SpaceError, to_base_env, Odd(), says=fault[1])
+
+    def test_base_env(self, kind, fault):
+        env = DictParties(2)
+        setattr(env, kind, fault[0])
+        if fault[0] is not None:
+            refused(SpaceError, to_base_env, env, says=fault[1])
+
+
+class Alone(gym.Env):
+    """Has no spaces at all, and is no wrapper of anything."""
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def step(self, action):
+        return 0, 0.0, False, False, {}
+
+
+def test_no_spaces():
+    refused(SpaceError, to_base_env, Alone(), says="No Gymnasium space...Alone, sub-environment 0, observation_space")
+
+
+def test_the_policies_of_a_multi_agent_env_may_name_their_own():
+    class Own(MultiAgentEnv):
+        def reset(self, *, seed=None, options=None):
+            return {"a": 0, "b": [1, 2]}, {}
+
+        def step(self, actions):
+            return {"a": actions["a"]}, {}, {"__all__": False}, {"__all__": False}, {}
+
+    base = to_base_env(Own())
+    assert base.observation_space is None
+    assert base.action_space is None
+    obs, _ = base.try_reset()  # type: ignore[misc]
+    assert obs == {0: {"a": 0, "b": [1, 2]}}
+    base.send_actions({0: {"a": {"deep": (3, 4)}, "b": np.ones(2)}})
+    assert base.poll()[0] == {0: {"a": {"deep": (3, 4)}}}
+
+
+class TestCopies:
+    def test_other_spaces(self):
+        class Wide(Clock):
+            observation_space = spaces.Box(-1, 1, (4,), np.float32)
+
+        class Silent(Party):
+            action_space = None
+
+        says = "different spaces...Wide, sub-environment 1, observation_space...(4,)...(3,)"
+        refused(SpaceError, to_base_env, Clock(), lambda index: Wide(), 2, says=says)
+        says = "different spaces...Silent, sub-environment 2, action_space...None...Discrete(5)"
+        refused(SpaceError, to_base_env, Party(), lambda index: Silent() if index == 2 else Party(), 3, says=says)
+
+    @pytest.mark.parametrize("world", [Clock, Party])
+    def test_the_same_one_twice(self, world):
+        env = world()
+        refused(EnvError, to_base_env, env, lambda index: env, 2, says=f"The same environment twice...{world.__name__}")
+
+    @pytest.mark.parametrize("world", [Clock, Party])
+    def test_too_few(self, world):
+        refused(EnvError, to_base_env, world(), None, 3, says="Too few environments...1 existing...3...make_env")
+
+    @pytest.mark.parametrize("world", [Clock, Party])
+    def test_a_creator_that_returns_nothing(self, world):
+        refused(EnvError, to_base_env, world(), lambda index: None, 2, says="No environment...sub-environment 1...None")
+
+    def test_wrap(self):
+        made = []
+        env = VectorEnv.wrap(lambda index: made.append(index) or Clock(), existing_envs=[Clock()], num_envs=3)
+        assert made == [1, 2]
+        assert env.num_envs == 3
+        assert VectorEnv.wrap(lambda index: Clock(), num_envs=2).num_envs == 2
+        assert VectorEnv.wrap(existing_envs=[Clock(), Clock()]).num_envs == 2
+
+
+@pytest.mark.parametrize("value", [None, Clock, 3, "CartPole-v1"])
+def test_no_environment(value):
+    if value is Clock:  # has reset and step; it is their call that fails
+        return
+    refused(EnvError, to_base_env, value, says="No environment...to_base_env...creator")
+
+
+class TestViews:
+    def test_half_a_view(self):
+        class Half(BaseEnv):
+            observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+            def poll(self):
+                raise NotImplementedError
+
+            def send_actions(self, actions):
+                raise NotImplementedError
+
+        says = "without a whole view...Half...only poll, send_actions overridden...poll_rows"
+        refused(EnvError, Half, says=says)
+
+    def test_a_base_for_others_needs_none(self):
+        class Base(BaseEnv):
+            def help(self):
+                return 3
+
+        class Whole(Base):
+            def poll_rows(self):
+                raise NotImplementedError
+
+            def send_rows(self, rows, selection, actions):
+                raise NotImplementedError
+
+            def reset_rows(self, env_index, seeds=None):
+                raise NotImplementedError
+
+        assert Whole().help() == 3
+        refused(EnvError, Base, says="only none overridden")

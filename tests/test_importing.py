@@ -1,0 +1,36 @@
+import sys
+
+import pytest
+
+from rollax import ConfigError
+from rollax.importing import import_object
+
+
+def test_names_inside_of_names():
+    assert import_object("collections:OrderedDict.fromkeys", "here") == __import__("collections").OrderedDict.fromkeys
+
+
+def test_current_folder_comes_last(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("dumps = None\n")
+    (tmp_path / "only_here_of_all.py").write_text("class Thing:\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
+    assert import_object("only_here_of_all:Thing", "here").__name__ == "Thing"
+    assert sys.path[-1] == str(tmp_path)
+    assert import_object("json:dumps", "here") is not None
+
+
+@pytest.mark.parametrize("text", ["import no_such_thing_at_all", "1 / 0", "this is no Python"])
+def test_module_that_fails_as_it_is_imported(text, tmp_path, monkeypatch):
+    (tmp_path / "fails_on_import.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"(?s)does not import.*callbacks.*fails_on_import:X.*module:Class") as error:
+        import_object("fails_on_import:X", "config key 'callbacks'")
+    assert error.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("path", ["", ":", "json", "json:", ":dumps", "json:dumps:x", "..json:dumps"])
+def test_what_is_no_path(path):
+    with pytest.raises(ConfigError, match="does not import"):
+        import_object(path, "here")
