@@ -91,9 +91,9 @@ class DictRows:
 
     def forget(self, env_id: int) -> None:
         """The running episode was dropped, but the environment may go on with it: whoever acts next begins a life."""
-        alive = frozenset(self._sub_envs[env_id].lanes)
+        alive = self._sub_envs[env_id].forgotten | self._sub_envs[env_id].lanes.keys()
         self._end_episode(env_id)
-        self._sub_envs[env_id].forgotten = alive
+        self._sub_envs[env_id].forgotten = frozenset(alive)
 
     def outcome(self, obs: dict, rewards: dict, terminateds: dict, truncateds: dict, infos: dict, given: dict) -> Rows:
         """The rows of one poll.

@@ -61,7 +61,7 @@ class Trajectories:
         if start + count > self._capacity:
             self._grow(start + count, columns)
         rows = self._columns
-        if len(columns) + len(_BOOKKEEPING) != len(rows) or not all(name in rows for name in columns):
+        if len(columns) + len(_BOOKKEEPING) != len(rows) or not rows.keys() >= columns.keys():
             raise PolicyError(
                 "A policy's columns differ from those of its first rows.",
                 where="extra_fetches of compute_actions",

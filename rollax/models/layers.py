@@ -55,13 +55,14 @@ def orthogonal(gain: float) -> Callable[..., Array]:
         normal = random.standard_normal((max(rows, columns), min(rows, columns)))
         basis = np.linalg.solve(np.linalg.cholesky(normal.T @ normal), normal.T)
         matrix = basis.T if rows >= columns else basis
-        return jnp.asarray((gain * matrix).reshape(shape).astype(dtype))
+        # Unlike jnp.asarray, this compiles nothing.
+        return jax.device_put((gain * matrix).reshape(shape).astype(dtype))
 
     return init
 
 
 def _zeros(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    return jnp.asarray(np.zeros(shape, dtype))
+    return jax.device_put(np.zeros(shape, dtype))
 
 
 def dense(in_features: int, out_features: int, *, gain: float, rngs: nnx.Rngs) -> nnx.Linear:

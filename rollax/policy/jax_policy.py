@@ -26,6 +26,7 @@ from rollax.policy.policy import ActionsResult, Policy
 from rollax.policy.split_model import SplitModel
 
 Columns = Mapping[str, Any]
+_FEWEST_VALUES = 32
 
 
 class JaxPolicy(Policy):
@@ -150,7 +151,8 @@ class JaxPolicy(Policy):
         rows = trees.length(obs_batch)
         if rows == 0:
             return np.empty(0, np.float32)
-        obs = trees.pad(obs_batch, acting_bucket(rows))
+        # The number of trajectory ends differs from fragment to fragment: small ones share one compiled version.
+        obs = trees.pad(obs_batch, max(acting_bucket(rows), _FEWEST_VALUES))
         return np.asarray(self._value(self.params, self.extra, obs))[:rows]
 
     def _values_of_arrays(self, params: Columns, extra: Columns, obs: Any) -> jax.Array:

@@ -93,7 +93,8 @@ class Learner:
     def __init__(self, loss: Loss, optimizer: optax.GradientTransformation, params: Columns) -> None:
         self._loss = loss
         self._optimizer = optimizer
-        self.optimizer_state = optimizer.init(dict(params))
+        # Compiled as a whole: op by op it would compile a tiny program for every shape.
+        self.optimizer_state = jax.jit(optimizer.init)(dict(params))
         self.num_updates = 0
         self._update = jax.jit(self._run_plan, donate_argnums=(0, 1, 2))
         self._gradients = jax.jit(self._one_gradient)

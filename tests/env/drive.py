@@ -64,12 +64,12 @@ def _drive_rows(env: BaseEnv, polls: int, seeds: Sequence[int] | None, split: in
                 if len(acting[part::split]):
                     env.send_rows(rows, acting[part::split], actions[part::split])
         rows = env.poll_rows()
+        # The rows of an end are read after the reset that follows, as the sampler does it.
+        started = env.reset_rows(rows.ended_envs) if len(rows.ended_envs) else None
         _tell_rows(rows, stories)
-        if len(rows.ended_envs):
-            started = env.reset_rows(rows.ended_envs)
-            if started is not None:
-                _tell_rows(started, stories)
-                rows = Rows.concat(rows, started)
+        if started is not None:
+            _tell_rows(started, stories)
+            rows = Rows.concat(rows, started)
     return stories
 
 

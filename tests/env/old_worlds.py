@@ -33,7 +33,7 @@ class OldClock:
 
 
 class OldVector:
-    """Old clocks as an old vector env; `seed(s)` seeds copy i with s + i."""
+    """Old clocks as an old vector env; `seed(s)` seeds copy i with s + 7 i."""
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
 
@@ -43,7 +43,7 @@ class OldVector:
 
     def seed(self, seed):
         for index, env in enumerate(self.envs):
-            env.seed(seed + index)
+            env.seed(seed + 7 * index)
 
     def vector_reset(self):
         return [env.reset() for env in self.envs]

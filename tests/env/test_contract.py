@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from rollax import EnvError
+from rollax.env.rows import DEFAULT_AGENT
 from tests.env.drive import drive
 from tests.env.kinds import KINDS, PROCESSES
 from tests.env.old_worlds import OldClock, OldParty
-from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, Party
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, Party, action_for
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 VIEWS = pytest.mark.parametrize("view", ["rows", "dicts"])
@@ -15,7 +16,7 @@ POLLS = 40
 
 
 def seeds_for(num_envs: int) -> list[int]:
-    return [2**32 - 50 + index for index in range(num_envs)]
+    return [2**32 - 50 + 7 * index for index in range(num_envs)]
 
 
 @EVERY_KIND
@@ -62,6 +63,35 @@ def test_a_new_reset_with_the_same_seeds_is_a_new_beginning(kind, view):
         shortest = min(len(once[index]), len(again[index]))
         assert once[index][:shortest] == again[index][:shortest]
         assert once[index][:5] != other[index][:5]
+    env.stop()
+
+
+def test_what_the_dict_view_gave_stays_as_it_was():
+    """Even where the environment writes into its arrays again."""
+    env = KINDS["vector of arrays"].make(2)
+    obs, _ = env.try_reset(seeds=seeds_for(2))
+    before = {index: by_agent[DEFAULT_AGENT].copy() for index, by_agent in obs.items()}
+    env.send_actions({index: {DEFAULT_AGENT: 3} for index in obs})
+    env.poll()
+    for index, by_agent in obs.items():
+        np.testing.assert_array_equal(by_agent[DEFAULT_AGENT], before[index])
+
+
+@pytest.mark.parametrize("name", ["id", "vector of arrays", "native DISABLED", "multi-agent"])
+def test_one_begins_anew_when_all_have_been_answered(name):
+    """The answers of the others stand."""
+    kind = KINDS[name]
+    env = kind.make(3)
+    obs, _ = env.try_reset(seeds=seeds_for(3))
+    env.send_actions({i: {agent: action_for(o) for agent, o in by_agent.items()} for i, by_agent in obs.items()})
+    again, _ = env.try_reset(1, seeds=seeds_for(2)[1:])
+    env.send_actions({1: {agent: action_for(o) for agent, o in again[1].items()}})
+    obs, rewards, *_ = env.poll()
+    for index in range(3):
+        happened = kind.story(seeds_for(3)[index], 2)[1]
+        assert [event.reward for event in happened.events] == list(rewards[index].values())
+        told = {agent: tuple(o.tolist()) for agent, o in obs[index].items()}
+        assert told == {event.agent: event.obs for event in happened.events if event.obs}
     env.stop()
 
 

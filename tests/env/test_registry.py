@@ -1,6 +1,7 @@
 """What names an environment, and 4 and 5 of the list of what is refused."""
 
 import pickle
+import sys
 
 import gymnasium as gym
 import pytest
@@ -57,7 +58,7 @@ def test_module_of_the_current_folder(tmp_path, monkeypatch):
         "gymnasium.register('Mine-v0', entry_point='my_folder_env:Mine', disable_env_checker=True)\n"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", ["", *__import__("sys").path][1:])
+    monkeypatch.setattr(sys, "path", list(sys.path))
     assert env_creator("my_folder_env:Mine").__name__ == "Mine"
     assert type(env_creator("my_folder_env:Mine-v0")(EnvContext()).unwrapped).__name__ == "Mine"
     gym.registry.pop("Mine-v0")

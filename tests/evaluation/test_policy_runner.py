@@ -8,7 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import NonFiniteError, Policy, PolicyError, RolloutWorker
 from tests.evaluation.reference import stories
-from tests.evaluation.worlds import ALL, OBS_SPACE, Encode, Line, Scripted
+from tests.evaluation.worlds import ALL, OBS_SPACE, Asynchronous, Encode, Line, Scripted
 
 BOX = spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 10, np.inf], np.float32))
 
@@ -211,6 +211,17 @@ class TestFilter:
         assert len(stories([env])[0].episodes) == 1
         counts = {policy_id: state["count"] for policy_id, state in made.get_filters().items()}
         assert counts == {"x": 4 + 1, "y": 2 + 1}  # with the first ones of the next episode
+
+    def test_rows_without_an_observation(self):
+        script = [{"a": "o", "b": "o"}, {"a": "r"}, {"b": "r", "a": "or"}, {"b": "T"}, {"a": "rC", ALL: "T"}]
+        base = Asynchronous([Scripted([script])])
+        config = {
+            "observation_filter": "MeanStdFilter",
+            "rollout_fragment_length": 4,
+            "batch_mode": "complete_episodes",
+        }
+        batch = RolloutWorker(lambda _: base, Encode, config=config).sample()
+        assert batch["agent_id"].tolist() == ["a", "a", "b"]
 
     def test_rows_hold_what_the_policy_saw(self):
         seen = []

@@ -68,6 +68,7 @@ def run(env, num_envs: int, two_policies: bool, mode: str, fragment: int) -> Non
     told = stories(envs)
     # The same rewards three times: in the rows, in the lives, and in the episodes' sums.
     assert sum(m.reward for m in metrics) == sum(reward for story in told for reward, _, _ in story.episodes)
+    assert sorted(m.length for m in metrics) == sorted(length for story in told for _, length, _ in story.episodes)
     for found in metrics:
         assert found.reward == sum(sum(rewards) for rewards in found.policy_rewards.values())
     if mode == "complete_episodes":

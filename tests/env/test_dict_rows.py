@@ -1,0 +1,199 @@
+"""`DictRows` under schedules that nobody would think of: agents come, go, return, and are rewarded at odd times."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollax.env.dict_rows import DictRows
+from rollax.env.rows import Rows
+
+ALL = "__all__"
+AGENTS = ("a", "b", 3)
+
+
+@dataclass
+class Life:
+    """What the world knows of one life, and what the rows say of it."""
+
+    env_id: int
+    agent: Hashable
+    given: float = 0.0
+    told: float = 0.0
+    offered: int = 0
+    answered: int = 0
+    lane: int | None = None
+    over: bool = False
+
+
+@dataclass
+class World:
+    """Sub-environments whose every poll is drawn; keeps the truth about lives beside the dicts that it hands out."""
+
+    draw: Any
+    num_envs: int
+    living: dict[tuple[int, Hashable], Life] = field(default_factory=dict)
+    past: list[Life] = field(default_factory=list)
+    running: set[int] = field(default_factory=set)
+    number: int = 0
+
+    def first(self, env_id: int) -> dict:
+        agents = self.draw(st.lists(st.sampled_from(AGENTS), min_size=1, unique=True))
+        self.running.add(env_id)
+        return {agent: self.observe(env_id, agent) for agent in agents}
+
+    def observe(self, env_id: int, agent: Hashable) -> int:
+        """An observation is a number of its own."""
+        self.number += 1
+        life = self.living.setdefault((env_id, agent), Life(env_id, agent))
+        life.offered += 1
+        return self.number
+
+    def step(self, env_id: int) -> tuple[dict, dict, dict, dict]:
+        obs, rewards, flags = {}, {}, ({}, {})
+        over = self.draw(st.sampled_from(["", "", "", "T", "C", "TC"]))
+        for agent in self.draw(st.permutations(AGENTS)):
+            life = self.living.get((env_id, agent))
+            does = self.draw(
+                st.sampled_from(["", "r", "o", "or", "or", "T", "rC", "oT", "orTC"] if life else ["", "", "o", "oC"])
+            )
+            ends = bool(over) or "T" in does or "C" in does
+            if "r" in does:
+                rewards[agent] = self.draw(st.integers(-3, 3)) / 4
+                life.given += rewards[agent]
+            if "o" in does:
+                self.number += 1
+                obs[agent] = self.number
+            if "T" in does or "C" in does:
+                flags[0][agent], flags[1][agent] = "T" in does, "C" in does
+            if life and ends:
+                self.end(life)
+            elif "o" in does and not ends:
+                self.living.setdefault((env_id, agent), Life(env_id, agent)).offered += 1
+        if over:
+            self.running.discard(env_id)
+        for kind, flag in zip("TC", flags, strict=True):
+            flag[ALL] = kind in over
+        return obs, rewards, *flags
+
+    def end(self, life: Life) -> None:
+        life.over = True
+        self.past.append(self.living.pop((life.env_id, life.agent)))
+
+    def silent(self, env_id: int, step: tuple) -> bool:
+        """Nothing is said: neither a step nor a poll."""
+        obs, rewards, terms, truncs = step
+        return not (obs or rewards or any(terms.values()) or any(truncs.values()))
+
+
+class Reader:
+    """Reads rows as the sampler does: each lane is one life until a flag ends it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.lives: dict[int, Life] = {}
+        self.seen: set[int] = set()
+
+    def read(self, rows: Rows, expected_end: set[int]) -> None:
+        world = self.world
+        assert set(rows.ended_envs.tolist()) == expected_end
+        for row, lane in enumerate(rows.lanes.tolist()):
+            key = (int(rows.env_index[row]), rows.agent_of(row))
+            over = bool(rows.terminateds[row] or rows.truncateds[row])
+            if rows.starts[row]:
+                assert lane not in self.lives, "a lane of two lives at once"
+                assert rows.rewards[row] == 0
+                assert not over
+                self.lives[lane] = world.living[key]
+                assert self.lives[lane].lane is None, "a life that begins twice"
+                self.lives[lane].lane = lane
+            life = self.lives[lane]
+            assert (life.env_id, life.agent) == key
+            life.told += float(rows.rewards[row])
+            assert rows.acts[row] == (rows.obs[row] is not None and not over)
+            if rows.obs[row] is not None:
+                assert rows.obs[row] not in self.seen
+                self.seen.add(rows.obs[row])
+            life.answered += int(rows.acts[row])
+            assert over == life.over
+            if over:
+                del self.lives[lane]
+        assert len(self.lives) == len(world.living)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_lives_lanes_rewards_and_answers(data):
+    """No reward lost or doubled, one lane to a life, every observation offered for an answer exactly once."""
+    num_envs = data.draw(st.integers(1, 3))
+    world = World(data.draw, num_envs)
+    dict_rows, reader = DictRows("World", num_envs), Reader(world)
+    most_alive = 0
+    for _ in range(data.draw(st.integers(1, 12))):
+        stopped = [env_id for env_id in range(num_envs) if env_id not in world.running]
+        again = [env_id for env_id in stopped if data.draw(st.booleans())]
+        if again:
+            reader.read(dict_rows.beginning({env_id: world.first(env_id) for env_id in again}, {}), set())
+        ready = [env_id for env_id in sorted(world.running) if data.draw(st.integers(0, 3))]
+        steps = {env_id: world.step(env_id) for env_id in ready}
+        steps = {env_id: step for env_id, step in steps.items() if not world.silent(env_id, step)}
+        parts = [{env_id: step[i] for env_id, step in steps.items()} for i in range(4)]
+        ended = {env_id for env_id in steps if env_id not in world.running}
+        reader.read(dict_rows.outcome(*parts, {}, {}), ended)
+        most_alive = max(most_alive, len(world.living))
+    for life in (*world.past, *world.living.values()):
+        assert life.told == life.given
+        assert life.answered == life.offered
+        assert life.lane is not None
+    # Lanes are used again: there are never more than the lives that there were at once, counting those that just ended.
+    assert dict_rows._lane_count <= num_envs * len(AGENTS)
+    lanes = [life.lane for life in world.living.values()]
+    assert len(set(lanes)) == len(lanes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_an_env_that_restarts_itself_and_one_that_is_dropped(data):
+    """First observations come in polls; a reset that the env does not follow makes new lives of those that go on."""
+    rows_of, alive = DictRows("Alone", 1), set()
+    for _ in range(data.draw(st.integers(1, 10))):
+        if data.draw(st.integers(0, 4)) == 0:
+            rows_of.forget(0)
+            rows_of.forget(0)
+            before, alive = alive, set()
+        else:
+            before = set()
+        agents = data.draw(st.lists(st.sampled_from(AGENTS), min_size=1, unique=True))
+        late = [agent for agent in (*alive, *before) if agent not in agents and data.draw(st.booleans())]
+        over = data.draw(st.integers(0, 4)) == 0
+        rewards = dict.fromkeys(late, 1.0) | {agent: 2.0 for agent in agents if agent in alive}
+        rows = rows_of.outcome({0: dict.fromkeys(agents, 7)}, {0: rewards}, {0: {ALL: over}}, {0: {ALL: False}}, {}, {})
+        starting = set() if over else set(agents) - alive
+        assert {rows.agent_of(row) for row in np.flatnonzero(rows.starts)} == starting
+        assert rows.rewards.sum() == 2 * len(set(agents) & alive) + len(set(late) & alive)
+        assert rows.ended_envs.tolist() == ([0] if over and alive else [])
+        alive = set() if over else alive | set(agents)
+        assert len(alive) <= rows_of._lane_count <= len(AGENTS)
+
+
+def test_given_actions_are_not_asked_for():
+    rows_of = DictRows("Logs", 2)
+    obs = {0: {"a": 1, "b": 2}, 1: {"a": 3}}
+    off = {0: {ALL: False}, 1: {ALL: False}}
+    rows = rows_of.outcome(obs, {0: {"a": None}, 1: {}}, off, off, {}, {0: {"b": 9}, 1: {"a": 8}})
+    assert rows.given_actions == {1: 9, 2: 8}
+    assert rows.acts.tolist() == [True, False, False]
+    assert rows.starts.all()
+
+
+def test_infos_go_with_their_agents():
+    rows_of = DictRows("Infos", 1)
+    rows_of.beginning({0: {"a": 1, "b": 2}}, {})
+    off = {0: {ALL: False}}
+    rows = rows_of.outcome({0: {"b": 3}}, {0: {"a": 1.0}}, off, off, {0: {"b": {"x": 1}, "z": {"y": 2}}}, {})
+    assert list(zip(rows.agents or (), rows.info_list(), strict=True)) == [("b", {"x": 1}), ("a", {})]
