@@ -116,8 +116,7 @@ class NativeVectorEnv(BaseEnv):
         if not (isinstance(result, tuple | list) and len(result) == 2):
             checks.check_reset(result, f"{self.name}, reset()")
         obs, infos = self._columns(result[0]), result[1]
-        self._begun, self._over = True, self._over.copy()
-        self._over[env_index] = False
+        self._begun, self._over = True, self._no
         self._answers.expect(env_index)
         return Rows.starting(
             env_index,

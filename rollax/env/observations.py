@@ -46,6 +46,13 @@ def as_columns(space: spaces.Space, columns: trees.Tree, count: int, where: Wher
     Raises:
         EnvError: a wrong structure, shape or number of rows, a dtype that cannot be cast safely, a NaN.
     """
+    if (
+        isinstance(columns, np.ndarray)
+        and columns.dtype == space.dtype
+        and columns.shape == (count, *(space.shape or ()))
+    ):
+        _check_finite(space, columns, where)
+        return columns
     if isinstance(space, spaces.Dict):
         _check_keys(space, columns, where(0))
         return {

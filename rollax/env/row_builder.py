@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,10 @@ from rollax.errors import EnvError
 _NO_INFO: dict = {}
 
 
+Flags = tuple[list[bool], list[bool], list[bool]]
+"""Of some rows in turn: terminated, truncated, starting."""
+
+
 @dataclass(slots=True)
 class RowBuilder:
     """Collects the rows of one poll, sub-environment by sub-environment."""
@@ -24,14 +30,12 @@ class RowBuilder:
     lanes: list[np.ndarray] = field(default_factory=list)
     obs: list[Any] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
-    terminateds: list[bool] = field(default_factory=list)
-    truncateds: list[bool] = field(default_factory=list)
-    starts: list[bool] = field(default_factory=list)
+    flags: list[tuple[int, Flags]] = field(default_factory=list)  # beside the first row that they belong to
     agents: list[Hashable] = field(default_factory=list)
     infos: list[dict] = field(default_factory=list)
     given: dict[int, Any] = field(default_factory=dict)
-    silent: int = 0  # rows of agents that are not in obs
     ended: list[int] = field(default_factory=list)
+    silent: int = 0  # rows of agents that are not in obs
 
     def extend(
         self,
@@ -41,18 +45,16 @@ class RowBuilder:
         lanes: np.ndarray,
         rewards: list,
         infos: dict,
-        flags: tuple[list[bool], list[bool], list[bool]] | None = None,
+        flags: Flags | None = None,
     ) -> None:
-        """Rows of one sub-environment. `flags`: which are terminated, truncated, starting; None where no row is."""
+        """Rows of one sub-environment; no flags where none is up and nobody starts."""
         count = len(agents)
-        terminateds, truncateds, starts = flags or ([False] * count,) * 3
+        if flags is not None:
+            self.flags.append((len(self.agents), flags))
         self.env_index.append(np.full(count, env_id, np.int64))
         self.lanes.append(lanes)
         self.obs.extend(values)
         self.rewards.extend(rewards)
-        self.terminateds.extend(terminateds)
-        self.truncateds.extend(truncateds)
-        self.starts.extend(starts)
         self.agents.extend(agents)
         self.infos.extend([infos.get(agent, _NO_INFO) for agent in agents] if infos else [_NO_INFO] * count)
 
@@ -62,11 +64,16 @@ class RowBuilder:
 
     def rows(self) -> Rows:
         """The finished rows. Those with an observation, of a life that goes on, not yet acted, wait for an action."""
-        terminateds, truncateds = np.array(self.terminateds, bool), np.array(self.truncateds, bool)
-        seen = np.fromiter((value is not None for value in self.obs), bool, len(self.obs))
-        if len(seen) - np.count_nonzero(seen) != self.silent:
+        flags = np.zeros((3, len(self.agents)), bool)
+        for start, columns in self.flags:
+            flags[:, start : start + len(columns[0])] = columns
+        terminateds, truncateds, starts = flags
+        acts = ~(terminateds | truncateds)
+        without_obs = sum(map(is_, self.obs, repeat(None)))
+        if without_obs != self.silent:
             raise self._none_observed()
-        acts = ~(terminateds | truncateds) & seen
+        if without_obs:
+            acts &= np.array([value is not None for value in self.obs], bool)
         acts[list(self.given)] = False
         return Rows(
             np.concatenate(self.env_index) if self.env_index else NO_ENVS,
@@ -75,7 +82,7 @@ class RowBuilder:
             checks.reward_column(self.rewards, self._where),
             terminateds,
             truncateds,
-            np.array(self.starts, bool),
+            starts,
             acts,
             np.array(self.ended, np.int64),
             self.agents,

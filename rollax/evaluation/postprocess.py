@@ -27,7 +27,7 @@ def postprocess(
     policies: Mapping[str, Policy],
     episode_of: Callable[[int], Any] = lambda _: None,
 ) -> dict[str, SampleBatch]:
-    """The batches of a fragment by policy, with `new_obs` where it is read and what the policies add.
+    """The batches of a fragment by policy, with `new_obs` where it may be read, and what the policies add.
 
     A policy that overrides `postprocess_trajectory` is called once per trajectory piece; all others once per fragment.
 
@@ -60,7 +60,8 @@ def postprocess(
 
 
 def _with_new_obs(policy: Policy, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
-    if policy.batch_columns is None or SampleBatch.NEW_OBS in policy.batch_columns:
+    wanted = policy.batch_columns
+    if wanted is None or SampleBatch.NEW_OBS in wanted or overrides_trajectory(policy):
         following = np.minimum(np.arange(len(batch)) + 1, len(batch) - 1)
         new_obs = trees.index(batch[SampleBatch.OBS], following)
         trees.put(new_obs, pieces.last, pieces.next_obs)

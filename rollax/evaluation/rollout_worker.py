@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,10 +9,10 @@ import numpy as np
 from gymnasium import Space
 
 from rollax.batch import MultiAgentBatch, SampleBatch
-from rollax.config import TrainerConfig, resolve_config
+from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
 from rollax.env.context import EnvContext
-from rollax.env.convert import to_base_env
+from rollax.env.making import make_base_env
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.action_clipping import ActionMap
@@ -21,14 +20,13 @@ from rollax.evaluation.callbacks import make_callbacks, overrides
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.metrics import EpisodeMetrics
+from rollax.evaluation.policy_map import DEFAULT_POLICY, policy_mapping, resolved_config, specs_of
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory, postprocess
 from rollax.evaluation.sampler import Sampler
 from rollax.policy.policy import Policy
 from rollax.policy.spec import PolicySpec
 from rollax.spaces import check_space, same_space
-
-DEFAULT_POLICY = "default_policy"
 
 
 class RolloutWorker:
@@ -59,8 +57,8 @@ class RolloutWorker:
         num_workers: int = 0,
         record: bool = True,
     ) -> None:
-        specs = _specs(policy_cls_or_specs)
-        self.config = _resolved(config, specs, default_policy_class)
+        specs = specs_of(policy_cls_or_specs)
+        self.config = resolved_config(config, specs, default_policy_class)
         self.worker_index = worker_index
         context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
         self.env = make_base_env(creator_of(env_creator), context, self.config.num_envs_per_worker)
@@ -82,7 +80,7 @@ class RolloutWorker:
             self.env,
             self.runners,
             episodes,
-            policy_of=_mapping(policy_mapping_fn, list(specs)),
+            policy_of=policy_mapping(policy_mapping_fn, list(specs)),
             fragment_length=self._fragment_length(),
             complete_episodes=self.config.batch_mode == "complete_episodes",
             clip_rewards=self.config.clip_rewards,
@@ -308,74 +306,3 @@ class RolloutWorker:
             on_end=listener("on_episode_end"),
             only_policy=next(iter(self.policies)) if len(self.policies) == 1 else None,
         )
-
-
-def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int) -> BaseEnv:
-    """The `BaseEnv` of one worker: a creator that can make a native vector env does, any other makes copies."""
-    make_vector = getattr(creator, "make_vector", None)
-    if make_vector is not None:
-        return to_base_env(make_vector(context, num_envs))
-    return to_base_env(_make(creator, context), lambda index: _make(creator, context.at(index)), num_envs)
-
-
-def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
-    try:
-        inspect.signature(creator).bind(context)
-    except TypeError:
-        if context:
-            raise ConfigError(
-                "An environment that takes no env_config.",
-                where="env_config",
-                got=dict(context),
-                expected=f"{creator!r} to take one argument, the EnvContext",
-                fix="leave env_config out, or let the class take it",
-            ) from None
-        return creator()
-    except ValueError:
-        pass  # a builtin without a signature
-    return creator(context)
-
-
-def _specs(given: type[Policy] | Mapping[str, Any]) -> dict[str, PolicySpec]:
-    if isinstance(given, Mapping):
-        if not given:
-            raise PolicyError(
-                "No policy at all.",
-                where="RolloutWorker(env_creator, policy_cls_or_specs)",
-                got=given,
-                expected="a policy class, or at least one policy id with its spec",
-                fix="pass {'default_policy': MyPolicy}, or MyPolicy itself",
-            )
-        return {policy_id: PolicySpec.of(spec, policy_id) for policy_id, spec in given.items()}
-    return {DEFAULT_POLICY: PolicySpec.of(given, DEFAULT_POLICY)}
-
-
-def _resolved(config: Any, specs: Mapping[str, PolicySpec], default: type[Policy] | None) -> TrainerConfig:
-    if isinstance(config, TrainerConfig):
-        return config
-    classes = [spec.policy_class or default for spec in specs.values()]
-    known = (policy_class.config_class for policy_class in classes if policy_class is not None)
-    config_class = next((found for found in known if found is not None), TrainerConfig)
-    return resolve_config(config_class, config)
-
-
-def _mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> Callable[..., str] | None:
-    """`(agent_id, episode) -> policy id`, whichever of the two the user's function takes."""
-    if function is None:
-        if len(policy_ids) > 1:
-            raise ConfigError(
-                "Several policies without a mapping.",
-                where="policy_mapping_fn",
-                got=None,
-                expected=f"a function from an agent id to one of {policy_ids}",
-                fix="pass policy_mapping_fn",
-            )
-        return None
-    parameters = inspect.signature(function).parameters.values()
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return function
-    second = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][1:2]
-    # A second one with a default binds something of the user's own: lambda agent_id, table=TABLE: table[agent_id].
-    if any(p.default is p.empty or p.name == "episode" for p in second):
-        return function
-    return lambda agent_id, episode: function(agent_id)

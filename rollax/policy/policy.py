@@ -46,7 +46,8 @@ class Policy(ABC):
     """
 
     batch_columns: ClassVar[frozenset[str] | None] = None
-    """The columns that postprocessing and learning read; None: all. Others are not filled."""
+    """The columns that postprocessing and learning read; others are not filled. None: all but `infos`, `prev_actions`
+    and `prev_rewards`, which are filled only where they are named."""
 
     config_class: ClassVar[Any] = None
     """The config class that a plain dict is checked against where there is no trainer; None: the common one."""
@@ -111,11 +112,17 @@ class Policy(ABC):
         """Adds columns to one trajectory piece of one agent. Overriding it costs a Python call per piece.
 
         Args:
-            sample_batch: the rows of one agent's life, in time order, as far as they have been sampled.
+            sample_batch: the rows of one agent's life, in time order, as far as they have been sampled; `new_obs`,
+                `agent_id` and `t` are among its columns.
             other_agent_batches: the other agents of the episode: agent id -> (its policy, its rows).
             episode: the episode.
+        Returns:
+            The batch with what `postprocess_rows` adds, unless overridden: advantages for instance, which an override
+            gets by calling this one.
         """
-        return sample_batch
+        last = np.arange(len(sample_batch)) == len(sample_batch) - 1
+        next_obs = trees.index(sample_batch[SampleBatch.NEW_OBS], slice(-1, None))
+        return self.postprocess_rows(sample_batch, Pieces(last, next_obs))
 
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
         """Adds columns to all trajectory pieces of a fragment at once."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rollax import EnvError
+from rollax import EnvError, to_base_env
 from rollax.env.rows import DEFAULT_AGENT
 from tests.env.drive import drive
 from tests.env.kinds import KINDS, PROCESSES
@@ -69,7 +69,7 @@ def test_a_new_reset_with_the_same_seeds_is_a_new_beginning(kind, view):
 def test_what_the_dict_view_gave_stays_as_it_was():
     """Even where the environment writes into its arrays again."""
     env = KINDS["vector of arrays"].make(2)
-    obs, _ = env.try_reset(seeds=seeds_for(2))
+    obs, _ = env.try_reset(seeds=seeds_for(2))  # type: ignore[misc]
     before = {index: by_agent[DEFAULT_AGENT].copy() for index, by_agent in obs.items()}
     env.send_actions({index: {DEFAULT_AGENT: 3} for index in obs})
     env.poll()
@@ -82,9 +82,9 @@ def test_one_begins_anew_when_all_have_been_answered(name):
     """The answers of the others stand."""
     kind = KINDS[name]
     env = kind.make(3)
-    obs, _ = env.try_reset(seeds=seeds_for(3))
+    obs, _ = env.try_reset(seeds=seeds_for(3))  # type: ignore[misc]
     env.send_actions({i: {agent: action_for(o) for agent, o in by_agent.items()} for i, by_agent in obs.items()})
-    again, _ = env.try_reset(1, seeds=seeds_for(2)[1:])
+    again, _ = env.try_reset(1, seeds=seeds_for(2)[1:])  # type: ignore[misc]
     env.send_actions({1: {agent: action_for(o) for agent, o in again[1].items()}})
     obs, rewards, *_ = env.poll()
     for index in range(3):
@@ -93,6 +93,20 @@ def test_one_begins_anew_when_all_have_been_answered(name):
         told = {agent: tuple(o.tolist()) for agent, o in obs[index].items()}
         assert told == {event.agent: event.obs for event in happened.events if event.obs}
     env.stop()
+
+
+def test_one_begins_anew_when_all_have_been_answered_at_once():
+    class Long(Clock):
+        def reset(self, *, seed=None, options=None):
+            result = super().reset(seed=seed)
+            self.length = 100
+            return result
+
+    env = to_base_env(Long(), lambda index: Long(), 3)
+    env.send_rows(env.reset_rows(np.arange(3)), None, np.array([0, 0, 0]))
+    env.send_rows(env.poll_rows(), None, np.array([1, 2, 3]))
+    env.send_rows(env.reset_rows(np.array([1])), None, np.array([4]))
+    assert env.poll_rows().obs[:, 1].tolist() == [1, 4, 3]  # the second number of an observation is the action
 
 
 @EVERY_KIND

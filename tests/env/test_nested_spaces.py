@@ -123,7 +123,7 @@ def test_numbers_without_axes():
 
 def test_a_list_is_an_action_too():
     base, envs = made(WRAPS["in turn"], SPACES["box"])
-    obs, _ = base.try_reset()
+    obs, _ = base.try_reset()  # type: ignore[misc]
     base.send_actions({index: {agent: [[0.5] * 3] * 2 for agent in by_agent} for index, by_agent in obs.items()})
     base.poll()
     np.testing.assert_array_equal(envs[0].got[0], np.full((2, 3), 0.5, np.float32))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rollax import MultiAgentBatch, Policy, RolloutWorker, SampleBatch
+from rollax.algorithms.ppo import PPOPolicy
 from rollax.evaluation.postprocess import postprocess
 from rollax.policy.policy import Pieces
 from tests.evaluation.reference import expected_rows
@@ -202,3 +203,17 @@ def test_rows_at_once_for_all_others():
     batch = make(AtOnce, fragment=5, num_envs=1).sample()
     assert calls == [(11, 4, 4)]
     assert (batch["advantages"] == batch["rewards"] * 2).all()
+
+
+def test_what_an_algorithm_adds_is_there_for_a_policy_that_overrides_the_trajectory_call():
+    class Doubled(PPOPolicy):
+        def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
+            return super().postprocess_trajectory(sample_batch, other_agent_batches, episode)
+
+    def batch_of(policy_class):
+        config = {"num_envs_per_worker": 3, "rollout_fragment_length": 40, "seed": 5}
+        return RolloutWorker("CartPole-v1", policy_class, config=config).sample()
+
+    plain, overridden = batch_of(PPOPolicy), batch_of(Doubled)
+    for name in ("advantages", "value_targets"):
+        np.testing.assert_allclose(overridden[name], plain[name], rtol=1e-5, atol=1e-5)

@@ -113,7 +113,6 @@ class TestMultiAgent:
         base = Asynchronous([Scripted([TURNS])], sleeps=True)
         audit(make_worker(lambda _: base, rollout_fragment_length=2), TRUNCATE)
 
-    @pytest.mark.xfail(reason="BaseEnv.send_rows passes each policy's answers on by itself", strict=True)
     def test_the_dict_view_is_sent_the_actions_of_all_policies_in_one_call(self):
         base = Asynchronous([Scripted([COMING_AND_GOING])])
         calls, send = [], base.send_actions

@@ -1,0 +1,38 @@
+"""From a creator to the `BaseEnv` of one worker."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from rollax.env.base_env import BaseEnv
+from rollax.env.context import EnvContext
+from rollax.env.convert import to_base_env
+from rollax.errors import ConfigError
+
+
+def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int) -> BaseEnv:
+    """The `BaseEnv` of one worker: a creator that can make a native vector env does, any other makes copies."""
+    make_vector = getattr(creator, "make_vector", None)
+    if make_vector is not None:
+        return to_base_env(make_vector(context, num_envs))
+    return to_base_env(_make(creator, context), lambda index: _make(creator, context.at(index)), num_envs)
+
+
+def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
+    try:
+        inspect.signature(creator).bind(context)
+    except TypeError:
+        if context:
+            raise ConfigError(
+                "An environment that takes no env_config.",
+                where="env_config",
+                got=dict(context),
+                expected=f"{creator!r} to take one argument, the EnvContext",
+                fix="leave env_config out, or let the class take it",
+            ) from None
+        return creator()
+    except ValueError:
+        pass  # a builtin without a signature
+    return creator(context)

@@ -1,0 +1,61 @@
+"""Which policies a worker has, what config they share, and who acts for which agent."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rollax.config import TrainerConfig, resolve_config
+from rollax.errors import ConfigError, PolicyError
+from rollax.policy.policy import Policy
+from rollax.policy.spec import PolicySpec
+
+DEFAULT_POLICY = "default_policy"
+
+
+def specs_of(given: type[Policy] | Mapping[str, Any]) -> dict[str, PolicySpec]:
+    """Policy id -> spec, from one policy class or a mapping of whatever a config may hold."""
+    if isinstance(given, Mapping):
+        if not given:
+            raise PolicyError(
+                "No policy at all.",
+                where="RolloutWorker(env_creator, policy_cls_or_specs)",
+                got=given,
+                expected="a policy class, or at least one policy id with its spec",
+                fix="pass {'default_policy': MyPolicy}, or MyPolicy itself",
+            )
+        return {policy_id: PolicySpec.of(spec, policy_id) for policy_id, spec in given.items()}
+    return {DEFAULT_POLICY: PolicySpec.of(given, DEFAULT_POLICY)}
+
+
+def resolved_config(config: Any, specs: Mapping[str, PolicySpec], default: type[Policy] | None) -> TrainerConfig:
+    """A plain dict checked against the config class of the first policy that names one."""
+    if isinstance(config, TrainerConfig):
+        return config
+    classes = [spec.policy_class or default for spec in specs.values()]
+    known = (policy_class.config_class for policy_class in classes if policy_class is not None)
+    config_class = next((found for found in known if found is not None), TrainerConfig)
+    return resolve_config(config_class, config)
+
+
+def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> Callable[..., str] | None:
+    """`(agent_id, episode) -> policy id`, whichever of the two the user's function takes."""
+    if function is None:
+        if len(policy_ids) > 1:
+            raise ConfigError(
+                "Several policies without a mapping.",
+                where="policy_mapping_fn",
+                got=None,
+                expected=f"a function from an agent id to one of {policy_ids}",
+                fix="pass policy_mapping_fn",
+            )
+        return None
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return function
+    second = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][1:2]
+    # A second one with a default binds something of the user's own: lambda agent_id, table=TABLE: table[agent_id].
+    if any(p.default is p.empty or p.name == "episode" for p in second):
+        return function
+    return lambda agent_id, episode: function(agent_id)
