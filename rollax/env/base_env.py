@@ -115,10 +115,10 @@ class BaseEnv:
 
     def poll_rows(self) -> Rows:
         """The same as `poll`, as columns."""
-        if self._answers:
+        if self._collected:
             # All policies' answers at once: an environment may well take its step inside of send_actions.
-            answers, self._answers = self._answers, {}
-            self.send_actions(answers)
+            collected, self._collected = self._collected, {}
+            self.send_actions(collected)
         parts = self._checked(self.poll(), "poll()", 6, "six dicts by env id, as in the docstring of BaseEnv.poll")
         return self._dict_rows().outcome(*parts)
 
@@ -130,11 +130,11 @@ class BaseEnv:
             selection: [K] indices into `rows`, each of a row that waits for an action; None for all rows.
             actions: columns of K actions.
         """
-        if self._answers is None:
-            self._answers = {}
+        if self._collected is None:
+            self._collected = {}
         chosen = range(len(rows)) if selection is None else selection.tolist()
         for row, action in zip(chosen, action_values(actions), strict=True):
-            self._answers.setdefault(int(rows.env_index[row]), {})[rows.agent_of(row)] = action
+            self._collected.setdefault(int(rows.env_index[row]), {})[rows.agent_of(row)] = action
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
         """The same as `try_reset`, for any number of sub-environments at once; None when all start by themselves."""
@@ -180,7 +180,7 @@ class BaseEnv:
         """Releases what the environment holds."""
 
     # The columnar view written in terms of the dict view keeps the answers until all policies have given theirs.
-    _answers: EnvDict | None = None
+    _collected: EnvDict | None = None
 
     # The dict view written in terms of the columnar one keeps the rows that its dicts came from.
     _kept: Rows | None = None

@@ -51,7 +51,8 @@ class TestAccepts:
         assert config.model == ModelConfig(fcnet_hiddens=(8, 9))
 
     def test_numbers_as_yaml_and_numpy_give_them(self):
-        config = resolve({"lr": "1e-3", "train_batch_size": np.int64(400), "gamma": np.float32(0.5), "evaluation_interval": 7.0})
+        given = {"lr": "1e-3", "train_batch_size": np.int64(400), "gamma": np.float32(0.5), "evaluation_interval": 7.0}
+        config = resolve(given)
         assert (config.lr, config.train_batch_size, config.gamma, config.evaluation_interval) == (1e-3, 400, 0.5, 7)
 
     def test_config_of_the_class_is_itself(self):

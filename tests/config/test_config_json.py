@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax.config.trainer import Lambda, TrainerConfig
 from rollax.config.stored import StoredCode
+from rollax.config.trainer import Lambda, TrainerConfig
 from rollax.errors import ConfigError
 
 
