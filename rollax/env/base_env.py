@@ -39,8 +39,11 @@ class BaseEnv:
     action_space: Space | None = None
     """None in both where the policies of a multi-agent environment name their own."""
 
-    _dicts: DictRows | None = None
-    _reset_takes_seeds: bool
+    # Private by double underscores, so that no attribute of a user's subclass gets in the way.
+    __reset_takes_seeds: bool
+    __dicts: DictRows | None = None  # keeps the lives where only the dict view is written
+    __collected: EnvDict | None = None  # there too: the answers, until all policies have given theirs
+    __kept: Rows | None = None  # where only the columnar view is written: the rows that the last dicts came from
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if not (cls._overrides(*_DICT_VIEW) or cls._overrides(*_ROW_VIEW)):
@@ -53,7 +56,7 @@ class BaseEnv:
                 fix="override one of the two triples; the other follows from it",
             )
         env = super().__new__(cls)
-        env._reset_takes_seeds = "seeds" in inspect.signature(cls.try_reset).parameters
+        env.__reset_takes_seeds = "seeds" in inspect.signature(cls.try_reset).parameters
         return env
 
     @classmethod
@@ -107,7 +110,7 @@ class BaseEnv:
         if rows is None:
             return None
         # One sub-environment's new episode joins what is kept of the others.
-        self._kept = rows if env_id is None or self._kept is None else Rows.concat(self._kept, rows)
+        self.__kept = rows if env_id is None or self.__kept is None else Rows.concat(self.__kept, rows)
         obs, _, _, _, infos, _ = dicts_of(rows)
         return obs, infos
 
@@ -115,9 +118,9 @@ class BaseEnv:
 
     def poll_rows(self) -> Rows:
         """The same as `poll`, as columns."""
-        if self._collected:
+        if self.__collected:
             # All policies' answers at once: an environment may well take its step inside of send_actions.
-            collected, self._collected = self._collected, {}
+            collected, self.__collected = self.__collected, {}
             self.send_actions(collected)
         parts = self._checked(self.poll(), "poll()", 6, "six dicts by env id, as in the docstring of BaseEnv.poll")
         return self._dict_rows().outcome(*parts)
@@ -130,18 +133,20 @@ class BaseEnv:
             selection: [K] indices into `rows`, each of a row that waits for an action; None for all rows.
             actions: columns of K actions.
         """
-        if self._collected is None:
-            self._collected = {}
+        if self.__collected is None:
+            self.__collected = {}
         chosen = range(len(rows)) if selection is None else selection.tolist()
         for row, action in zip(chosen, action_values(actions), strict=True):
-            self._collected.setdefault(int(rows.env_index[row]), {})[rows.agent_of(row)] = action
+            self.__collected.setdefault(int(rows.env_index[row]), {})[rows.agent_of(row)] = action
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
         """The same as `try_reset`, for any number of sub-environments at once; None when all start by themselves."""
         obs: EnvDict = {}
         infos: EnvDict = {}
         for position, env_id in enumerate(env_index.tolist()):
-            kwargs = {"seeds": [seeds[position]]} if seeds is not None and self._reset_takes_seeds else {}
+            if self.__collected:
+                self.__collected.pop(env_id, None)
+            kwargs = {"seeds": [seeds[position]]} if seeds is not None and self.__reset_takes_seeds else {}
             result = self.try_reset(env_id, **kwargs)
             if result is None:
                 self._dict_rows().forget(env_id)
@@ -179,15 +184,9 @@ class BaseEnv:
     def stop(self) -> None:
         """Releases what the environment holds."""
 
-    # The columnar view written in terms of the dict view keeps the answers until all policies have given theirs.
-    _collected: EnvDict | None = None
-
-    # The dict view written in terms of the columnar one keeps the rows that its dicts came from.
-    _kept: Rows | None = None
-
     @property
     def _kept_rows(self) -> Rows:
-        if self._kept is None:
+        if self.__kept is None:
             raise EnvError(
                 "Actions before the first observation.",
                 where=type(self).__name__,
@@ -195,16 +194,16 @@ class BaseEnv:
                 expected="try_reset() or poll() first",
                 fix="call try_reset(), then answer the agents whose observations it returned",
             )
-        return self._kept
+        return self.__kept
 
     def _poll_and_keep(self) -> Rows:
-        self._kept = self.poll_rows()
-        return self._kept
+        self.__kept = self.poll_rows()
+        return self.__kept
 
     def _dict_rows(self) -> DictRows:
-        if self._dicts is None:
-            self._dicts = DictRows(type(self).__name__, self.num_envs, self.observation_space)
-        return self._dicts
+        if self.__dicts is None:
+            self.__dicts = DictRows(type(self).__name__, self.num_envs, self.observation_space)
+        return self.__dicts
 
 
 def dicts_of(rows: Rows) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, EnvDict]:

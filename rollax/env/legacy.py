@@ -64,7 +64,7 @@ class LegacyEnv(gym.Env):
         return obs, reward, bool(done) and not truncated, truncated, info
 
     def render(self) -> Any:
-        return self.env.render()
+        return _render(self.env)
 
     def close(self) -> None:
         _close(self.env)
@@ -136,8 +136,7 @@ class LegacyMultiAgentEnv(MultiAgentEnv):
         return obs, rewards, terminateds, truncateds, infos
 
     def render(self) -> Any:
-        render = getattr(self.env, "render", None)
-        return None if render is None else render()
+        return _render(self.env)
 
     def close(self) -> None:
         _close(self.env)
@@ -181,6 +180,13 @@ def _reset(env: Any, seed: int | None) -> Any:
 def _seed(env: Any, seed: int | None) -> None:
     if seed is not None and hasattr(env, "seed"):
         env.seed(seed)
+
+
+def _render(env: Any) -> Any:
+    render = getattr(env, "render", None)
+    if render is None:
+        return None
+    return render(mode="rgb_array") if "mode" in _parameters(render) else render()
 
 
 def _close(env: Any) -> None:

@@ -125,11 +125,17 @@ class SteppedInTurn(VectorEnv):
         return [getattr(env, "as_written", env) for env in self.envs]
 
     def try_render_at(self, index: int) -> Any:
-        return self.envs[index].render()
+        env = self.envs[index]
+        if getattr(env, "render_mode", None) is None and getattr(env, "spec", None) is not None:
+            return None  # Gymnasium's environments would only warn that they have no mode
+        try:
+            return env.render() if hasattr(env, "render") else None
+        except NotImplementedError:
+            return None
 
     def close(self) -> None:
         for env in self.envs:
-            env.close()
+            getattr(env, "close", lambda: None)()
 
     def _where(self, index: int) -> str:
         return f"{env_name(self.envs[index])}, sub-environment {index}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -101,12 +102,17 @@ class TestGoingOnIsTheSameRun:
 
 
 class TestRestoring:
-    @pytest.fixture
-    def path(self, tmp_path):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def saved(cls, tmp_path_factory):
         with PPOTrainer("CartPole-v1", PPO) as trainer:
             for _ in range(2):
                 trainer.train()
-            return trainer.save(tmp_path)
+            return trainer.save(tmp_path_factory.mktemp("saved"))
+
+    @pytest.fixture
+    def path(self, saved, tmp_path):
+        return Path(shutil.copytree(saved, tmp_path / saved.name))
 
     def test_keeps_the_new_hyperparameters(self, path):
         new = {

@@ -23,7 +23,7 @@ PPO = {
     "train_batch_size": 256,
     "sgd_minibatch_size": 64,
     "num_sgd_iter": 8,
-    "lr_schedule": [[0, 1e-2], [25 * 256, 1e-3]],
+    "lr_schedule": [[0, 1e-2], [20 * 256, 1e-3]],
 }
 BOX = spaces.Box(np.array([-3, 0], np.float32), np.array([1, 10], np.float32))
 
@@ -48,7 +48,7 @@ def greedy_after(trainer, iterations):
 @pytest.mark.parametrize("name", SPACES)
 def test_ppo_repeats_what_it_sees(name):
     trainer = PPOTrainer(env=Echo, config={**PPO, "env_config": {"space": SPACES[name]}})
-    assert greedy_after(trainer, 25) > 0.93
+    assert greedy_after(trainer, 20) > 0.93
 
 
 def test_pg_repeats_what_it_sees():
@@ -60,7 +60,7 @@ def test_pg_repeats_what_it_sees():
 def test_ppo_learns_from_dicts_and_images(image):
     model = {"fcnet_hiddens": (32,), "conv_filters": [[8, 4, 2]], "conv_dense": 32}
     trainer = PPOTrainer(env=Shown, config={**PPO, "env_config": {"image": image}, "model": model})
-    assert greedy_after(trainer, 25) > 0.93
+    assert greedy_after(trainer, 20) > 0.93
 
 
 class TestValueOfAnEndlessTask:

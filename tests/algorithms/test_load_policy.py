@@ -69,11 +69,12 @@ def test_state_is_accepted(tmp_path):
 
 
 class TestOneOfSeveral:
-    @pytest.fixture
-    def saved(self, tmp_path):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def saved(cls, tmp_path_factory):
         policies = {"left": (None, None, None, {"gamma": 0.5, "model": {"fcnet_hiddens": (4, 4)}}), "right": Lean}
         multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: agent}
-        return trained(tmp_path, TwoAgents, multiagent=multiagent)
+        return trained(tmp_path_factory.mktemp("saved"), TwoAgents, multiagent=multiagent)
 
     def test_with_a_config_of_its_own(self, saved):
         trainer, path = saved

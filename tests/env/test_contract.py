@@ -1,5 +1,6 @@
 """One contract for every kind of environment, through both views."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -128,6 +129,36 @@ def test_stop_closes_all(kind):
     assert Clock.open_count + Party.open_count == before + 3
     env.stop()
     assert Clock.open_count + Party.open_count == before
+
+
+def test_frames_of_single_environments():
+    assert KINDS["id"].make(2).try_render(1) is None
+    env = to_base_env(gym.make("CartPole-v1", render_mode="rgb_array"))
+    env.try_reset()
+    assert env.try_render().shape == (400, 600, 3)
+    env.stop()
+
+    class Draws(Clock):
+        def render(self):
+            return "frame"
+
+    assert to_base_env(Draws()).try_render() == "frame"
+    assert to_base_env(Clock()).try_render() is None
+
+
+def test_an_env_need_only_have_reset_and_step():
+    class Bare:
+        observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+        def __init__(self) -> None:
+            self.clock = Clock()
+            self.reset, self.step = self.clock.reset, self.clock.step
+
+    env = to_base_env(Bare())
+    story = drive(env, "rows", 20, [5])[0]
+    assert story == KINDS["class"].story(5, len(story))
+    assert env.try_render() is None
+    env.stop()
 
 
 STRICT = pytest.mark.parametrize(

@@ -127,6 +127,19 @@ def test_missing_all_is_missed_here_too():
     )
 
 
+def test_rendering():
+    class Drawn(OldClock):
+        def render(self, mode="human"):
+            return mode
+
+    class Plain(OldClock):
+        def render(self):
+            return "frame"
+
+    frames = [to_base_env(cls()).try_render() for cls in (Drawn, Plain, OldClock)]
+    assert frames == ["rgb_array", "frame", None]
+
+
 @pytest.mark.parametrize("result", [(OBS, 1.0, False), None, (1, 2, 3, 4, 5, 6)])
 def test_neither_four_nor_five_values(result):
     class Three(OldClock):
