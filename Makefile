@@ -24,7 +24,7 @@ test: .venv/.installed-test
 lint: .venv/.installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 learning: .venv/.installed-test
