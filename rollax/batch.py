@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rollax import trees
+from rollax.columns import as_column, codes, positions_of
 from rollax.errors import BatchError
 
 
@@ -154,7 +155,7 @@ class SampleBatch(MutableMapping[str, Any]):
                 where="SampleBatch",
                 fix="make the batch with sequences(), or give seq_lens to the constructor",
             )
-        column = _as_column(name, value)
+        column = as_column(name, value)
         lengths = {len(leaf) for leaf in trees.leaves(column)}
         if len(lengths) > 1:
             raise BatchError(
@@ -189,17 +190,17 @@ class SampleBatch(MutableMapping[str, Any]):
             BatchError: the index is neither, or the batch is padded (see `take_sequences`).
         """
         self._refuse_padded("A choice of rows")
-        positions = _positions(index, self.count)
-        return SampleBatch({name: _take(column, positions) for name, column in self._columns.items()})
+        positions = positions_of(index, self.count)
+        return SampleBatch({name: trees.index(column, positions) for name, column in self._columns.items()})
 
     def take_sequences(self, index: Any) -> SampleBatch:
         """A copy of the sequences of a padded batch named by an array of positions or a mask, in that order."""
         if self.seq_lens is None:
             raise BatchError("Only a padded batch has sequences.", where="SampleBatch", fix="call sequences() first")
-        positions = _positions(index, len(self.seq_lens))
+        positions = positions_of(index, len(self.seq_lens))
         rows = (positions[:, None] * self.max_seq_len + np.arange(self.max_seq_len)).ravel()
         columns = self._columns.items()
-        return SampleBatch({name: _take(c, positions if _per_sequence(name) else rows) for name, c in columns})
+        return SampleBatch({name: trees.index(c, positions if _per_sequence(name) else rows) for name, c in columns})
 
     def shuffle(self, rng: np.random.Generator) -> SampleBatch:
         """A copy with its rows (its sequences, where it is padded) in random order."""
@@ -236,9 +237,9 @@ class SampleBatch(MutableMapping[str, Any]):
             BatchError: there is no column `eps_id`, or the batch is padded.
         """
         self._refuse_padded("Splitting by episode")
-        group = _codes(self[self.EPS_ID])
+        group = codes(self[self.EPS_ID])
         if self.AGENT_ID in self:
-            agent = _codes(self[self.AGENT_ID])
+            agent = codes(self[self.AGENT_ID])
             group = group * (agent.max(initial=0) + 1) + agent
         order = np.argsort(group, kind="stable")
         ordered, changes = self.rows(order), np.diff(group[order], prepend=-1)
@@ -278,7 +279,9 @@ class SampleBatch(MutableMapping[str, Any]):
         columns: dict[str, Any] = {self.SEQ_LENS: seq_lens}
         for name, column in self._columns.items():
             first = _per_sequence(name)
-            columns[name] = _take(column, np.flatnonzero(offset == 0)) if first else trees.tree_map(padded, column)
+            columns[name] = (
+                trees.index(column, np.flatnonzero(offset == 0)) if first else trees.tree_map(padded, column)
+            )
         return SampleBatch(columns, env_steps=self._env_steps)
 
     @staticmethod
@@ -422,73 +425,6 @@ class MultiAgentBatch(Mapping[str, SampleBatch]):
 
 def _per_sequence(name: str) -> bool:
     return name in (SampleBatch.STATE_IN, SampleBatch.SEQ_LENS)
-
-
-def _as_column(name: str, value: Any) -> trees.Tree:
-    if isinstance(value, list) and name == SampleBatch.INFOS:
-        return np.fromiter(value, dtype=object, count=len(value))
-    if isinstance(value, list) and not any(np.ndim(leaf) for leaf in trees.leaves(value)):
-        # A list is a structure if it holds arrays (the parts of a recurrent state), and rows if it holds numbers.
-        no_state = not value and name in (SampleBatch.STATE_IN, SampleBatch.STATE_OUT)
-        value = value if no_state else _rows_from_list(name, value)
-    column = trees.tree_map(np.asarray, value)
-    if any(leaf.ndim == 0 for leaf in trees.leaves(column)):
-        raise BatchError(
-            "A column without rows.",
-            where=f"column {name!r}",
-            got=value,
-            expected="an array with one row per step, or a dict, tuple or list of such arrays",
-            fix="use np.full(len(batch), value) for a constant",
-        )
-    return column
-
-
-def _rows_from_list(name: str, rows: list[Any]) -> np.ndarray:
-    try:
-        array = np.array(rows)
-    except ValueError:
-        array = np.empty(0, dtype=object)
-    if array.dtype == object:
-        raise BatchError(
-            "A list that does not make an array.",
-            where=f"column {name!r}",
-            got=rows,
-            expected="numbers, flags or strings, in rows of equal shape",
-            fix="stack structured rows with rollax.spaces.stack(space, rows); make an object array of ids yourself",
-        )
-    return array
-
-
-def _take(column: trees.Tree, positions: np.ndarray) -> trees.Tree:
-    # np.take along axis 0 is up to ten times as fast as column[positions] where rows are narrow.
-    return trees.tree_map(lambda leaf: np.take(leaf, positions, axis=0), column)
-
-
-def _positions(index: Any, length: int) -> np.ndarray:
-    array = np.asarray(index)
-    if array.dtype == bool and array.shape == (length,):
-        return np.flatnonzero(array)
-    if array.size == 0 and array.ndim == 1:
-        return np.zeros(0, dtype=np.intp)
-    whole = array.ndim == 1 and array.dtype.kind in "iu"
-    if whole and -length <= array.min() and array.max() < length:
-        return array
-    raise BatchError(
-        "This does not choose rows.",
-        where="SampleBatch",
-        got=f"positions {array.min()} to {array.max()}" if whole else f"{array.dtype} array of shape {array.shape}",
-        expected=f"[n] integers in {-length}..{length - 1}, or a mask of {length} booleans",
-        fix="use batch[2:5] for a slice",
-    )
-
-
-def _codes(ids: np.ndarray) -> np.ndarray:
-    """[N] int64: equal numbers for equal ids."""
-    if ids.dtype != object:
-        return np.unique(ids, return_inverse=True)[1].astype(np.int64)
-    # Ids of mixed types have no order to sort them by.
-    seen: dict[Any, int] = {}
-    return np.fromiter((seen.setdefault(value, len(seen)) for value in ids.tolist()), dtype=np.int64, count=len(ids))
 
 
 def _concat(batches: Sequence[SampleBatch], where: str) -> SampleBatch:
