@@ -1,8 +1,8 @@
 """PPO: proximal policy optimization.
 
 Source: Schulman et al. (2017), arXiv:1707.06347: the clipped surrogate (Eq. 7), with generalized advantage estimation
-(arXiv:1506.02438). The adaptive KL penalty (Eq. 8) joins it where `kl_coeff` is above 0 (RLlib's default is 0.2, here it
-is 0). Advantages are standardized over the train batch.
+(arXiv:1506.02438). The adaptive KL penalty (Eq. 8) joins it where `kl_coeff` is above 0 (0.2 by default in RLlib, 0
+here). Advantages are standardized over the train batch.
 """
 
 from __future__ import annotations
