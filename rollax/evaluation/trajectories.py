@@ -95,9 +95,14 @@ class Trajectories:
         columns[_COMPLETE][rows] = complete
 
     def set_final_obs(self, lanes: np.ndarray, obs: trees.Tree) -> None:
-        """The last observations of lives that have just ended; call it before the lanes are used again."""
+        """The last observations of lives that have just ended; call it before the lanes are used again.
+
+        Args:
+            lanes: [K] whose they are.
+            obs: columns of K observations; they are kept, so nobody else may write into them.
+        """
         self._final_rows.append(self._pending[lanes])
-        self._final_obs.append(trees.tree_map(np.copy, obs))
+        self._final_obs.append(obs)
 
     def clear(self) -> None:
         """Forgets everything."""
