@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,10 @@ class Rows:
         agents: N agent ids, or None where each sub-environment has one agent.
         infos: N info dicts, or a function that makes them when somebody asks.
         given_actions: row -> action that the agent has taken already (off-policy); such a row does not wait.
+        trains: [N] false where the life is only served, and not learned from; None: all are learned from. It is the
+            same in all rows of an episode.
+        dropped_envs: [D] sub-environments whose running episode was lost since the last poll. All of it is forgotten,
+            and no row here belongs to it; the sampler resets them as it does those of `ended_envs`.
     """
 
     env_index: np.ndarray
@@ -52,6 +56,8 @@ class Rows:
     agents: Sequence[Hashable] | None = None
     infos: Sequence[dict] | Callable[[], Sequence[dict]] | None = None
     given_actions: dict[int, Any] | None = None
+    trains: np.ndarray | None = None
+    dropped_envs: np.ndarray = field(default_factory=lambda: NO_ENVS)
 
     def __len__(self) -> int:
         return len(self.lanes)
