@@ -39,6 +39,8 @@ class SampleBatch(MutableMapping[str, Any]):
     NEW_OBS = "new_obs"
     INFOS = "infos"
     EPS_ID = "eps_id"
+    LIFE_ID = "life_id"
+    OFF_POLICY = "off_policy"
     AGENT_ID = "agent_id"
     T = "t"
     PREV_ACTIONS = "prev_actions"
@@ -251,9 +253,9 @@ class SampleBatch(MutableMapping[str, Any]):
     def sequences(self, max_seq_len: int) -> SampleBatch:
         """A padded copy for recurrent policies: rows cut into sequences, each filled up with zeros to `max_seq_len`.
 
-        A sequence ends after `max_seq_len` rows and wherever a trajectory ends: where `eps_id` or `agent_id` changes,
-        after a row that is terminated or truncated (the same agent may begin a new life), and where `t` does not grow
-        (the same fragment twice). Rows of one trajectory must be neighbours, in time order.
+        A sequence ends after `max_seq_len` rows and wherever a trajectory ends: where `life_id`, `eps_id` or `agent_id`
+        changes, after a row that is terminated or truncated (the same agent may begin a new life), and where `t` does
+        not grow (the same fragment twice). Rows of one trajectory must be neighbours, in time order.
 
         Args:
             max_seq_len: rows per sequence, at least 1.
@@ -337,8 +339,9 @@ class SampleBatch(MutableMapping[str, Any]):
         starts = np.zeros(self.count, dtype=bool)
         starts[:1] = True
         starts[1:] = self[self.EPS_ID][1:] != self[self.EPS_ID][:-1]
-        if self.AGENT_ID in self:
-            starts[1:] |= self[self.AGENT_ID][1:] != self[self.AGENT_ID][:-1]
+        for name in (self.LIFE_ID, self.AGENT_ID):
+            if name in self:
+                starts[1:] |= self[name][1:] != self[name][:-1]
         for name in (self.TERMINATEDS, self.TRUNCATEDS):
             if name in self:
                 starts[1:] |= self[name][:-1].astype(bool)

@@ -122,6 +122,11 @@ class TrainerConfig(BaseModel):
     seed: int | None = Field(
         default=None, ge=0, description="seed of environments, weights and sampling; None takes a new one for every run"
     )
+    accept_off_policy_actions: bool = Field(
+        default=False,
+        description="whether an on-policy algorithm learns from actions that the environment has logged, as if they "
+        "were its own; false refuses them",
+    )
     callbacks: Annotated[Any, AfterValidator(_checked_class)] = Field(
         default=None,
         description="a class whose methods are called on episode start, step and end, sample end and train result",

@@ -82,6 +82,10 @@ class Rows:
             return np.ones(len(rows), bool)
         return np.fromiter((self.obs[row] is not None for row in rows.tolist()), bool, len(rows))
 
+    def training(self) -> np.ndarray:
+        """[N] true where the life is learned from."""
+        return np.ones(len(self), bool) if self.trains is None else self.trains
+
     def info_list(self) -> Sequence[dict]:
         """The info dict of each row."""
         if callable(self.infos):
@@ -114,6 +118,7 @@ class Rows:
         episodes that have ended. What it returns serves to act on: of its columns, `obs` are those of `self`.
         """
         in_order = self.agents is None and self.lanes is self.env_index and not self.given_actions
+        in_order = in_order and self.trains is None and not len(self.dropped_envs)
         if not (in_order and len(started) == len(self.ended_envs) and np.array_equal(self.lanes, np.arange(len(self)))):
             return None
         yes = np.ones(len(self), bool)
@@ -135,6 +140,7 @@ class Rows:
         same = first.lanes is first.env_index and second.lanes is second.env_index
         obs = first.obs + second.obs if isinstance(first.obs, list) else trees.concat((first.obs, second.obs))
         given = {len(first) + row: action for row, action in (second.given_actions or {}).items()}
+        serves = first.trains is not None or second.trains is not None
         return cls(
             env_index,
             env_index if same else both((first.lanes, second.lanes)),
@@ -148,4 +154,6 @@ class Rows:
             None if first.agents is None else [*first.agents, *(second.agents or ())],
             lambda: [*first.info_list(), *second.info_list()],
             {**(first.given_actions or {}), **given} or None,
+            both((first.training(), second.training())) if serves else None,
+            both((first.dropped_envs, second.dropped_envs)) if len(second.dropped_envs) else first.dropped_envs,
         )

@@ -50,6 +50,10 @@ class Episode:
         """The id of the policy that acts for an agent; None for one that has not appeared, where there are several."""
         return self.policies.get(agent_id, self._only_policy)
 
+    def read_from(self, rewards: np.ndarray, lengths: np.ndarray) -> None:
+        """The running rewards and lengths stand in these arrays from now on."""
+        self._rewards, self._lengths = rewards, lengths
+
     def finished(self) -> Episode:
         """Itself, with numbers that stay as they are when its sub-environment goes on to the next episode."""
         self._rewards, self._lengths = self._rewards.copy(), self._lengths.copy()

@@ -19,7 +19,8 @@ class EpisodeTable:
     """Counts what happens in each sub-environment's episode.
 
     Args:
-        num_envs: how many sub-environments.
+        num_envs: how many sub-environments there are; where the environment numbers episodes as they come, the table
+            grows with the numbers.
         seed: of the run; None leaves the environments unseeded.
         first_env: the number, across all workers, of the first sub-environment here.
         first_id: episode ids count up from here.
@@ -40,6 +41,8 @@ class EpisodeTable:
         only_policy: str | None = None,
     ) -> None:
         self.num_envs = num_envs
+        self._trains = np.ones(num_envs, bool)
+        self._all_train = True
         self.rewards = np.zeros(num_envs)
         self.lengths = np.zeros(num_envs, np.int64)
         self.ids = np.full(num_envs, -1, np.int64)
@@ -88,13 +91,33 @@ class EpisodeTable:
         """Lanes up to this number may be used."""
         self._lane_rewards = np.append(self._lane_rewards, np.zeros(max(lanes - len(self._lane_rewards), 0)))
 
-    def begin(self, env_index: np.ndarray, *, several_agents: bool = True) -> None:
+    def make_room_for_envs(self, num_envs: int) -> None:
+        """Sub-environments up to this number may be used."""
+        if num_envs > len(self.ids):
+            more = 2 * num_envs - len(self.ids)
+            self.rewards = np.append(self.rewards, np.zeros(more))
+            self.lengths = np.append(self.lengths, np.zeros(more, np.int64))
+            self.ids = np.append(self.ids, np.full(more, -1))
+            self.begun = np.append(self.begun, np.zeros(more, np.int64))
+            self._trains = np.append(self._trains, np.ones(more, bool))
+            for episode in self._running.values():
+                episode.read_from(self.rewards, self.lengths)
+
+    def begin(
+        self, env_index: np.ndarray, lanes: np.ndarray, trains: np.ndarray | None, *, several_agents: bool = True
+    ) -> None:
         """Lives begin in these sub-environments; where no episode runs, one begins.
 
         Args:
             env_index: one entry per life.
+            lanes: the lane of each.
+            trains: false where the episode is only served; None: all are learned from.
             several_agents: an entry may occur more than once.
         """
+        self._lane_rewards[lanes] = 0.0  # a life that was dropped has left its own
+        if trains is not None or not self._all_train:
+            self._trains[env_index] = True if trains is None else trains
+            self._all_train = bool(self._trains.all())
         new = env_index[self.ids[env_index] < 0]
         if several_agents:
             new = np.unique(new)
@@ -108,7 +131,12 @@ class EpisodeTable:
                 self._on_start(self.episode(index))
 
     def add_rewards(self, rows: Rows, outcomes: np.ndarray | None) -> int:
-        """Adds a poll's rewards; returns the number of env steps that it was (`outcomes`: the rows, None for all)."""
+        """Adds a poll's rewards; returns the number of env steps to learn from that it was.
+
+        Args:
+            rows: what was polled.
+            outcomes: the rows that have an outcome; None for all.
+        """
         index, lanes, rewards = rows.env_index, rows.lanes, rows.rewards
         if outcomes is not None:
             index, lanes, rewards = index[outcomes], lanes[outcomes], rewards[outcomes]
@@ -116,9 +144,9 @@ class EpisodeTable:
         if rows.agents is None and not self._on_step:  # one row for each sub-environment that has stepped
             self.rewards[index] += rewards
             self.lengths[index] += 1
-            return len(index)
-        self.rewards += np.bincount(index, rewards, self.num_envs)
-        stepped = np.zeros(self.num_envs, bool)
+            return len(index) if self._all_train else int(np.count_nonzero(self._trains[index]))
+        self.rewards += np.bincount(index, rewards, len(self.ids))
+        stepped = np.zeros(len(self.ids), bool)
         stepped[index] = True
         if outcomes is not None:
             # An agent that appears in a running episode is news of a step too, though it has no outcome itself.
@@ -128,7 +156,7 @@ class EpisodeTable:
         self.lengths += stepped
         if self._on_step:
             self._tell_step(rows, stepped)
-        return int(np.count_nonzero(stepped))
+        return int(np.count_nonzero(stepped if self._all_train else stepped & self._trains))
 
     def _tell_step(self, rows: Rows, stepped: np.ndarray) -> None:
         assert self._on_step is not None
@@ -161,9 +189,25 @@ class EpisodeTable:
                 if episode is not None and episode.custom_metrics:
                     self._custom_metrics[episode_id] = episode.custom_metrics
         self._ended.append((ids, env_index, self.rewards[env_index], lengths))
-        self._finished.append(ids)
-        self.finished_steps += int(lengths.sum())
+        trains = self._trains[env_index]
+        if trains.any():
+            self._finished.append(ids[trains])
+        self.finished_steps += int(lengths[trains].sum())
         self.ids[env_index] = -1
+
+    def ids_to_learn(self, env_index: np.ndarray) -> np.ndarray:
+        """The ids of the running episodes of these sub-environments; -1 where the episode is only served."""
+        ids = self.ids[env_index]
+        return ids if self._all_train else np.where(self._trains[env_index], ids, -1)
+
+    def drop(self, env_index: np.ndarray) -> np.ndarray:
+        """Forgets the running episodes of these sub-environments; returns their ids."""
+        ids = self.ids[env_index]
+        self._forget_lives(ids[ids >= 0])
+        self.ids[env_index] = -1
+        for index in env_index.tolist():
+            self._running.pop(index, None)
+        return ids[ids >= 0]
 
     def take_finished(self) -> tuple[np.ndarray, int]:
         """The ids of the episodes finished since the last call, and their env steps."""
@@ -200,13 +244,16 @@ class EpisodeTable:
 
     def drop_running(self) -> None:
         """Forgets the running episodes."""
-        running = self.ids[self.ids >= 0]
-        ended = [(columns, ~np.isin(columns[0], running)) for columns in self._ended_lives]
-        self._ended_lives.clear()
-        self._ended_lives.extend(tuple(column[over] for column in columns) for columns, over in ended)
+        self._forget_lives(self.ids[self.ids >= 0])
         self.ids[:] = -1
         self._lane_rewards[:] = 0.0
         self._running = {}
         if self.past:
             self.past.clear()
         self._finished, self.finished_steps = [], 0
+
+    def _forget_lives(self, episodes: np.ndarray) -> None:
+        """Forgets the lives that have ended in these episodes, which have not."""
+        ended = [(columns, ~np.isin(columns[0], episodes)) for columns in self._ended_lives]
+        self._ended_lives.clear()
+        self._ended_lives.extend(tuple(column[over] for column in columns) for columns, over in ended)

@@ -14,6 +14,8 @@ from rollax.evaluation.action_clipping import ActionMap
 from rollax.evaluation.filters import ObservationFilter
 from rollax.policy.policy import Policy, accepted
 
+_KEPT_ANYWAY = frozenset({SampleBatch.LIFE_ID, SampleBatch.OFF_POLICY})
+
 
 class PolicyRunner:
     """Runs a policy on raw observations.
@@ -22,13 +24,24 @@ class PolicyRunner:
         policy: what chooses the actions.
         observation_filter: what observations pass first.
         action_map: from the policy's actions to the environment's.
+        accepts_off_policy: actions that somebody else has chosen may be among its trajectories.
     """
 
-    def __init__(self, policy: Policy, observation_filter: ObservationFilter, action_map: ActionMap) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        observation_filter: ObservationFilter,
+        action_map: ActionMap,
+        *,
+        accepts_off_policy: bool = True,
+    ) -> None:
         self.policy = policy
         self.filter = observation_filter
         self.action_map = action_map
+        self._accepts_off_policy = accepts_off_policy
         self._accepted = accepted(policy.compute_actions)
+        if policy.arguments is not None:
+            self._accepted = policy.arguments
         self._takes_explore, self._takes_timestep = self.takes("explore"), self.takes("timestep")
         self.takes_infos, self.takes_episodes = self.takes("info_batch"), self.takes("episodes")
         self._takes_states = self.takes("state_batches")
@@ -39,6 +52,47 @@ class PolicyRunner:
     def takes(self, argument: str) -> bool:
         """True where the policy's `compute_actions` accepts this argument."""
         return self._accepted is None or argument in self._accepted
+
+    @property
+    def columns_of_trajectories(self) -> frozenset[str]:
+        """Of the columns that trajectories keep in any case, those that batches are to hold."""
+        wanted = self.columns
+        return _KEPT_ANYWAY if wanted is None else _KEPT_ANYWAY & wanted
+
+    def check_off_policy(self) -> None:
+        """Refuses off-policy actions where the policy cannot learn from them.
+
+        Raises:
+            PolicyError: it cannot, and the config does not tell otherwise.
+        """
+        if not self._accepts_off_policy:
+            raise PolicyError(
+                "Off-policy actions for a policy that learns only from its own.",
+                where=f"policy {self.policy.name!r}, class {type(self.policy).__name__}",
+                got="an action that the environment has logged (log_action, off_policy_actions)",
+                expected="actions of this policy only",
+                fix="use an off-policy algorithm, leave the policy out of multiagent.policies_to_train, start the "
+                "episode with training_enabled=False, or set accept_off_policy_actions=True to learn from them as if "
+                "they were its own",
+            )
+
+    def with_given_actions(
+        self, actions: trees.Tree, fetches: dict[str, Any], rows: np.ndarray, given: Sequence[Any]
+    ) -> tuple[trees.Tree, dict[str, Any]]:
+        """`(actions, fetches)` in which the actions of some rows are those that the environment names.
+
+        Args:
+            actions: columns of N actions of the policy.
+            fetches: what came with them.
+            rows: [K] whose actions are given.
+            given: K actions of the environment.
+        Raises:
+            PolicyError: actions that are none of the action space.
+        """
+        columns = self.action_map.to_policy(self._columns(list(given)))
+        actions = trees.tree_map(np.array, actions)
+        trees.put(actions, rows, columns)
+        return actions, {**fetches, **self.policy.fetches_of(actions, fetches)}
 
     def store(self, names: frozenset[str]) -> None:
         """Fills these columns too: another policy reads them."""

@@ -25,6 +25,7 @@ from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory, postprocess
 from rollax.evaluation.sampler import Sampler
 from rollax.policy.policy import Policy
+from rollax.policy.shared_variables import SharedVariables
 from rollax.policy.spec import PolicySpec
 from rollax.spaces import check_space, same_space
 
@@ -67,6 +68,7 @@ class RolloutWorker:
             policy_id: self._make_policy(policy_id, number, spec, default_policy_class)
             for number, (policy_id, spec) in enumerate(specs.items())
         }
+        self.shared = SharedVariables(self.config.multiagent.shared_variables, self.policies)
         self.runners = {
             policy_id: self._make_runner(policy, self.config.changed(**specs[policy_id].config))
             for policy_id, policy in self.policies.items()
@@ -153,8 +155,10 @@ class RolloutWorker:
             if on_step is not None:
                 on_step(self.env)
             for metrics in self.sampler.take_metrics():
-                if shares[metrics.env_index] > 0:
-                    shares[metrics.env_index] -= 1
+                # An environment that numbers its episodes as they come has one share for all of them.
+                place = metrics.env_index % len(shares)
+                if shares[place] > 0:
+                    shares[place] -= 1
                     finished.append(metrics)
                     if on_episode is not None:
                         on_episode(metrics)
@@ -182,7 +186,7 @@ class RolloutWorker:
 
     def get_weights(self) -> dict[str, Any]:
         """Policy id -> weights."""
-        return {policy_id: policy.get_weights() for policy_id, policy in self.policies.items()}
+        return self.shared.stored_once({policy_id: policy.get_weights() for policy_id, policy in self.policies.items()})
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
         """Takes over the weights of some or all policies."""
@@ -200,8 +204,10 @@ class RolloutWorker:
 
     def get_state(self) -> dict[str, Any]:
         """All that a checkpoint holds of this worker: policies, filters, and how far the random streams have come."""
+        policies = {policy_id: policy.get_state() for policy_id, policy in self.policies.items()}
+        weights = self.shared.stored_once({policy_id: state["weights"] for policy_id, state in policies.items()})
         return {
-            "policies": {policy_id: policy.get_state() for policy_id, policy in self.policies.items()},
+            "policies": {policy_id: {**state, "weights": weights[policy_id]} for policy_id, state in policies.items()},
             "filters": self.get_filters(),
             "episodes_begun": self.sampler.episodes.begun.copy(),
             "next_episode_id": self.sampler.episodes.next_id,
@@ -275,13 +281,19 @@ class RolloutWorker:
         return space
 
     def _make_runner(self, policy: Policy, config: TrainerConfig) -> PolicyRunner:
-        return PolicyRunner(
+        learning = config.multiagent.policies_to_train
+        learns = learning is None or policy.name in learning
+        runner = PolicyRunner(
             policy,
             make_filter(config.observation_filter, policy.observation_space),
             ActionMap(
                 policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions
             ),
+            accepts_off_policy=config.accept_off_policy_actions or policy.learns_off_policy or not learns,
         )
+        if config.accept_off_policy_actions:
+            runner.store(frozenset({SampleBatch.OFF_POLICY}))
+        return runner
 
     def _fragment_length(self) -> int:
         config = self.config

@@ -12,23 +12,24 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.env.base_env import BaseEnv
 from rollax.env.rows import DEFAULT_AGENT, Rows
-from rollax.errors import EnvError, PolicyError
+from rollax.errors import PolicyError
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.lane_memory import LaneMemory
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.evaluation.trajectories import Trajectories
+from rollax.evaluation.trajectories import Inputs, Trajectories
 from rollax.policy.policy import Pieces
 
 Fragment = dict[str, tuple[SampleBatch, Pieces]]
 
 
 class _Turn(NamedTuple):
-    """The rows of one policy that wait for an action, with their filtered observations."""
+    """The rows of one policy that act next, with their filtered observations."""
 
     policy_id: str
     selection: np.ndarray | None  # None: all rows
     obs: trees.Tree
+    given: np.ndarray | None = None  # [rows of the turn] true where the agent has acted already; None: nowhere
 
 
 class Sampler:
@@ -68,13 +69,15 @@ class Sampler:
         self._complete_episodes = complete_episodes
         self._clip_rewards = clip_rewards
         self.record = record
-        self._trajectories = {policy_id: Trajectories() for policy_id in self.runners}
+        self._trajectories = {i: Trajectories(r.columns_of_trajectories) for i, r in self.runners.items()}
         self._memories = {policy_id: LaneMemory(runner) for policy_id, runner in self.runners.items()}
+        self._memories_are_read = any(memory.active for memory in self._memories.values())
         self._rows: Rows | None = None
         self._turns: list[_Turn] = []
         self._lane_policy = np.zeros(64, np.int64)
         self._lane_life = np.zeros(64, np.int64)
-        self._lives = 0
+        self._lives = episodes.next_id  # unique across workers, as the numbers of episodes are
+        self._final_memories: dict[str, tuple[np.ndarray, Inputs]] = {}
         self._steps = 0
 
     def sample(self) -> tuple[Fragment, int]:
@@ -118,7 +121,7 @@ class Sampler:
     def _act(self) -> None:
         rows = self._rows
         assert rows is not None
-        for policy_id, selection, obs in self._turns:
+        for policy_id, selection, obs, given in self._turns:
             runner, memory = self.runners[policy_id], self._memories[policy_id]
             lanes, env_index = rows.lanes, rows.env_index
             if selection is not None:
@@ -128,15 +131,38 @@ class Sampler:
                 context["info_batch"] = _infos(rows, selection).tolist()
             if runner.takes_episodes:
                 context["episodes"] = [self.episodes.episode(index) for index in env_index.tolist()]
-            actions, _, fetches = runner.act(obs, self.explore, self.timestep, context)
-            self.env.send_rows(rows, selection, runner.action_map(actions))
+            actions, states, fetches = runner.act(obs, self.explore, self.timestep, context)
+            off_policy = None
+            if given is None:
+                self.env.send_rows(rows, selection, runner.action_map(actions))
+            else:
+                off_policy = given.nonzero()[0]
+                actions, fetches = self._act_around(rows, selection, given, runner, actions, fetches)
             if self.record:
                 columns = {SampleBatch.OBS: obs, SampleBatch.ACTIONS: actions, **fetches, **memory.columns(context)}
                 if runner.stores_more:
                     self._add_columns(columns, runner.columns, rows, selection, env_index)
-                ids = self.episodes.ids[env_index]
-                self._trajectories[policy_id].append(lanes, self._lane_life[lanes], ids, columns)
-            memory.remember(lanes, actions)
+                ids = self.episodes.ids_to_learn(env_index)
+                self._trajectories[policy_id].append(lanes, self._lane_life[lanes], ids, columns, off_policy)
+            memory.remember(lanes, actions, states)
+
+    def _act_around(
+        self,
+        rows: Rows,
+        selection: np.ndarray | None,
+        given: np.ndarray,
+        runner: PolicyRunner,
+        actions: trees.Tree,
+        fetches: dict,
+    ) -> tuple[trees.Tree, dict]:
+        """Sends the policy's actions to those that wait; returns what the others did in the place of theirs."""
+        everyone = np.arange(len(rows)) if selection is None else selection
+        waiting = (~given).nonzero()[0]
+        if len(waiting):
+            self.env.send_rows(rows, everyone[waiting], runner.action_map(trees.index(actions, waiting)))
+        assert rows.given_actions is not None
+        taken = [rows.given_actions[row] for row in everyone[given].tolist()]
+        return runner.with_given_actions(actions, fetches, given.nonzero()[0], taken)
 
     def _add_columns(
         self,
@@ -156,20 +182,24 @@ class Sampler:
 
     def _observe(self, rows: Rows) -> None:
         """Books the outcomes, resets what has ended, and gets the next turns ready."""
-        if rows.given_actions:
-            raise self._no_off_policy(rows)
+        if len(rows.dropped_envs):
+            self._drop(rows.dropped_envs)
         over = rows.terminateds | rows.truncateds
         starting = np.count_nonzero(rows.starts) > 0
         outcomes = (~rows.starts).nonzero()[0] if starting else None
+        if starting:
+            self.episodes.make_room_for_envs(int(rows.env_index.max()) + 1)
         self._steps += self.episodes.add_rewards(rows, outcomes)
         # Lanes never seen before are clipped: their policy is chosen below.
         policies = None if len(self._ids) == 1 else self._lane_policy.take(rows.lanes, mode="clip")
         if np.count_nonzero(over):
             ended = (over & ~rows.starts).nonzero()[0]
             self.episodes.end_lives(rows, ended, policies)
-        if len(rows.ended_envs):
+        if self._memories_are_read:
+            self._remember_outcomes(rows, outcomes, policies)
+        if len(rows.ended_envs) or len(rows.dropped_envs):
             self.episodes.end(rows.ended_envs)
-            started = self.env.reset_rows(rows.ended_envs)
+            started = self.env.reset_rows(np.concatenate((rows.ended_envs, rows.dropped_envs)))
             if started is not None:
                 renewed = rows.renewed(started) if policies is None else None
                 if renewed is not None:
@@ -221,14 +251,46 @@ class Sampler:
             return
         obs = runner.filter(rows.observations(with_obs, runner.policy.observation_space), self.record)
         self._settle(policy_id, rows, outcomes, with_obs, obs)
-        acts = rows.acts if with_obs is None else rows.acts[with_obs]
-        acting = np.count_nonzero(acts)
-        if acting == len(acts):
-            self._turns.append(_Turn(policy_id, with_obs, obs))
-        elif acting:
+        acts, given = rows.acts, None
+        if rows.given_actions:
+            given = np.zeros(len(rows), bool)
+            given[list(rows.given_actions)] = True
+            acts = acts | given
+        acts = acts if with_obs is None else acts[with_obs]
+        acting, selection = np.count_nonzero(acts), with_obs
+        if not acting:
+            return
+        if acting < len(acts):
             positions = acts.nonzero()[0]
             selection = positions if with_obs is None else with_obs[positions]
-            self._turns.append(_Turn(policy_id, selection, trees.index(obs, positions)))
+            obs = trees.index(obs, positions)
+        if given is not None:
+            given = given if selection is None else given[selection]
+            given = given if np.count_nonzero(given) else None
+        if given is not None and self.record:
+            runner.check_off_policy()
+        self._turns.append(_Turn(policy_id, selection, obs, given))
+
+    def _remember_outcomes(self, rows: Rows, outcomes: np.ndarray | None, policies: np.ndarray | None) -> None:
+        """Rewards for the memories, and the last contents of those whose life has ended.
+
+        Before any life begins: the lane of one that has ended may then be another's.
+        """
+        over, self._final_memories = rows.terminateds | rows.truncateds, {}
+        settled = np.arange(len(rows)) if outcomes is None else outcomes
+        for number, policy_id in enumerate(self._ids):
+            memory = self._memories[policy_id]
+            mine = settled if policies is None else settled[policies[settled] == number]
+            if memory.active and len(mine):
+                memory.reward(rows.lanes[mine], rows.rewards[mine])
+                ended = mine[over[mine]]
+                self._final_memories[policy_id] = ended, memory.inputs(rows.lanes[ended])
+
+    def _drop(self, env_index: np.ndarray) -> None:
+        """The running episodes of these sub-environments are lost."""
+        episodes = self.episodes.drop(env_index)
+        for trajectories in self._trajectories.values():
+            trajectories.drop(episodes)
 
     def _settle(
         self, policy_id: str, rows: Rows, outcomes: np.ndarray | None, with_obs: np.ndarray | None, obs: trees.Tree
@@ -240,8 +302,6 @@ class Sampler:
             lanes, rewards = lanes[outcomes], rewards[outcomes]
             terminateds, truncateds = terminateds[outcomes], truncateds[outcomes]
         over, complete = terminateds | truncateds, True
-        # The lane of a life that has ended may be another's already.
-        self._memories[policy_id].reward(lanes, rewards, over)
         if not self.record:
             return
         if isinstance(rows.obs, list):
@@ -252,17 +312,12 @@ class Sampler:
             ended = (rows.terminateds | rows.truncateds) & ~rows.starts
             positions = (ended if with_obs is None else ended[with_obs]).nonzero()[0]
             if len(positions):
-                lanes = rows.lanes[positions if with_obs is None else with_obs[positions]]
-                trajectories.set_final_obs(lanes, trees.index(obs, positions))
-
-    def _no_off_policy(self, rows: Rows) -> EnvError:
-        return EnvError(
-            "Off-policy actions are not supported yet.",
-            where=type(self.env).__name__,
-            got=f"{len(rows.given_actions or ())} actions in off_policy_actions",
-            expected="none",
-            fix="let the policy choose: leave off_policy_actions empty",
-        )
+                last = positions if with_obs is None else with_obs[positions]
+                inputs = {SampleBatch.OBS: trees.index(obs, positions)}
+                if policy_id in self._final_memories:
+                    remembered, memories = self._final_memories[policy_id]
+                    inputs |= trees.index(memories, np.searchsorted(remembered, last))
+                trajectories.set_final_inputs(rows.lanes[last], inputs)
 
     def _start_lives(self, rows: Rows, policies: np.ndarray | None) -> np.ndarray | None:
         """Numbers new lives, asks for their policies; returns the policy of each row, None where there is only one."""
@@ -271,7 +326,9 @@ class Sampler:
         self._make_room(int(lanes.max(initial=-1)) + 1)
         self._lane_life[lanes] = np.arange(self._lives, self._lives + len(lanes))
         self._lives += len(lanes)
-        self.episodes.begin(rows.env_index[starting], several_agents=rows.agents is not None)
+        trains = None if rows.trains is None else rows.trains[starting]
+        several = rows.agents is not None
+        self.episodes.begin(rows.env_index[starting], lanes, trains, several_agents=several)
         if policies is None:
             for row in starting.tolist() if self._policy_of is not None else ():
                 self._choose_policy(rows, row)
@@ -316,8 +373,8 @@ class Sampler:
         self._steps = 0
         fragment: Fragment = {}
         for policy_id, trajectories in self._trajectories.items():
-            next_obs_of = partial(self._waiting_obs, policy_id)
-            cut = trajectories.cut(next_obs_of, finished if self._complete_episodes else None)
+            next_inputs_of = partial(self._waiting_inputs, policy_id)
+            cut = trajectories.cut(next_inputs_of, finished if self._complete_episodes else None)
             if cut is not None:
                 # Here, not as they arrive: several rewards of one row are clipped as their sum.
                 cut[0][SampleBatch.REWARDS] = self._clipped(cut[0][SampleBatch.REWARDS])
@@ -329,14 +386,16 @@ class Sampler:
             return np.sign(rewards)
         return np.clip(rewards, -self._clip_rewards, self._clip_rewards) if self._clip_rewards else rewards
 
-    def _waiting_obs(self, policy_id: str, lives: np.ndarray) -> trees.Tree:
-        """The observations that these lives are about to act on."""
+    def _waiting_inputs(self, policy_id: str, lives: np.ndarray) -> Inputs:
+        """What these lives are about to act on."""
         assert self._rows is not None
         turn = next(turn for turn in self._turns if turn.policy_id == policy_id)
         lanes = self._rows.lanes if turn.selection is None else self._rows.lanes[turn.selection]
         waiting = self._lane_life[lanes]
         order = np.argsort(waiting)
-        return trees.index(turn.obs, order[np.searchsorted(waiting, lives, sorter=order)])
+        places = order[np.searchsorted(waiting, lives, sorter=order)]
+        memory = self._memories[policy_id]
+        return {SampleBatch.OBS: trees.index(turn.obs, places), **memory.inputs(lanes[places])}
 
 
 def _agent_ids(rows: Rows, selection: np.ndarray | None) -> np.ndarray:

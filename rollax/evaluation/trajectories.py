@@ -12,7 +12,8 @@ from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
 from rollax.policy.policy import Pieces
 
-_LIFE, _EPISODE, _COMPLETE = "_life", "_episode", "_complete"
+_EPISODE, _COMPLETE = "_episode", "_complete"
+_LIFE = SampleBatch.LIFE_ID
 _BOOKKEEPING = {
     _LIFE: np.int64,
     _EPISODE: np.int64,
@@ -20,9 +21,21 @@ _BOOKKEEPING = {
     SampleBatch.REWARDS: np.float32,
     SampleBatch.TERMINATEDS: np.bool_,
     SampleBatch.TRUNCATEDS: np.bool_,
+    SampleBatch.OFF_POLICY: np.bool_,
 }
-_OUTCOMES = (_COMPLETE, SampleBatch.REWARDS, SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS)
+_OUTCOMES = (
+    _COMPLETE,
+    SampleBatch.REWARDS,
+    SampleBatch.TERMINATEDS,
+    SampleBatch.TRUNCATEDS,
+    SampleBatch.OFF_POLICY,
+)
 """Zero in every unused row, so that appending leaves them alone."""
+MEMORY = (SampleBatch.STATE_IN, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS)
+"""What a policy with memory acts on beside the observation."""
+
+Inputs = dict[str, trees.Tree]
+"""What a policy acts on: `obs`, and those of `MEMORY` that it stores."""
 
 
 class Trajectories:
@@ -30,15 +43,19 @@ class Trajectories:
 
     A row is complete once its lane's next observation, or the end of its life, has arrived; until then rewards add up
     in it. Rows that are not complete when a fragment is cut are carried over to the next.
+
+    Args:
+        wanted: of `life_id` and `off_policy`, those that batches are to hold.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: frozenset[str] = frozenset()) -> None:
+        self._left_out = {_COMPLETE, *({_LIFE, SampleBatch.OFF_POLICY} - wanted)}
         self._columns: dict[str, trees.Tree] = {}
         self._capacity = 0
         self._size = 0
         self._pending = np.full(64, -1, np.int64)  # lane -> the row of its last decision
         self._final_rows: list[np.ndarray] = []
-        self._final_obs: list[trees.Tree] = []
+        self._final_inputs: list[Inputs] = []
 
     def __len__(self) -> int:
         return self._size
@@ -48,17 +65,27 @@ class Trajectories:
         if lanes > len(self._pending):
             self._pending = np.append(self._pending, np.full(2 * lanes - len(self._pending), -1, np.int64))
 
-    def append(self, lanes: np.ndarray, lives: np.ndarray, episodes: np.ndarray, columns: Mapping[str, Any]) -> None:
+    def append(
+        self,
+        lanes: np.ndarray,
+        lives: np.ndarray,
+        episodes: np.ndarray,
+        columns: Mapping[str, Any],
+        off_policy: np.ndarray | None = None,
+    ) -> None:
         """One row for each lane: what it observed and decided.
 
         Args:
             lanes: [K] who decides.
             lives: [K] a number for each life, unique for ever.
-            episodes: [K] a number for each episode, unique for ever.
+            episodes: [K] a number for each episode, unique for ever; -1 where nothing is to be learned from it.
             columns: columns of K rows; the same names at every call.
+            off_policy: indices of the rows whose action somebody else has chosen; None: of none.
         """
         count, start = len(lanes), self._size
         if start + count > self._capacity:
+            self._discard()
+            start = self._size
             self._grow(start + count, columns)
         rows = self._columns
         if len(columns) + len(_BOOKKEEPING) != len(rows) or not rows.keys() >= columns.keys():
@@ -74,6 +101,8 @@ class Trajectories:
         end = start + count
         rows[_LIFE][start:end] = lives
         rows[_EPISODE][start:end] = episodes
+        if off_policy is not None:
+            rows[SampleBatch.OFF_POLICY][start + off_policy] = True
         self._pending[lanes] = np.arange(start, end)
         self._size = end
 
@@ -94,30 +123,38 @@ class Trajectories:
         columns[SampleBatch.TRUNCATEDS][rows] = truncateds
         columns[_COMPLETE][rows] = complete
 
-    def set_final_obs(self, lanes: np.ndarray, obs: trees.Tree) -> None:
-        """The last observations of lives that have just ended; call it before the lanes are used again.
+    def set_final_inputs(self, lanes: np.ndarray, inputs: Inputs) -> None:
+        """What lives that have just ended would have acted on next; call it before the lanes are used again.
 
         Args:
             lanes: [K] whose they are.
-            obs: columns of K observations; they are kept, so nobody else may write into them.
+            inputs: columns of K rows; they are kept, so nobody else may write into them.
         """
         self._final_rows.append(self._pending[lanes])
-        self._final_obs.append(obs)
+        self._final_inputs.append(inputs)
+
+    def drop(self, episodes: np.ndarray) -> None:
+        """Nothing is learned from these episodes, which are lost; their rows will get no outcome."""
+        if self._size:
+            episode = self._columns[_EPISODE][: self._size]
+            lost = np.isin(episode, episodes)
+            episode[lost] = -1
+            self._columns[_COMPLETE][: self._size][lost] = True
 
     def clear(self) -> None:
         """Forgets everything."""
         self._clear_outcomes(0)
         self._size = 0
         self._pending[:] = -1
-        self._final_rows, self._final_obs = [], []
+        self._final_rows, self._final_inputs = [], []
 
     def cut(
-        self, next_obs_of: Callable[[np.ndarray], trees.Tree], finished: np.ndarray | None = None
+        self, next_inputs_of: Callable[[np.ndarray], Inputs], finished: np.ndarray | None = None
     ) -> tuple[SampleBatch, Pieces] | None:
         """Takes out the rows that are complete, sorted by life and in time order inside each.
 
         Args:
-            next_obs_of: lives -> columns of the observations that they are about to act on.
+            next_inputs_of: lives -> columns of what they are about to act on.
             finished: the episodes whose rows are taken; None takes every complete row.
         Returns:
             The batch and where its pieces end; None where no row is complete.
@@ -126,8 +163,10 @@ class Trajectories:
         if size == 0:
             return None
         rows = {name: trees.index(column, slice(0, size)) for name, column in self._columns.items()}
-        taken = rows[_COMPLETE] if finished is None else np.isin(rows[_EPISODE], finished)
+        learned = rows[_EPISODE] >= 0
+        taken = rows[_COMPLETE] & learned if finished is None else np.isin(rows[_EPISODE], finished)
         if not taken.any():
+            self._discard()
             return None
         order = np.argsort(rows[_LIFE], kind="stable")
         lives = rows[_LIFE][order]
@@ -135,35 +174,44 @@ class Trajectories:
         in_batch = taken[order]
         last = ~(continues & np.append(in_batch[1:], False))[in_batch]
         ends = np.flatnonzero(in_batch)[last]
-        pieces = Pieces(last, self._following(rows, order, ends, continues, next_obs_of))
+        following = self._following(rows, order, ends, continues, next_inputs_of)
+        pieces = Pieces(last, following.pop(SampleBatch.OBS), following)
         picked = order[in_batch]
-        batch = {name: trees.index(c, picked) for name, c in rows.items() if name not in (_COMPLETE, _LIFE)}
+        batch = {name: trees.index(column, picked) for name, column in rows.items() if name not in self._left_out}
         batch[SampleBatch.EPS_ID] = batch.pop(_EPISODE)
-        self._keep(np.flatnonzero(~taken))
+        self._keep(np.flatnonzero(~taken & ~(rows[_COMPLETE] & ~learned)))
         return SampleBatch(batch), pieces
 
     def _following(
-        self, rows: dict, order: np.ndarray, ends: np.ndarray, continues: np.ndarray, next_obs_of: Callable
-    ) -> trees.Tree:
-        """What was observed after the rows at positions `ends` of the sorted order."""
+        self, rows: dict, order: np.ndarray, ends: np.ndarray, continues: np.ndarray, next_inputs_of: Callable
+    ) -> Inputs:
+        """What would have been acted on after the rows at positions `ends` of the sorted order."""
         end_rows = order[ends]
+        inputs = {name: rows[name] for name in (SampleBatch.OBS, *MEMORY) if name in rows}
         # An end without a last observation goes on from the one that was acted on.
-        following = trees.index(rows[SampleBatch.OBS], end_rows)
+        following = {name: trees.index(column, end_rows) for name, column in inputs.items()}
         carried = np.flatnonzero(continues[ends])
         if len(carried):
-            trees.put(following, carried, trees.index(rows[SampleBatch.OBS], order[ends[carried] + 1]))
+            trees.put(following, carried, {n: trees.index(c, order[ends[carried] + 1]) for n, c in inputs.items()})
         if self._final_rows:
             position = np.full(self._size, -1)
             final_rows = np.concatenate(self._final_rows)
             position[final_rows] = np.arange(len(final_rows))
             known = np.flatnonzero(position[end_rows] >= 0)
             if len(known):
-                trees.put(following, known, trees.index(trees.concat(self._final_obs), position[end_rows[known]]))
+                trees.put(following, known, trees.index(trees.concat(self._final_inputs), position[end_rows[known]]))
         over = (rows[SampleBatch.TERMINATEDS] | rows[SampleBatch.TRUNCATEDS])[end_rows]
         waiting = np.flatnonzero(~continues[ends] & ~over)
         if len(waiting):
-            trees.put(following, waiting, next_obs_of(rows[_LIFE][end_rows[waiting]]))
+            trees.put(following, waiting, next_inputs_of(rows[_LIFE][end_rows[waiting]]))
         return following
+
+    def _discard(self) -> None:
+        """Makes room: takes out the complete rows that nothing is to be learned from."""
+        if self._size:
+            gone = self._columns[_COMPLETE][: self._size] & (self._columns[_EPISODE][: self._size] < 0)
+            if gone.any():
+                self._keep(np.flatnonzero(~gone))
 
     def _keep(self, kept: np.ndarray) -> None:
         """Moves the rows that stay to the front."""
@@ -172,10 +220,10 @@ class Trajectories:
         pending = self._pending
         pending[pending >= 0] = new_place[pending[pending >= 0]]
         if self._final_rows:
-            places, obs = new_place[np.concatenate(self._final_rows)], trees.concat(self._final_obs)
+            places, inputs = new_place[np.concatenate(self._final_rows)], trees.concat(self._final_inputs)
             staying = places >= 0
             self._final_rows = [places[staying]] if staying.any() else []
-            self._final_obs = [trees.index(obs, staying)] if staying.any() else []
+            self._final_inputs = [trees.index(inputs, staying)] if staying.any() else []
         if len(kept):
             for column in self._columns.values():
                 trees.copy_into(column, 0, trees.index(column, kept))
@@ -187,6 +235,8 @@ class Trajectories:
             self._columns[name][start : self._size] = 0
 
     def _grow(self, needed: int, columns: Mapping[str, Any]) -> None:
+        if self._columns and needed <= self._capacity // 2:
+            return  # discarding has made room enough
         capacity = max(needed, 2 * self._capacity, 256)
         if not self._columns:
             empty = {name: np.empty(0, dtype) for name, dtype in _BOOKKEEPING.items()}

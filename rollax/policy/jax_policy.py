@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from rollax.config import TrainerConfig, resolve_config
 from rollax.errors import ConfigError, EnvError, NonFiniteError
 from rollax.models.catalog import make_model
 from rollax.models.distributions import DiagGaussian, make_distribution
+from rollax.models.parametric import check_parametric
 from rollax.policy.learning import Learner, MinibatchPlan, acting_bucket
 from rollax.policy.policy import ActionsResult, Policy
 from rollax.policy.split_model import SplitModel
@@ -56,9 +57,13 @@ class JaxPolicy(Policy):
         self.distribution = make_distribution(action_space, squash=self.squash_actions)
         if model.free_log_std and model.custom_model is None and not isinstance(self.distribution, DiagGaussian):
             raise _no_log_std(action_space)
+        if model.custom_model is None:
+            check_parametric(observation_space, action_space)
         rngs = nnx.Rngs(int(self.rng.integers(2**31)) if seed is None else seed)
         self.split = SplitModel(make_model(observation_space, self.distribution.num_inputs, model, rngs))
-        self.params, self.extra = self.split.params, self.split.extra
+        self.params: Columns = self.split.params
+        self.extra: Columns = self.split.extra
+        self.on_new_variables: Callable[[], Any] | None = None
         self.masked = isinstance(observation_space, spaces.Dict) and "action_mask" in observation_space.spaces
         # Where the entries of each discrete action begin in a mask.
         self._mask_starts = np.cumsum([0, *_choices(action_space)])[:-1]
@@ -198,7 +203,7 @@ class JaxPolicy(Policy):
         coefficients = self.coefficients()
         columns = self._padded_columns(batch, plan)
         update = self.learner.learn(self.params, self.extra, columns, plan, coefficients, where=f"policy {self.name!r}")
-        self.params, self.extra = update.params, update.extra
+        self._set_variables(update.params, update.extra)
         if update.error is not None:
             raise update.error
         return {**update.statistics, "cur_lr": coefficients["lr"]}
@@ -212,7 +217,8 @@ class JaxPolicy(Policy):
 
     def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
         """One optimizer step with gradients from here or elsewhere."""
-        self.params = self.learner.apply(self.params, gradients, self._lr(self.timestep), where=f"policy {self.name!r}")
+        where = f"policy {self.name!r}"
+        self._set_variables(self.learner.apply(self.params, gradients, self._lr(self.timestep), where), self.extra)
 
     def _padded_columns(self, batch: SampleBatch, plan: MinibatchPlan) -> dict[str, Any]:
         return {name: trees.pad(column, plan.capacity) for name, column in self.train_columns(batch).items()}
@@ -231,7 +237,12 @@ class JaxPolicy(Policy):
         return {name: np.array(value) for name, value in {**self.params, **self.extra}.items()}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        self.params, self.extra = self.split.checked(weights, where=f"policy {self.name!r}")
+        self._set_variables(*self.split.checked(weights, where=f"policy {self.name!r}"))
+
+    def _set_variables(self, params: Columns, extra: Columns) -> None:
+        self.params, self.extra = params, extra
+        if self.on_new_variables is not None:
+            self.on_new_variables()
 
     def get_state(self) -> dict[str, Any]:
         return {

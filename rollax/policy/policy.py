@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,10 +26,13 @@ class Pieces:
     Args:
         last: [N] true on the last row of each of the P trajectory pieces.
         next_obs: columns of P observations: what followed each piece's last row, also where the episode ended there.
+        next_memory: what goes with them into a policy with memory, under the names of the columns that hold the same
+            for every row: `state_in`, `prev_actions`, `prev_rewards`.
     """
 
     last: np.ndarray
     next_obs: trees.Tree
+    next_memory: Mapping[str, trees.Tree] = field(default_factory=dict)
 
 
 class Policy(ABC):
@@ -51,6 +54,12 @@ class Policy(ABC):
 
     config_class: ClassVar[Any] = None
     """The config class that a plain dict is checked against where there is no trainer; None: the common one."""
+
+    arguments: frozenset[str] | None = None
+    """The arguments of `compute_actions` to fill; None: all that it takes."""
+
+    learns_off_policy: ClassVar[bool] = False
+    """Whether it can learn from actions that somebody else has chosen."""
 
     name: str = "default_policy"
     """The policy id; whoever holds several policies sets it."""
@@ -102,6 +111,15 @@ class Policy(ABC):
     def get_initial_state(self) -> list[Any]:
         """The recurrent state at the start of a life; empty for a policy without memory."""
         return []
+
+    def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Those of the extra fetches that depend on the actions, for actions that were not its own.
+
+        Args:
+            actions: columns of N actions, as `compute_actions` returns them.
+            fetches: what came with the policy's own actions for the same observations.
+        """
+        return {}
 
     def postprocess_trajectory(
         self,

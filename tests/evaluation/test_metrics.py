@@ -86,7 +86,7 @@ class TestTable:
     def test_rewards_lengths_and_lives(self):
         table = EpisodeTable(2, first_id=40)
         assert table.add_rewards(self.rows([0, 0], starts=[True, True]), np.array([], int)) == 0
-        table.begin(np.array([1, 1]))
+        table.begin(np.array([1, 1]), np.array([0, 1]), None)
         assert table.ids.tolist() == [-1, 40]
         assert table.begun.tolist() == [0, 1]
         assert table.add_rewards(self.rows([1, 2]), None) == 1
@@ -102,7 +102,7 @@ class TestTable:
         (metrics,) = table.take_metrics(["x", "y"])
         assert metrics == EpisodeMetrics(31.0, 3, {"y": [5.0], "x": [26.0]}, {}, 1)
         assert table.take_metrics(["x", "y"]) == []
-        table.begin(np.array([1]))
+        table.begin(np.array([1]), np.array([0]), None)
         assert table.ids.tolist() == [-1, 41]
         assert table.episode(1).total_reward == 0
 

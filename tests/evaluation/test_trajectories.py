@@ -24,7 +24,7 @@ def settle(trajectories: Trajectories, at: np.ndarray, rewards, term=None, trunc
 
 
 def final(trajectories: Trajectories, at: np.ndarray, obs: list[float]) -> None:
-    trajectories.set_final_obs(at, {"x": np.array(obs, np.float32)})
+    trajectories.set_final_inputs(at, {"obs": {"x": np.array(obs, np.float32)}})
 
 
 class Waiting:
@@ -35,7 +35,7 @@ class Waiting:
 
     def __call__(self, lives: np.ndarray) -> dict:
         self.asked += lives.tolist()
-        return {"x": np.array([self.obs[life] for life in lives.tolist()], np.float32)}
+        return {"obs": {"x": np.array([self.obs[life] for life in lives.tolist()], np.float32)}}
 
 
 class TestCut:
@@ -138,7 +138,7 @@ class TestColumns:
         for step in range(3):
             decide(t, everyone, everyone.tolist(), (everyone + 1000 * step).tolist())
             settle(t, everyone, np.ones(count))
-        cut = t.cut(lambda lives: {"x": lives.astype(np.float32) + 3000})
+        cut = t.cut(lambda lives: {"obs": {"x": lives.astype(np.float32) + 3000}})
         assert cut is not None
         assert len(cut[0]) == 3 * count
         assert cut[0]["obs"]["x"][:6].tolist() == [0, 1000, 2000, 1, 1001, 2001]

@@ -1,0 +1,175 @@
+"""Variables that several policies share: whoever of them learns, all of them act with the same arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+from rollax.config.messages import nearest
+from rollax.config.multiagent import SharedParts
+from rollax.errors import ConfigError, PolicyError
+from rollax.policy.policy import Policy, Weights
+
+
+@runtime_checkable
+class HoldsVariables(Protocol):
+    """A policy whose model is arrays by name, such as `JaxPolicy`.
+
+    Attributes:
+        params: name -> trained array; replaced as a whole, never changed in place.
+        extra: the same for all other state of the model.
+        on_new_variables: called after either has been replaced by learning or by new weights; None where nobody cares.
+    """
+
+    params: Mapping[str, Any]
+    extra: Mapping[str, Any]
+    on_new_variables: Callable[[], Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    policy_ids: Sequence[str]
+    names: Sequence[str]
+
+
+class SharedVariables:
+    """Hands the shared arrays of each policy over to the others, at once and whenever it gets new ones.
+
+    Nothing is copied: the policies hold the same arrays. Each has an optimizer of its own, whose state is not shared.
+    At the start the arrays are those of the first policy of each group.
+
+    Args:
+        groups: name -> which parts of the models are shared by which policies.
+        policies: policy id -> policy, all of them.
+    Raises:
+        ConfigError: a group of fewer than two policies, an unknown policy or part, parts that differ in their variables
+            or shapes, or a variable that is in two groups.
+        PolicyError: a policy whose model is not arrays by name.
+    """
+
+    def __init__(self, groups: Mapping[str, SharedParts], policies: Mapping[str, Policy]) -> None:
+        self._groups = [_group(name, shared, policies) for name, shared in groups.items()]
+        _refuse_overlap(groups, self._groups)
+        self._holders = {id_: _holder(policies[id_], id_) for group in self._groups for id_ in group.policy_ids}
+        for policy_id, holder in self._holders.items():
+            holder.on_new_variables = partial(self._hand_over, policy_id)
+        for group in self._groups:
+            self._hand_over(group.policy_ids[0])
+
+    def stored_once(self, weights: Mapping[str, Weights]) -> dict[str, dict[str, Any]]:
+        """The weights with the very same array for every policy that shares it, so that it is stored or sent once.
+
+        Args:
+            weights: policy id -> name -> array, of some or all policies.
+        """
+        once = {policy_id: dict(arrays) for policy_id, arrays in weights.items()}
+        for group in self._groups:
+            first, *others = [once[policy_id] for policy_id in group.policy_ids if policy_id in once] or [{}]
+            for other in others:
+                other.update((name, first[name]) for name in group.names)
+        return once
+
+    def _hand_over(self, policy_id: str) -> None:
+        source = self._holders[policy_id]
+        for group in self._groups:
+            if policy_id in group.policy_ids:
+                for other_id in group.policy_ids:
+                    other = self._holders[other_id]
+                    if other is not source:
+                        other.params = _with(other.params, source.params, group.names)
+                        other.extra = _with(other.extra, source.extra, group.names)
+
+
+def _with(arrays: Mapping[str, Any], newer: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
+    return {**arrays, **{name: newer[name] for name in names if name in newer}}
+
+
+def _group(name: str, shared: SharedParts, policies: Mapping[str, Policy]) -> _Group:
+    key = f"config key 'multiagent.shared_variables.{name}'"
+    policy_ids = tuple(policies) if shared.policies is None else tuple(dict.fromkeys(shared.policies))
+    for policy_id in policy_ids:
+        if policy_id not in policies:
+            raise ConfigError(
+                "An unknown policy shares variables.",
+                where=f"{key}, policies",
+                got=policy_id,
+                expected=f"ids out of {sorted(policies)}",
+                fix=nearest(policy_id, policies),
+            )
+    if len(policy_ids) < 2:
+        raise ConfigError(
+            "Variables that nobody shares.",
+            where=f"{key}, policies",
+            got=policy_ids,
+            expected="at least two policies",
+            fix="name the policies that share these parts, or leave the entry out",
+        )
+    shapes = {policy_id: _shapes(policies[policy_id], policy_id, shared.parts, key) for policy_id in policy_ids}
+    first_id, *others = policy_ids
+    for other_id in others:
+        if shapes[other_id] != shapes[first_id]:
+            different = sorted(dict(shapes[first_id].items() ^ shapes[other_id].items()))
+            raise ConfigError(
+                "Policies share parts of their models that differ.",
+                where=f"{key}, {different[0]}",
+                got=f"{first_id!r}: {_described(shapes[first_id].get(different[0]))}, "
+                f"{other_id!r}: {_described(shapes[other_id].get(different[0]))}",
+                expected="the same variables with the same shapes in every policy",
+                fix="give the policies equal spaces and model configs for these parts, or share a smaller part",
+            )
+    return _Group(policy_ids, tuple(shapes[first_id]))
+
+
+def _shapes(policy: Policy, policy_id: str, parts: Sequence[str], key: str) -> dict[str, tuple]:
+    """Name -> (shape, type) of the variables in these parts of one policy's model."""
+    holder = _holder(policy, policy_id)
+    arrays = {**holder.params, **holder.extra}
+    names = [name for part in parts for name in _in_part(part, arrays, policy_id, key)]
+    return {name: (tuple(arrays[name].shape), str(arrays[name].dtype)) for name in dict.fromkeys(names)}
+
+
+def _in_part(part: str, names: Iterable[str], policy_id: str, key: str) -> list[str]:
+    found = [name for name in names if name == part or name.startswith(f"{part}.")]
+    if not found:
+        known = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 2)}
+        raise ConfigError(
+            "A shared part that a policy's model does not have.",
+            where=f"{key}, parts",
+            got=f"{part!r}, for policy {policy_id!r}",
+            expected=f"variables or modules out of {sorted(known)}",
+            fix=nearest(part, known),
+        )
+    return found
+
+
+def _refuse_overlap(groups: Mapping[str, SharedParts], resolved: Sequence[_Group]) -> None:
+    group_of: dict[tuple[str, str], str] = {}
+    for group_name, group in zip(groups, resolved, strict=True):
+        for policy_id in group.policy_ids:
+            for name in group.names:
+                other = group_of.setdefault((policy_id, name), group_name)
+                if other != group_name:
+                    raise ConfigError(
+                        "A variable that is shared twice.",
+                        where="config key 'multiagent.shared_variables'",
+                        got=f"{name!r} of policy {policy_id!r}, in {other!r} and in {group_name!r}",
+                        expected="each variable of a policy in one entry",
+                        fix="join the two entries, or share a smaller part in one of them",
+                    )
+
+
+def _holder(policy: Policy, policy_id: str) -> HoldsVariables:
+    if not isinstance(policy, HoldsVariables):
+        raise PolicyError(
+            "A policy without named variables cannot share them.",
+            where=f"policy {policy_id!r}, class {type(policy).__name__}",
+            expected="a JaxPolicy, or a class with `params`, `extra` and `on_new_variables`",
+            fix="leave the policy out of multiagent.shared_variables",
+        )
+    return policy
+
+
+def _described(shape: tuple | None) -> str:
+    return "no such variable" if shape is None else f"{shape[1]}{list(shape[0])}"
