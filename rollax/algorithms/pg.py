@@ -53,7 +53,7 @@ class PGPolicy(JaxPolicy):
         return {**super().train_columns(batch), SampleBatch.ADVANTAGES: returns}
 
     def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
-        dist_inputs, _ = self.forward(model, batch[SampleBatch.OBS])
+        dist_inputs, _ = self.forward(model, batch)
         logp = self.distribution.logp(dist_inputs, batch[SampleBatch.ACTIONS])
         loss = policy_gradient_loss(logp, batch[SampleBatch.ADVANTAGES], mask)
         return loss, {"policy_loss": loss, "entropy": masked_mean(self.distribution.entropy(dist_inputs), mask)}

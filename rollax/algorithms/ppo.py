@@ -91,7 +91,10 @@ class PPOPolicy(JaxPolicy):
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
         goes_on = ~batch[SampleBatch.TERMINATEDS][pieces.last]
         next_values = np.zeros(len(goes_on), np.float32)
-        next_values[goes_on] = self.compute_values(trees.index(pieces.next_obs, np.flatnonzero(goes_on)))
+        next_values[goes_on] = self.compute_values(
+            trees.index(pieces.next_obs, np.flatnonzero(goes_on)),
+            trees.index(pieces.next_memory, np.flatnonzero(goes_on)),
+        )
         batch[SampleBatch.ADVANTAGES], batch[SampleBatch.VALUE_TARGETS] = generalized_advantages(
             batch[SampleBatch.REWARDS],
             batch[SampleBatch.VF_PREDS],
@@ -124,7 +127,7 @@ class PPOPolicy(JaxPolicy):
 
     def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
         d = self.distribution
-        dist_inputs, values = self.forward(model, batch[SampleBatch.OBS])
+        dist_inputs, values = self.forward(model, batch)
         policy_loss = clipped_surrogate(
             d.logp(dist_inputs, batch[SampleBatch.ACTIONS]),
             batch[SampleBatch.ACTION_LOGP],

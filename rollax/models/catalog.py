@@ -9,26 +9,31 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from gymnasium import spaces
 
 from rollax.errors import ConfigError, PolicyError
 from rollax.models.config import ModelConfig
 from rollax.models.networks import ActorCritic
+from rollax.models.recurrent import RecurrentActorCritic, is_recurrent
 from rollax.spaces import check_space, zeros
 
 # No size that a model is likely to have elsewhere, so that a transposed output is noticed.
 _DUMMY_ROWS = 13
 
 
-def make_model(observation_space: spaces.Space, num_outputs: int, config: ModelConfig, rngs: nnx.Rngs) -> nnx.Module:
-    """A module to be called as `model(obs) -> (dist_inputs [B, num_outputs], values [B])`.
+def make_model(
+    observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int, config: ModelConfig, rngs: nnx.Rngs
+) -> nnx.Module:
+    """A module to be called as `model(obs) -> (dist_inputs [B, num_outputs], values [B])`; see `run_model` for memory.
 
     `obs` are raw columns of the space: everything, images included, is encoded inside. Same `rngs`, same weights.
     A custom model is tried once on the shapes of a dummy batch; nothing is computed.
 
     Args:
         observation_space: of one observation.
+        action_space: of one action.
         num_outputs: `num_inputs` of the action distribution. `config.free_log_std` is right only for one whose inputs
             are means, then as many log standard deviations: the caller, who knows the action space, has to see to it.
         config: sizes, or the custom model.
@@ -39,24 +44,30 @@ def make_model(observation_space: spaces.Space, num_outputs: int, config: ModelC
         SpaceError: a space that cannot be encoded.
     """
     check_space(observation_space, "observation_space")
+    if config.custom_model is None and (config.use_lstm or config.use_gru):
+        return RecurrentActorCritic(observation_space, action_space, num_outputs, config, rngs=rngs)
     if config.custom_model is None:
         return ActorCritic(observation_space, num_outputs, config, rngs=rngs)
     cls = _model_class(config.custom_model)
     _check_arguments(cls, config.custom_model_config)
     model = cls(observation_space, num_outputs, rngs=rngs, **config.custom_model_config)
-    check_model(model, observation_space, num_outputs)
+    check_model(model, observation_space, action_space, num_outputs)
     return model
 
 
-def check_model(model: nnx.Module, observation_space: spaces.Space, num_outputs: int) -> None:
+def check_model(
+    model: nnx.Module, observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int
+) -> None:
     """Raises PolicyError unless the model gives (dist_inputs [B, num_outputs], values [B]); computes nothing."""
     where = f"{_path(type(model))}, called on {_DUMMY_ROWS} observations"
     expected = f"(dist_inputs [{_DUMMY_ROWS}, {num_outputs}], values [{_DUMMY_ROWS}]), both of floats"
+    columns: dict[str, Any] = {"obs": zeros(observation_space, _DUMMY_ROWS)}
+    if is_recurrent(model):
+        expected = f"{expected}, and a state like initial_state()"
+        columns |= _dummy_memory(model, action_space)
     graphdef, state = nnx.split(model)
     try:
-        outputs = jax.eval_shape(
-            lambda state, obs: nnx.merge(graphdef, state)(obs), state, zeros(observation_space, _DUMMY_ROWS)
-        )
+        outputs = jax.eval_shape(lambda state, columns: _called(nnx.merge(graphdef, state), columns), state, columns)
     except Exception as error:
         raise PolicyError(
             "The custom model failed on a batch of observations.",
@@ -66,17 +77,64 @@ def check_model(model: nnx.Module, observation_space: spaces.Space, num_outputs:
             fix="see the exception above; obs has the columns of the observation space: arrays [B, ...] or dicts and "
             "tuples of those, traced by JAX",
         ) from error
-    if not (isinstance(outputs, tuple | list) and len(outputs) == 2):
+    names = ("dist_inputs", "values", "state_out") if is_recurrent(model) else ("dist_inputs", "values")
+    if not (isinstance(outputs, tuple | list) and len(outputs) == len(names)):
         raise PolicyError(
-            "The custom model does not return a pair.",
+            "The custom model does not return a triple."
+            if len(names) == 3
+            else "The custom model does not return a pair.",
             where=where,
             got=_described(outputs),
             expected=expected,
-            fix="return both: `return dist_inputs, values`",
+            fix=f"return all of them: `return {', '.join(names)}`",
         )
+    if len(names) == 3:
+        _check_state(outputs[2], columns["state_in"], where)
     rows = _DUMMY_ROWS
     _check_output("dist_inputs", outputs[0], (rows, num_outputs), where, expected)
     _check_output("values", outputs[1], (rows,), where, expected)
+
+
+def _called(model: Any, columns: dict[str, Any]) -> Any:
+    """What the model returns, whatever that is."""
+    if not is_recurrent(model):
+        return model(columns["obs"])
+    extra = {name: columns[name] for name in columns if name not in ("obs", "state_in")}
+    return model(columns["obs"], columns["state_in"], **extra)
+
+
+def _dummy_memory(model: Any, action_space: spaces.Space) -> dict[str, Any]:
+    """The columns of memory that a call takes: `_DUMMY_ROWS` sequences of one row."""
+    initial = tuple(np.asarray(part) for part in model.initial_state())
+    known = {
+        "prev_actions": zeros(action_space, _DUMMY_ROWS),
+        "prev_rewards": np.zeros(_DUMMY_ROWS, np.float32),
+    }
+    wanted = getattr(model, "memory_inputs", ())
+    if not known.keys() >= set(wanted):
+        raise PolicyError(
+            "The custom model asks for a memory that there is not.",
+            where=f"{_path(type(model))}.memory_inputs",
+            got=wanted,
+            expected=f"some of {sorted(known)}",
+            fix="name only those",
+        )
+    state = tuple(np.zeros((_DUMMY_ROWS, *part.shape), part.dtype) for part in initial)
+    return {"state_in": state, **{name: known[name] for name in wanted}}
+
+
+def _check_state(state: Any, expected: Any, where: str) -> None:
+    def shapes(parts: Any) -> Any:
+        return [(getattr(part, "shape", None), str(getattr(part, "dtype", None))) for part in parts]
+
+    if not isinstance(state, tuple | list) or shapes(state) != shapes(expected):
+        raise PolicyError(
+            "The custom model's state changes its shape or type.",
+            where=where,
+            got=_described(state),
+            expected=f"like the state that goes in: {_described(expected)}",
+            fix="return one array [B, ...] for each that initial_state() returns, of the same dtype",
+        )
 
 
 def _check_output(name: str, output: Any, shape: tuple[int, ...], where: str, expected: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_serializer
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_serializer, model_validator
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "linear"]
 Kernel = PositiveInt | tuple[PositiveInt, PositiveInt]
@@ -44,13 +44,27 @@ class ModelConfig(BaseModel):
         description="The second half of the outputs, a diagonal Gaussian's log standard deviations, is one trained "
         "vector instead of a function of the observation.",
     )
+    use_lstm: bool = Field(default=False, description="An LSTM between the hidden layers and the heads.")
+    use_gru: bool = Field(default=False, description="A GRU there instead.")
+    lstm_cell_size: PositiveInt = Field(default=64, description="Width of the state of the LSTM or GRU.")
+    lstm_use_prev_action: bool = Field(default=False, description="The action before is an input of the LSTM or GRU.")
+    lstm_use_prev_reward: bool = Field(default=False, description="The reward before is an input of the LSTM or GRU.")
+    max_seq_len: PositiveInt = Field(
+        default=20, description="Rows over which gradients flow back in a model with memory; longer lives are cut."
+    )
     custom_model: type | str | None = Field(
         default=None,
         description="An nnx.Module class, or 'module:Class', built as cls(observation_space, num_outputs, rngs=rngs, "
         "**custom_model_config) and called as model(obs) -> (dist_inputs [B, num_outputs], values [B]). "
-        "It replaces all of the above.",
+        "It replaces all of the above but max_seq_len. One with memory has initial_state() too.",
     )
     custom_model_config: dict[str, Any] = Field(default={}, description="More keyword arguments for `custom_model`.")
+
+    @model_validator(mode="after")
+    def _one_kind_of_memory(self) -> ModelConfig:
+        if self.use_lstm and self.use_gru:
+            raise ValueError("use_lstm or use_gru, not both")
+        return self
 
     @field_serializer("custom_model", when_used="json")
     def _import_path(self, value: type | str | None) -> str | None:

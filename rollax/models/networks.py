@@ -14,6 +14,7 @@ from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.layers import CNN, MLP, dense
+from rollax.models.parametric import make_policy_head, policy_outputs
 
 __all__ = ["CNN", "MLP", "ActorCritic", "Trunk"]
 
@@ -48,13 +49,20 @@ class ActorCritic(nnx.Module):
         config: sizes; with `free_log_std` the outputs are a diagonal Gaussian's means, then its log standard
             deviations.
         rngs: where the weights are drawn from.
+        head_features: width of what the heads stand on; None: that of the hidden layers.
     Raises:
         ConfigError: `free_log_std` with an odd number of outputs.
         SpaceError: a space that cannot be encoded.
     """
 
     def __init__(
-        self, observation_space: spaces.Space, num_outputs: int, config: ModelConfig, *, rngs: nnx.Rngs
+        self,
+        observation_space: spaces.Space,
+        num_outputs: int,
+        config: ModelConfig,
+        *,
+        rngs: nnx.Rngs,
+        head_features: int | None = None,
     ) -> None:
         head_outputs = num_outputs
         if config.free_log_std:
@@ -69,16 +77,21 @@ class ActorCritic(nnx.Module):
             head_outputs = num_outputs // 2
         self.policy_trunk = Trunk(observation_space, config, rngs=rngs)
         self.value_trunk = None if config.vf_share_layers else Trunk(observation_space, config, rngs=rngs)
-        features = self.policy_trunk.features
-        self.policy_head = dense(features, head_outputs, gain=POLICY_GAIN, rngs=rngs)
+        features = self.policy_trunk.features if head_features is None else head_features
+        self.policy_head = make_policy_head(observation_space, features, head_outputs, gain=POLICY_GAIN, rngs=rngs)
         self.value_head = dense(features, 1, gain=VALUE_GAIN, rngs=rngs)
         self.log_std = nnx.Param(jnp.asarray(np.zeros(head_outputs, np.float32))) if config.free_log_std else None
 
     def __call__(self, obs: Any) -> tuple[Float[Array, "B A"], Float[Array, "B"]]:
         hidden = self.policy_trunk(obs)
-        dist_inputs = self.policy_head(hidden)
+        return self.heads(hidden, hidden if self.value_trunk is None else self.value_trunk(obs), obs)
+
+    def heads(
+        self, hidden: Float[Array, "B F"], value_hidden: Float[Array, "B F"], obs: Any
+    ) -> tuple[Float[Array, "B A"], Float[Array, "B"]]:
+        """The model's outputs from the hidden features of actor and critic; `obs` are those of the same rows."""
+        dist_inputs = policy_outputs(self.policy_head, hidden, obs)
         if self.log_std is not None:
             log_std = jnp.broadcast_to(self.log_std[...][None], dist_inputs.shape)
             dist_inputs = jnp.concatenate([dist_inputs, log_std], axis=-1)
-        value_hidden = hidden if self.value_trunk is None else self.value_trunk(obs)
         return dist_inputs, jnp.squeeze(self.value_head(value_hidden), axis=-1)

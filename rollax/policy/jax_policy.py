@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -22,12 +23,22 @@ from rollax.errors import ConfigError, EnvError, NonFiniteError
 from rollax.models.catalog import make_model
 from rollax.models.distributions import DiagGaussian, make_distribution
 from rollax.models.parametric import check_parametric
+from rollax.models.recurrent import is_recurrent, run_model
 from rollax.policy.learning import Learner, MinibatchPlan, acting_bucket
 from rollax.policy.policy import ActionsResult, Policy
 from rollax.policy.split_model import SplitModel
+from rollax.spaces import zeros
 
 Columns = Mapping[str, Any]
 _FEWEST_VALUES = 32
+_ARGUMENTS = frozenset({"obs_batch", "explore"})
+_ARGUMENT_OF = {
+    SampleBatch.PREV_ACTIONS: "prev_action_batch",
+    SampleBatch.PREV_REWARDS: "prev_reward_batch",
+}
+_TRAJECTORY = (SampleBatch.LIFE_ID, SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS)
+_PER_SEQUENCE = (SampleBatch.STATE_IN, SampleBatch.SEQ_LENS)
+_SEQUENCE_COLUMNS = (SampleBatch.STATE_IN, SampleBatch.LIFE_ID)
 
 
 class JaxPolicy(Policy):
@@ -60,7 +71,16 @@ class JaxPolicy(Policy):
         if model.custom_model is None:
             check_parametric(observation_space, action_space)
         rngs = nnx.Rngs(int(self.rng.integers(2**31)) if seed is None else seed)
-        self.split = SplitModel(make_model(observation_space, self.distribution.num_inputs, model, rngs))
+        module: Any = make_model(observation_space, action_space, self.distribution.num_inputs, model, rngs)
+        self.recurrent = is_recurrent(module)
+        self._initial_state = tuple(np.asarray(part) for part in module.initial_state()) if self.recurrent else ()
+        self._memory_inputs: tuple[str, ...] = getattr(module, "memory_inputs", ())
+        self.arguments = _ARGUMENTS | {_ARGUMENT_OF[name] for name in self._memory_inputs}
+        if self.recurrent:
+            self.arguments |= {"state_batches"}
+            if self.batch_columns is not None:
+                self.batch_columns = self.batch_columns | {*_SEQUENCE_COLUMNS, *self._memory_inputs}  # type: ignore[misc]
+        self.split = SplitModel(module)
         self.params: Columns = self.split.params
         self.extra: Columns = self.split.extra
         self.on_new_variables: Callable[[], Any] | None = None
@@ -74,6 +94,7 @@ class JaxPolicy(Policy):
         self._act = jax.jit(partial(self._act_on_arrays, explore=True))
         self._act_greedily = jax.jit(partial(self._act_on_arrays, explore=False))
         self._value = jax.jit(self._values_of_arrays)
+        self._logp = jax.jit(self.distribution.logp)
 
     # What an algorithm defines.
 
@@ -82,8 +103,9 @@ class JaxPolicy(Policy):
         """`(loss, statistics)` of one minibatch, traced by JAX.
 
         Args:
-            model: the model, to be called on `batch["obs"]` through `self.forward`.
-            batch: the columns of `train_columns`, [B, ...].
+            model: the model, to be called through `self.forward(model, batch)`.
+            batch: the columns of `train_columns`, [B, ...]; of a policy with memory also `state_in`, one row for each
+                of the sequences that the rows are made of.
             mask: [B] 1 for a real row, 0 for padding.
             coefficients: what `coefficients` returned.
         """
@@ -104,33 +126,79 @@ class JaxPolicy(Policy):
 
     # Acting.
 
-    def forward(self, model: Any, obs: Any) -> tuple[jax.Array, jax.Array]:
-        """`(dist_inputs, values)` of the model, with invalid actions masked out."""
-        dist_inputs, values = model(obs)
+    def forward(self, model: Any, columns: Columns) -> tuple[jax.Array, jax.Array]:
+        """`(dist_inputs, values)` of the model, with invalid actions masked out.
+
+        Args:
+            model: the model.
+            columns: `obs`, and of a policy with memory `state_in` and what else its model takes.
+        """
+        return self._forward_and_remember(model, columns)[:2]
+
+    def _forward_and_remember(self, model: Any, columns: Columns) -> tuple[jax.Array, jax.Array, tuple]:
+        obs = columns[SampleBatch.OBS]
+        dist_inputs, values, state_out = run_model(model, columns)
         if self.masked:
             dist_inputs = self.distribution.mask(dist_inputs, obs["action_mask"])
-        return dist_inputs, values
+        return dist_inputs, values, state_out
+
+    def get_initial_state(self) -> list[Any]:
+        return list(self._initial_state)
 
     def compute_actions(  # type: ignore[override]  the library passes what is accepted
-        self, obs_batch: Any, explore: bool = True
+        self,
+        obs_batch: Any,
+        state_batches: Sequence[Any] = (),
+        prev_action_batch: Any = None,
+        prev_reward_batch: Any = None,
+        explore: bool = True,
     ) -> ActionsResult:
         rows = trees.length(obs_batch)
         size = acting_bucket(rows)
-        obs = obs_batch if size == rows else trees.pad(obs_batch, size)
+        columns = {SampleBatch.OBS: obs_batch}
+        if self.recurrent:
+            columns |= self._memory_columns(rows, state_batches, prev_action_batch, prev_reward_batch)
+        if size != rows:
+            columns = trees.pad(columns, size)
         if self.masked:
             self._check_mask(obs_batch["action_mask"])
         if explore:
             noise = self.rng.random((size, self.distribution.num_noise), dtype=np.float32)
-            actions, packed = self._act(self.params, self.extra, obs, noise)
+            actions, packed = self._act(self.params, self.extra, columns, noise)
         else:
-            actions, packed = self._act_greedily(self.params, self.extra, obs, None)
+            actions, packed = self._act_greedily(self.params, self.extra, columns, None)
         table = np.asarray(packed)[:rows]
         fetches = {name: table[:, columns] for name, columns in self._fetched.items()}
         self._check_finite(fetches[SampleBatch.ACTION_LOGP])
-        return trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions), [], fetches
+        actions = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions)
+        return actions, self._states_of(table) if self.recurrent else [], fetches
 
-    def _act_on_arrays(self, params: Columns, extra: Columns, obs: Any, noise: Any, explore: bool) -> tuple[Any, Any]:
-        dist_inputs, values = self.forward(self.split.merge(params, extra), obs)
+    def _memory_columns(self, rows: int, states: Sequence[Any], prev_actions: Any, prev_rewards: Any) -> dict[str, Any]:
+        """The columns of memory; where a life has just begun, nothing need be given."""
+        if not len(states):
+            states = [np.broadcast_to(part, (rows, *part.shape)) for part in self._initial_state]
+        columns: dict[str, Any] = {SampleBatch.STATE_IN: tuple(np.asarray(part) for part in states)}
+        if SampleBatch.PREV_ACTIONS in self._memory_inputs:
+            none_yet = prev_actions is None
+            columns[SampleBatch.PREV_ACTIONS] = zeros(self.action_space, rows) if none_yet else prev_actions
+        if SampleBatch.PREV_REWARDS in self._memory_inputs:
+            rewards = np.zeros(rows, np.float32) if prev_rewards is None else prev_rewards
+            columns[SampleBatch.PREV_REWARDS] = np.asarray(rewards, np.float32)
+        return columns
+
+    def _states_of(self, table: np.ndarray) -> list[np.ndarray]:
+        """The recurrent state in the last columns of what acting returns."""
+        states, end = [], table.shape[1]
+        for part in reversed(self._initial_state):
+            states.append(table[:, end - part.size : end].reshape(len(table), *part.shape))
+            end -= part.size
+        return states[::-1]
+
+    def _act_on_arrays(
+        self, params: Columns, extra: Columns, columns: Columns, noise: Any, explore: bool
+    ) -> tuple[Any, Any]:
+        model = self.split.merge(params, extra)
+        dist_inputs, values, states = self._forward_and_remember(model, columns)
         d = self.distribution
         actions = d.sample(dist_inputs, noise) if explore else d.mode(dist_inputs)
         fetches = {
@@ -139,7 +207,8 @@ class JaxPolicy(Policy):
             SampleBatch.ACTION_DIST_INPUTS: dist_inputs,
         }
         # One array instead of three: each one that leaves a compiled function costs as much as a small layer.
-        return actions, jnp.concatenate([fetches[name] for name in self._fetched], axis=1)
+        packed = [fetches[name] for name in self._fetched]
+        return actions, jnp.concatenate([*packed, *(state.reshape(len(state), -1) for state in states)], axis=1)
 
     def _fetch_columns(self) -> dict[str, int | slice]:
         """Where each fetched column stands in the array that acting returns."""
@@ -148,20 +217,33 @@ class JaxPolicy(Policy):
         if wanted is None or SampleBatch.VF_PREDS in wanted:
             places[SampleBatch.VF_PREDS] = len(places)
         if wanted is None or SampleBatch.ACTION_DIST_INPUTS in wanted:
-            places[SampleBatch.ACTION_DIST_INPUTS] = slice(len(places), None)
+            places[SampleBatch.ACTION_DIST_INPUTS] = slice(len(places), len(places) + self.distribution.num_inputs)
         return places
 
-    def compute_values(self, obs_batch: Any) -> np.ndarray:
-        """[N] state values."""
+    def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
+        if SampleBatch.ACTION_DIST_INPUTS not in fetches:
+            return {}
+        logp = np.array(self._logp(fetches[SampleBatch.ACTION_DIST_INPUTS], actions))
+        self._check_finite(logp)
+        return {SampleBatch.ACTION_LOGP: logp}
+
+    def compute_values(self, obs_batch: Any, memory: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
+        """[N] state values.
+
+        Args:
+            obs_batch: columns of N observations.
+            memory: of a policy with memory what goes with them, as in `Pieces.next_memory`.
+        """
         rows = trees.length(obs_batch)
         if rows == 0:
             return np.empty(0, np.float32)
         # The number of trajectory ends differs from fragment to fragment: small ones share one compiled version.
-        obs = trees.pad(obs_batch, max(acting_bucket(rows), _FEWEST_VALUES))
-        return np.asarray(self._value(self.params, self.extra, obs))[:rows]
+        columns = {SampleBatch.OBS: obs_batch, **(memory if self.recurrent else {})}
+        columns = trees.pad(columns, max(acting_bucket(rows), _FEWEST_VALUES))
+        return np.asarray(self._value(self.params, self.extra, columns))[:rows]
 
-    def _values_of_arrays(self, params: Columns, extra: Columns, obs: Any) -> jax.Array:
-        return self.split.merge(params, extra)(obs)[1]
+    def _values_of_arrays(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
+        return run_model(self.split.merge(params, extra), columns)[1]
 
     def _check_mask(self, mask: np.ndarray) -> None:
         if mask.shape[1:] != (self.distribution.num_mask,) or not len(self._mask_starts):
@@ -199,9 +281,13 @@ class JaxPolicy(Policy):
         Raises:
             NonFiniteError: a loss or gradient is not finite; the weights are those before that gradient step.
         """
-        plan = MinibatchPlan.draw(self.rng, len(batch), self.sgd_minibatch_size, self.num_sgd_iter)
+        columns, units = self._units(batch)
+        size = self.sgd_minibatch_size
+        if self.recurrent and size is not None:
+            size = max(size // self.config.model.max_seq_len, 1)
+        plan = MinibatchPlan.draw(self.rng, units, size, self.num_sgd_iter, few_sizes=self.recurrent)
         coefficients = self.coefficients()
-        columns = self._padded_columns(batch, plan)
+        columns = trees.pad(columns, plan.capacity)
         update = self.learner.learn(self.params, self.extra, columns, plan, coefficients, where=f"policy {self.name!r}")
         self._set_variables(update.params, update.extra)
         if update.error is not None:
@@ -210,8 +296,9 @@ class JaxPolicy(Policy):
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Name -> gradient over the whole batch, and its statistics."""
-        plan = MinibatchPlan.draw(self.rng, len(batch), None, 1)
-        columns = self._padded_columns(batch, plan)
+        columns, units = self._units(batch)
+        plan = MinibatchPlan.draw(self.rng, units, None, 1, few_sizes=self.recurrent)
+        columns = trees.pad(columns, plan.capacity)
         gradients, stats = self.learner.gradients(self.params, self.extra, columns, plan, self.coefficients())
         return {name: np.array(value) for name, value in gradients.items()}, stats
 
@@ -220,12 +307,28 @@ class JaxPolicy(Policy):
         where = f"policy {self.name!r}"
         self._set_variables(self.learner.apply(self.params, gradients, self._lr(self.timestep), where), self.extra)
 
-    def _padded_columns(self, batch: SampleBatch, plan: MinibatchPlan) -> dict[str, Any]:
-        return {name: trees.pad(column, plan.capacity) for name, column in self.train_columns(batch).items()}
+    def _units(self, batch: SampleBatch) -> tuple[dict[str, Any], int]:
+        """The columns to train on and how many units minibatches are made of: rows, or sequences of a policy with
+        memory, whose columns are then [units, max_seq_len, ...]."""
+        columns = self.train_columns(batch)
+        if not self.recurrent:
+            return columns, len(batch)
+        length = self.config.model.max_seq_len
+        memory = {name: batch[name] for name in (SampleBatch.STATE_IN, *self._memory_inputs)}
+        bounds = {name: batch[name] for name in (*_TRAJECTORY, SampleBatch.EPS_ID) if name in batch}
+        sequences = SampleBatch({**columns, **memory, **bounds}).sequences(length)
+        units = {
+            name: column if name in _PER_SEQUENCE else trees.tree_map(partial(_by_sequence, length=length), column)
+            for name, column in sequences.items()
+            if name in columns or name in memory or name == SampleBatch.SEQ_LENS
+        }
+        return units, len(sequences[SampleBatch.SEQ_LENS])
 
     def _loss_of_arrays(
         self, params: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, tuple[dict, Columns]]:
+        if self.recurrent:
+            batch, mask = _as_rows(batch, mask)
         model = self.split.merge(params, extra, learning=True)
         loss, stats = self.loss(model, batch, mask, coefficients)
         return loss, ({**stats, "total_loss": loss}, self.split.extra_of(model))
@@ -262,6 +365,20 @@ class JaxPolicy(Policy):
         """How many versions of its functions JAX has compiled; bounded, because shapes are."""
         functions: list[Any] = [self._act, self._act_greedily, self._value, *self.learner.functions()]
         return sum(function._cache_size() for function in functions)
+
+
+def _by_sequence(leaf: np.ndarray, length: int) -> np.ndarray:
+    return leaf.reshape(-1, length, *leaf.shape[1:])
+
+
+def _as_rows(batch: Columns, mask: jax.Array) -> tuple[dict[str, Any], jax.Array]:
+    """Sequences [B, T, ...] as rows [B·T, ...], with a mask that is 0 on their padding too."""
+    lengths = batch[SampleBatch.SEQ_LENS]
+    rows = {name: column for name, column in batch.items() if name not in _PER_SEQUENCE}
+    width = jax.tree.leaves(rows)[0].shape[1]
+    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
+    real = mask[:, None] * (jnp.arange(width) < lengths[:, None])
+    return {**rows, SampleBatch.STATE_IN: batch[SampleBatch.STATE_IN]}, real.reshape(-1)
 
 
 def _choices(action_space: Space) -> Iterator[int]:

@@ -53,9 +53,25 @@ class MinibatchPlan:
     capacity: int
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, rows: int, minibatch_size: int | None, epochs: int) -> MinibatchPlan:
-        """A new shuffle for each epoch; each row is used once per epoch."""
-        capacity = training_bucket(rows)
+    def draw(
+        cls,
+        rng: np.random.Generator,
+        rows: int,
+        minibatch_size: int | None,
+        epochs: int,
+        *,
+        few_sizes: bool = False,
+    ) -> MinibatchPlan:
+        """A new shuffle for each epoch; each row is used once per epoch.
+
+        Args:
+            rng: shuffles.
+            rows: how many there are.
+            minibatch_size: rows of one gradient step; None for all of them.
+            epochs: passes over the rows.
+            few_sizes: where `rows` varies much from batch to batch: pads to powers of two, which compiles less often.
+        """
+        capacity = acting_bucket(rows) if few_sizes else training_bucket(rows)
         size = capacity if minibatch_size is None else minibatch_size
         per_epoch = -(-rows // size)
         plan = np.full((epochs * -(-capacity // size), size), -1, np.int32)

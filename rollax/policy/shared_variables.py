@@ -58,17 +58,22 @@ class SharedVariables:
         for group in self._groups:
             self._hand_over(group.policy_ids[0])
 
-    def stored_once(self, weights: Mapping[str, Weights]) -> dict[str, dict[str, Any]]:
+    @property
+    def policy_ids(self) -> Sequence[str]:
+        """The policies that share something."""
+        return tuple(self._holders)
+
+    def stored_once(self, weights: Mapping[str, Weights]) -> dict[str, Weights]:
         """The weights with the very same array for every policy that shares it, so that it is stored or sent once.
 
         Args:
             weights: policy id -> name -> array, of some or all policies.
         """
-        once = {policy_id: dict(arrays) for policy_id, arrays in weights.items()}
+        once = dict(weights)
         for group in self._groups:
-            first, *others = [once[policy_id] for policy_id in group.policy_ids if policy_id in once] or [{}]
-            for other in others:
-                other.update((name, first[name]) for name in group.names)
+            ids = [policy_id for policy_id in group.policy_ids if policy_id in once]
+            for other in ids[1:]:
+                once[other] = {**once[other], **{name: once[ids[0]][name] for name in group.names}}
         return once
 
     def _hand_over(self, policy_id: str) -> None:

@@ -62,7 +62,7 @@ class NormAndDropout(nnx.Module):
 
 def custom(model: Any, **custom_model_config: Any) -> nnx.Module:
     config = ModelConfig(custom_model=model, custom_model_config=custom_model_config)
-    return make_model(BOX, 5, config, nnx.Rngs(0))
+    return make_model(BOX, spaces.Discrete(5), 5, config, nnx.Rngs(0))
 
 
 class TestNestings:
@@ -103,7 +103,7 @@ class TestNestings:
     @pytest.mark.parametrize("share", [False, True])
     def test_every_space_gives_outputs_of_the_right_shape(self, space, share):
         config = ModelConfig(vf_share_layers=share, fcnet_hiddens=(8,))
-        model = nnx.eval_shape(lambda: make_model(space, 5, config, nnx.Rngs(0)))
+        model = nnx.eval_shape(lambda: make_model(space, spaces.Discrete(5), 5, config, nnx.Rngs(0)))
         dist_inputs, values = nnx.eval_shape(lambda model: model(zeros(space, 3)), model)
         assert (dist_inputs.shape, dist_inputs.dtype) == ((3, 5), jnp.float32)
         assert (values.shape, values.dtype) == ((3,), jnp.float32)
@@ -113,7 +113,7 @@ class TestNestings:
             x=spaces.Tuple([spaces.Discrete(3, start=2), BOX]), camera=IMAGE, y=spaces.MultiDiscrete([2, 3])
         )
         space.seed(0)
-        model = make_model(space, 5, ModelConfig(conv_filters=((2, 3, 2),), conv_dense=4), nnx.Rngs(0))
+        model = make_model(space, spaces.Discrete(5), 5, ModelConfig(conv_filters=((2, 3, 2),), conv_dense=4), nnx.Rngs(0))
         graphdef, state = nnx.split(model)
         forward = jax.jit(lambda state, obs: nnx.merge(graphdef, state)(obs))
         dist_inputs, values = forward(state, stack(space, [space.sample() for _ in range(4)]))
@@ -123,11 +123,11 @@ class TestNestings:
         assert np.abs(dist_inputs).max() < 0.1 < np.abs(values).max()
 
     def test_default_is_actor_critic(self):
-        assert isinstance(make_model(BOX, 5, ModelConfig(fcnet_hiddens=()), nnx.Rngs(0)), ActorCritic)
+        assert isinstance(make_model(BOX, spaces.Discrete(5), 5, ModelConfig(fcnet_hiddens=()), nnx.Rngs(0)), ActorCritic)
 
     def test_unsupported_space(self):
         with pytest.raises(SpaceError):
-            make_model(spaces.Text(3), 5, ModelConfig(), nnx.Rngs(0))
+            make_model(spaces.Text(3), spaces.Discrete(5), 5, ModelConfig(), nnx.Rngs(0))
 
 
 class TestCustomModel:
@@ -142,7 +142,7 @@ class TestCustomModel:
             custom_model="rollax.models.networks:ActorCritic",
             custom_model_config={"config": ModelConfig(fcnet_hiddens=())},
         )
-        assert type(make_model(BOX, 5, config, nnx.Rngs(0))) is ActorCritic
+        assert type(make_model(BOX, spaces.Discrete(5), 5, config, nnx.Rngs(0))) is ActorCritic
 
     @pytest.mark.parametrize(
         ("how", "message"),

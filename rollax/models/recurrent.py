@@ -1,0 +1,208 @@
+"""Recurrent layers over padded sequences, and `RecurrentActorCritic`, the default model with memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from gymnasium import spaces
+from jax import lax
+from jaxtyping import Array, Float
+
+from rollax.models.config import ModelConfig
+from rollax.models.encoder import Encoder
+from rollax.models.layers import orthogonal
+from rollax.models.networks import ActorCritic
+
+State = tuple[Array, ...]
+"""Arrays [B, ...], one row for each sequence."""
+
+
+class LSTM(nnx.Module):
+    """Long short-term memory over sequences.
+
+    Source: Hochreiter and Schmidhuber (1997), doi:10.1162/neco.1997.9.8.1735, with the forget gate of Gers et al.
+        (2000): c' = σ(f) c + σ(i) tanh(g),  h' = σ(o) tanh(c'),  where (i, f, g, o) = W x + U h + b.
+        The forget gate's bias begins at 1 (Jozefowicz et al. 2015).
+
+    Args:
+        in_features: F.
+        features: H, the width of h and c.
+        rngs: where the weights are drawn from.
+    """
+
+    def __init__(self, in_features: int, features: int, *, rngs: nnx.Rngs) -> None:
+        self.features = features
+        self.input = nnx.Linear(
+            in_features, 4 * features, kernel_init=_gates(4), bias_init=_forget_bias(features), rngs=rngs
+        )
+        self.recurrent = nnx.Linear(features, 4 * features, use_bias=False, kernel_init=_gates(4), rngs=rngs)
+
+    def initial_state(self) -> tuple[np.ndarray, ...]:
+        """Zeros, without the axis of the sequences."""
+        zeros = np.zeros(self.features, np.float32)
+        return (zeros, zeros)
+
+    def __call__(self, x: Float[Array, "BT F"], state: State) -> tuple[Float[Array, "BT H"], State]:
+        recurrent = self.recurrent.kernel[...]
+
+        def step(carry: State, inputs: Array) -> tuple[State, Array]:
+            h, c = carry
+            i, f, g, o = jnp.split(inputs + h @ recurrent, 4, axis=-1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            return (h, c), h
+
+        return _over_time(step, self.input(x), state)
+
+
+class GRU(nnx.Module):
+    """Gated recurrent unit over sequences.
+
+    Source: Cho et al. (2014), arXiv:1406.1078: h' = (1 - z) n + z h,  n = tanh(W_n x + b_n + r (U_n h + d)), with
+        (r, z) = σ(W x + U h + b). Deviations: the reset gate acts after the product with U_n, as in the usual
+        implementations, so that one product serves all gates.
+
+    Args:
+        in_features: F.
+        features: H, the width of h.
+        rngs: where the weights are drawn from.
+    """
+
+    def __init__(self, in_features: int, features: int, *, rngs: nnx.Rngs) -> None:
+        self.features = features
+        self.input = nnx.Linear(in_features, 3 * features, kernel_init=_gates(3), bias_init=_no_bias, rngs=rngs)
+        self.recurrent = nnx.Linear(features, 3 * features, kernel_init=_gates(3), bias_init=_no_bias, rngs=rngs)
+
+    def initial_state(self) -> tuple[np.ndarray, ...]:
+        """Zeros, without the axis of the sequences."""
+        return (np.zeros(self.features, np.float32),)
+
+    def __call__(self, x: Float[Array, "BT F"], state: State) -> tuple[Float[Array, "BT H"], State]:
+        def step(carry: State, inputs: Array) -> tuple[State, Array]:
+            (h,) = carry
+            from_input, from_memory = jnp.split(inputs, 3, axis=-1), jnp.split(self.recurrent(h), 3, axis=-1)
+            r, z = (jax.nn.sigmoid(a + b) for a, b in zip(from_input[:2], from_memory[:2], strict=True))
+            n = jnp.tanh(from_input[2] + r * from_memory[2])
+            h = (1 - z) * n + z * h
+            return (h,), h
+
+        return _over_time(step, self.input(x), state)
+
+
+class RecurrentActorCritic(ActorCritic):
+    """`ActorCritic` with an LSTM or GRU between the hidden layers and the heads.
+
+    Rows are those of B sequences of equal length, one sequence after the other; B is that of the state. Where actor and
+    critic share no layers, each has a memory of its own.
+
+    Args:
+        observation_space: of one observation.
+        action_space: of one action; read where the previous action is an input.
+        num_outputs: width of the distribution's inputs.
+        config: sizes.
+        rngs: where the weights are drawn from.
+    Attributes:
+        memory_inputs: those of `prev_actions` and `prev_rewards` that a call takes.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        num_outputs: int,
+        config: ModelConfig,
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        super().__init__(observation_space, num_outputs, config, rngs=rngs, head_features=config.lstm_cell_size)
+        inputs = {"prev_actions": config.lstm_use_prev_action, "prev_rewards": config.lstm_use_prev_reward}
+        self.memory_inputs = tuple(name for name, used in inputs.items() if used)
+        self.action_encoder = Encoder(action_space, config, rngs=rngs) if config.lstm_use_prev_action else None
+        extra = (self.action_encoder.features if self.action_encoder else 0) + config.lstm_use_prev_reward
+        cell = GRU if config.use_gru else LSTM
+        width = self.policy_trunk.features + extra
+        self.policy_memory = cell(width, config.lstm_cell_size, rngs=rngs)
+        self.value_memory = None if self.value_trunk is None else cell(width, config.lstm_cell_size, rngs=rngs)
+
+    def initial_state(self) -> tuple[np.ndarray, ...]:
+        """The state at the start of a life, without the axis of the sequences: the actor's, then the critic's."""
+        memories = [self.policy_memory] if self.value_memory is None else [self.policy_memory, self.value_memory]
+        return tuple(part for memory in memories for part in memory.initial_state())
+
+    def __call__(  # type: ignore[override]  a model with memory is another kind of model
+        self, obs: Any, state: State, prev_actions: Any = None, prev_rewards: Any = None
+    ) -> tuple[Float[Array, "BT A"], Float[Array, "BT"], State]:
+        extra = [] if self.action_encoder is None else [self.action_encoder(prev_actions)]
+        if "prev_rewards" in self.memory_inputs:
+            extra.append(prev_rewards[:, None])
+        split = len(state) if self.value_memory is None else len(state) // 2
+        hidden = jnp.concatenate([self.policy_trunk(obs), *extra], axis=-1)
+        hidden, state_out = self.policy_memory(hidden, state[:split])
+        value_hidden = hidden
+        if self.value_trunk is not None and self.value_memory is not None:
+            value_hidden = jnp.concatenate([self.value_trunk(obs), *extra], axis=-1)
+            value_hidden, value_state = self.value_memory(value_hidden, state[split:])
+            state_out = (*state_out, *value_state)
+        dist_inputs, values = self.heads(hidden, value_hidden, obs)
+        return dist_inputs, values, state_out
+
+
+def is_recurrent(model: Any) -> bool:
+    """True for a module with memory: one that has `initial_state()`."""
+    return hasattr(model, "initial_state")
+
+
+def run_model(model: Any, columns: Any) -> tuple[Array, Array, State]:
+    """`(dist_inputs, values, state_out)` of a module with or without memory.
+
+    Args:
+        model: `model(obs) -> (dist_inputs, values)`; with memory `model(obs, state, **{those of its memory_inputs})
+            -> (dist_inputs, values, state_out)`.
+        columns: `obs` [B·T, ...]; with memory `state_in` [B, ...] too, and `prev_actions`, `prev_rewards` [B·T, ...].
+    """
+    if not is_recurrent(model):
+        dist_inputs, values = model(columns["obs"])
+        return dist_inputs, values, ()
+    extra = {name: columns[name] for name in getattr(model, "memory_inputs", ())}
+    return model(columns["obs"], columns["state_in"], **extra)
+
+
+def _over_time(
+    step: Callable[[State, Array], tuple[State, Array]], inputs: Float[Array, "BT G"], state: State
+) -> tuple[Float[Array, "BT H"], State]:
+    """A step's outputs over sequences that lie one after another, and the state after their last rows."""
+    sequences = len(state[0])
+    if len(inputs) == sequences:
+        state, out = step(state, inputs)
+        return out, state
+    by_sequence = inputs.reshape(sequences, -1, inputs.shape[-1])
+    state, out = lax.scan(step, state, jnp.swapaxes(by_sequence, 0, 1))
+    return jnp.swapaxes(out, 0, 1).reshape(len(inputs), -1), state
+
+
+def _gates(count: int) -> Callable[..., Array]:
+    """An initializer: an orthogonal matrix for each gate."""
+
+    def init(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+        one = (shape[0], shape[1] // count)
+        return jnp.concatenate([orthogonal(1.0)(k, one, dtype) for k in jax.random.split(key, count)], axis=1)
+
+    return init
+
+
+def _forget_bias(features: int) -> Callable[..., Array]:
+    def init(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+        bias = np.zeros(shape, dtype)
+        bias[features : 2 * features] = 1.0
+        return jax.device_put(bias)
+
+    return init
+
+
+def _no_bias(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+    return jax.device_put(np.zeros(shape, dtype))

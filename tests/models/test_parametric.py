@@ -1,0 +1,148 @@
+"""Parametric actions: a head over embeddings, spaces that do not fit, and policies that never choose an empty slot."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from gymnasium import spaces
+
+from rollax.algorithms.pg import PGPolicy
+from rollax.algorithms.ppo import PPOPolicy
+from rollax.errors import SpaceError
+from rollax.models.config import ModelConfig
+from rollax.models.networks import ActorCritic
+from rollax.models.parametric import WIDTH, ParametricHead, check_parametric
+
+SLOTS, SIZE = 5, 3
+SEEN = spaces.Box(-1, 1, (2,), np.float32)
+SPACE = spaces.Dict(
+    {
+        "seen": SEEN,
+        "avail_actions": spaces.Box(-1, 1, (SLOTS, SIZE), np.float32),
+        "action_mask": spaces.MultiBinary(SLOTS),
+    }
+)
+ACTIONS = spaces.Discrete(SLOTS)
+
+
+def model_of(**config) -> ActorCritic:
+    return ActorCritic(SPACE, SLOTS, ModelConfig(fcnet_hiddens=(8,), **config), rngs=nnx.Rngs(0))
+
+
+def observations(rows: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """At least one slot of each row is filled; the embeddings of the others are zeros."""
+    random = np.random.default_rng(seed)
+    mask = random.integers(0, 2, (rows, SLOTS)).astype(np.int8)
+    mask[np.arange(rows), random.integers(0, SLOTS, rows)] = 1
+    embeddings = random.uniform(-1, 1, (rows, SLOTS, SIZE)).astype(np.float32) * mask[..., None]
+    seen = random.uniform(-1, 1, (rows, 2)).astype(np.float32)
+    return {"seen": seen, "avail_actions": embeddings, "action_mask": mask}
+
+
+def head_by_hand() -> ParametricHead:
+    """Intent (2 h0, h1, 0, ...), keys tanh(e0, e1 + 1, 0, ...)."""
+    head = ParametricHead(2, 2, gain=1.0, rngs=nnx.Rngs(0))
+    for layer, kernel, bias in ((head.intent, [[2, 0], [0, 1]], [0, 0]), (head.key, [[1, 0], [0, 1]], [0, 1])):
+        assert layer.bias is not None
+        layer.kernel[...] = jnp.zeros((2, WIDTH)).at[:, :2].set(jnp.asarray(kernel, jnp.float32))
+        layer.bias[...] = jnp.zeros(WIDTH).at[:2].set(jnp.asarray(bias, jnp.float32))
+    return head
+
+
+class TestHead:
+    def test_logits_by_hand(self):
+        hidden = jnp.array([[1.0, 3.0], [0.0, -1.0]])
+        embeddings = jnp.array([[[0.0, 0.0], [1.0, 0.0], [-2.0, 1.0]], [[0.0, 0.0], [5.0, -1.0], [0.0, 1.0]]])
+        # intents (2, 3) and (0, -1); keys (tanh e0, tanh(e1 + 1)); their products over sqrt(64) = 8
+        one, two = math.tanh(1), math.tanh(2)
+        expected = [[3 * one, 2 * one + 3 * one, -2 * two + 3 * two], [-one, 0, -two]]
+        for call in (head_by_hand(), jax.jit(head_by_hand())):
+            np.testing.assert_allclose(call(hidden, embeddings), np.array(expected) / 8, rtol=1e-5, atol=1e-7)
+
+    def test_integer_embeddings(self):
+        logits = head_by_hand()(jnp.array([[1.0, 0.0]]), jnp.array([[[1, 0], [0, 0]]], jnp.uint8))
+        np.testing.assert_allclose(logits, [[2 * math.tanh(1) / 8, 0]], rtol=1e-5)
+
+    def test_permuted_slots_permute_the_logits(self):
+        model, obs, order = model_of(), jax.tree.map(jnp.asarray, observations(7)), np.array([3, 1, 4, 0, 2])
+        logits, values = model(obs)
+        assert logits.shape == (7, SLOTS)
+        permuted, same_values = model({**obs, "avail_actions": obs["avail_actions"][:, order]})
+        np.testing.assert_allclose(permuted, logits[:, order], rtol=1e-5, atol=1e-8)
+        np.testing.assert_array_equal(same_values, values)
+        assert np.ptp(logits, axis=1).max() > 0
+
+    def test_the_first_policy_is_almost_uniform_over_the_valid_slots(self):
+        policy, obs = PPOPolicy(SPACE, ACTIONS, {"seed": 0}), observations(200)
+        _, _, fetches = policy.compute_actions(obs)
+        probabilities = np.asarray(jax.nn.softmax(fetches["action_dist_inputs"]))
+        valid = obs["action_mask"] == 1
+        uniform = valid / valid.sum(1, keepdims=True)
+        np.testing.assert_allclose(probabilities, uniform, atol=0.02)
+        assert np.all(probabilities[~valid] == 0)
+
+    def test_it_is_there_only_for_embeddings(self):
+        names = {".".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(model_of(), nnx.Param))}
+        assert {name for name in names if name.startswith("policy_head")} == {
+            f"policy_head.{layer}.{part}" for layer in ("intent", "key") for part in ("kernel", "bias")
+        }
+        plain = ActorCritic(SEEN, SLOTS, ModelConfig(), rngs=nnx.Rngs(0))
+        assert isinstance(plain.policy_head, nnx.Linear)
+        # Below the top they are features like any other.
+        nested = ActorCritic(spaces.Dict({"in": SPACE}), SLOTS, ModelConfig(), rngs=nnx.Rngs(0))
+        assert isinstance(nested.policy_head, nnx.Linear)
+
+
+@pytest.mark.parametrize("policy_class", [PPOPolicy, PGPolicy])
+class TestPolicies:
+    def test_an_empty_slot_is_never_chosen(self, policy_class):
+        policy, obs = policy_class(SPACE, spaces.Discrete(SLOTS, start=2), {"seed": 0}), observations(300)
+        for explore in (True, False):
+            actions, _, _ = policy.compute_actions(obs, explore=explore)
+            assert obs["action_mask"][np.arange(300), actions - 2].all()
+
+
+def test_what_is_in_empty_slots_does_not_matter():
+    obs, policy = observations(50), PPOPolicy(SPACE, ACTIONS, {"seed": 0})
+    noise = np.random.default_rng(1).uniform(-1, 1, obs["avail_actions"].shape).astype(np.float32)
+    other = {**obs, "avail_actions": np.where(obs["action_mask"][..., None] == 1, obs["avail_actions"], noise)}
+    before, after = (policy.compute_actions(each, explore=False)[2]["action_dist_inputs"] for each in (obs, other))
+    np.testing.assert_array_equal(before, after)
+
+
+def test_embeddings_get_gradients():
+    model, obs = model_of(), jax.tree.map(jnp.asarray, observations(6))
+
+    def loss(model: ActorCritic) -> jax.Array:
+        return (model(obs)[0] * np.arange(SLOTS)).sum()
+
+    gradients = nnx.grad(loss)(model)
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradients["policy_head"]))
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("changes", "action_space", "words"),
+        [
+            ({"action_mask": None}, ACTIONS, ("without an action mask", "MultiBinary(5)")),
+            ({}, spaces.Discrete(4), ("5 slots", "Discrete(5)")),
+            ({}, spaces.Box(-1, 1, (5,), np.float32), ("no slots", "Discrete(slots)")),
+            ({}, spaces.MultiDiscrete([5]), ("no slots", "Discrete(slots)")),
+            ({"avail_actions": spaces.Box(-1, 1, (5,), np.float32)}, ACTIONS, ("no table", "(5, E)")),
+            ({"avail_actions": spaces.MultiBinary((5, 3))}, ACTIONS, ("no table", "(5, E)")),
+        ],
+    )
+    def test_spaces_that_do_not_fit(self, changes, action_space, words):
+        parts = {key: space for key, space in {**SPACE.spaces, **changes}.items() if space is not None}
+        with pytest.raises(SpaceError) as refusal:
+            PPOPolicy(spaces.Dict(parts), action_space, {"seed": 0})
+        assert all(word in str(refusal.value) for word in words), refusal.value
+
+    def test_other_spaces_pass(self):
+        check_parametric(SPACE, ACTIONS)
+        check_parametric(SEEN, spaces.Box(-1, 1, (5,), np.float32))
