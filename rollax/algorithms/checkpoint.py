@@ -31,7 +31,8 @@ def write(trainer: Trainer, path: Path) -> Path:
         CheckpointError: it could not be written whole.
     """
     arrays: dict[str, np.ndarray] = {}
-    state = _without_arrays(trainer.get_state(), "", arrays)
+    whole = trainer.get_state()  # held on to: ids tell its arrays apart
+    state = _without_arrays(whole, "", arrays, {})
     about = {
         "rollax_version": __version__,
         "algorithm": trainer.name,
@@ -145,8 +146,9 @@ def _code_in(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str | None]]
     for policy_id, spec in config["multiagent"]["policies"].items():
         key = f"multiagent.policies.{policy_id}"
         parts = spec["$tuple"] if isinstance(spec, dict) and "$tuple" in spec else [spec]
-        if parts[0] is not None or key in lost or f"{key}[0]" in lost:
-            yield key, "a policy", None if parts[0] is None else parts[0]["$code"]
+        name = None if parts[0] is None else parts[0]["$code"]
+        if (name is not None and not name.startswith("rollax.")) or key in lost or f"{key}[0]" in lost:
+            yield key, "a policy", name
         changes = parts[3] if len(parts) == 4 and parts[3] else {}
         found, path = custom_model({**changes, NOT_STORED: lost}, f"{key}[3].model")
         if found:
@@ -179,21 +181,25 @@ def _described(policy: Policy, trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Plain JSON values, with every array moved to `arrays` under its path; keys that are no strings are refused."""
+def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray], names: dict[int, str]) -> Any:
+    """Plain JSON values, with every array moved to `arrays` under its path; keys that are no strings are refused.
+
+    An array that occurs twice, as one that policies share, is moved once: `names` says under which path, by its id.
+    """
     if isinstance(value, Mapping):
-        return {key: _without_arrays(part, f"{path}/{key}", arrays) for key, part in value.items()}
+        return {key: _without_arrays(part, f"{path}/{key}", arrays, names) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_arrays(part, f"{path}/{i}", arrays) for i, part in enumerate(value)]
+        return [_without_arrays(part, f"{path}/{i}", arrays, names) for i, part in enumerate(value)]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return {_FLOAT: str(value)}
     if hasattr(value, "__array__"):
-        # Keys may hold slashes, so two paths may read the same.
-        name = path if path not in arrays else f"{path}#{len(arrays)}"
-        arrays[name] = np.asarray(value)
-        return {_ARRAY: name}
+        if id(value) not in names:
+            # Keys may hold slashes, so two paths may read the same.
+            names[id(value)] = path if path not in arrays else f"{path}#{len(arrays)}"
+            arrays[names[id(value)]] = np.asarray(value)
+        return {_ARRAY: names[id(value)]}
     return value
 
 

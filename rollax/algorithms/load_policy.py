@@ -8,6 +8,7 @@ from typing import Any
 
 from rollax.algorithms import checkpoint
 from rollax.algorithms.registry import get_trainer_class
+from rollax.algorithms.trainer import Trainer
 from rollax.config import TrainerConfig
 from rollax.config.stored import import_object
 from rollax.errors import CheckpointError
@@ -22,6 +23,7 @@ def load_policy(
     path: str | Path,
     policy_id: str = "default_policy",
     *,
+    trainer_class: type[Trainer] | None = None,
     policy_class: type[Policy] | None = None,
     custom_model: type | None = None,
     trust_code: bool = False,
@@ -33,6 +35,7 @@ def load_policy(
     Args:
         path: the checkpoint folder.
         policy_id: which of its policies.
+        trainer_class: of an algorithm of your own, which is not among the registered ones.
         policy_class: the class of a custom policy.
         custom_model: the class of a custom model.
         trust_code: import the classes that the checkpoint names; only for checkpoints whose origin you trust.
@@ -49,9 +52,11 @@ def load_policy(
             fix="pass one of those as policy_id",
         )
     description = stored["policies"][policy_id]
-    trainer_class = get_trainer_class(stored["algorithm"])
-    config = _config_of(path, description["config"], trainer_class.config_class, custom_model, trust_code)
-    policy = _class_of(path, description["class"], policy_class, trainer_class.policy_class, trust_code)(
+    trainer_class = trainer_class or get_trainer_class(stored["algorithm"])
+    policy_class = _class_of(path, description["class"], policy_class, trust_code)
+    config_class = policy_class.config_class or trainer_class.config_class
+    config = _config_of(path, description["config"], config_class, custom_model, trust_code)
+    policy = policy_class(
         space_from_json(description["observation_space"]), space_from_json(description["action_space"]), config
     )
     policy.name = policy_id
@@ -80,13 +85,9 @@ def _config_of(
     return config.changed(model=config.model.model_copy(update={"custom_model": given}))
 
 
-def _class_of(
-    path: str | Path, name: str, given: type[Policy] | None, built_in: type[Policy], trust_code: bool
-) -> type[Policy]:
+def _class_of(path: str | Path, name: str, given: type[Policy] | None, trust_code: bool) -> type[Policy]:
     if given is not None:
         return given
-    if name == f"{built_in.__module__}:{built_in.__qualname__}":
-        return built_in
-    if not trust_code:
+    if not (trust_code or name.startswith("rollax.")):
         raise checkpoint.untrusted(path, "a policy", name, "policy_class=YourPolicy")
     return import_object(name, "policy_class")

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from rollax.algorithms import checkpoint
-from rollax.algorithms.recording import FrameRecorder
 from rollax.algorithms.registry import get_trainer_class
 from rollax.config import TrainerConfig, resolve_config
+from rollax.env.recording import RecordedEnv, RecordingCreator
 from rollax.errors import ConfigError
 from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, summarize
 from rollax.evaluation.rollout_worker import DEFAULT_POLICY, RolloutWorker
@@ -121,15 +121,13 @@ class Trainer(ABC):
         count = self.config.evaluation_num_episodes if num_episodes is None else num_episodes
         if record_dir is None:
             return evaluation_result(self._informed(self._get_evaluation_worker()).evaluate(count))
-        with FrameRecorder(Path(record_dir)) as recorder:
-            worker = self._make_recording_worker()
-            try:
-                episodes = self._informed(worker).evaluate(
-                    count, on_step=recorder.after_step, on_episode=recorder.end_episode
-                )
-            finally:
-                worker.stop()
-        return {**evaluation_result(episodes), "videos": [str(path) for path in recorder.paths]}
+        worker = self._make_recording_worker(Path(record_dir), count)
+        try:
+            episodes = self._informed(worker).evaluate(count)
+            assert isinstance(worker.env, RecordedEnv)
+            return {**evaluation_result(episodes), "videos": sorted(map(str, worker.env.paths))}
+        finally:
+            worker.stop()
 
     def _informed(self, worker: RolloutWorker) -> RolloutWorker:
         worker.set_weights(self.worker.get_weights())
@@ -248,10 +246,13 @@ class Trainer(ABC):
             self._evaluation_worker = self._make_worker(self._evaluation_config(), record=False)
         return self._evaluation_worker
 
-    def _make_recording_worker(self) -> RolloutWorker:
+    def _make_recording_worker(self, folder: Path, count: int) -> RolloutWorker:
+        def counts(episode: int, env_id: int, num_envs: int) -> bool:
+            return episode * num_envs + env_id < count  # each sub-environment's share of an evaluation
+
         config = self._evaluation_config()
-        env_config = {"render_mode": "rgb_array", **config.env_config}
-        return self._make_worker(config.changed(num_envs_per_worker=1, env_config=env_config), record=False)
+        recorded = RecordingCreator(config.env, folder, counts)
+        return self._make_worker(config.changed(num_envs_per_worker=1, env=recorded), record=False)
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,8 @@
 """The `rollax` command.
 
-Exit codes: 0 done; 1 an unexpected error, with its traceback; 2 a mistake in what was asked, with a message that
-says how to mend it; 3 a reward goal not reached (`train --must-reach`); 130 Ctrl-C; 143 SIGTERM.
+Exit codes: 0 done; 1 an unexpected error, with its traceback, or an environment that `check` refuses; 2 a mistake in
+what was asked, with a message that says how to mend it; 3 a reward goal not reached (`train --must-reach`); 130 Ctrl-C;
+143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 import rollax
-from rollax.cli import commands, train
+from rollax.cli import check, commands, train
 from rollax.cli.console import search_current_folder
 
 # Tracebacks stay Python's own: every debugger and editor knows how to read them.
@@ -19,6 +20,7 @@ app = typer.Typer(
     name="rollax", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 app.command("train")(train.train)
+app.command("check")(check.check)
 app.command("evaluate")(commands.evaluate)
 app.command("list")(commands.list_known)
 app.command("plot")(commands.plot)

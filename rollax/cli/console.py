@@ -46,13 +46,18 @@ def readable_errors(show_traceback: bool) -> Iterator[None]:
     try:
         yield
     except RollaxError as error:
-        if show_traceback:
-            traceback.print_exc()
-        else:
-            print(f"{_users_traceback(error)}error: {error}", file=sys.stderr)
+        show_error(error, show_traceback)
         raise typer.Exit(USER_ERROR) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(INTERRUPTED) from error
+
+
+def show_error(error: RollaxError, show_traceback: bool) -> None:
+    """Writes an error to stderr, below the traceback of the user's own code where that raised, or the whole one."""
+    if show_traceback:
+        traceback.print_exception(error)
+    else:
+        print(f"{_users_traceback(error)}error: {error}", file=sys.stderr)
 
 
 def import_first(modules: Iterable[str] | None) -> None:

@@ -64,8 +64,8 @@ def read_experiment(path: Path) -> Experiment:
     )
 
 
-def parse_config(text: str) -> dict[str, Any]:
-    """The dict that `--config` gives as a JSON object.
+def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
+    """The dict that an option gives as a JSON object.
 
     Raises:
         ConfigError: it is not JSON, or no object.
@@ -75,13 +75,13 @@ def parse_config(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(
             f"Not valid JSON: {error}.",
-            where="--config",
+            where=option,
             got=text,
             expected="a JSON object",
-            fix="""quote it for the shell, as in --config='{"train_batch_size": 4000}'""",
+            fix=f"""quote it for the shell, as in {option}='{{"key": 4000}}'""",
         ) from error
     if not isinstance(config, dict):
-        raise ConfigError("Not a JSON object.", where="--config", got=text, expected='as in {"train_batch_size": 4000}')
+        raise ConfigError("Not a JSON object.", where=option, got=text, expected='as in {"key": 4000}')
     return config
 
 

@@ -15,7 +15,7 @@ from rollax.errors import ConfigError
 # Keys of the wider design, which users know from RLlib; "did you mean" would mislead them.
 _LATER = frozenset(
     [
-        *("remote_worker_envs", "remote_env_batch_wait_ms", "num_cpus_per_worker", "num_gpus_per_worker", "num_gpus"),
+        *("num_cpus_per_worker", "num_gpus_per_worker", "num_gpus"),
         *("custom_resources_per_worker", "timesteps_per_iteration", "min_time_s_per_iteration", "input", "output"),
         *("record_env", "use_lstm", "max_seq_len"),
     ]
@@ -72,12 +72,15 @@ def _located(config_class: type[BaseModel], details: Any) -> _Complaint:
     """Follows pydantic's location through nested models, leaving out the names that it gives to a union's members."""
     owner, field, name, key = config_class, None, "", ""
     inside: type[BaseModel] | None = config_class
+    entries: type[BaseModel] | None = None  # of a dict, whose keys are the user's
     for part in details["loc"]:
         if inside is not None:
             owner = inside
             name, field = _field(owner, str(part))
             key = f"{key}.{name}" if key else name
-            inside = None if field is None else _nested_model(field.annotation)
+            inside, entries = (None, None) if field is None else _nested_models(field.annotation)
+        elif entries is not None:
+            key, inside, entries = f"{key}.{part}", entries, None
         elif isinstance(part, int):
             key = f"{key}[{part}]"
     message = details["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
@@ -118,9 +121,14 @@ def _members(annotation: Any) -> Iterable[Any]:
         yield annotation
 
 
-def _nested_model(annotation: Any) -> type[BaseModel] | None:
-    models = (member for member in _members(annotation) if isinstance(member, type) and issubclass(member, BaseModel))
-    return next(models, None)
+def _nested_models(annotation: Any) -> tuple[type[BaseModel] | None, type[BaseModel] | None]:
+    """The config that a field is, or else the one that each entry of its dict is."""
+    entries = get_args(annotation)[1] if get_origin(annotation) is dict else None
+    found = [
+        next((m for m in _members(kind) if isinstance(m, type) and issubclass(m, BaseModel)), None)
+        for kind in (annotation, entries)
+    ]
+    return found[0], found[1]
 
 
 def _range(field: FieldInfo, name: str) -> str:

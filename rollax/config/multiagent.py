@@ -11,6 +11,19 @@ from rollax.config.messages import nearest
 from rollax.errors import ConfigError
 
 
+class SharedParts(BaseModel):
+    """Parts of their models that several policies share."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    parts: tuple[str, ...] = Field(
+        min_length=1, description="names of variables or modules of the model: 'policy_trunk' is all that is inside"
+    )
+    policies: tuple[str, ...] | None = Field(
+        default=None, description="ids of the policies that share them; None for all of them"
+    )
+
+
 class MultiAgentConfig(BaseModel):
     """Who acts for which agent. Empty: one policy, `default_policy`, for every agent."""
 
@@ -28,6 +41,11 @@ class MultiAgentConfig(BaseModel):
     )
     policies_to_train: tuple[str, ...] | None = Field(
         default=None, description="ids of the policies that learn; None for all of them"
+    )
+    shared_variables: dict[str, SharedParts] = Field(
+        default={},
+        description="any name -> {'parts': names of variables or modules, 'policies': ids, all if left out}: whichever "
+        "of the policies learns, all of them act with the same arrays",
     )
 
     def check(self) -> None:

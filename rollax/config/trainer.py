@@ -108,6 +108,24 @@ class TrainerConfig(BaseModel):
     # Sampling
     num_workers: int = Field(default=0, ge=0, description="processes that sample; 0 samples in the trainer's own")
     num_envs_per_worker: int = Field(default=1, ge=1, description="sub-environments that one process steps")
+    remote_worker_envs: bool = Field(
+        default=False, description="whether each sub-environment lives in a Ray actor; they are stepped in parallel"
+    )
+    remote_env_batch_wait_ms: float = Field(
+        default=0.0,
+        ge=0,
+        description="milliseconds to wait for the other remote sub-environments once one is ready: 0 takes what is "
+        "ready, a large number steps all in lockstep",
+    )
+    remote_env_timeout_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="seconds after which a remote step or reset has hung and its process is replaced; None for no limit",
+    )
+    restart_failed_sub_environments: bool = Field(
+        default=False,
+        description="whether a sub-environment that raises is made anew and its episode dropped; false raises the error",
+    )
     rollout_fragment_length: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         default="auto",
         description="env steps of each sub-environment in one fragment; auto: what fills train_batch_size at once",
@@ -242,6 +260,19 @@ class TrainerConfig(BaseModel):
     def changed(self, **changes: Any) -> Self:
         """The same config with some keys replaced, checked anew."""
         return resolve_config(type(self), self, **changes)
+
+    def for_policy(self, config_class: type[TrainerConfig] | None, **changes: Any) -> TrainerConfig:
+        """The config of one policy, which may be one of another algorithm.
+
+        Args:
+            config_class: of the policy; where it is not this one's, of the keys that were set here only the common ones
+                count for the policy.
+            changes: keys that differ for it.
+        """
+        if config_class is None or isinstance(self, config_class):
+            return self.changed(**changes) if changes else self
+        common = self.model_fields_set & TrainerConfig.model_fields.keys()
+        return resolve_config(config_class, {name: getattr(self, name) for name in common}, **changes)
 
     def for_evaluation(self) -> Self:
         """The config of evaluation: greedy, with the changes of `evaluation_config`, evaluating nothing itself."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,30 @@ from rollax.errors import EnvError
 log = logging.getLogger("rollax.env")
 _said: set[tuple[str, str]] = set()
 
+_listeners: list[dict[tuple[str, str], str]] = []
+
 Where = Callable[[int], str]
 """Names the place of a row in an error message."""
 
 
 def say_once(topic: str, subject: str, message: str) -> None:
     """Logs a warning the first time that this topic comes up for this subject."""
-    if (topic, subject) not in _said:
+    if _listeners:
+        _listeners[-1].setdefault((topic, subject), message)
+    elif (topic, subject) not in _said:
         _said.add((topic, subject))
         log.warning("%s", message)
+
+
+@contextmanager
+def overhear() -> Iterator[dict[tuple[str, str], str]]:
+    """Gives what would be said once, `(topic, subject)` -> message, also what has been said; nothing is logged."""
+    heard: dict[tuple[str, str], str] = {}
+    _listeners.append(heard)
+    try:
+        yield heard
+    finally:
+        _listeners.pop()
 
 
 class FirstEpisodes:

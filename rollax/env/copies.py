@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import gymnasium as gym
 
 from rollax.errors import EnvError, SpaceError
 from rollax.spaces import check_space, same_space
@@ -11,8 +13,20 @@ from rollax.spaces import check_space, same_space
 _KINDS = ("observation_space", "action_space")
 
 
+class Spaces(NamedTuple):
+    """The spaces of each copy, as the config has them; None where it leaves one to the environment."""
+
+    observation_space: gym.Space | None = None
+    action_space: gym.Space | None = None
+
+
 def make_copies(
-    existing: Sequence[Any], make_env: Callable[[int], Any] | None, num_envs: int, *, may_lack_spaces: bool = False
+    existing: Sequence[Any],
+    make_env: Callable[[int], Any] | None,
+    num_envs: int,
+    *,
+    may_lack_spaces: bool = False,
+    declared: Spaces = Spaces(),
 ) -> list[Any]:
     """The existing environments and as many from `make_env` as are missing.
 
@@ -21,6 +35,7 @@ def make_copies(
         make_env: makes the sub-environment of a vector index.
         num_envs: how many in all.
         may_lack_spaces: a space may be None, as those of multi-agent environments may.
+        declared: what stands for a space that an environment does not know before its first reset.
     Raises:
         EnvError: too few, no environment, or the same one twice.
         SpaceError: a missing or unsupported space, or copies whose spaces differ.
@@ -55,8 +70,14 @@ def make_copies(
                 expected="an instance of its own for each sub-environment",
                 fix="make the env inside of the creator function, not outside",
             )
-        _check_spaces(env, envs[0], where, may_lack_spaces)
+        check_spaces(env, envs[0], where, may_lack_spaces=may_lack_spaces, declared=declared)
     return envs
+
+
+def space_of(env: Any, kind: str, declared: Spaces = Spaces()) -> Any:
+    """An environment's "observation_space" or "action_space"; the declared one where it has none."""
+    space = getattr(env, kind, None)
+    return getattr(declared, kind) if space is None else space
 
 
 def env_name(env: Any) -> str:
@@ -65,9 +86,16 @@ def env_name(env: Any) -> str:
     return spec_id or type(getattr(env, "as_written", getattr(env, "unwrapped", env))).__name__
 
 
-def _check_spaces(env: Any, first: Any, where: str, may_lack_spaces: bool) -> None:
+def check_spaces(
+    env: Any, first: Any, where: str, *, may_lack_spaces: bool = False, declared: Spaces = Spaces()
+) -> None:
+    """Whether a copy's spaces can be used, and are those of the first one.
+
+    Raises:
+        SpaceError: they cannot, or are not.
+    """
     for kind in _KINDS:
-        space, expected = getattr(env, kind, None), getattr(first, kind, None)
+        space, expected = space_of(env, kind, declared), space_of(first, kind, declared)
         if space is not None or not may_lack_spaces:
             check_space(space, f"{where}, {kind}")
         if space is not expected and (space is None or expected is None or not same_space(space, expected)):

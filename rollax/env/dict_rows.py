@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,13 +11,21 @@ from gymnasium import Space
 
 from rollax.env import checks
 from rollax.env.observations import check_observation
-from rollax.env.row_builder import RowBuilder
+from rollax.env.row_builder import Flags, RowBuilder
 from rollax.env.rows import Rows
 from rollax.errors import MultiAgentError
 
 ALL = "__all__"
 _NONE: dict = {}
 _BOOLEANS = {bool, np.bool_}
+
+
+def flags_of(agent: Hashable, terminateds: Mapping, truncateds: Mapping) -> tuple[bool, bool]:
+    """Terminated, truncated: an agent's own flags where one of them is up, else those of `"__all__"`."""
+    terminated, truncated = terminateds.get(agent, False), truncateds.get(agent, False)
+    if not (terminated or truncated):
+        terminated, truncated = terminateds.get(ALL, False), truncateds.get(ALL, False)
+    return bool(terminated), bool(truncated)
 
 
 @dataclass(slots=True)
@@ -27,7 +35,7 @@ class _SubEnv:
     running: bool = False  # an episode has begun; that all its agents have ended does not end it
     lanes: dict[Hashable, int] = field(default_factory=dict)
     acting: list[Hashable] = field(default_factory=list)  # the agents of the last obs, in its order
-    acting_lanes: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    acting_lanes: list[int] = field(default_factory=list)
     forgotten: frozenset[Hashable] = frozenset()  # alive in an episode that goes on though it was dropped here
 
 
@@ -43,12 +51,7 @@ class _News(NamedTuple):
 
     def ends(self, agent: Hashable) -> bool:
         """Whether a flag ends this agent's life."""
-        return bool(
-            self.terms.get(ALL, False)
-            or self.truncs.get(ALL, False)
-            or self.terms.get(agent, False)
-            or self.truncs.get(agent, False)
-        )
+        return any(flags_of(agent, self.terms, self.truncs))
 
 
 class DictRows:
@@ -59,6 +62,7 @@ class DictRows:
         num_envs: the number of sub-environments; their ids count from 0.
         observation_space: of every agent, where they share one.
         agents: every id that may ever appear; None leaves it open.
+        observation_spaces: of each agent, where they differ.
     """
 
     def __init__(
@@ -67,9 +71,10 @@ class DictRows:
         num_envs: int,
         observation_space: Space | None = None,
         agents: Iterable[Hashable] | None = None,
+        observation_spaces: Mapping[Hashable, Space] | None = None,
     ) -> None:
         self.name = name
-        self._space = observation_space
+        self._space, self._spaces = observation_space, observation_spaces or {}
         self._declared = None if agents is None else frozenset(agents)
         self._sub_envs = [_SubEnv() for _ in range(num_envs)]
         self._first_episodes = checks.FirstEpisodes(num_envs)
@@ -138,39 +143,41 @@ class DictRows:
 
     def _add(self, rows: RowBuilder, env_id: int, news: _News, ending: bool) -> None:
         obs, infos, rewards = news[:3]
-        sub_env, agents, values = self._sub_envs[env_id], list(obs), list(obs.values())
+        sub_env, agents = self._sub_envs[env_id], list(obs)
         if not ending and agents == sub_env.acting and list(rewards) == agents:
-            rows.extend(env_id, agents, values, sub_env.acting_lanes, list(rewards.values()), infos)
+            rows.extend(env_id, agents, list(obs.values()), sub_env.acting_lanes, list(rewards.values()), infos)
             return
         known = sub_env.lanes
-        starting = {agent for agent in agents if agent not in known}
+        starting = obs.keys() - known.keys()
         if starting:
             self._check_new(env_id, starting - sub_env.forgotten, rewards)
             # Whoever ends in the moment of appearing never lived: nothing is to be answered, nothing to be learned.
             agents = [agent for agent in agents if agent not in starting or not news.ends(agent)]
-            values = [obs[agent] for agent in agents]
-        late = [agent for agent in known if agent not in obs and (agent in rewards or (ending and news.ends(agent)))]
         self._check_rewarded(env_id, news)
+        said_of = known if ending else rewards
+        late = [a for a in said_of if a in known and a not in obs and (a in rewards or news.ends(a))]
         for agent in agents:
             if agent not in known:
                 known[agent] = self._take_lane()
         sub_env.running = sub_env.running or bool(agents)
-        everyone = [*agents, *late]
-        lanes = np.array([known[agent] for agent in everyone], np.int64)
+        everyone = agents + late
+        lanes = [known[agent] for agent in everyone]
         amounts = [0.0 if agent in starting else rewards.get(agent, 0.0) for agent in everyone]
-        terminated, truncated = (
-            [bool(flags.get(ALL, False) or flags.get(agent, False)) for agent in everyone]
-            for flags in (news.terms, news.truncs)
-        )
-        starts = [agent in starting for agent in everyone]
-        values += [None] * len(late)
+        values = [obs[agent] for agent in agents] + [None] * len(late)
         rows.silent += len(late)
-        rows.extend(env_id, everyone, values, lanes, amounts, infos, (terminated, truncated, starts))
-        for agent, a, b in zip(everyone, terminated, truncated, strict=True):
-            if a or b:
-                self._free.append(known.pop(agent))
-        sub_env.acting = [agent for agent in agents if agent in known]
-        sub_env.acting_lanes = np.array([known[agent] for agent in sub_env.acting], np.int64)
+        flags = self._flags(news, everyone, starting) if ending or starting else None
+        rows.extend(env_id, everyone, values, lanes, amounts, infos, flags)
+        if ending and flags is not None:
+            for agent, terminated, truncated in zip(everyone, *flags[:2], strict=True):
+                if terminated or truncated:
+                    self._free.append(known.pop(agent))
+            agents = [agent for agent in agents if agent in known]
+        sub_env.acting, sub_env.acting_lanes = agents, [known[agent] for agent in agents]
+
+    @staticmethod
+    def _flags(news: _News, agents: list[Hashable], starting: Set[Hashable]) -> Flags:
+        ended = [flags_of(agent, news.terms, news.truncs) for agent in agents]
+        return [end[0] for end in ended], [end[1] for end in ended], [agent in starting for agent in agents]
 
     def _check_flags(self, env_id: int, news: _News) -> None:
         running = self._sub_envs[env_id].running
@@ -186,11 +193,12 @@ class DictRows:
     def _check_in_full(self, env_id: int, news: _News, call: str) -> None:
         for agent, value in news.obs.items():
             where = f"{self.name}, sub-environment {env_id}, agent {agent!r}, {call}"
-            if self._space is not None:
-                check_observation(self._space, value, where)
+            space = self._spaces.get(agent) if self._space is None else self._space
+            if space is not None:
+                check_observation(space, value, where)
             checks.check_info(news.infos.get(agent, _NONE), where)
 
-    def _check_new(self, env_id: int, starting: set[Hashable], rewards: dict) -> None:
+    def _check_new(self, env_id: int, starting: Set[Hashable], rewards: dict) -> None:
         for agent in starting:
             if self._declared is not None and agent not in self._declared:
                 raise self._error(

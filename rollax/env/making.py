@@ -12,12 +12,28 @@ from rollax.env.convert import to_base_env
 from rollax.errors import ConfigError
 
 
-def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int) -> BaseEnv:
-    """The `BaseEnv` of one worker: a creator that can make a native vector env does, any other makes copies."""
+def make_base_env(
+    creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int, **settings: Any
+) -> BaseEnv:
+    """The `BaseEnv` of one worker: a creator that can make a native vector env does, any other makes copies.
+
+    Args:
+        creator: makes an environment from an `EnvContext`.
+        context: for the first of them.
+        num_envs: how many.
+        settings: keywords of `to_base_env`.
+    """
+
+    def make_env(index: int) -> Any:
+        return _make(creator, context.at(index))
+
+    if settings.get("remote_envs"):
+        context.remote = True
+        return to_base_env(None, make_env, num_envs, **settings)
     make_vector = getattr(creator, "make_vector", None)
     if make_vector is not None:
-        return to_base_env(make_vector(context, num_envs))
-    return to_base_env(_make(creator, context), lambda index: _make(creator, context.at(index)), num_envs)
+        return to_base_env(make_vector(context, num_envs), **settings)
+    return to_base_env(_make(creator, context), make_env, num_envs, **settings)
 
 
 def _make(creator: Callable[..., Any], context: EnvContext) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rollax.env import checks
-from rollax.env.rows import NO_ENVS, Rows
+from rollax.env.rows import Rows
 from rollax.errors import EnvError
 
 _NO_INFO: dict = {}
@@ -26,8 +26,8 @@ class RowBuilder:
     """Collects the rows of one poll, sub-environment by sub-environment."""
 
     name: str
-    env_index: list[np.ndarray] = field(default_factory=list)
-    lanes: list[np.ndarray] = field(default_factory=list)
+    env_index: list[int] = field(default_factory=list)
+    lanes: list[int] = field(default_factory=list)
     obs: list[Any] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     flags: list[tuple[int, Flags]] = field(default_factory=list)  # beside the first row that they belong to
@@ -42,7 +42,7 @@ class RowBuilder:
         env_id: int,
         agents: list,
         values: list,
-        lanes: np.ndarray,
+        lanes: list[int],
         rewards: list,
         infos: dict,
         flags: Flags | None = None,
@@ -51,16 +51,15 @@ class RowBuilder:
         count = len(agents)
         if flags is not None:
             self.flags.append((len(self.agents), flags))
-        self.env_index.append(np.full(count, env_id, np.int64))
-        self.lanes.append(lanes)
+        self.env_index.extend([env_id] * count)
+        self.lanes.extend(lanes)
         self.obs.extend(values)
         self.rewards.extend(rewards)
         self.agents.extend(agents)
         self.infos.extend([infos.get(agent, _NO_INFO) for agent in agents] if infos else [_NO_INFO] * count)
 
     def _where(self, row: int) -> str:
-        env_index = np.concatenate(self.env_index)
-        return f"{self.name}, sub-environment {env_index[row]}, agent {self.agents[row]!r}"
+        return f"{self.name}, sub-environment {self.env_index[row]}, agent {self.agents[row]!r}"
 
     def rows(self) -> Rows:
         """The finished rows. Those with an observation, of a life that goes on, not yet acted, wait for an action."""
@@ -76,8 +75,8 @@ class RowBuilder:
             acts &= np.array([value is not None for value in self.obs], bool)
         acts[list(self.given)] = False
         return Rows(
-            np.concatenate(self.env_index) if self.env_index else NO_ENVS,
-            np.concatenate(self.lanes) if self.lanes else NO_ENVS,
+            np.array(self.env_index, np.int64),
+            np.array(self.lanes, np.int64),
             self.obs,
             checks.reward_column(self.rewards, self._where),
             terminateds,

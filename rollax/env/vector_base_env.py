@@ -48,27 +48,36 @@ class VectorBaseEnv(BaseEnv):
             raise
         except Exception as error:
             raise checks.failed(error, "vector_step()", self.name, actions) from error
-        obs, rewards, terminateds, truncateds, infos = checks.vector_step(result, self.num_envs, self.name)
-        if not isinstance(infos, list | tuple) or len(infos) != self.num_envs:
-            checks.check_count("infos", infos, self.num_envs, self.name)
-        ended, waiting = NO_ENVS, self._all_set
-        terms = checks.flag_column(terminateds, "terminated", self._where)
-        truncs = checks.flag_column(truncateds, "truncated", self._where)
-        rewards = checks.reward_column(rewards, self._where)
-        columns = self._columns(obs, self._everyone, infos, "step()")
+        index, lost, where = self._everyone, NO_ENVS, self._where
+        if len(self.env.lost):
+            lost = np.array(self.env.lost)
+            index = np.setdiff1d(self._everyone, lost)
+            where = self._where_of(index)
+        count = len(index)
+        obs, rewards, terminateds, truncateds, infos = checks.vector_step(result, count, self.name)
+        if not isinstance(infos, list | tuple) or len(infos) != count:
+            checks.check_count("infos", infos, count, self.name)
+        ended, waiting = NO_ENVS, self._all_set[:count]
+        terms = checks.flag_column(terminateds, "terminated", where)
+        truncs = checks.flag_column(truncateds, "truncated", where)
+        rewards = checks.reward_column(rewards, where)
+        columns = self._columns(obs, index, infos, "step()")
         if np.count_nonzero(terms) or np.count_nonzero(truncs):
             waiting = ~(terms | truncs)
-            ended = (~waiting).nonzero()[0]
+            ended = index[~waiting]
             # A simulator made of arrays may write a new episode into those that it returned the old one's end in.
             terms, truncs, rewards = terms.copy(), truncs.copy(), rewards.copy()
             if not self._is_list(obs):
                 columns = trees.tree_map(np.copy, columns)
         if self._first_episodes.indices:
             self._first_episodes.polled(ended.tolist())
-        everyone = self._everyone
-        rows = Rows(everyone, everyone, columns, rewards, terms, truncs, self._none_set, waiting, ended, None, infos)
-        self._answers.expect(everyone if not len(ended) else waiting.nonzero()[0])
-        return rows
+        self._answers.expect(index if not len(ended) else index[waiting])
+        none_set = self._none_set[:count]
+        return Rows(
+            *(index, index, columns, rewards, terms, truncs, none_set, waiting, ended),
+            infos=infos,
+            dropped_envs=lost,
+        )
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         self._answers.put(rows.env_index if selection is None else rows.env_index[selection], actions)
@@ -137,6 +146,9 @@ class VectorBaseEnv(BaseEnv):
 
     def _where(self, row: int) -> str:
         return f"{self.name}, sub-environment {row}"
+
+    def _where_of(self, env_index: np.ndarray) -> checks.Where:
+        return lambda row: self._where(int(env_index[row]))
 
 
 class Answers:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any
 
 import gymnasium as gym
 
 from rollax.env import checks
-from rollax.env.copies import env_name, make_copies
+from rollax.env.copies import Spaces, env_name, make_copies, space_of
+from rollax.env.restarting import Restarts
 
 
 class VectorEnv:
@@ -24,6 +26,8 @@ class VectorEnv:
 
     name = ""
     """What error messages call it; empty for the name of its class."""
+    lost: Sequence[int] = ()
+    """Sub-environments that failed in the last `vector_step`, which returned nothing for them; they are reset next."""
 
     def __init__(self, observation_space: gym.Space, action_space: gym.Space, num_envs: int) -> None:
         self.observation_space = observation_space
@@ -90,48 +94,66 @@ class SteppedInTurn(VectorEnv):
     """Single Gymnasium environments behind the `VectorEnv` interface."""
 
     def __init__(
-        self, make_env: Callable[[int], gym.Env] | None, existing_envs: Sequence[gym.Env], num_envs: int
+        self,
+        make_env: Callable[[int], gym.Env] | None,
+        existing_envs: Sequence[gym.Env],
+        num_envs: int,
+        *,
+        restarts: Restarts | None = None,
+        declared: Spaces = Spaces(),
     ) -> None:
-        self.envs = make_copies(existing_envs, make_env, num_envs)
-        self.name = env_name(self.envs[0])
-        super().__init__(self.envs[0].observation_space, self.envs[0].action_space, len(self.envs))
+        self.envs = make_copies(existing_envs, make_env, num_envs, declared=declared)
+        first = self.envs[0]
+        self.name = env_name(first)
+        super().__init__(
+            space_of(first, "observation_space", declared), space_of(first, "action_space", declared), len(self.envs)
+        )
         self._steps = [env.step for env in self.envs]
+        self._restarts = restarts or Restarts()
 
     def reset_at(self, index: int, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        try:
-            result = self.envs[index].reset(seed=seed, options=options)
-        except Exception as error:
-            raise checks.failed(error, "reset()", self._where(index)) from error
+        def reset(env: gym.Env, seed: int | None) -> Any:
+            return env.reset(seed=seed, options=options)
+
+        result = self._restarts.reset(self.envs, index, self._where(index), seed, reset)
+        self._steps[index] = self.envs[index].step
         return checks.check_reset(result, f"{self._where(index)}, reset()")
 
     def vector_step(self, actions: Sequence[Any]) -> tuple[Any, Any, Any, Any, Sequence[dict]]:
         results: list[Any] = []
-        add = results.append
-        try:
-            for step, action in zip(self._steps, actions, strict=True):
-                add(step(action))
-        except Exception as error:
-            index = len(results)
-            raise checks.failed(error, "step()", self._where(index), actions[index]) from error
+        lost: list[int] = []
+        add, self.lost = results.append, lost
+        while (index := len(results) + len(lost)) < self.num_envs:
+            try:
+                for step, action in zip(self._steps[index:], actions[index:], strict=True):
+                    add(step(action))
+            except Exception as error:
+                index = len(results) + len(lost)
+                failure = checks.failed(error, "step()", self._where(index), actions[index])
+                self._restarts.failed(index, failure, error)
+                lost.append(index)
+        if not results:
+            return [], [], [], [], []
         try:
             obs, rewards, terminateds, truncateds, infos = zip(*results, strict=True)
         except (ValueError, TypeError):
-            for index, result in enumerate(results):
+            for index, result in zip(self._stepped(), results, strict=True):
                 checks.check_step(result, self._where(index))
             raise
+        if self._restarts.failures.in_a_row:
+            over = [a or b for a, b in zip(terminateds, truncateds, strict=True)]
+            self._restarts.failures.stepped(self._stepped(), compress(self._stepped(), over))
         return list(obs), rewards, terminateds, truncateds, infos
+
+    def _stepped(self) -> list[int]:
+        """The sub-environments that the last `vector_step` returned something for."""
+        return [index for index in range(self.num_envs) if index not in self.lost]
 
     def get_sub_environments(self) -> list[Any]:
         return [getattr(env, "as_written", env) for env in self.envs]
 
     def try_render_at(self, index: int) -> Any:
-        env = self.envs[index]
-        if getattr(env, "render_mode", None) is None and getattr(env, "spec", None) is not None:
-            return None  # Gymnasium's environments would only warn that they have no mode
-        try:
-            return env.render() if hasattr(env, "render") else None
-        except NotImplementedError:
-            return None
+        return frame_of(self.envs[index])
 
     def close(self) -> None:
         for env in self.envs:
@@ -139,3 +161,13 @@ class SteppedInTurn(VectorEnv):
 
     def _where(self, index: int) -> str:
         return f"{env_name(self.envs[index])}, sub-environment {index}"
+
+
+def frame_of(env: Any) -> Any:
+    """What an environment draws, or None where it cannot be drawn."""
+    if getattr(env, "render_mode", None) is None and getattr(env, "spec", None) is not None:
+        return None  # Gymnasium's environments would only warn that they have no mode
+    try:
+        return env.render() if hasattr(env, "render") else None
+    except NotImplementedError:
+        return None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
+
+from gymnasium import Space
 
 from rollax.config import TrainerConfig, resolve_config
 from rollax.errors import ConfigError, PolicyError
 from rollax.policy.policy import Policy
 from rollax.policy.spec import PolicySpec
+from rollax.spaces import same_space
 
 DEFAULT_POLICY = "default_policy"
 
@@ -39,6 +42,35 @@ def resolved_config(config: Any, specs: Mapping[str, PolicySpec], default: type[
     return resolve_config(config_class, config)
 
 
+def space_of_agents(
+    spaces: Mapping[Hashable, Space], policy_id: str, policy_of: Callable[..., str] | None, kind: str
+) -> Space | None:
+    """The space that all agents of a policy share; None where the environment names none of theirs.
+
+    Args:
+        spaces: agent id -> its space.
+        policy_id: which policy.
+        policy_of: `(agent_id, episode) -> policy id`; None where there is one policy.
+        kind: what error messages call the space.
+    Raises:
+        PolicyError: the agents of the policy differ.
+    """
+    try:
+        agents = [agent for agent in spaces if policy_of is None or policy_of(agent, None) == policy_id]
+    except Exception:  # a mapping that asks the episode: who acts for whom is not known before one runs
+        return None
+    for agent in agents:
+        if not same_space(spaces[agent], spaces[agents[0]]):
+            raise PolicyError(
+                f"Agents with different spaces for one policy: no {kind} fits all.",
+                where=f"policy {policy_id!r}",
+                got=f"{agents[0]!r}: {spaces[agents[0]]}, {agent!r}: {spaces[agent]}",
+                expected="agents with equal spaces",
+                fix="give them different policies in policy_mapping_fn",
+            )
+    return spaces[agents[0]] if agents else None
+
+
 def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> Callable[..., str] | None:
     """`(agent_id, episode) -> policy id`, whichever of the two the user's function takes."""
     if function is None:
@@ -51,7 +83,10 @@ def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -
                 fix="pass policy_mapping_fn",
             )
         return None
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # a builtin without a signature: a dict's __getitem__, say
+        return lambda agent_id, episode: function(agent_id)
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return function
     second = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][1:2]

@@ -20,7 +20,7 @@ from rollax.evaluation.callbacks import make_callbacks, overrides
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.metrics import EpisodeMetrics
-from rollax.evaluation.policy_map import DEFAULT_POLICY, policy_mapping, resolved_config, specs_of
+from rollax.evaluation.policy_map import DEFAULT_POLICY, policy_mapping, resolved_config, space_of_agents, specs_of
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory, postprocess
 from rollax.evaluation.sampler import Sampler
@@ -62,15 +62,26 @@ class RolloutWorker:
         self.config = resolved_config(config, specs, default_policy_class)
         self.worker_index = worker_index
         context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
-        self.env = make_base_env(creator_of(env_creator), context, self.config.num_envs_per_worker)
+        self.env = make_base_env(
+            creator_of(env_creator),
+            context,
+            self.config.num_envs_per_worker,
+            remote_envs=self.config.remote_worker_envs,
+            remote_env_batch_wait_ms=self.config.remote_env_batch_wait_ms,
+            remote_env_timeout_s=self.config.remote_env_timeout_s,
+            restart_failed_sub_environments=self.config.restart_failed_sub_environments,
+            observation_space=self.config.observation_space,
+            action_space=self.config.action_space,
+        )
         self.callbacks = make_callbacks(self.config.callbacks)
+        policy_of = policy_mapping(policy_mapping_fn, list(specs))
         self.policies = {
-            policy_id: self._make_policy(policy_id, number, spec, default_policy_class)
+            policy_id: self._make_policy(policy_id, number, spec, default_policy_class, policy_of)
             for number, (policy_id, spec) in enumerate(specs.items())
         }
         self.shared = SharedVariables(self.config.multiagent.shared_variables, self.policies)
         self.runners = {
-            policy_id: self._make_runner(policy, self.config.changed(**specs[policy_id].config))
+            policy_id: self._make_runner(policy, self.config.for_policy(policy.config_class, **specs[policy_id].config))
             for policy_id, policy in self.policies.items()
         }
         episodes = self._make_episode_table()
@@ -82,7 +93,7 @@ class RolloutWorker:
             self.env,
             self.runners,
             episodes,
-            policy_of=policy_mapping(policy_mapping_fn, list(specs)),
+            policy_of=policy_of,
             fragment_length=self._fragment_length(),
             complete_episodes=self.config.batch_mode == "complete_episodes",
             clip_rewards=self.config.clip_rewards,
@@ -205,9 +216,11 @@ class RolloutWorker:
     def get_state(self) -> dict[str, Any]:
         """All that a checkpoint holds of this worker: policies, filters, and how far the random streams have come."""
         policies = {policy_id: policy.get_state() for policy_id, policy in self.policies.items()}
-        weights = self.shared.stored_once({policy_id: state["weights"] for policy_id, state in policies.items()})
+        sharing = {policy_id: policies[policy_id]["weights"] for policy_id in self.shared.policy_ids}
+        for policy_id, weights in self.shared.stored_once(sharing).items():
+            policies[policy_id] = {**policies[policy_id], "weights": weights}
         return {
-            "policies": {policy_id: {**state, "weights": weights[policy_id]} for policy_id, state in policies.items()},
+            "policies": policies,
             "filters": self.get_filters(),
             "episodes_begun": self.sampler.episodes.begun.copy(),
             "next_episode_id": self.sampler.episodes.next_id,
@@ -244,7 +257,12 @@ class RolloutWorker:
         self.env.stop()
 
     def _make_policy(
-        self, policy_id: str, number: int, spec: PolicySpec, default_policy_class: type[Policy] | None
+        self,
+        policy_id: str,
+        number: int,
+        spec: PolicySpec,
+        default_policy_class: type[Policy] | None,
+        policy_of: Callable[..., str] | None,
     ) -> Policy:
         policy_class = spec.policy_class or default_policy_class
         if policy_class is None:
@@ -254,21 +272,24 @@ class RolloutWorker:
                 expected="a Policy class in its spec",
                 fix="name one; None stands for the algorithm's own policy, and here is no algorithm",
             )
-        spaces = [self._space(policy_id, kind, getattr(spec, kind)) for kind in ("observation_space", "action_space")]
+        spaces = [
+            self._space(policy_id, kind, getattr(spec, kind), policy_of)
+            for kind in ("observation_space", "action_space")
+        ]
         seed = self.config.seed
         if seed is not None and (number or self.worker_index):
             seed = int(np.random.SeedSequence((seed, self.worker_index, number)).generate_state(1)[0])
-        config = self.config
-        if spec.config or seed != config.seed:
-            config = config.changed(**{**spec.config, "seed": seed})
-        policy = policy_class(spaces[0], spaces[1], config)
+        changes = {**spec.config, "seed": seed} if spec.config or seed != self.config.seed else {}
+        policy = policy_class(spaces[0], spaces[1], self.config.for_policy(policy_class.config_class, **changes))
         policy.name = policy_id
         return policy
 
-    def _space(self, policy_id: str, kind: str, given: Space | None) -> Space:
+    def _space(self, policy_id: str, kind: str, given: Space | None, policy_of: Callable[..., str] | None) -> Space:
         of_env = getattr(self.env, kind)
         given = getattr(self.config, kind) if given is None else given
         space = of_env if given is None else given
+        if space is None:
+            space = space_of_agents(getattr(self.env, f"{kind}s", None) or {}, policy_id, policy_of, kind)
         check_space(space, f"policy {policy_id!r}, {kind}")
         if of_env is not None and not same_space(space, of_env):
             raise PolicyError(
@@ -299,6 +320,8 @@ class RolloutWorker:
         config = self.config
         if config.num_envs_per_worker != self.env.num_envs:  # a vector env brings its own number
             config = config.changed(num_envs_per_worker=self.env.num_envs)
+        if config.rollout_fragment_length == "auto" and config.count_steps_by == "agent_steps":
+            return -(-config.fragment_length // max(len(getattr(self.env, "possible_agents", None) or ()), 1))
         return config.fragment_length
 
     def _make_episode_table(self) -> EpisodeTable:

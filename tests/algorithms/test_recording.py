@@ -1,94 +1,71 @@
-"""Videos of evaluation episodes: which frames, how fast, and what is refused."""
+"""Videos of evaluation episodes."""
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 
-import gymnasium as gym
-import numpy as np
 import pytest
-from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import PPOTrainer
 from rollax.errors import ConfigError, EnvError
-
-pytest.importorskip("moviepy")
-
-import moviepy.video.io.ImageSequenceClip
-
-
-class Film(gym.Env):
-    """Three steps; a frame is as bright as the state: 0, 10, 20, 30."""
-
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 7}
-    observation_space, action_space = spaces.Discrete(4), spaces.Discrete(2)
-
-    def __init__(self, context):
-        self.render_mode = context.get("render_mode")
-        self.blind = context.get("blind", False)
-
-    def reset(self, *, seed=None, options=None):
-        self.state = 0
-        return 0, {}
-
-    def step(self, action):
-        self.state += 1
-        return self.state, 1.0, self.state == 3, False, {}
-
-    def render(self):
-        if self.render_mode == "rgb_array" and not self.blind:
-            return np.full((5, 6, 3), 10 * self.state, np.uint8)
-        return None
-
+from tests.env.films import WHOLE, Film, watch
+from tests.env.test_recording import FilmAgents
 
 CONFIG = {"train_batch_size": 8, "sgd_minibatch_size": 8, "num_envs_per_worker": 2, "model": {"fcnet_hiddens": (4,)}}
 
 
-@pytest.fixture
-def written(monkeypatch):
-    """`(brightness of the frames, their shape, frames per second)` of each clip that is written."""
-    found = []
-
-    class Clip:
-        def __init__(self, frames, fps):
-            found.append(([int(frame.max()) for frame in frames], frames[0].shape, fps))
-
-        def write_videofile(self, path, **options):
-            found[-1] += (path,)
-
-    monkeypatch.setattr(moviepy.video.io.ImageSequenceClip, "ImageSequenceClip", Clip)
-    return found
-
-
-def test_one_film_for_each_episode(written, tmp_path):
-    with PPOTrainer(Film, CONFIG) as trainer:
+@pytest.mark.parametrize("env", [Film, FilmAgents])
+def test_one_film_for_each_episode(env, tmp_path):
+    with PPOTrainer(env, CONFIG) as trainer:
         result = trainer.evaluate(3, record_dir=tmp_path / "films")
     assert result["episode_rewards"] == [3, 3, 3]
-    assert result["videos"] == [str(tmp_path / "films" / f"episode_00{n}.mp4") for n in (1, 2, 3)]
-    assert [path for *_, path in written] == result["videos"]
-    # The step that ends an episode has already begun the next: the last state is not seen, and the very first neither.
-    assert [frames for frames, *_ in written] == [[10, 20], [0, 10, 20], [0, 10, 20]]
-    assert {shape for _, shape, *_ in written} == {(4, 6, 3)}  # an MP4 has even sides
-    assert {fps for _, _, fps, _ in written} == {7}
+    assert result["videos"] == [str(tmp_path / "films" / f"episode_00000{n}.mp4") for n in (0, 1, 2)]
+    assert sorted(map(str, (tmp_path / "films").iterdir())) == result["videos"]
+    for path in result["videos"]:
+        assert watch(path) == (WHOLE, (50, 32), 7)
 
 
-def test_a_real_file_is_written(tmp_path):
-    with PPOTrainer(Film, CONFIG) as trainer:
+def test_a_vector_env_records_the_episodes_that_count(tmp_path):
+    def make(context):
+        return SyncVectorEnv([lambda: Film(context)] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+    with PPOTrainer(make, CONFIG) as trainer:
+        result = trainer.evaluate(4, record_dir=tmp_path)
+    names = ["env_0_episode_000000", "env_0_episode_000001", "env_1_episode_000000", "env_2_episode_000000"]
+    assert [Path(path).stem for path in result["videos"]] == names
+    assert result["episodes"] == 4
+
+
+def test_a_class_without_settings(tmp_path):
+    class Bare(Film):
+        def __init__(self):
+            super().__init__({"render_mode": "rgb_array"})
+
+    with PPOTrainer(Bare, CONFIG) as trainer:
+        assert len(trainer.evaluate(1, record_dir=tmp_path)["videos"]) == 1
+
+
+def test_an_atari_game(tmp_path):
+    pytest.importorskip("ale_py")
+    env_config = {"max_num_frames_per_episode": 40, "screen_size": 42, "noop_max": 0, "fire_reset": False}
+    with PPOTrainer("ALE/Pong-v5", {**CONFIG, "env_config": env_config}) as trainer:
         (path,) = trainer.evaluate(1, record_dir=tmp_path)["videos"]
-    with open(path, "rb") as file:
-        assert file.read(8)[4:] == b"ftyp"
+    video = watch(path)
+    assert video.size == (160, 210)
+    assert len(video.brightness) == 11  # ten steps of four frames of the game
 
 
-def test_an_env_without_frames(written, tmp_path):
+def test_an_env_without_frames(tmp_path):
     with PPOTrainer(Film, {**CONFIG, "env_config": {"blind": True}}) as trainer:
         with pytest.raises(EnvError, match=r"gives no frames(.|\n)*NoneType(.|\n)*render_mode"):
             trainer.evaluate(1, record_dir=tmp_path)
         assert trainer.evaluate(1)["episodes"] == 1
-    assert written == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_the_extra(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "moviepy.video.io.ImageSequenceClip", None)
+    monkeypatch.setitem(__import__("sys").modules, "imageio_ffmpeg", None)
     with PPOTrainer(Film, CONFIG) as trainer:
-        with pytest.raises(ConfigError, match=r"Videos cannot be written(.|\n)*moviepy(.|\n)*rollax\[video\]"):
+        with pytest.raises(ConfigError, match=r"Videos cannot be written(.|\n)*imageio-ffmpeg(.|\n)*rollax\[video\]"):
             trainer.evaluate(1, record_dir=tmp_path)

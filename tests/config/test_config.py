@@ -86,7 +86,7 @@ class TestRefuses:
             ({"model": {"fcnet_hidden": [3]}}, "model.fcnet_hidden", "did you mean 'fcnet_hiddens'?"),
             ({"multiagent": {"policy": {}}}, "multiagent.policy", "did you mean 'policies'?"),
             ({"evaluation_config": {"model": {"fcnet_hidden": [3]}}}, "model.fcnet_hidden", "evaluation_config"),
-            ({"zzzz": 1}, "zzzz", "use one of: action_space, "),
+            ({"zzzz": 1}, "zzzz", "use one of: accept_off_policy_actions, "),
             ({"num_gpus": 1}, "num_gpus", "does not have yet"),
         ],
     )

@@ -97,8 +97,7 @@ def _tell_rows(rows: Rows, stories: list[Story]) -> None:
 
 def _drive_dicts(env: BaseEnv, polls: int, seeds: Sequence[int] | None, split: int) -> list[Story]:
     stories: list[Story] = [[] for _ in range(env.num_envs)]
-    # Dicts made from rows name every agent's own flags; in a user's own, `"__all__"` may stand for them.
-    listeners = [Listener(exact=type(env).poll is BaseEnv.poll) for _ in range(env.num_envs)]
+    listeners = [Listener() for _ in range(env.num_envs)]
     waiting: dict[int, dict] = {}
 
     def told(index: int, *news: dict) -> None:
@@ -139,23 +138,17 @@ def _drive_dicts(env: BaseEnv, polls: int, seeds: Sequence[int] | None, split: i
 
 
 class Listener:
-    """Reads the dicts of one sub-environment: who is alive, whose life begins.
+    """Reads the dicts of one sub-environment: who is alive, whose life begins."""
 
-    Args:
-        exact: an agent's own flags say it all, where there are any.
-    """
-
-    def __init__(self, exact: bool = False) -> None:
-        self.exact = exact
+    def __init__(self) -> None:
         self.alive: set = set()
-
-    def _flag(self, flags: dict, agent: Any) -> bool:
-        return flags[agent] if self.exact and agent in flags else bool(flags.get(ALL) or flags.get(agent))
 
     def heard(self, obs: dict, rewards: dict, terms: dict, truncs: dict, infos: dict) -> Moment:
         events, over = [], bool(terms.get(ALL) or truncs.get(ALL))
         for agent in sorted(self.alive | obs.keys()):
-            terminated, truncated = self._flag(terms, agent), self._flag(truncs, agent)
+            terminated, truncated = terms.get(agent, False), truncs.get(agent, False)
+            if not (terminated or truncated):  # "__all__" stands for those whose own flags are down
+                terminated, truncated = terms.get(ALL, False), truncs.get(ALL, False)
             ends, known = terminated or truncated, agent in self.alive
             if (not known and ends) or (known and not (agent in obs or agent in rewards or ends)):
                 continue  # ended in the moment of appearing, or nothing was said of it

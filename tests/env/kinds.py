@@ -10,7 +10,16 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from rollax import BaseEnv, EnvContext, to_base_env
 from rollax.env.registry import env_creator
 from tests.env.drive import Story, clock_story, old_clock_story, old_party_story, party_story
+from tests.env.externals import ResetClocks
 from tests.env.old_worlds import OldClock, OldParty, OldVector
+from tests.env.pettingzoo_worlds import (
+    Dance,
+    Queue,
+    dance_in_turns,
+    dance_in_turns_story,
+    dance_story,
+    queue_story,
+)
 from tests.env.worlds import (
     CLOCK_ID,
     ArrayVector,
@@ -63,8 +72,27 @@ KINDS: dict[str, Kind] = {
     "multi-agent": Kind(copies(Party), party_story),
     "dict view": Kind(lambda n: to_base_env(DictParties(n)), party_story, refuses=False),
     "restarting dict view": Kind(lambda n: to_base_env(DictParties(n, True)), party_story, refuses=False),
+    "PettingZoo parallel": Kind(copies(Dance), dance_story),
+    "PettingZoo AEC": Kind(copies(Queue), queue_story),
+    "PettingZoo parallel as AEC": Kind(copies(dance_in_turns), dance_in_turns_story),
     "old single": Kind(copies(OldClock), old_clock_story),
     "old vector": Kind(lambda n: to_base_env(OldVector(n)), old_clock_story),
     "old multi-agent": Kind(copies(OldParty), old_party_story),
 }
+EXTERNAL = {"external": Kind(ResetClocks, old_clock_story)}
+"""They cannot begin anew in the middle of an episode, and say of an end that it is a cut or not, but never both."""
 PROCESSES = {f"processes {name}": Kind(asynchronous(mode), clock_story) for name, mode in MODES.items()}
+
+
+def remote(env: Any) -> Callable[[int], BaseEnv]:
+    """Copies in processes of their own, in lockstep."""
+    creator, context = env_creator(env), EnvContext(remote=True)
+    return lambda num_envs: to_base_env(None, lambda index: creator(context.at(index)), num_envs, True, 1e9)
+
+
+REMOTE = {
+    "remote": Kind(remote(Clock), clock_story),
+    "remote multi-agent": Kind(remote(Party), party_story),
+    "remote old single": Kind(remote(OldClock), old_clock_story),
+    "remote old multi-agent": Kind(remote(OldParty), old_party_story),
+}

@@ -3,12 +3,14 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from pettingzoo.utils.conversions import parallel_to_aec_wrapper
 
 from rollax import EnvError, to_base_env
 from rollax.env.rows import DEFAULT_AGENT
 from tests.env.drive import drive
-from tests.env.kinds import KINDS, PROCESSES
+from tests.env.kinds import EXTERNAL, KINDS, PROCESSES
 from tests.env.old_worlds import OldClock, OldParty
+from tests.env.pettingzoo_worlds import Dance, Queue
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, Party, action_for
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
@@ -43,6 +45,20 @@ def test_processes_tell_the_same_story_through_both_views(kind):
             assert story == kind.story(seed, len(story))
     env.stop()
     assert env.env.closed
+
+
+@pytest.mark.parametrize("kind", EXTERNAL.values(), ids=EXTERNAL.keys())
+@VIEWS
+@pytest.mark.parametrize(("num_envs", "split"), [(1, 1), (3, 1), (4, 3)])
+def test_who_plays_by_himself_tells_the_same_story(kind, view, num_envs, split):
+    env = kind.make(num_envs)
+    stories = drive(env, view, 3 * POLLS, seeds_for(num_envs), split)
+    env.stop()
+    for story, seed in zip(stories, seeds_for(num_envs), strict=True):
+        assert len(story) > POLLS / 2
+        assert any(moment.ended for moment in story)
+        for told, happened in zip(story, kind.story(seed, len(story)), strict=True):
+            assert told == happened
 
 
 @EVERY_KIND
@@ -117,7 +133,7 @@ def test_spaces_and_what_it_is_made_of(kind):
     assert env.observation_space == OBS_SPACE
     assert env.action_space == ACTION_SPACE
     assert [type(part) for part in env.get_sub_environments()] in [
-        [cls] * 3 for cls in (Clock, Party, OldClock, OldParty)
+        [cls] * 3 for cls in (Clock, Party, OldClock, OldParty, Dance, Queue, parallel_to_aec_wrapper)
     ]
     env.stop()
 

@@ -82,7 +82,9 @@ class Story:
             row.reward += rewards.get(agent, 0.0)
             self.lives[agent][-1] += rewards.get(agent, 0.0)
         for agent in list(self.open):
-            terminated, truncated = terms.get(agent, False) or terms[ALL], truncs.get(agent, False) or truncs[ALL]
+            terminated, truncated = terms.get(agent, False), truncs.get(agent, False)
+            if not (terminated or truncated):  # "__all__" stands for those whose own flags are down
+                terminated, truncated = terms[ALL], truncs[ALL]
             if terminated or truncated:
                 row = self.open.pop(agent)
                 row.terminated, row.truncated = terminated, truncated

@@ -1,0 +1,86 @@
+"""Random valid actions of any space, within the action mask where there is one."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollax.errors import EnvError
+
+MASK = "action_mask"
+
+
+class RandomActions:
+    """A stream of random actions: the same for the same seed, spaces and masks.
+
+    Args:
+        seed: of the stream.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._random = np.random.default_rng(seed)
+        self._spaces: dict[int, tuple[spaces.Space, spaces.Space]] = {}  # by identity: the space, and a seeded copy
+
+    def draw(self, space: spaces.Space, obs: Any, where: str) -> Any:
+        """An action that the space has and the observation's `action_mask` allows.
+
+        Raises:
+            EnvError: a mask of the wrong size, or one that allows nothing.
+        """
+        if id(space) not in self._spaces:
+            mine = copy.deepcopy(space)
+            mine.seed(self._seed)
+            self._spaces[id(space)] = space, mine
+        action = self._spaces[id(space)][1].sample()
+        if not (isinstance(obs, dict) and MASK in obs):
+            return action
+        mask, widths = np.asarray(obs[MASK]).ravel(), choices(space)
+        if len(mask) != sum(widths):
+            raise EnvError(
+                "An action mask of the wrong size.",
+                where=where,
+                got=f"{len(mask)} entries",
+                expected=f"{sum(widths)}: one for each choice of each discrete action of {space}",
+                fix="let the observation space's 'action_mask' be a Box or MultiBinary of that size",
+            )
+        allowed = []
+        for part in np.split(mask, np.cumsum(widths)[:-1]):
+            if not part.any():
+                raise EnvError(
+                    "An action mask that allows nothing.",
+                    where=where,
+                    got=mask,
+                    expected="at least one 1 for each discrete action",
+                    fix="leave one action valid, or end the episode instead of asking for an action",
+                )
+            allowed.append(int(self._random.choice(np.flatnonzero(part))))
+        return _with_choices(space, action, iter(allowed))
+
+
+def choices(space: spaces.Space) -> list[int]:
+    """How many choices each discrete action of a space has, in the order of its mask."""
+    if isinstance(space, spaces.Discrete):
+        return [int(space.n)]
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.nvec.ravel().tolist()
+    parts = list(space.values()) if isinstance(space, spaces.Dict) else space
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return [width for part in parts for width in choices(part)]
+    return []
+
+
+def _with_choices(space: spaces.Space, action: Any, chosen: Any) -> Any:
+    """The same action with other choices."""
+    if isinstance(space, spaces.Discrete):
+        return space.start + next(chosen)
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start + np.array([next(chosen) for _ in range(space.nvec.size)]).reshape(space.nvec.shape)
+    if isinstance(space, spaces.Dict):
+        return {key: _with_choices(part, action[key], chosen) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_with_choices(part, action[i], chosen) for i, part in enumerate(space.spaces))
+    return action

@@ -1,0 +1,117 @@
+"""`rollax check`: the verdict and the exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+ENVS = """
+import gymnasium as gym
+import numpy as np
+from rollax import register_env
+
+
+class Fine(gym.Env):
+    observation_space, action_space = gym.spaces.Box(-1, 1, (2,), np.float32), gym.spaces.Discrete(2)
+
+    def __init__(self, env_config):
+        self.length = env_config.get("length", 5)
+
+    def reset(self, *, seed=None, options=None):
+        self.left = self.length
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.zeros(2, np.float32), 1.0, self.left == 0, False, {}
+
+
+class Wrong(Fine):
+    def step(self, action):
+        return np.zeros(3, np.float32), 1.0, False, False, {}
+
+
+class Raises(Fine):
+    def step(self, action):
+        return 1 / 0
+
+
+class Spaceless(Fine):
+    action_space = None
+
+
+register_env("endless", lambda context: Fine({"length": -1}))
+"""
+
+
+@pytest.fixture(autouse=True)
+def envs(cwd, monkeypatch):
+    (cwd / "checked_envs.py").write_text(ENVS)
+    monkeypatch.syspath_prepend(cwd)
+    monkeypatch.delitem(__import__("sys").modules, "checked_envs", raising=False)
+
+
+def test_fit(rollax):
+    done = rollax("check", "checked_envs:Fine", "--episodes=3", "--seed=7")
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        "checked_envs:Fine: fit for training",
+        "  kind:         gymnasium.Env",
+        "  observations: Box(-1.0, 1.0, (2,), float32)",
+        "  actions:      Discrete(2)",
+        "  agents:       agent0",
+        "  played:       6 episodes, 30 steps, in 2 sub-environments",
+    ]
+
+
+def test_an_id(rollax):
+    done = rollax("check", "CartPole-v1")
+    assert done.exit_code == 0
+    assert done.output.startswith("CartPole-v1: fit for training\n")
+
+
+def test_settings(rollax):
+    done = rollax("check", "checked_envs:Fine", "--env-config", '{"length": 2}')
+    assert "4 episodes, 8 steps" in done.output
+
+
+def test_warnings_do_not_make_it_unfit(rollax):
+    done = rollax("check", "endless", "--import=checked_envs", "--max-steps=20")
+    assert done.exit_code == 0
+    assert done.output.startswith("endless: fit for training, with 1 warning\n")
+    assert "  warning: no end: no episode has ended within 20 steps" in done.output
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Wrong", "An observation of the wrong shape."),
+        ("Raises", "1 / 0\n"),
+        ("Spaceless", "No Gymnasium space."),
+    ],
+)
+def test_not_fit(rollax, name, says):
+    done = rollax("check", f"checked_envs:{name}")
+    assert done.exit_code == 1
+    assert done.stdout == f"checked_envs:{name}: not fit for training\n"
+    assert says in done.stderr
+    assert "  to mend:  " in done.stderr
+    assert "rollax/env" not in done.stderr
+    whole = rollax("check", f"checked_envs:{name}", "--traceback")
+    assert whole.exit_code == 1
+    assert "rollax/env" in whole.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["CartPol-v1"], "'CartPole-v1'"),
+        (["nowhere:Env"], "does not import"),
+        (["CartPole-v1", "--env-config={"], "Not valid JSON"),
+        (["CartPole-v1", "--env-config=3"], "Not a JSON object"),
+        (["CartPole-v1", "--import=nowhere_at_all"], "A module that does not import"),
+    ],
+)
+def test_mistakes_in_what_was_asked(rollax, arguments, says):
+    done = rollax("check", *arguments)
+    assert done.exit_code == 2
+    assert says in done.stderr

@@ -1,0 +1,108 @@
+"""Environments that fail when they are told to, and write down what becomes of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rollax import EnvContext, MultiAgentEnv
+from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
+
+GO_ON, RAISE, DIE, HANG, END = range(5)
+"""The actions, which are also the numbers that agent "a" of the parties takes."""
+
+
+class Diary:
+    """What happened to the environments of one test, in whatever process they were.
+
+    Args:
+        path: a file that they all append to.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def note(self, *words: Any) -> None:
+        with self.path.open("a") as file:
+            file.write(" ".join(map(str, words)) + "\n")
+
+    def count(self, *words: Any) -> int:
+        """How many lines begin with these words."""
+        start = " ".join(map(str, words))
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        return sum(line == start or line.startswith(f"{start} ") for line in lines)
+
+
+class Fragile(gym.Env):
+    """One agent whose actions say what happens.
+
+    The observation is [steps taken, vector index, a random number]. Keys of the config: "diary", a Diary;
+    "bad_resets" and "bad_makes", how many of them raise at first; "slow_resets", indices whose resets take 0.3 s.
+    """
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, context: EnvContext) -> None:
+        self.context, self.diary = context, context["diary"]
+        self.index = context.vector_index
+        self.diary.note("made", self.index, os.getpid())
+        if 0 < self.diary.count("step") and self.diary.count("made") - 2 <= context.get("bad_makes", 0):
+            raise RuntimeError("no license")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.diary.note("reset", self.index, seed)
+        if self.diary.count("reset", self.index) <= self.context.get("bad_resets", 0):
+            raise ValueError("no level")
+        if self.index in self.context.get("slow_resets", ()):
+            time.sleep(0.3)
+        self.count = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.diary.note("step", self.index, action)
+        if action == RAISE:
+            raise ValueError("a door fell off")
+        if action == DIE:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if action == HANG:
+            time.sleep(60)
+        self.count += 1
+        return self._obs(), 1.0, bool(action == END), False, {}
+
+    def _obs(self):
+        return np.array([self.count, self.index, self.np_random.random()], np.float32)
+
+    def leave(self):
+        """Ends the process."""
+        sys.exit(3)
+
+    def close(self):
+        self.diary.note("closed", self.index)
+
+
+class FragileParty(MultiAgentEnv):
+    """Agents "a" and "b", of whom "a" says what happens."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, context: EnvContext) -> None:
+        self.env = Fragile(context)
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = self.env.reset(seed=seed)
+        return {"a": obs, "b": obs}, {}
+
+    def step(self, actions):
+        obs, reward, terminated, truncated, _ = self.env.step(actions["a"])
+        return {"a": obs, "b": obs}, {"a": reward, "b": reward}, {ALL: terminated}, {ALL: truncated}, {}
+
+    def close(self):
+        self.env.close()

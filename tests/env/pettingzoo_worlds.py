@@ -1,0 +1,170 @@
+"""Environments written against PettingZoo's own interfaces, and their stories as PettingZoo's own loops tell them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.conversions import parallel_to_aec_wrapper
+
+from tests.env.drive import Listener, Story
+from tests.env.worlds import ACTION_SPACE, AGENTS, ALL, OBS_SPACE, Party, action_for
+
+
+class Dance(ParallelEnv):
+    """Agents come and go for good; whoever is there acts at every step."""
+
+    metadata = {"name": "dance_v0", "is_parallelizable": True}
+    render_mode = None
+
+    def __init__(self, env_config: Any = None) -> None:
+        self.possible_agents = list(AGENTS)
+        self.random = np.random.default_rng()
+        Party.open_count += 1
+
+    def observation_space(self, agent):
+        return OBS_SPACE
+
+    def action_space(self, agent):
+        return ACTION_SPACE
+
+    def reset(self, seed=None, options=None):
+        if seed is not None:
+            self.random = np.random.default_rng(seed)
+        self.count = 0
+        self.agents = [agent for agent in AGENTS if self.random.random() < 0.5] or ["a"]
+        self.to_come = [agent for agent in AGENTS if agent not in self.agents]
+        return {agent: self._obs(agent, 0) for agent in self.agents}, {agent: {"count": 0} for agent in self.agents}
+
+    def step(self, actions):
+        assert actions.keys() == set(self.agents)
+        self.count += 1
+        obs, rewards, terms, truncs = {}, {}, {}, {}
+        for agent in self.agents:
+            obs[agent] = self._obs(agent, actions[agent])
+            rewards[agent] = self.count + actions[agent] / 10 + ord(agent)
+            terms[agent], truncs[agent] = (bool(draw < 0.15) for draw in self.random.random(2))
+        self.agents = [agent for agent in self.agents if not (terms[agent] or truncs[agent])]
+        if self.agents and self.to_come and self.random.random() < 0.3:
+            newcomer = self.to_come.pop()
+            self.agents.append(newcomer)
+            obs[newcomer], rewards[newcomer] = self._obs(newcomer, 0), 0.0
+            terms[newcomer] = truncs[newcomer] = False
+        return obs, rewards, terms, truncs, {agent: {"count": self.count} for agent in obs}
+
+    def _obs(self, agent, action):
+        return np.array([self.count, 10 * ord(agent) + action, self.random.random()], np.float32)
+
+    def close(self):
+        Party.open_count -= 1
+
+
+class Queue(AECEnv):
+    """Agents act in turns, are paid at any time, and leave while others play on; some never get to act."""
+
+    metadata = {"name": "queue_v0", "is_parallelizable": False}
+    render_mode = None
+
+    def __init__(self, env_config: Any = None) -> None:
+        self.possible_agents = list(AGENTS)
+        self.random = np.random.default_rng()
+        Party.open_count += 1
+
+    def observation_space(self, agent):
+        return OBS_SPACE
+
+    def action_space(self, agent):
+        return ACTION_SPACE
+
+    def reset(self, seed=None, options=None):
+        if seed is not None:
+            self.random = np.random.default_rng(seed)
+        self.count = 0
+        self.agents = [agent for agent in AGENTS if self.random.random() < 0.7] or ["a"]
+        self.rewards, self._cumulative_rewards = dict.fromkeys(self.agents, 0.0), dict.fromkeys(self.agents, 0.0)
+        self.terminations, self.truncations = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, False)
+        self.infos = {agent: {"count": 0} for agent in self.agents}
+        self.last_action = dict.fromkeys(self.agents, 0)
+        self.agent_selection = self.agents[0]
+
+    def step(self, action):
+        agent = self.agent_selection
+        if self.terminations[agent] or self.truncations[agent]:
+            self._was_dead_step(action)
+            return
+        self.count += 1
+        self.last_action[agent] = action
+        self._cumulative_rewards[agent] = 0.0
+        for other in self.agents:
+            self.rewards[other] = float(self.random.integers(5)) if self.random.random() < 0.5 else 0.0
+            self.infos[other] = {"count": self.count}
+            if self.random.random() < 0.1:
+                self.terminations[other] = True
+            elif self.random.random() < 0.1:
+                self.truncations[other] = True
+        self._accumulate_rewards()
+        alive = [other for other in self.agents if not (self.terminations[other] or self.truncations[other])]
+        if alive:
+            self.agent_selection = alive[int(self.random.integers(len(alive)))]
+        self._deads_step_first()
+
+    def observe(self, agent):
+        fraction = (37 * self.count + ord(agent)) % 100 / 100 + 0.0005
+        return np.array([self.count, self.last_action[agent], fraction], np.float32)
+
+    def close(self):
+        Party.open_count -= 1
+
+
+def dance_in_turns(env_config: Any = None) -> AECEnv:
+    """A dance through PettingZoo's own conversion: one agent after the other acts, and then all is stepped at once."""
+    return parallel_to_aec_wrapper(Dance())
+
+
+def dance_story(seed: int, moments: int) -> Story:
+    """What happens at one dance: all is over when `agents` is empty."""
+    env, story, first_seed = Dance(), [], seed
+    while len(story) < moments:
+        obs, infos = env.reset(seed=first_seed)
+        listener, first_seed = Listener(), None
+        story.append(listener.heard(obs, {}, {}, {}, infos))
+        while env.agents:
+            actions = {agent: action_for(obs[agent]) for agent in env.agents}
+            obs, rewards, terms, truncs, infos = env.step(actions)
+            flags = terms | {ALL: not env.agents}, truncs | {ALL: False}
+            story.append(listener.heard(obs, rewards, *flags, infos))
+    env.close()
+    return story[:moments]
+
+
+def queue_story(seed: int, moments: int) -> Story:
+    """What happens in one queue."""
+    return _agent_iter_story(Queue(), seed, moments)
+
+
+def dance_in_turns_story(seed: int, moments: int) -> Story:
+    """What happens at one dance in turns."""
+    return _agent_iter_story(dance_in_turns(), seed, moments)
+
+
+def _agent_iter_story(env: AECEnv, seed: int, moments: int) -> Story:
+    """Told by the loop of PettingZoo's documentation: `agent_iter`, `last`, `step`; a moment ends with a live turn."""
+    story, first_seed = [], seed
+    while len(story) < moments:
+        env.reset(seed=first_seed)
+        listener, first_seed, begins = Listener(), None, True
+        news = obs, rewards, terms, truncs, infos = {}, {}, {}, {}, {}
+        for agent in env.agent_iter():
+            obs[agent], rewards[agent], terms[agent], truncs[agent], infos[agent] = env.last()
+            if terms[agent] or truncs[agent]:
+                env.step(None)
+                continue
+            story.append(listener.heard(*news))
+            begins = False
+            env.step(action_for(obs[agent]))
+            news = obs, rewards, terms, truncs, infos = {}, {}, {}, {}, {}
+        assert not begins
+        story.append(listener.heard(obs, rewards, terms | {ALL: True}, truncs, infos))
+    env.close()
+    return story[:moments]

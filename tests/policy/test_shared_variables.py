@@ -1,0 +1,289 @@
+"""Variables shared between policies: one set of arrays, an optimizer each, stored once; and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import flax.nnx as nnx
+import jax
+import numpy as np
+import pytest
+from gymnasium import spaces
+from safetensors.numpy import load_file
+
+from rollax import MultiAgentEnv, Policy, PolicySpec, PPOTrainer, RolloutWorker, SampleBatch, load_policy
+from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from rollax.config.multiagent import SharedParts
+from rollax.errors import ConfigError, NonFiniteError, PolicyError
+from rollax.policy.shared_variables import SharedVariables
+
+SEEN = spaces.Box(-1, 1, (3,), np.float32)
+SMALL = {"model": {"fcnet_hiddens": (8,)}, "lr": 1e-2, "sgd_minibatch_size": 8, "num_sgd_iter": 2}
+TRUNK = ["policy_trunk.mlp.layers.0.bias", "policy_trunk.mlp.layers.0.kernel"]
+
+
+def policy(actions: int = 2, seed: int = 0, space: spaces.Space = SEEN, **config) -> PPOPolicy:
+    return PPOPolicy(space, spaces.Discrete(actions), {**SMALL, "seed": seed, **config})
+
+
+def seen(rows: int) -> np.ndarray:
+    return np.random.default_rng(0).uniform(-1, 1, (rows, 3)).astype(np.float32)
+
+
+def experience(of: PPOPolicy, rows: int = 16) -> SampleBatch:
+    random = np.random.default_rng(1)
+    actions, _, fetches = of.compute_actions(seen(rows))
+    advantages, targets = random.standard_normal((2, rows), dtype=np.float32)
+    return SampleBatch(
+        {"obs": seen(rows), "actions": actions, "advantages": advantages, "value_targets": targets, **fetches}
+    )
+
+
+@pytest.fixture
+def three() -> dict[str, PPOPolicy]:
+    """a and b share their policy's trunk, with heads of different widths; c shares nothing."""
+    policies = {"a": policy(2), "b": policy(4, seed=1), "c": policy(2, seed=2)}
+    groups = {"trunk": SharedParts(parts=("policy_trunk",), policies=("a", "b"))}
+    SharedVariables(groups, policies)
+    return policies
+
+
+def logits(of: PPOPolicy) -> np.ndarray:
+    return of.compute_actions(seen(5), explore=False)[2]["action_dist_inputs"]
+
+
+def assert_shared(a: PPOPolicy, b: PPOPolicy, names=TRUNK) -> None:
+    for name in names:
+        assert a.params[name] is b.params[name]
+        assert not a.params[name].is_deleted()
+    assert all(a.params[name] is not b.params[name] for name in a.params if name not in names)
+
+
+class TestArrays:
+    def test_at_the_start_they_are_the_first_policys(self, three):
+        assert_shared(three["a"], three["b"])
+        np.testing.assert_array_equal(three["b"].params[TRUNK[1]], policy(2).params[TRUNK[1]])
+        np.testing.assert_array_equal(three["b"].params["policy_head.kernel"], policy(4, 1).params["policy_head.kernel"])
+
+    @pytest.mark.parametrize(("learner", "other"), [("a", "b"), ("b", "a")])
+    def test_after_learning(self, three, learner, other):
+        before, c_before = logits(three[other]), logits(three["c"])
+        three[learner].learn_on_batch(experience(three[learner]))
+        assert_shared(three["a"], three["b"])
+        assert np.abs(logits(three[other]) - before).max() > 1e-5
+        np.testing.assert_array_equal(logits(three["c"]), c_before)
+
+    def test_after_applied_gradients(self, three):
+        gradients, _ = three["a"].compute_gradients(experience(three["a"]))
+        before = logits(three["b"])
+        three["a"].apply_gradients(gradients)
+        assert_shared(three["a"], three["b"])
+        assert np.abs(logits(three["b"]) - before).max() > 1e-5
+
+    def test_after_new_weights_and_state(self, three):
+        three["b"].set_weights(policy(4, seed=7).get_weights())
+        assert_shared(three["a"], three["b"])
+        np.testing.assert_array_equal(three["a"].params[TRUNK[1]], policy(4, seed=7).params[TRUNK[1]])
+        three["a"].set_state(policy(2, seed=8).get_state())
+        assert_shared(three["a"], three["b"])
+        np.testing.assert_array_equal(three["b"].params[TRUNK[1]], policy(2, seed=8).params[TRUNK[1]])
+
+    def test_after_an_update_that_stops(self, three):
+        batch = experience(three["a"])
+        batch["advantages"][3] = np.nan
+        with pytest.raises(NonFiniteError):
+            three["a"].learn_on_batch(batch)
+        assert_shared(three["a"], three["b"])
+        assert np.isfinite(logits(three["b"])).all()
+
+    def test_each_has_its_own_optimizer(self, three):
+        untouched = {name: value.copy() for name, value in three["b"].learner.optimizer_arrays().items()}
+        three["a"].learn_on_batch(experience(three["a"]))
+        for name, value in three["b"].learner.optimizer_arrays().items():
+            np.testing.assert_array_equal(value, untouched[name])
+        assert three["a"].learner.num_updates > three["b"].learner.num_updates == 0
+        moments = three["a"].learner.optimizer_arrays()
+        assert any(TRUNK[1] in name and np.abs(value).max() > 0 for name, value in moments.items())
+
+    def test_two_groups(self):
+        policies = {key: policy(2, seed) for seed, key in enumerate("abcd")}
+        SharedVariables(
+            {
+                "trunks": SharedParts(parts=("policy_trunk",), policies=("a", "b", "c")),
+                "values": SharedParts(parts=("value_trunk", "value_head.kernel"), policies=("b", "d")),
+            },
+            policies,
+        )
+        policies["b"].learn_on_batch(experience(policies["b"]))
+        values = [name for name in policies["b"].params if name.startswith("value_trunk")] + ["value_head.kernel"]
+        assert_shared(policies["b"], policies["d"], values)
+        assert_shared(policies["b"], policies["a"])
+        assert_shared(policies["b"], policies["c"])
+
+    def test_state_that_is_not_trained_is_shared_too(self):
+        policies = {key: policy(2, seed, model={"custom_model": Normalized}) for seed, key in enumerate("ab")}
+        SharedVariables({"all of it": SharedParts(parts=("norm",))}, policies)
+        policies["a"].learn_on_batch(experience(policies["a"]))
+        assert policies["b"].extra["norm.mean"] is policies["a"].extra["norm.mean"]
+        assert np.abs(policies["b"].extra["norm.mean"]).max() > 0
+
+    def test_acting_after_others_have_learned_compiles_nothing_anew(self, three):
+        for _ in range(3):
+            for each in (three["a"], three["b"]):
+                each.learn_on_batch(experience(each))
+        counts = [three[key].compilations() for key in "ab"]
+        for each in (three["a"], three["b"]):
+            each.learn_on_batch(experience(each))
+        assert [three[key].compilations() for key in "ab"] == counts
+
+
+class Normalized(nnx.Module):
+    """Batch statistics are state beside the parameters."""
+
+    def __init__(self, observation_space: spaces.Space, num_outputs: int, *, rngs: nnx.Rngs) -> None:
+        self.norm = nnx.BatchNorm(3, rngs=rngs)
+        self.policy_head = nnx.Linear(3, num_outputs, rngs=rngs)
+        self.value_head = nnx.Linear(3, 1, rngs=rngs)
+
+    def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = self.norm(obs)
+        return self.policy_head(x), self.value_head(x).squeeze(-1)
+
+
+class TestRefused:
+    def check(self, parts, policies=None, among=None, error=ConfigError) -> str:
+        groups = {"trunk": SharedParts(parts=parts, policies=policies)}
+        with pytest.raises(error) as refusal:
+            SharedVariables(groups, among or {"left": policy(2), "right": policy(3, 1)})
+        return str(refusal.value)
+
+    def test_unknown_policy(self):
+        text = self.check(("policy_trunk",), ("left", "rigth"))
+        assert "'multiagent.shared_variables.trunk', policies" in text
+        assert "'right'" in text
+
+    def test_fewer_than_two_policies(self):
+        assert "at least two" in self.check(("policy_trunk",), ("left", "left"))
+
+    def test_unknown_part(self):
+        text = self.check(("policy_trunk.mpl",))
+        assert "policy_trunk.mlp" in text.split("to mend")[1]
+        assert "'left'" in text
+        # No half of a name.
+        assert "policy_trunk" in self.check(("policy_tru",)).split("to mend")[1]
+
+    def test_other_shapes(self):
+        text = self.check(("policy_head.kernel",))
+        assert "float32[8, 2]" in text
+        assert "float32[8, 3]" in text
+
+    def test_other_variables(self):
+        deeper = policy(2, model={"fcnet_hiddens": (8, 8)})
+        text = self.check(("policy_trunk",), among={"left": policy(2), "right": deeper})
+        assert "policy_trunk.mlp.layers.1" in text
+        assert "no such variable" in text
+
+    def test_shared_twice(self):
+        policies = {key: policy(2, seed) for seed, key in enumerate("abc")}
+        groups = {
+            "one": SharedParts(parts=("policy_trunk",), policies=("a", "b")),
+            "two": SharedParts(parts=("policy_trunk.mlp",), policies=("b", "c")),
+        }
+        with pytest.raises(ConfigError, match=r"shared twice(.|\n)*of policy 'b', in 'one' and in 'two'"):
+            SharedVariables(groups, policies)
+
+    def test_a_policy_without_named_variables(self):
+        class Own(Policy):
+            def compute_actions(self, obs_batch):  # type: ignore[override]
+                return [0] * len(obs_batch), [], {}
+
+        own = Own(SEEN, spaces.Discrete(2))
+        assert "Own" in self.check(("policy_trunk",), among={"left": policy(2), "own": own}, error=PolicyError)
+
+    def test_nothing_to_share(self):
+        with pytest.raises(ConfigError, match="shared_variables"):
+            PPOConfig(multiagent={"shared_variables": {"trunk": {"parts": []}}})
+        with pytest.raises(ConfigError, match=r"'multiagent.shared_variables.trunk.polices'(.|\n)*'policies'"):
+            PPOConfig(multiagent={"shared_variables": {"trunk": {"parts": ["x"], "polices": ["a", "b"]}}})
+
+
+class Pair(MultiAgentEnv):
+    """Two agents, who see noise; episodes of four steps."""
+
+    observation_space = SEEN
+    possible_agents = ("a", "b")
+
+    def __init__(self, env_config: dict) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def reset(self, *, seed=None, options=None):
+        self.rng, self.steps = np.random.default_rng(seed), 0
+        return self._seen(), {}
+
+    def step(self, actions):
+        self.steps += 1
+        return self._seen(), {"a": 1.0, "b": -1.0}, {"__all__": self.steps == 4}, {"__all__": False}, {}
+
+    def _seen(self):
+        return {agent: self.rng.uniform(-1, 1, 3).astype(np.float32) for agent in "ab"}
+
+
+MULTIAGENT = {
+    "policies": {"a": PolicySpec(action_space=spaces.Discrete(2)), "b": PolicySpec(action_space=spaces.Discrete(3))},
+    "policy_mapping_fn": lambda agent_id: agent_id,
+    "shared_variables": {"trunk": {"parts": ["policy_trunk"]}},
+}
+CONFIG = {**SMALL, "train_batch_size": 32, "seed": 0, "multiagent": MULTIAGENT}
+
+
+class TestInTraining:
+    def test_checkpoint_holds_them_once(self, tmp_path):
+        with PPOTrainer(Pair, CONFIG) as trainer:
+            trainer.train()
+            assert_shared(trainer.get_policy("a"), trainer.get_policy("b"))
+            path = trainer.save(tmp_path)
+            expected = trainer.get_policy("b").get_weights()
+            result = trainer.train()
+        names = [name for name in load_file(path / "arrays.safetensors") if "/weights/policy_trunk" in name]
+        assert len(names) == len(TRUNK)
+        assert all("/policies/a/" in name for name in names)
+        with PPOTrainer(Pair, CONFIG) as again:
+            again.restore(path)
+            assert_shared(again.get_policy("a"), again.get_policy("b"))
+            for name, value in again.get_policy("b").get_weights().items():
+                np.testing.assert_array_equal(value, expected[name])
+            again.train()
+            assert_shared(again.get_policy("a"), again.get_policy("b"))
+        assert set(result["info"]["learner"]) == {"a", "b"}
+        alone = load_policy(path, "b").policy
+        for name, value in alone.get_weights().items():
+            np.testing.assert_array_equal(value, expected[name])
+
+    def test_the_config_is_stored(self, tmp_path):
+        with PPOTrainer(Pair, CONFIG) as trainer:
+            path = trainer.save(tmp_path)
+        stored = json.loads((path / "about.json").read_text())["config"]["multiagent"]["shared_variables"]
+        assert stored == {"trunk": {"parts": ["policy_trunk"], "policies": None}}
+        config = PPOConfig.from_json(PPOConfig(**CONFIG).to_json(), trust_code=True)
+        assert config.multiagent.shared_variables == PPOConfig(**CONFIG).multiagent.shared_variables
+
+    def test_weights_are_sent_once(self):
+        worker = RolloutWorker(
+            Pair,
+            MULTIAGENT["policies"],
+            policy_mapping_fn=MULTIAGENT["policy_mapping_fn"],
+            config=CONFIG,
+            default_policy_class=PPOPolicy,
+        )
+        weights = worker.get_weights()
+        assert all((weights["a"][name] is weights["b"][name]) == (name in TRUNK) for name in weights["a"])
+        other = worker.policies["b"].params
+        worker.set_weights({"a": {name: value + 1 for name, value in weights["a"].items()}})
+        np.testing.assert_array_equal(worker.policies["b"].params[TRUNK[0]], other[TRUNK[0]] + 1)
+
+    def test_a_policy_that_does_not_learn_acts_with_what_the_other_learns(self):
+        with PPOTrainer(Pair, {**CONFIG, "multiagent": {**MULTIAGENT, "policies_to_train": ["a"]}}) as trainer:
+            before = trainer.get_policy("b").get_weights()
+            trainer.train()
+            after = trainer.get_policy("b").get_weights()
+        assert {name for name in before if not np.array_equal(before[name], after[name])} == set(TRUNK)
