@@ -48,6 +48,8 @@ class SampleBatch(MutableMapping[str, Any]):
     ACTION_LOGP = "action_logp"
     ACTION_DIST_INPUTS = "action_dist_inputs"
     VF_PREDS = "vf_preds"
+    CRITIC_OBS = "critic_obs"
+    NEW_CRITIC_OBS = "new_critic_obs"
     ADVANTAGES = "advantages"
     VALUE_TARGETS = "value_targets"
     STATE_IN = "state_in"

@@ -60,6 +60,15 @@ class PPOConfig(TrainerConfig):
         default=0.5, gt=0, description="bound on the global norm of the gradient; None for none"
     )
 
+    centralized_critic: bool = Field(
+        default=False,
+        description="whether the value function sees what all agents observe and what the others do; the agents still "
+        "act on their own observations",
+    )
+    critic_space: Space | None = Field(
+        default=None, description="what a centralized critic sees; None asks the environment, as it should be"
+    )
+
     def check(self) -> None:
         super().check()
         self.refuse_larger("sgd_minibatch_size", "train_batch_size")
@@ -89,6 +98,9 @@ class PPOPolicy(JaxPolicy):
         self._entropy_coeff = self.config.schedule("entropy_coeff")
 
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        if SampleBatch.CRITIC_OBS in batch:
+            critic_obs = {SampleBatch.CRITIC_OBS: batch[SampleBatch.CRITIC_OBS]}
+            batch[SampleBatch.VF_PREDS] = self.compute_values(batch[SampleBatch.OBS], critic_obs)
         goes_on = ~batch[SampleBatch.TERMINATEDS][pieces.last]
         next_values = np.zeros(len(goes_on), np.float32)
         next_values[goes_on] = self.compute_values(
@@ -115,7 +127,8 @@ class PPOPolicy(JaxPolicy):
             SampleBatch.VALUE_TARGETS,
         )
         advantages = standardized(batch[SampleBatch.ADVANTAGES])
-        return {**{name: batch[name] for name in names}, SampleBatch.ADVANTAGES: advantages}
+        seen = {name: batch[name] for name in (*names, SampleBatch.CRITIC_OBS) if name in batch}
+        return {**seen, SampleBatch.ADVANTAGES: advantages}
 
     def coefficients(self) -> dict[str, float]:
         return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -145,6 +145,15 @@ class Trainer(ABC):
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
         """One of the policies."""
         return self.worker.get_policy(policy_id)
+
+    def get_weights(self, policy_ids: Sequence[str] | None = None) -> dict[str, Any]:
+        """Policy id -> weights, of some policies or all of them."""
+        ids = list(self.worker.policies) if policy_ids is None else policy_ids
+        return {policy_id: self.get_policy(policy_id).get_weights() for policy_id in ids}
+
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        """Takes over the weights of some or all policies, from `get_weights` of this trainer or another."""
+        self.worker.set_weights(weights)
 
     def save(self, directory: str | Path, *, exact: bool = False) -> Path:
         """Writes a checkpoint folder `checkpoint_<iteration>` into `directory` and returns its path.

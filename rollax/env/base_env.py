@@ -38,6 +38,8 @@ class BaseEnv:
     observation_space: Space | None = None
     action_space: Space | None = None
     """None in both where the policies of a multi-agent environment name their own."""
+    possible_agents: Sequence[Hashable] | None = None
+    """Every agent that may ever appear; None leaves it open."""
 
     # Private by double underscores, so that no attribute of a user's subclass gets in the way.
     __reset_takes_seeds: bool

@@ -192,6 +192,7 @@ class DictRows:
 
     def _check_in_full(self, env_id: int, news: _News, call: str) -> None:
         for agent, value in news.obs.items():
+            self._check_declared(env_id, agent)
             where = f"{self.name}, sub-environment {env_id}, agent {agent!r}, {call}"
             space = self._spaces.get(agent) if self._space is None else self._space
             if space is not None:
@@ -200,14 +201,7 @@ class DictRows:
 
     def _check_new(self, env_id: int, starting: Set[Hashable], rewards: dict) -> None:
         for agent in starting:
-            if self._declared is not None and agent not in self._declared:
-                raise self._error(
-                    "An agent that the environment does not declare.",
-                    env_id,
-                    agent,
-                    agent,
-                    f"one of possible_agents: {sorted(map(str, self._declared))}",
-                )
+            self._check_declared(env_id, agent)
             if not _is_nothing(rewards.get(agent)):
                 checks.say_once(
                     "first reward",
@@ -215,6 +209,11 @@ class DictRows:
                     f"{self.name}, sub-environment {env_id}, agent {agent!r}: a reward of {rewards[agent]} beside the "
                     "first observation of a life follows from no action of it and counts nowhere. Said once.",
                 )
+
+    def _check_declared(self, env_id: int, agent: Hashable) -> None:
+        if self._declared is not None and agent not in self._declared:
+            expected = f"one of possible_agents: {sorted(map(str, self._declared))}"
+            raise self._error("An agent that the environment does not declare.", env_id, agent, agent, expected)
 
     def _check_rewarded(self, env_id: int, news: _News) -> None:
         sub_env = self._sub_envs[env_id]

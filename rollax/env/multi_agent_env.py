@@ -210,8 +210,10 @@ class MultiAgentBaseEnv(BaseEnv):
         self.observation_space, self.observation_spaces = spaces_of_agents(first, "observation_space")
         self.action_space, self.action_spaces = spaces_of_agents(first, "action_space")
         self.name = env_name(first)
-        declared = getattr(first, "possible_agents", None) or None
-        self._rows = DictRows(self.name, self.num_envs, self.observation_space, declared, self.observation_spaces)
+        self.possible_agents = getattr(first, "possible_agents", None) or None
+        self._rows = DictRows(
+            self.name, self.num_envs, self.observation_space, self.possible_agents, self.observation_spaces
+        )
         self._actions: list[AgentDict] = [{} for _ in self.envs]
         self._waiting: list[set[Hashable]] = [set() for _ in self.envs]
         self._running = [False] * self.num_envs

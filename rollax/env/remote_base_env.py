@@ -58,6 +58,7 @@ class RemoteBaseEnv(BaseEnv):
         self.name = facts.name
         self.observation_space, self.action_space = facts.observation_space, facts.action_space
         self.observation_spaces, self.action_spaces = facts.observation_spaces, facts.action_spaces
+        self.possible_agents = facts.possible_agents
         self._several_agents = facts.several_agents
         self._rows = (ManyAgents if facts.several_agents else OneAgentEach)(facts, num_envs)
         self._wait_s = batch_wait_ms / 1000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -12,7 +11,7 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.errors import ConfigError, MultiAgentError
 from rollax.policy.policy import Pieces
-from rollax.spaces import same_space
+from rollax.spaces import same_space, zeros
 
 Fragment = Mapping[str, tuple[SampleBatch, Pieces]]
 ABSENT, SEEN_BEFORE, ACTS_NOW = 0, 1, 2
@@ -73,9 +72,8 @@ class JointRows:
             batch, pieces = fragment[policy_id]
             mine = table.rows_of[policy_id]
             last = mine.start + np.flatnonzero(pieces.last)
-            rows, ends = np.arange(mine.start, mine.stop), last
-            now = self._joint(table, rows, batch[SampleBatch.OBS], ahead=0)
-            joined[policy_id] = now, self._joint(table, ends, pieces.next_obs, ahead=1)
+            now = self._joint(table, np.arange(mine.start, mine.stop), batch[SampleBatch.OBS], ahead=0)
+            joined[policy_id] = now, self._joint(table, last, pieces.next_obs, ahead=1)
         return joined
 
     def _kind(self, observation_space: Space, action_space: Space) -> int:
@@ -97,7 +95,7 @@ class JointRows:
         columns = []
         for number in range(len(self._kinds)):
             ids = [policy_id for policy_id in fragment if self._kind_of[policy_id] == number]
-            columns.append(_Columns.of([fragment[policy_id] for policy_id in ids]) if ids else None)
+            columns.append(_Columns([fragment[policy_id] for policy_id in ids]) if ids else None)
             place[kind == number] = np.arange(np.count_nonzero(kind == number))
         rows_of = {p: slice(start, stop) for p, start, stop in zip(fragment, starts[:-1], starts[1:], strict=True)}
         return _Table(agent, episode, t, kind, place, columns, rows_of)
@@ -128,8 +126,84 @@ class JointRows:
             of_kind = known & (table.kind[found] == number)
             columns = table.columns[number]
             if columns is None:
-                parts.append(_zeros(obs_space, action_space, known.shape))
+                parts.append(_nothing(obs_space, action_space, known.shape))
             else:
                 parts.append(columns.take(table.place[found], of_kind, since))
         other = {"presence": presence, "parts": tuple(parts)}
         return {"agent": table.agent[rows], "obs": own_obs, "other": other}
+
+
+def _nothing(observation_space: Space, action_space: Space, shape: tuple[int, int]) -> trees.Tree:
+    rows = shape[0] * shape[1]
+    columns = {"obs": zeros(observation_space, rows), "actions": zeros(action_space, rows)}
+    return trees.tree_map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), columns)
+
+
+class _Columns:
+    """The observations and actions of all policies of one kind, one after another."""
+
+    def __init__(self, cuts: Sequence[tuple[SampleBatch, Pieces]]) -> None:
+        self.obs = trees.concat([batch[SampleBatch.OBS] for batch, _ in cuts])
+        self.actions = trees.concat([batch[SampleBatch.ACTIONS] for batch, _ in cuts])
+        self.next_obs = trees.concat([pieces.next_obs for _, pieces in cuts])
+        last = np.concatenate([pieces.last for _, pieces in cuts])
+        self.piece_ended = np.where(last, np.cumsum(last) - 1, -1)
+
+    def take(self, places: np.ndarray, known: np.ndarray, went_on: np.ndarray) -> trees.Tree:
+        """Columns [N, K, ...] of the rows at `places`, zeros where they are not known.
+
+        Args:
+            places: [N, K] rows.
+            known: [N, K] whether there is such a row.
+            went_on: [N, K] whether it is the observation after the row that counts, as far as that is known.
+        """
+        rows, missing = np.where(known, places, 0).ravel(), ~known.ravel()
+        obs, actions = trees.index(self.obs, rows), trees.index(self.actions, rows)
+        later = np.flatnonzero((known & went_on).ravel() & (self.piece_ended[rows] >= 0))
+        if len(later):
+            trees.put(obs, later, trees.index(self.next_obs, self.piece_ended[rows[later]]))
+
+        def shaped(leaf: np.ndarray) -> np.ndarray:
+            leaf[missing] = 0
+            return leaf.reshape(*places.shape, *leaf.shape[1:])
+
+        return {"obs": trees.tree_map(shaped, obs), "actions": trees.tree_map(shaped, actions)}
+
+
+class _Table:
+    """Every row of a fragment, whoever's it is: policy after policy.
+
+    Args:
+        agent: [M] number of the agent; `episode`: [M] number of the episode; `t`: [M] env step.
+        kind: [M] which kind of policy acted; `place`: [M] where in that kind's columns.
+        columns: one for each kind; None where a kind has no rows.
+        rows_of: policy id -> its rows.
+    """
+
+    def __init__(
+        self,
+        agent: np.ndarray,
+        episode: np.ndarray,
+        t: np.ndarray,
+        kind: np.ndarray,
+        place: np.ndarray,
+        columns: Sequence[_Columns | None],
+        rows_of: Mapping[str, slice],
+    ) -> None:
+        self.agent, self.episode, self.t, self.kind, self.place = agent, episode, t, kind, place
+        self.columns, self.rows_of = columns, rows_of
+        self._first, self._span = t.min(), t.max() - t.min() + 2  # one step may be looked ahead
+        self._episodes = episode.max() + 1
+        keys = self._keys(episode, agent, t)
+        self._order = np.argsort(keys, kind="stable")
+        self._keys_in_order = keys[self._order]
+
+    def latest(self, episode: np.ndarray, agent: np.ndarray, t: np.ndarray) -> np.ndarray:
+        """The last row of an agent in an episode at env step `t` or before; -1 where there is none."""
+        keys = self._keys(episode, agent, t)
+        position = np.searchsorted(self._keys_in_order, keys, side="right") - 1
+        same = self._keys_in_order[position] // self._span == keys // self._span
+        return np.where((position >= 0) & same, self._order[position], -1)
+
+    def _keys(self, episode: np.ndarray, agent: np.ndarray, t: np.ndarray) -> np.ndarray:
+        return (agent * self._episodes + episode) * self._span + (t - self._first)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rollax import trees
 from rollax.batch import SampleBatch
+from rollax.evaluation.joint_rows import JointRows
 from rollax.policy.policy import Pieces, Policy, call_accepted
 
 BY_TRAJECTORY = frozenset({SampleBatch.AGENT_ID, SampleBatch.T})
@@ -26,6 +28,7 @@ def postprocess(
     fragment: Mapping[str, tuple[SampleBatch, Pieces]],
     policies: Mapping[str, Policy],
     episode_of: Callable[[int], Any] = lambda _: None,
+    joint_rows: JointRows | None = None,
 ) -> dict[str, SampleBatch]:
     """The batches of a fragment by policy, with `new_obs` where it may be read, and what the policies add.
 
@@ -35,7 +38,10 @@ def postprocess(
         fragment: policy id -> its rows, and where their trajectories end.
         policies: policy id -> policy.
         episode_of: episode id -> the `Episode` that `postprocess_trajectory` is given.
+        joint_rows: joins the agents' rows for policies that see all agents; None where there is no such policy.
     """
+    if joint_rows is not None:
+        fragment = _with_critic_obs(fragment, policies, joint_rows)
     batches = {policy_id: _with_new_obs(policies[policy_id], *cut) for policy_id, cut in fragment.items()}
     by_trajectory = {policy_id for policy_id in batches if overrides_trajectory(policies[policy_id])}
     agents = _by_episode(batches, fragment, policies) if by_trajectory else {}
@@ -59,14 +65,33 @@ def postprocess(
     return done
 
 
+def _with_critic_obs(
+    fragment: Mapping[str, tuple[SampleBatch, Pieces]], policies: Mapping[str, Policy], joint_rows: JointRows
+) -> dict[str, tuple[SampleBatch, Pieces]]:
+    joined = joint_rows.join(fragment, [policy_id for policy_id in fragment if policies[policy_id].sees_all_agents])
+    cuts = dict(fragment)
+    for policy_id, (critic_obs, next_critic_obs) in joined.items():
+        batch, pieces = cuts[policy_id]
+        batch[SampleBatch.CRITIC_OBS] = critic_obs
+        further = {**pieces.next_memory, SampleBatch.CRITIC_OBS: next_critic_obs}
+        cuts[policy_id] = batch, replace(pieces, next_memory=further)
+        if overrides_trajectory(policies[policy_id]):
+            batch[SampleBatch.NEW_CRITIC_OBS] = _following(critic_obs, pieces.last, next_critic_obs)
+    return cuts
+
+
 def _with_new_obs(policy: Policy, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
     wanted = policy.batch_columns
     if wanted is None or SampleBatch.NEW_OBS in wanted or overrides_trajectory(policy):
-        following = np.minimum(np.arange(len(batch)) + 1, len(batch) - 1)
-        new_obs = trees.index(batch[SampleBatch.OBS], following)
-        trees.put(new_obs, pieces.last, pieces.next_obs)
-        batch[SampleBatch.NEW_OBS] = new_obs
+        batch[SampleBatch.NEW_OBS] = _following(batch[SampleBatch.OBS], pieces.last, pieces.next_obs)
     return batch
+
+
+def _following(column: trees.Tree, last: np.ndarray, after_last: trees.Tree) -> trees.Tree:
+    """What follows each row: the next row of its piece, or after the piece's last one what is given."""
+    following = trees.index(column, np.minimum(np.arange(len(last)) + 1, len(last) - 1))
+    trees.put(following, last, after_last)
+    return following
 
 
 def _by_episode(

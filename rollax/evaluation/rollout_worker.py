@@ -19,6 +19,7 @@ from rollax.evaluation.action_clipping import ActionMap
 from rollax.evaluation.callbacks import make_callbacks, overrides
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.filters import make_filter
+from rollax.evaluation.joint_rows import JointRows
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.policy_map import DEFAULT_POLICY, policy_mapping, resolved_config, space_of_agents, specs_of
 from rollax.evaluation.policy_runner import PolicyRunner
@@ -75,8 +76,10 @@ class RolloutWorker:
         )
         self.callbacks = make_callbacks(self.config.callbacks)
         policy_of = policy_mapping(policy_mapping_fn, list(specs))
+        spaces = {policy_id: self._spaces(policy_id, spec, policy_of) for policy_id, spec in specs.items()}
+        joint_rows = JointRows(self.env.possible_agents or (), spaces)
         self.policies = {
-            policy_id: self._make_policy(policy_id, number, spec, default_policy_class, policy_of)
+            policy_id: self._make_policy(policy_id, number, spec, default_policy_class, spaces[policy_id], joint_rows)
             for number, (policy_id, spec) in enumerate(specs.items())
         }
         self.shared = SharedVariables(self.config.multiagent.shared_variables, self.policies)
@@ -87,6 +90,8 @@ class RolloutWorker:
         episodes = self._make_episode_table()
         if any(overrides_trajectory(policy) for policy in self.policies.values()):
             episodes.past = {}
+        self._joint_rows = joint_rows if any(policy.sees_all_agents for policy in self.policies.values()) else None
+        if episodes.past is not None or self._joint_rows is not None:
             for runner in self.runners.values():
                 runner.store(BY_TRAJECTORY)
         self.sampler = Sampler(
@@ -116,7 +121,7 @@ class RolloutWorker:
             fragment, more = self.sampler.sample()
             env_steps += more
         episodes = self.sampler.episodes
-        batches = postprocess(fragment, self.policies, episodes.by_id)
+        batches = postprocess(fragment, self.policies, episodes.by_id, self._joint_rows)
         if episodes.past:
             episodes.past.clear()
         samples: SampleBatch | MultiAgentBatch = MultiAgentBatch(batches, env_steps)
@@ -262,7 +267,8 @@ class RolloutWorker:
         number: int,
         spec: PolicySpec,
         default_policy_class: type[Policy] | None,
-        policy_of: Callable[..., str] | None,
+        spaces: tuple[Space, Space],
+        joint_rows: JointRows,
     ) -> Policy:
         policy_class = spec.policy_class or default_policy_class
         if policy_class is None:
@@ -272,17 +278,24 @@ class RolloutWorker:
                 expected="a Policy class in its spec",
                 fix="name one; None stands for the algorithm's own policy, and here is no algorithm",
             )
-        spaces = [
-            self._space(policy_id, kind, getattr(spec, kind), policy_of)
-            for kind in ("observation_space", "action_space")
-        ]
         seed = self.config.seed
         if seed is not None and (number or self.worker_index):
             seed = int(np.random.SeedSequence((seed, self.worker_index, number)).generate_state(1)[0])
         changes = {**spec.config, "seed": seed} if spec.config or seed != self.config.seed else {}
-        policy = policy_class(spaces[0], spaces[1], self.config.for_policy(policy_class.config_class, **changes))
+        config = self.config.for_policy(policy_class.config_class, **changes)
+        if getattr(config, "centralized_critic", False):
+            config = config.changed(critic_space=joint_rows.space(spaces[0]))
+        policy = policy_class(*spaces, config)
         policy.name = policy_id
         return policy
+
+    def _spaces(
+        self, policy_id: str, spec: PolicySpec, policy_of: Callable[..., str] | None
+    ) -> tuple[Space, Space]:
+        return (
+            self._space(policy_id, "observation_space", spec.observation_space, policy_of),
+            self._space(policy_id, "action_space", spec.action_space, policy_of),
+        )
 
     def _space(self, policy_id: str, kind: str, given: Space | None, policy_of: Callable[..., str] | None) -> Space:
         of_env = getattr(self.env, kind)

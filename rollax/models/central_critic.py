@@ -18,6 +18,14 @@ from rollax.models.encoder import Encoder
 from rollax.models.layers import MLP, dense
 
 
+def with_critic(model: Any, critic_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> Any:
+    """The model with a `critic` that sees `critic_space`: its own if it has one, else a `CentralCritic`."""
+    if not hasattr(model, "critic"):
+        assert isinstance(critic_space, spaces.Dict)
+        model.critic = CentralCritic(critic_space, config, rngs=rngs)
+    return model
+
+
 class CentralCritic(nnx.Module):
     """State values from an agent's own observation, and the observations and actions of all other agents.
 

@@ -21,6 +21,7 @@ from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.errors import ConfigError, EnvError, NonFiniteError
 from rollax.models.catalog import make_model
+from rollax.models.central_critic import with_critic
 from rollax.models.distributions import DiagGaussian, make_distribution
 from rollax.models.parametric import check_parametric
 from rollax.models.recurrent import is_recurrent, run_model
@@ -71,7 +72,7 @@ class JaxPolicy(Policy):
         if model.custom_model is None:
             check_parametric(observation_space, action_space)
         rngs = nnx.Rngs(int(self.rng.integers(2**31)) if seed is None else seed)
-        module: Any = make_model(observation_space, action_space, self.distribution.num_inputs, model, rngs)
+        module = self._make_module(rngs)
         self.recurrent = is_recurrent(module)
         self._initial_state = tuple(np.asarray(part) for part in module.initial_state()) if self.recurrent else ()
         self._memory_inputs: tuple[str, ...] = getattr(module, "memory_inputs", ())
@@ -95,6 +96,21 @@ class JaxPolicy(Policy):
         self._act_greedily = jax.jit(partial(self._act_on_arrays, explore=False))
         self._value = jax.jit(self._values_of_arrays)
         self._logp = jax.jit(self.distribution.logp)
+
+    def _make_module(self, rngs: nnx.Rngs) -> Any:
+        """The model, with a critic beside it where the config asks for one that sees all agents."""
+        config, spaces_ = self.config.model, (self.observation_space, self.action_space)
+        if not getattr(self.config, "centralized_critic", False):
+            return make_model(*spaces_, self.distribution.num_inputs, config, rngs)
+        if self.config.critic_space is None:
+            raise _no_critic_space(type(self).__name__)
+        self.sees_all_agents = True
+        if self.batch_columns is not None:
+            self.batch_columns = self.batch_columns - {SampleBatch.VF_PREDS}  # type: ignore[misc]
+        # The actor's own values are never asked for, so they need no layers.
+        actor = config.model_copy(update={"vf_share_layers": True})
+        model = make_model(*spaces_, self.distribution.num_inputs, actor, rngs)
+        return with_critic(model, self.config.critic_space, config, rngs=rngs)
 
     # What an algorithm defines.
 
@@ -131,13 +147,16 @@ class JaxPolicy(Policy):
 
         Args:
             model: the model.
-            columns: `obs`, and of a policy with memory `state_in` and what else its model takes.
+            columns: `obs`, and of a policy with memory `state_in` and what else its model takes. With `critic_obs`
+                among them the values are those of `model.critic(critic_obs)`.
         """
         return self._forward_and_remember(model, columns)[:2]
 
     def _forward_and_remember(self, model: Any, columns: Columns) -> tuple[jax.Array, jax.Array, tuple]:
         obs = columns[SampleBatch.OBS]
         dist_inputs, values, state_out = run_model(model, columns)
+        if SampleBatch.CRITIC_OBS in columns:
+            values = model.critic(columns[SampleBatch.CRITIC_OBS])
         if self.masked:
             dist_inputs = self.distribution.mask(dist_inputs, obs["action_mask"])
         return dist_inputs, values, state_out
@@ -232,18 +251,24 @@ class JaxPolicy(Policy):
 
         Args:
             obs_batch: columns of N observations.
-            memory: of a policy with memory what goes with them, as in `Pieces.next_memory`.
+            memory: what goes with them into a policy with memory, as in `Pieces.next_memory`; or `critic_obs`, of which
+                the values are then.
         """
         rows = trees.length(obs_batch)
         if rows == 0:
             return np.empty(0, np.float32)
         # The number of trajectory ends differs from fragment to fragment: small ones share one compiled version.
         columns = {SampleBatch.OBS: obs_batch, **(memory if self.recurrent else {})}
+        if SampleBatch.CRITIC_OBS in memory:
+            columns = {SampleBatch.CRITIC_OBS: memory[SampleBatch.CRITIC_OBS]}
         columns = trees.pad(columns, max(acting_bucket(rows), _FEWEST_VALUES))
         return np.asarray(self._value(self.params, self.extra, columns))[:rows]
 
     def _values_of_arrays(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
-        return run_model(self.split.merge(params, extra), columns)[1]
+        model = self.split.merge(params, extra)
+        if SampleBatch.CRITIC_OBS in columns:
+            return model.critic(columns[SampleBatch.CRITIC_OBS])
+        return run_model(model, columns)[1]
 
     def _check_mask(self, mask: np.ndarray) -> None:
         if mask.shape[1:] != (self.distribution.num_mask,) or not len(self._mask_starts):
@@ -391,6 +416,16 @@ def _choices(action_space: Space) -> Iterator[int]:
         parts = action_space.spaces
         for part in parts.values() if isinstance(parts, dict) else parts:
             yield from _choices(part)
+
+
+def _no_critic_space(policy_class: str) -> ConfigError:
+    return ConfigError(
+        "A centralized critic for a policy that is made on its own.",
+        where=f"config key 'critic_space', for {policy_class}",
+        got=None,
+        expected="the space of what the critic sees",
+        fix="let a trainer or a RolloutWorker make the policy: it knows all agents and their spaces",
+    )
 
 
 def _no_log_std(action_space: Space) -> ConfigError:

@@ -26,8 +26,8 @@ class Pieces:
     Args:
         last: [N] true on the last row of each of the P trajectory pieces.
         next_obs: columns of P observations: what followed each piece's last row, also where the episode ended there.
-        next_memory: what goes with them into a policy with memory, under the names of the columns that hold the same
-            for every row: `state_in`, `prev_actions`, `prev_rewards`.
+        next_memory: what goes with them, under the names of the columns that hold the same for every row: into a policy
+            with memory `state_in`, `prev_actions`, `prev_rewards`, and `critic_obs` into a critic that sees more.
     """
 
     last: np.ndarray
@@ -57,6 +57,9 @@ class Policy(ABC):
 
     arguments: frozenset[str] | None = None
     """The arguments of `compute_actions` to fill; None: all that it takes."""
+
+    sees_all_agents: bool = False
+    """Whether the column `critic_obs` is filled with what all agents observe and do; see `JointRows`."""
 
     learns_off_policy: ClassVar[bool] = False
     """Whether it can learn from actions that somebody else has chosen."""
@@ -129,6 +132,9 @@ class Policy(ABC):
     ) -> SampleBatch:
         """Adds columns to one trajectory piece of one agent. Overriding it costs a Python call per piece.
 
+        A critic that sees something else than the actor reads it from the column `critic_obs`, which may be filled
+        here, and `new_critic_obs` after the last row, where the episode does not end there.
+
         Args:
             sample_batch: the rows of one agent's life, in time order, as far as they have been sampled; `new_obs`,
                 `agent_id` and `t` are among its columns.
@@ -140,7 +146,10 @@ class Policy(ABC):
         """
         last = np.arange(len(sample_batch)) == len(sample_batch) - 1
         next_obs = trees.index(sample_batch[SampleBatch.NEW_OBS], slice(-1, None))
-        return self.postprocess_rows(sample_batch, Pieces(last, next_obs))
+        further = {}
+        if SampleBatch.NEW_CRITIC_OBS in sample_batch:
+            further[SampleBatch.CRITIC_OBS] = trees.index(sample_batch[SampleBatch.NEW_CRITIC_OBS], slice(-1, None))
+        return self.postprocess_rows(sample_batch, Pieces(last, next_obs, further))
 
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
         """Adds columns to all trajectory pieces of a fragment at once."""

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from rollax import PPOTrainer, load_policy
-from rollax.errors import CheckpointError
+from rollax.algorithms.pg import PGPolicy
+from rollax.errors import CheckpointError, ConfigError
 from tests.algorithms.envs import MaskedCartPole, TwoAgents
 from tests.algorithms.own_code import Lean, Linear
 
@@ -58,6 +59,28 @@ def test_dict_observations_with_a_mask(tmp_path):
     obs = {"cart": env.reset(seed=0)[0], "action_mask": mask}
     assert policy.compute_single_action(obs) == trainer.compute_single_action(obs)
     assert all(mask[policy.compute_single_action(obs, explore=True)] for _ in range(30))
+
+
+def test_a_policy_of_another_algorithm_is_known_by_its_name(tmp_path):
+    policies = {"ppo": None, "pg": (PGPolicy, None, None, {"lr": 0.5})}
+    multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: "ppo", "policies_to_train": ["ppo"]}
+    trainer, path = trained(tmp_path, "CartPole-v1", multiagent=multiagent)
+    policy = load_policy(path, "pg")
+    assert type(policy.policy) is PGPolicy
+    assert policy.policy.config.lr == 0.5
+    obs = np.ones(4, np.float32)
+    assert policy.compute_single_action(obs) == trainer.compute_single_action(obs, policy_id="pg")
+
+
+def test_a_trainer_that_is_not_registered(tmp_path):
+    class MyTrainer(PPOTrainer):
+        name = "MINE"
+
+    trainer = MyTrainer("CartPole-v1", CONFIG)
+    path = trainer.save(tmp_path)
+    with pytest.raises(ConfigError, match="MINE"):
+        load_policy(path)
+    assert load_policy(path, trainer_class=MyTrainer).compute_single_action(np.zeros(4, np.float32)) in (0, 1)
 
 
 def test_state_is_accepted(tmp_path):

@@ -396,3 +396,14 @@ def test_an_env_that_is_none():
 def test_is_abstract():
     with pytest.raises(TypeError, match="abstract"):
         Trainer("CartPole-v1")  # pyright: ignore[reportAbstractUsage]
+
+
+def test_weights_go_from_trainer_to_trainer():
+    multiagent = {"policies": {"a": None, "b": None}, "policy_mapping_fn": lambda agent: "a"}
+    one, other = (PPOTrainer("CartPole-v1", {"seed": seed, "multiagent": multiagent}) for seed in (1, 2))
+    other.set_weights(one.get_weights(["b"]))
+    mine, theirs = one.get_weights(), other.get_weights()
+    for name, values in mine["b"].items():
+        np.testing.assert_array_equal(theirs["b"][name], values)
+    assert any((theirs["a"][name] != values).any() for name, values in mine["a"].items())
+    assert set(one.get_weights(["b"])) == {"b"}

@@ -8,13 +8,17 @@ from rollax import (
     ConfigError,
     MultiAgentBatch,
     MultiAgentEnv,
+    PGConfig,
     Policy,
     PolicyError,
     PolicySpec,
+    PPOConfig,
     RolloutWorker,
     SampleBatch,
     SpaceError,
 )
+from rollax.algorithms.pg import PGPolicy
+from rollax.algorithms.ppo import PPOPolicy
 from rollax.evaluation.filters import MeanStdFilter, NoFilter
 from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Line, Scripted, Weighted
 
@@ -135,6 +139,37 @@ class TestPolicies:
         with pytest.raises(SpaceError, match="No Gymnasium space"):
             RolloutWorker(lambda _: Differing(), Middle)
 
+    def test_spaces_of_the_agents_that_a_policy_acts_for(self):
+        class Three(MultiAgentEnv):
+            observation_spaces = {"a": spaces.Discrete(4), "b": spaces.Discrete(4), "c": spaces.Discrete(5)}
+            action_spaces = {"a": spaces.Discrete(2), "b": spaces.Discrete(2), "c": spaces.Discrete(3)}
+            possible_agents = ("a", "b", "c")
+
+        def make(mapping):
+            specs = {"x": Encode, "y": Encode}
+            return RolloutWorker(lambda _: Three(), specs, policy_mapping_fn=mapping)
+
+        worker = make(lambda agent_id: "y" if agent_id == "c" else "x")
+        assert worker.get_policy("x").observation_space == spaces.Discrete(4)
+        assert worker.get_policy("y").action_space == spaces.Discrete(3)
+        with pytest.raises(PolicyError, match="Agents with different spaces for one policy"):
+            make(lambda agent_id: "y" if agent_id == "a" else "x")
+        with pytest.raises(SpaceError, match="No Gymnasium space"):  # who acts for whom is not known beforehand
+            make(lambda agent_id, episode: episode.policies["a"])
+
+    def test_a_policy_of_another_algorithm_takes_the_common_keys(self):
+        config = PPOConfig(gamma=0.5, lr=0.125, clip_param=0.3, train_batch_size=256, seed=3)
+        specs = {"ours": None, "theirs": (PGPolicy, None, None, {"batch_mode": "truncate_episodes", "lr": 0.25})}
+        worker = RolloutWorker(
+            Line, specs, policy_mapping_fn=lambda _: "ours", config=config, default_policy_class=PPOPolicy
+        )
+        theirs = worker.get_policy("theirs").config
+        assert type(theirs) is PGConfig
+        assert (theirs.gamma, theirs.lr, theirs.batch_mode) == (0.5, 0.25, "truncate_episodes")
+        assert worker.get_policy("ours").config.lr == 0.125
+        with pytest.raises(ConfigError, match="clip_param"):
+            RolloutWorker(Line, {"x": (PGPolicy, None, None, {"clip_param": 0.1})}, config=config)
+
     def test_a_policys_own_filter_and_action_map(self):
         changes = {"observation_filter": "NoFilter", "clip_actions": False, "normalize_actions": False}
         worker = RolloutWorker(
@@ -197,6 +232,7 @@ class TestMapping:
         batch = self.run(lambda agent_id, table=table: table[agent_id])[0]
         assert set(batch["y"]["agent_id"]) == {"a"}
         assert set(self.run(table.get)[0]["x"]["agent_id"]) == {"b"}
+        assert set(self.run(table.__getitem__)[0]["x"]["agent_id"]) == {"b"}
 
     @pytest.mark.parametrize(
         "mapping", [lambda agent_id, episode=None: "x" if episode.policies else "y", lambda *a: "xy"[a[1].env_index]]
