@@ -289,9 +289,7 @@ class RolloutWorker:
         policy.name = policy_id
         return policy
 
-    def _spaces(
-        self, policy_id: str, spec: PolicySpec, policy_of: Callable[..., str] | None
-    ) -> tuple[Space, Space]:
+    def _spaces(self, policy_id: str, spec: PolicySpec, policy_of: Callable[..., str] | None) -> tuple[Space, Space]:
         return (
             self._space(policy_id, "observation_space", spec.observation_space, policy_of),
             self._space(policy_id, "action_space", spec.action_space, policy_of),
@@ -304,6 +302,7 @@ class RolloutWorker:
         if space is None:
             space = space_of_agents(getattr(self.env, f"{kind}s", None) or {}, policy_id, policy_of, kind)
         check_space(space, f"policy {policy_id!r}, {kind}")
+        assert space is not None
         if of_env is not None and not same_space(space, of_env):
             raise PolicyError(
                 f"The policy's {kind} is not the environment's.",

@@ -12,9 +12,9 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.env.base_env import BaseEnv
 from rollax.env.rows import DEFAULT_AGENT, Rows
-from rollax.errors import PolicyError
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.lane_memory import LaneMemory
+from rollax.evaluation.lives import Lives
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.trajectories import Inputs, Trajectories
@@ -63,7 +63,6 @@ class Sampler:
         self.episodes = episodes
         self.explore = True
         self.timestep = 0
-        self._policy_of = policy_of
         self._ids = list(self.runners)
         self._target = fragment_length * env.num_envs
         self._complete_episodes = complete_episodes
@@ -74,9 +73,7 @@ class Sampler:
         self._memories_are_read = any(memory.active for memory in self._memories.values())
         self._rows: Rows | None = None
         self._turns: list[_Turn] = []
-        self._lane_policy = np.zeros(64, np.int64)
-        self._lane_life = np.zeros(64, np.int64)
-        self._lives = episodes.next_id  # unique across workers, as the numbers of episodes are
+        self._lives = Lives(self._ids, policy_of, episodes.next_id)  # unique across workers, as episode ids are
         self._final_memories: dict[str, tuple[np.ndarray, Inputs]] = {}
         self._steps = 0
 
@@ -143,7 +140,7 @@ class Sampler:
                 if runner.stores_more:
                     self._add_columns(columns, runner.columns, rows, selection, env_index)
                 ids = self.episodes.ids_to_learn(env_index)
-                self._trajectories[policy_id].append(lanes, self._lane_life[lanes], ids, columns, off_policy)
+                self._trajectories[policy_id].append(lanes, self._lives.of(lanes), ids, columns, off_policy)
             memory.remember(lanes, actions, states)
 
     def _act_around(
@@ -190,8 +187,7 @@ class Sampler:
         if starting:
             self.episodes.make_room_for_envs(int(rows.env_index.max()) + 1)
         self._steps += self.episodes.add_rewards(rows, outcomes)
-        # Lanes never seen before are clipped: their policy is chosen below.
-        policies = None if len(self._ids) == 1 else self._lane_policy.take(rows.lanes, mode="clip")
+        policies = self._lives.policies_of(rows.lanes)  # of lives that begin they are chosen below
         if np.count_nonzero(over):
             ended = (over & ~rows.starts).nonzero()[0]
             self.episodes.end_lives(rows, ended, policies)
@@ -323,49 +319,24 @@ class Sampler:
         """Numbers new lives, asks for their policies; returns the policy of each row, None where there is only one."""
         starting = rows.starts.nonzero()[0]
         lanes = rows.lanes[starting]
-        self._make_room(int(lanes.max(initial=-1)) + 1)
-        self._lane_life[lanes] = np.arange(self._lives, self._lives + len(lanes))
-        self._lives += len(lanes)
+        room = self._lives.room
+        self._lives.begin(lanes)
+        if self._lives.room > room:
+            self.episodes.make_room(self._lives.room)
+            for trajectories in self._trajectories.values():
+                trajectories.make_room(self._lives.room)
         trains = None if rows.trains is None else rows.trains[starting]
         several = rows.agents is not None
         self.episodes.begin(rows.env_index[starting], lanes, trains, several_agents=several)
-        if policies is None:
-            for row in starting.tolist() if self._policy_of is not None else ():
-                self._choose_policy(rows, row)
+        chosen = self._lives.choose_policies(rows, starting, self.episodes)
+        if policies is None or chosen is None:
             self._memories[self._ids[0]].forget(lanes)
             return None
-        chosen = np.array([self._choose_policy(rows, row) for row in starting.tolist()])
-        self._lane_policy[lanes] = chosen
         for number, policy_id in enumerate(self._ids):
             self._memories[policy_id].forget(lanes[chosen == number])
         policies = np.append(policies, np.zeros(len(rows) - len(policies), np.int64))
         policies[starting] = chosen
         return policies
-
-    def _make_room(self, lanes: int) -> None:
-        if lanes > len(self._lane_life):
-            self._lane_life = np.resize(self._lane_life, 2 * lanes)
-            self._lane_policy = np.resize(self._lane_policy, 2 * lanes)
-            for trajectories in self._trajectories.values():
-                trajectories.make_room(2 * lanes)
-            self.episodes.make_room(2 * lanes)
-
-    def _choose_policy(self, rows: Rows, row: int) -> int:
-        episode, agent = self.episodes.episode(int(rows.env_index[row])), rows.agent_of(row)
-        policy_id = episode.policies.get(agent)
-        if policy_id is None:
-            assert self._policy_of is not None
-            policy_id = self._policy_of(agent, episode)
-            if policy_id not in self.runners:
-                raise PolicyError(
-                    "The policy mapping names an unknown policy.",
-                    where=f"policy_mapping_fn, agent {agent!r}",
-                    got=policy_id,
-                    expected=f"one of {self._ids}",
-                    fix="correct policy_mapping_fn, or add the policy to multiagent.policies",
-                )
-            episode.policies[agent] = policy_id
-        return self._ids.index(policy_id)
 
     def _cut(self) -> tuple[Fragment, int]:
         finished, finished_steps = self.episodes.take_finished()
@@ -391,7 +362,7 @@ class Sampler:
         assert self._rows is not None
         turn = next(turn for turn in self._turns if turn.policy_id == policy_id)
         lanes = self._rows.lanes if turn.selection is None else self._rows.lanes[turn.selection]
-        waiting = self._lane_life[lanes]
+        waiting = self._lives.of(lanes)
         order = np.argsort(waiting)
         places = order[np.searchsorted(waiting, lives, sorter=order)]
         memory = self._memories[policy_id]

@@ -1,0 +1,80 @@
+"""Which life each lane is in, and which policy acts for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from rollax.env.rows import Rows
+from rollax.errors import PolicyError
+from rollax.evaluation.episode_table import EpisodeTable
+
+
+class Lives:
+    """Numbers the lives as they begin, and asks whose they are.
+
+    Args:
+        policy_ids: the policies; their numbers are their places here.
+        policy_of: `(agent_id, episode) -> policy id`, asked once per agent and episode; None where there is one policy.
+        first: the number of the first life.
+    """
+
+    def __init__(self, policy_ids: Sequence[str], policy_of: Callable[..., str] | None, first: int) -> None:
+        self._ids, self._policy_of = list(policy_ids), policy_of
+        self._numbers = np.zeros(64, np.int64)
+        self._policies = np.zeros(64, np.int64)
+        self._next = first
+        self.room = 64
+        """Lanes up to this number may be used."""
+
+    def of(self, lanes: np.ndarray) -> np.ndarray:
+        """The number of the life that each of these lanes is in, unique for ever."""
+        return self._numbers[lanes]
+
+    def policies_of(self, lanes: np.ndarray) -> np.ndarray | None:
+        """The number of the policy of each lane, any for a lane never seen before; None where there is one policy."""
+        return None if len(self._ids) == 1 else self._policies.take(lanes, mode="clip")
+
+    def begin(self, lanes: np.ndarray) -> None:
+        """Lives begin on these lanes."""
+        needed = int(lanes.max(initial=-1)) + 1
+        if needed > self.room:
+            self.room = 2 * needed
+            self._numbers = np.resize(self._numbers, self.room)
+            self._policies = np.resize(self._policies, self.room)
+        self._numbers[lanes] = np.arange(self._next, self._next + len(lanes))
+        self._next += len(lanes)
+
+    def choose_policies(self, rows: Rows, starting: np.ndarray, episodes: EpisodeTable) -> np.ndarray | None:
+        """Asks for the policies of lives that begin; their numbers, or None where there is one policy.
+
+        Args:
+            rows: what was polled.
+            starting: [K] the rows that begin a life.
+            episodes: where the running episodes are.
+        Raises:
+            PolicyError: the mapping names a policy that there is not.
+        """
+        chosen = None
+        if self._policy_of is not None:
+            chosen = np.array([self._choose(rows, row, episodes) for row in starting.tolist()], np.int64)
+            self._policies[rows.lanes[starting]] = chosen
+        return None if len(self._ids) == 1 else chosen
+
+    def _choose(self, rows: Rows, row: int, episodes: EpisodeTable) -> int:
+        episode, agent = episodes.episode(int(rows.env_index[row])), rows.agent_of(row)
+        policy_id = episode.policies.get(agent)
+        if policy_id is None:
+            assert self._policy_of is not None
+            policy_id = self._policy_of(agent, episode)
+            if policy_id not in self._ids:
+                raise PolicyError(
+                    "The policy mapping names an unknown policy.",
+                    where=f"policy_mapping_fn, agent {agent!r}",
+                    got=policy_id,
+                    expected=f"one of {self._ids}",
+                    fix="correct policy_mapping_fn, or add the policy to multiagent.policies",
+                )
+            episode.policies[agent] = policy_id
+        return self._ids.index(policy_id)
