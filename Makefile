@@ -3,6 +3,7 @@
 #   make test       run the test suite              PYTEST_ARGS='-k gae -x' passes options on
 #   make lint       ruff, pyright, the import contracts
 #   make learning   the long learning runs
+#   make examples   every example, one after another, each to its stated result
 #   make bench      the benchmarks, and the tables of BENCHMARKS.md from what they measured
 #   make clean      remove .venv and caches; runs/ and videos/ stay
 
@@ -12,7 +13,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST_ARGS ?=
 
-.PHONY: train test lint learning bench clean
+.PHONY: train test lint learning examples bench clean
 .DELETE_ON_ERROR:
 
 train: .venv/.installed
@@ -29,6 +30,9 @@ lint: .venv/.installed-lint
 
 learning: .venv/.installed-test
 	$(BIN)/python -m pytest -m learning --durations=0 $(PYTEST_ARGS)
+
+examples: .venv/.installed-test
+	@for script in examples/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 bench: .venv/.installed-bench
 	$(BIN)/python -m benchmarks.run_all
