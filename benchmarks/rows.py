@@ -151,6 +151,56 @@ def _multi_agent() -> Row:
     )
 
 
+def _external(*, threads: bool) -> Row:
+    flags = _flags(episodes=256, fragment=8192) + (("--threads",) if threads else ())
+    return Row(
+        name="sampling_external_threads" if threads else "sampling_external",
+        work="sampling an `ExternalEnv` of 256 concurrent episodes that cost nothing, "
+        + ("each in a thread of its own" if threads else "one thread with `get_actions`")
+        + ", 64×64 tanh actor and critic",
+        unit="actions/s",
+        better="more",
+        sides=(Side("rollax", _own("rollax_external", *flags)),),
+        targets=(Bound("rollax", "at least", 8_000 if threads else 40_000),),
+        notes="Each episode logs a reward of 1 after every action and ends after 200. The side notes how many actions "
+        "came out of one forward pass.",
+    )
+
+
+def _multi_agent_cartpole() -> Row:
+    flags = _flags(num_agents=4, num_envs=16, fragment=128)
+    return Row(
+        name="sampling_multi_agent_cartpole",
+        work="sampling 16 copies of a `MultiAgentEnv` of 4 agents, each with a `CartPole-v1` of its own, 2 policies "
+        "(64×64 tanh)",
+        unit="agent steps/s",
+        better="more",
+        sides=(
+            Side("rollax", _own("rollax_multi_agent_cartpole", *flags)),
+            Side("raw loop", _own("raw_multi_agent_cartpole", *flags)),
+        ),
+        targets=(Against("raw loop", 0.4),),
+        notes="The raw loop steps the same copies in turn with actions drawn beforehand. An agent leaves when its pole "
+        "falls; the episode ends with the last of them.",
+    )
+
+
+def _tic_tac_toe() -> Row:
+    flags = _flags(num_envs=64, fragment=128)
+    return Row(
+        name="sampling_tic_tac_toe",
+        work="sampling PettingZoo's AEC tic-tac-toe, 64 copies, one masked policy (64×64 tanh) on both sides",
+        unit="agent steps/s",
+        better="more",
+        sides=(
+            Side("rollax", _own("rollax_tic_tac_toe", *flags)),
+            Side("raw loop", _own("raw_tic_tac_toe", *flags)),
+        ),
+        targets=(Against("raw loop", 0.5),),
+        notes="The raw loop calls `last` and `step` on the same copies in turn and takes any free square.",
+    )
+
+
 def _memory(iterations: int) -> Row:
     config = {"num_envs_per_worker": 8, "rollout_fragment_length": 128, "train_batch_size": 1024, "num_sgd_iter": 4}
     flags = _flags(env="CartPole-v1", config=json.dumps(config), warm_up=50, iterations=iterations)
@@ -179,6 +229,25 @@ def _pong_sampling() -> Row:
         targets=(Against("raw vector env"),),
         rounds=5,
         notes="An env step is four frames of the game.",
+    )
+
+
+def _atari_vector() -> Row:
+    flags = _flags(env="ALE/Pong-v5", num_envs=16, fragment=32)
+    return Row(
+        name="atari_vector",
+        work="stepping ALE/Pong-v5 (84×84×4), 16 copies, through ale-py's native vector env and one by one",
+        unit="env steps/s",
+        better="more",
+        sides=(
+            Side("native vector env", _own("atari_raw", *flags)),
+            Side("one by one", _own("atari_raw", "--one-by-one", *flags)),
+        ),
+        targets=(Against("one by one", 1.7),),
+        rounds=5,
+        notes="Both sides are rollax's `BaseEnv` of the id, by default and with `native_vector=False` (Gymnasium's "
+        "`AtariPreprocessing` and `FrameStackObservation`), with the same actions and no policy. Both give the same "
+        "observations, bit for bit. An env step is four frames of the game; the native env steps them in threads.",
     )
 
 
@@ -228,8 +297,13 @@ def make_rows(*, quick: bool = False) -> dict[str, Row]:
         _ppo_iteration(256),
         _first_line(),
         _multi_agent(),
+        _external(threads=False),
+        _external(threads=True),
+        _multi_agent_cartpole(),
+        _tic_tac_toe(),
         _memory(20 if quick else 300),
         _pong_sampling(),
+        _atari_vector(),
         _pong_training(),
     )
     if quick:

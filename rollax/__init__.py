@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rollax.algorithms.load_policy import load_policy as load_policy
     from rollax.algorithms.pg import PGConfig as PGConfig
+    from rollax.algorithms.pg import PGPolicy as PGPolicy
     from rollax.algorithms.pg import PGTrainer as PGTrainer
     from rollax.algorithms.ppo import PPOConfig as PPOConfig
+    from rollax.algorithms.ppo import PPOPolicy as PPOPolicy
     from rollax.algorithms.ppo import PPOTrainer as PPOTrainer
     from rollax.algorithms.trainer import Trainer as Trainer
     from rollax.batch import MultiAgentBatch as MultiAgentBatch
@@ -55,8 +57,8 @@ __version__ = "0.1.0"
 
 _NAMES_OF = {
     "rollax.algorithms.load_policy": "load_policy",
-    "rollax.algorithms.pg": "PGConfig PGTrainer",
-    "rollax.algorithms.ppo": "PPOConfig PPOTrainer",
+    "rollax.algorithms.pg": "PGConfig PGPolicy PGTrainer",
+    "rollax.algorithms.ppo": "PPOConfig PPOPolicy PPOTrainer",
     "rollax.algorithms.trainer": "Trainer",
     "rollax.batch": "MultiAgentBatch SampleBatch",
     "rollax.config": "TrainerConfig",

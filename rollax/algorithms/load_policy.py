@@ -66,7 +66,7 @@ def load_policy(
     actions = ActionMap(
         policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions
     )
-    return PolicyRunner(policy, observation_filter, actions)
+    return PolicyRunner(policy, observation_filter, actions, clip_rewards=config.clip_rewards)
 
 
 def _config_of(

@@ -20,6 +20,7 @@ from rollax import trees
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
 from rollax.config import Lambda, SchedulePoints, TrainerConfig
+from rollax.errors import PolicyError
 from rollax.evaluation.postprocessing import generalized_advantages
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate
@@ -98,10 +99,12 @@ class PPOPolicy(JaxPolicy):
         self._entropy_coeff = self.config.schedule("entropy_coeff")
 
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        goes_on = ~batch[SampleBatch.TERMINATEDS][pieces.last]
         if SampleBatch.CRITIC_OBS in batch:
             critic_obs = {SampleBatch.CRITIC_OBS: batch[SampleBatch.CRITIC_OBS]}
             batch[SampleBatch.VF_PREDS] = self.compute_values(batch[SampleBatch.OBS], critic_obs)
-        goes_on = ~batch[SampleBatch.TERMINATEDS][pieces.last]
+            if goes_on.any() and SampleBatch.CRITIC_OBS not in pieces.next_memory:
+                raise _nothing_to_bootstrap(self.name)
         next_values = np.zeros(len(goes_on), np.float32)
         next_values[goes_on] = self.compute_values(
             trees.index(pieces.next_obs, np.flatnonzero(goes_on)),
@@ -177,6 +180,16 @@ class PPOPolicy(JaxPolicy):
         super().set_state(state)
         # 0 never adapts: it stands for a run without the penalty, which this one may have.
         self.kl_coeff = state["kl_coeff"] or self.config.kl_coeff
+
+
+def _nothing_to_bootstrap(policy_id: str) -> PolicyError:
+    return PolicyError(
+        "A trajectory goes on, and there is nothing to tell its critic what follows.",
+        where=f"policy {policy_id!r}, postprocess_trajectory",
+        got=f"the column {SampleBatch.CRITIC_OBS!r} alone",
+        expected=f"{SampleBatch.NEW_CRITIC_OBS!r} beside it",
+        fix=f"fill {SampleBatch.NEW_CRITIC_OBS!r} too: what the critic sees after each row",
+    )
 
 
 class PPOTrainer(Trainer):

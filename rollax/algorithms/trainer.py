@@ -136,11 +136,18 @@ class Trainer(ABC):
         return worker
 
     def compute_single_action(
-        self, obs: Any, state: Any = None, explore: bool = False, policy_id: str = DEFAULT_POLICY
+        self,
+        obs: Any,
+        state: Any = None,
+        explore: bool = False,
+        prev_action: Any = None,
+        prev_reward: float = 0.0,
+        *,
+        policy_id: str = DEFAULT_POLICY,
     ) -> Any:
-        """The environment action for one raw observation; with `state`, `(action, state_out, fetches)`."""
+        """The environment action for one raw observation; see `PolicyRunner.compute_single_action`."""
         self.get_policy(policy_id)
-        return self.worker.runners[policy_id].compute_single_action(obs, state, explore)
+        return self.worker.runners[policy_id].compute_single_action(obs, state, explore, prev_action, prev_reward)
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
         """One of the policies."""

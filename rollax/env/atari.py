@@ -15,7 +15,7 @@ from rollax.env.context import EnvContext
 from rollax.env.vector_env import VectorEnv
 from rollax.errors import ConfigError
 
-_FIRE = 1
+_NOOP, _FIRE = 0, 1
 
 
 class AtariConfig(BaseModel):
@@ -75,19 +75,22 @@ class AtariCreator:
         _quiet()
         single = {name: getattr(config, name) for name in ("mode", "difficulty", "render_mode")}
         env: gym.Env = gym.make(self.env_id, frameskip=1, disable_env_checker=True, **single, **config.game_options())
+        waits = env.unwrapped.get_action_meanings()[_FIRE:][:1] == ["FIRE"]  # type: ignore[attr-defined]
+        fires = config.fire_reset and waits
+        if fires:
+            env = _FireReset(env, config.noop_max)
         env = gym.wrappers.AtariPreprocessing(
             env,
-            noop_max=config.noop_max,
+            noop_max=0 if fires else config.noop_max,
             frame_skip=config.frame_skip,
             screen_size=config.size,
             terminal_on_life_loss=config.terminal_on_life_loss,
             grayscale_obs=config.grayscale,
         )
-        if config.fire_reset and env.unwrapped.get_action_meanings()[_FIRE:][:1] == ["FIRE"]:  # type: ignore[attr-defined]
-            env = _FireReset(env)
         if config.clip_rewards:
             env = gym.wrappers.ClipReward(env, -1.0, 1.0)
-        return gym.wrappers.FrameStackObservation(env, config.stack)
+        # Black where there is no frame yet, as ale-py does it: both ways give the same task, bit for bit.
+        return gym.wrappers.FrameStackObservation(env, config.stack, padding_type="zero")
 
     def make_vector(self, context: EnvContext, num_envs: int) -> gym.vector.VectorEnv | VectorEnv:
         """`num_envs` copies at once: ale-py's own vector env, or single ones where the config asks for them."""
@@ -132,12 +135,25 @@ class AtariCreator:
 
 
 class _FireReset(gym.Wrapper):
-    """Presses FIRE once as an episode begins."""
+    """Begins an episode with some frames without an action and one with FIRE, as ale-py's vector env does.
+
+    Args:
+        env: the game, frame by frame.
+        noop_max: at most so many frames without an action.
+    """
+
+    def __init__(self, env: gym.Env, noop_max: int) -> None:
+        super().__init__(env)
+        self._noop_max = noop_max
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self.env.reset(seed=seed, options=options)
-        obs, _, terminated, truncated, info = self.env.step(_FIRE)
-        return self.env.reset() if terminated or truncated else (obs, info)
+        obs, info = self.env.reset(seed=seed, options=options)
+        noops = int(self.unwrapped.np_random.integers(1, self._noop_max + 1)) if self._noop_max else 0
+        for action in (*[_NOOP] * noops, _FIRE):
+            obs, _, terminated, truncated, info = self.env.step(action)
+            if terminated or truncated:
+                obs, info = self.env.reset(options=options)
+        return obs, info
 
 
 def register_games() -> None:

@@ -16,6 +16,7 @@ from rollax.env.external_env import ExternalEnv, ExternalMultiAgentEnv
 from rollax.env.multi_agent_env import MultiAgentBaseEnv, MultiAgentEnv
 from rollax.env.native_vector_env import NativeVectorEnv
 from rollax.env.restarting import Restarts
+from rollax.env.row_checks import with_checked_rows
 from rollax.env.vector_base_env import VectorBaseEnv
 from rollax.env.vector_env import SteppedInTurn, VectorEnv
 from rollax.errors import EnvError
@@ -66,7 +67,7 @@ def to_base_env(
         for kind in ("observation_space", "action_space"):
             if getattr(env, kind) is not None:
                 check_space(getattr(env, kind), f"{type(env).__name__}.{kind}")
-        return env
+        return with_checked_rows(env)
     env, make_env = adapted(env), None if make_env is None else _adapting(make_env)
     restarts = Restarts(make_env or _no_more, declared) if restart_failed_sub_environments else None
     if restarts is not None and isinstance(env, gym.vector.VectorEnv | VectorEnv):

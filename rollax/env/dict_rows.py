@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Set
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -43,10 +43,10 @@ class _News(NamedTuple):
     """What one poll says of one sub-environment, by agent."""
 
     obs: dict
+    rewards: dict
+    terms: dict
+    truncs: dict
     infos: dict
-    rewards: dict = _NONE
-    terms: dict = _NONE
-    truncs: dict = _NONE
     given: dict = _NONE
 
     def ends(self, agent: Hashable) -> bool:
@@ -88,11 +88,15 @@ class DictRows:
             if not by_agent:
                 raise self._error("A reset without an observation.", env_id, None, {}, "an observation of some agent")
             self._end_episode(env_id)
-            news = _News(by_agent, infos.get(env_id, _NONE))
+            news = _News(by_agent, _NONE, _NONE, _NONE, infos.get(env_id, _NONE))
             if env_id in self._first_episodes.indices:
                 self._check_in_full(env_id, news, "reset()")
             self._add(rows, env_id, news, ending=False)
         return rows.rows()
+
+    def acting(self, env_id: int) -> list[Hashable]:
+        """The agents of the last obs of a sub-environment whose lives go on."""
+        return self._sub_envs[env_id].acting
 
     def forget(self, env_id: int) -> None:
         """The running episode was dropped, but the environment may go on with it: whoever acts next begins a life."""
@@ -107,10 +111,15 @@ class DictRows:
             MultiAgentError: the dicts contradict each other or what went before.
             EnvError: an observation, reward, flag or info is not what it must be.
         """
+        parts = (obs, rewards, terminateds, truncateds, infos, given)
+        told_of = dict.fromkeys((*obs, *rewards, *terminateds, *truncateds))
+        return self.outcome_of({env_id: [part.get(env_id, _NONE) for part in parts] for env_id in told_of})
+
+    def outcome_of(self, steps: Mapping[int, Sequence[dict]]) -> Rows:
+        """The same, by sub-environment: what each step returned, and the actions given if there are any."""
         rows = RowBuilder(self.name)
-        parts = (obs, infos, rewards, terminateds, truncateds, given)
-        for env_id in dict.fromkeys((*obs, *rewards, *terminateds, *truncateds)):
-            self._add_env(rows, env_id, _News(*[part.get(env_id, _NONE) for part in parts]))
+        for env_id, parts in steps.items():
+            self._add_env(rows, env_id, _News(*parts))
         if self._first_episodes.indices:
             self._first_episodes.polled(rows.ended)
         return rows.rows()
@@ -121,10 +130,12 @@ class DictRows:
             expected = f"ids below num_envs, {len(self._sub_envs)}"
             raise self._error("A sub-environment that there is not.", env_id, None, env_id, expected)
         sub_env, first_row = self._sub_envs[env_id], len(rows.agents)
-        self._check_flags(env_id, news)
-        all_over = bool(news.terms.get(ALL, False) or news.truncs.get(ALL, False))
         # Flags are rarely up: one pass over each dict's values tells whether anything has to be looked at by agent.
-        ending = any(news.terms.values()) or any(news.truncs.values())
+        all_over = ending = False
+        if not (_is_down(news.terms) and _is_down(news.truncs)):
+            self._check_flags(env_id, news)
+            all_over = bool(news.terms.get(ALL, False) or news.truncs.get(ALL, False))
+            ending = any(news.terms.values()) or any(news.truncs.values())
         if sub_env.running and not (news.obs or news.rewards or ending):
             expected = f"an observation, or {ALL!r} True"
             raise self._error(f"Nobody can act: empty obs without {ALL!r}.", env_id, None, {}, expected)
@@ -142,12 +153,14 @@ class DictRows:
             self._end_episode(env_id)
 
     def _add(self, rows: RowBuilder, env_id: int, news: _News, ending: bool) -> None:
-        obs, infos, rewards = news[:3]
+        obs, rewards, infos = news.obs, news.rewards, news.infos
         sub_env, agents = self._sub_envs[env_id], list(obs)
-        if not ending and agents == sub_env.acting and list(rewards) == agents:
+        known = sub_env.lanes
+        if not ending and list(rewards) == agents and known.keys() >= rewards.keys():
+            if agents != sub_env.acting:
+                sub_env.acting, sub_env.acting_lanes = agents, [known[agent] for agent in agents]
             rows.extend(env_id, agents, list(obs.values()), sub_env.acting_lanes, list(rewards.values()), infos)
             return
-        known = sub_env.lanes
         starting = obs.keys() - known.keys()
         if starting:
             self._check_new(env_id, starting - sub_env.forgotten, rewards)
@@ -243,6 +256,11 @@ class DictRows:
         return MultiAgentError(
             what, where=where, got=got, expected=expected, fix="correct what the env's step() or reset() returns"
         )
+
+
+def _is_down(flags: dict) -> bool:
+    """True where nothing is said but that the episode goes on."""
+    return len(flags) == 1 and flags.get(ALL) is False
 
 
 def _is_nothing(reward: Any) -> bool:

@@ -24,6 +24,7 @@ _SAID: dict[str, tuple[Severity, str]] = {
     "dtype": ("note", "cast"),
     "legacy": ("note", "old interface"),
     "autoreset": ("note", "autoreset"),
+    "seed": ("note", "seed"),
 }
 
 

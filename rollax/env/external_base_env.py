@@ -47,6 +47,8 @@ class ExternalBaseEnv(BaseEnv):
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self._queue = episodes.queue
         self._several_agents = isinstance(env, ExternalMultiAgentEnv)
+        agents = env.possible_agents if isinstance(env, ExternalMultiAgentEnv) else None
+        self.possible_agents = sorted(agents, key=str) if agents else None  # perhaps a set, which has no order
         self._numbers, self._lanes = _LowestFree(), _LowestFree()
         self._open: dict[int, ExternalEpisode] = {}  # by number
         self._alive: dict[int, Life] = {}  # by lane

@@ -7,7 +7,8 @@ from typing import Any
 
 from gymnasium import Space
 
-from rollax.env.external_episodes import ByAgent, ExternalEpisodes
+from rollax.env.external_checks import ByAgent
+from rollax.env.external_episodes import ExternalEpisodes
 from rollax.env.external_queue import EnvStoppedError
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.spaces import check_space

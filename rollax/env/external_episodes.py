@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import math
 import uuid
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
 from gymnasium import Space
 
-from rollax import spaces
 from rollax.env import checks
-from rollax.env.base_env import row_values
+from rollax.env.external_checks import ByAgent, ExternalChecks
 from rollax.env.external_queue import Call, Event, EventQueue, ExternalEpisode, Life
-from rollax.env.observations import as_columns, check_observation, stacked
 from rollax.errors import EnvError, MultiAgentError
 
 _FIRST_EPISODES, _FULL_CHECKS = 8, 1000
 _REMEMBERED = 1000
-
-ByAgent = Mapping[Hashable, Any]
 
 
 class ExternalEpisodes:
@@ -46,15 +39,14 @@ class ExternalEpisodes:
     ) -> None:
         self.name = name
         self.queue = EventQueue(name, patience)
-        self._observation_space, self._action_space = observation_space, action_space
-        self._declared = None if agents is None else frozenset(agents)
+        self._checks = ExternalChecks(name, observation_space, action_space, agents)
         self._running: dict[Hashable, ExternalEpisode] = {}
         self._ended: deque[Hashable] = deque(maxlen=_REMEMBERED)  # so that an error can tell ended from unknown
         self._started = 0
 
     def start(self, episode_id: Hashable | None, training_enabled: bool) -> Hashable:
         """Begins an episode and returns its id."""
-        self._check_flag("training_enabled", training_enabled, f"{self.name}, start_episode")
+        self._checks.flag("training_enabled", training_enabled, f"{self.name}, start_episode")
         episode_id = uuid.uuid4().hex if episode_id is None else episode_id
         with self.queue.lock:
             self.queue.refuse_if_stopped()
@@ -73,11 +65,13 @@ class ExternalEpisodes:
 
     def ask(self, questions: Mapping[Hashable, ByAgent]) -> dict[Hashable, dict[Hashable, Any]]:
         """Blocks until the policies have acted for these agents: episode id -> agent -> observation, then action."""
+        if not questions:
+            return {}
         found = [self._find(episode_id) for episode_id in questions]
         by_agents = list(questions.values())
         for episode, by_agent in zip(found, by_agents, strict=True):
-            self._check_agents(episode, by_agent)
-        values = iter(self._observations(found, by_agents, blocking=True))
+            self._checks.agents(episode, by_agent)
+        values = iter(self._checks.observations(found, by_agents, blocking=True))
         queue, lives = self.queue, []
         with queue.lock:
             queue.refuse_if_stopped()
@@ -92,8 +86,7 @@ class ExternalEpisodes:
                 lives.extend(event.lives)
                 queue.put(event)
             queue.ring()
-        if lives:
-            queue.wait(call)
+        queue.wait(call)
         answers = (life.answer for life in lives)
         return {
             episode.id: {agent: next(answers) for agent in by_agent}
@@ -103,18 +96,18 @@ class ExternalEpisodes:
     def log(self, episode_id: Hashable, values: ByAgent, actions: ByAgent) -> None:
         """Notes actions that were taken without asking; blocks only while too much is queued."""
         episode = self._find(episode_id)
-        self._check_agents(episode, values)
-        self._check_dict("actions", actions, episode)
+        self._checks.agents(episode, values)
+        self._checks.by_agent("actions", actions, episode)
         if actions.keys() != values.keys():
             raise MultiAgentError(
                 "Logged actions of other agents than the observations.",
-                where=self._where(episode),
+                where=self._checks.where(episode),
                 got=sorted(map(str, actions)),
                 expected=sorted(map(str, values)),
                 fix="log one action for each agent that observed something",
             )
-        observed = self._observations([episode], [values], blocking=False)
-        taken = [self._checked_action(episode, actions[agent]) for agent in values]
+        observed = self._checks.observations([episode], [values], blocking=False)
+        taken = [self._checks.action(episode, actions[agent]) for agent in values]
         with self.queue.lock:
             self.queue.await_room()
             self._refuse_waiting(episode, values)
@@ -123,12 +116,8 @@ class ExternalEpisodes:
     def add_returns(self, episode_id: Hashable, rewards: ByAgent, infos: ByAgent) -> None:
         """Rewards since the last observation of each agent; they add up until its next one."""
         episode = self._find(episode_id)
-        for part, by_agent in (("rewards", rewards), ("infos", infos)):
-            self._check_dict(part, by_agent, episode)
-        where = self._where(episode)
-        amounts = {agent: _real(reward, where) for agent, reward in rewards.items()}
-        for info in infos.values():
-            checks.check_info(info, where)
+        amounts = self._checks.rewards(episode, rewards)
+        self._checks.infos(episode, infos)
         with self.queue.lock:
             self.queue.refuse_if_stopped()
             self._refuse_over(episode)
@@ -144,8 +133,8 @@ class ExternalEpisodes:
     def end_agents(self, episode_id: Hashable, values: ByAgent, truncated: bool) -> None:
         """Ends some lives of an episode that goes on."""
         episode = self._find(episode_id)
-        self._check_flag("truncated", truncated, self._where(episode))
-        self._check_agents(episode, values)
+        self._checks.flag("truncated", truncated, self._checks.where(episode))
+        self._checks.agents(episode, values)
         observed = self._last_observations(episode, {a: value for a, value in values.items() if value is not None})
         with self.queue.lock:
             self.queue.refuse_if_stopped()
@@ -154,7 +143,7 @@ class ExternalEpisodes:
             if absent:
                 raise MultiAgentError(
                     "The end of an agent that is not alive.",
-                    where=self._where(episode),
+                    where=self._checks.where(episode),
                     got=absent,
                     expected=f"some of {sorted(map(str, episode.lives))}",
                     fix="end each life once, and only agents that have acted",
@@ -166,8 +155,8 @@ class ExternalEpisodes:
     def end(self, episode_id: Hashable, values: ByAgent, truncated: bool) -> None:
         """Ends an episode and all lives in it."""
         episode = self._find(episode_id)
-        self._check_flag("truncated", truncated, self._where(episode))
-        self._check_dict("obs", values, episode)
+        self._checks.flag("truncated", truncated, self._checks.where(episode))
+        self._checks.by_agent("obs", values, episode)
         observed = self._last_observations(episode, values)
         with self.queue.lock:
             self.queue.refuse_if_stopped()
@@ -178,7 +167,7 @@ class ExternalEpisodes:
             if not episode.decided:
                 raise EnvError(
                     "An episode without a decision; it is forgotten.",
-                    where=self._where(episode),
+                    where=self._checks.where(episode),
                     got="end_episode after start_episode",
                     expected="get_action or log_action in between",
                     fix="start an episode only when there is something to decide",
@@ -188,15 +177,12 @@ class ExternalEpisodes:
             self._put(_event(episode, lives, seen, ends=True, truncated=bool(truncated), closes=True))
 
     def _last_observations(self, episode: ExternalEpisode, values: ByAgent) -> dict[Hashable, Any]:
-        checked = self._observations([episode], [values], blocking=False)
+        checked = self._checks.observations([episode], [values], blocking=False)
         return dict(zip(values, checked, strict=True))
 
     def _put(self, event: Event) -> None:
         self.queue.put(event)
         self.queue.ring()
-
-    def _where(self, episode: ExternalEpisode) -> str:
-        return f"{self.name}, episode {episode.id!r}"
 
     def _lookup(self, episode_id: Hashable) -> ExternalEpisode | None:
         try:
@@ -239,7 +225,7 @@ class ExternalEpisodes:
             if life is not None and life.call is not None:
                 raise EnvError(
                     "An episode that still waits for an action.",
-                    where=f"{self._where(episode)}, agent {agent!r}",
+                    where=f"{self._checks.where(episode)}, agent {agent!r}",
                     got="a second call before the first get_action has returned",
                     expected="one call at a time for each agent of an episode",
                     fix="play each episode from one thread, or let the others wait for the action",
@@ -250,95 +236,13 @@ class ExternalEpisodes:
         if episode.decided:
             raise MultiAgentError(
                 "A reward for an agent that has ended, or has never acted.",
-                where=self._where(episode),
+                where=self._checks.where(episode),
                 got=f"{amount} for {agent!r}",
                 expected=f"rewards only for {sorted(map(str, episode.lives))}",
                 fix="log rewards between an agent's first decision and its end",
             )
         said = f"a reward of {amount} before the first decision follows from no action and counts nowhere. Said once."
-        checks.say_once("first reward", self.name, f"{self._where(episode)}: {said}")
-
-    def _check_flag(self, name: str, flag: Any, where: str) -> None:
-        if not isinstance(flag, bool | np.bool_):
-            raise checks.not_boolean(name, flag, where)
-
-    def _check_dict(self, what: str, by_agent: Any, episode: ExternalEpisode) -> None:
-        if not isinstance(by_agent, Mapping):
-            raise MultiAgentError(
-                f"{what} that are no dict.",
-                where=self._where(episode),
-                got=checks.outline(by_agent),
-                expected="a dict by agent id",
-                fix="name the agent of each value",
-            )
-
-    def _check_agents(self, episode: ExternalEpisode, by_agent: Any) -> None:
-        self._check_dict("obs", by_agent, episode)
-        if not by_agent:
-            raise MultiAgentError(
-                "Observations of nobody.",
-                where=self._where(episode),
-                got={},
-                expected="an observation for at least one agent",
-                fix="call it only when somebody acts or ends",
-            )
-        if self._declared is not None and not self._declared.issuperset(by_agent):
-            raise MultiAgentError(
-                "An agent that the environment does not declare.",
-                where=self._where(episode),
-                got=next(agent for agent in by_agent if agent not in self._declared),
-                expected=f"one of possible_agents: {sorted(map(str, self._declared))}",
-                fix="correct the id, or possible_agents",
-            )
-
-    def _observations(
-        self, episodes: Sequence[ExternalEpisode], by_agents: Sequence[ByAgent], *, blocking: bool
-    ) -> list[Any]:
-        """The checked observations, one after another.
-
-        Args:
-            episodes: whose.
-            by_agents: what their agents observed.
-            blocking: the caller waits until they have been read; else they are copied.
-        """
-        values = [value for by_agent in by_agents for value in by_agent.values()]
-        space = self._observation_space
-        if space is None:
-            return values if blocking else copy.deepcopy(values)
-
-        def where(row: int) -> str:
-            owners = [(episode, agent) for episode, of in zip(episodes, by_agents, strict=True) for agent in of]
-            return f"{self._where(owners[row][0])}, agent {owners[row][1]!r}"
-
-        for row, episode in enumerate(episodes):
-            if episode.full_checks:
-                episode.full_checks -= 1
-                for agent, value in by_agents[row].items():
-                    check_observation(space, value, f"{self._where(episode)}, agent {agent!r}")
-        if blocking and len(values) == 1 and isinstance(values[0], np.ndarray) and values[0].dtype == space.dtype:
-            return [as_columns(space, values[0][None], 1, where)[0]]
-        columns = stacked(space, values, where)
-        return list(columns) if isinstance(columns, np.ndarray) else row_values(columns)
-
-    def _checked_action(self, episode: ExternalEpisode, action: Any) -> Any:
-        """The action in the dtypes of its space."""
-        space = self._action_space
-        if space is None:
-            return copy.deepcopy(action)
-        try:
-            checked = row_values(spaces.stack(space, [action]))[0]
-            whole = space.dtype is None or space.dtype.kind == "f" or np.asarray(action).dtype.kind in "iub"
-            if whole and space.contains(checked):
-                return checked
-        except (TypeError, ValueError, KeyError, IndexError):
-            pass
-        raise EnvError(
-            "A logged action that is not in the action space.",
-            where=self._where(episode),
-            got=checks.outline(action),
-            expected=space,
-            fix="log the action as the environment took it",
-        )
+        checks.say_once("first reward", self.name, f"{self._checks.where(episode)}: {said}")
 
 
 def _acting(episode: ExternalEpisode, agents: Iterable[Hashable]) -> list[Life]:
@@ -358,9 +262,3 @@ def _event(episode: ExternalEpisode, lives: list[Life], values: list[Any], **wha
         life.reward = 0.0
     infos = {life.agent: episode.infos.pop(life.agent) for life in lives if life.agent in episode.infos}
     return Event(episode, lives, values, rewards, infos, **what)
-
-
-def _real(reward: Any, where: str) -> float:
-    if type(reward) is float and math.isfinite(reward):
-        return reward
-    return float(checks.reward_column([reward], lambda row: where)[0])

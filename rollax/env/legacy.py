@@ -61,7 +61,8 @@ class LegacyEnv(gym.Env):
             return result
         obs, reward, done, info = result
         truncated = bool(done) and bool(_was_cut(info))
-        return obs, reward, bool(done) and not truncated, truncated, info
+        # What is no boolean goes on as it is, to be refused.
+        return obs, reward, False if truncated else done, truncated, info
 
     def render(self) -> Any:
         return _render(self.env)
@@ -94,7 +95,7 @@ class LegacyVectorEnv(VectorEnv):
             return result
         obs, rewards, dones, infos = result
         truncateds = [bool(done) and bool(_was_cut(info)) for done, info in zip(dones, infos, strict=True)]
-        terminateds = [bool(done) and not cut for done, cut in zip(dones, truncateds, strict=True)]
+        terminateds = [False if cut else done for done, cut in zip(dones, truncateds, strict=True)]
         return obs, rewards, terminateds, truncateds, infos
 
     def get_sub_environments(self) -> list[Any]:
@@ -131,7 +132,7 @@ class LegacyMultiAgentEnv(MultiAgentEnv):
         for agent, done in dones.items():
             cut = _was_cut(infos.get(agent))
             truncateds[agent] = bool(done) and (any_cut if cut is None else cut)
-        terminateds = {agent: bool(done) and not truncateds[agent] for agent, done in dones.items()}
+        terminateds = {agent: False if truncateds[agent] else done for agent, done in dones.items()}
         truncateds.setdefault(ALL, False)
         return obs, rewards, terminateds, truncateds, infos
 

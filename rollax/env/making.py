@@ -12,9 +12,7 @@ from rollax.env.convert import to_base_env
 from rollax.errors import ConfigError
 
 
-def make_base_env(
-    creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int, **settings: Any
-) -> BaseEnv:
+def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int, **settings: Any) -> BaseEnv:
     """The `BaseEnv` of one worker: a creator that can make a native vector env does, any other makes copies.
 
     Args:

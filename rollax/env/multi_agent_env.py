@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,7 @@ import numpy as np
 from rollax import trees
 from rollax.env import checks
 from rollax.env.agent_groups import AgentGroups, Groups, check_groups, tuple_spaces
-from rollax.env.base_env import BaseEnv, EnvDict, action_values
+from rollax.env.base_env import BaseEnv, action_values
 from rollax.env.copies import env_name
 from rollax.env.dict_rows import ALL, DictRows
 from rollax.env.restarting import Restarts
@@ -124,9 +125,7 @@ def space_of(env: MultiAgentEnv, kind: str, agent: Hashable) -> gym.Space | None
     return (getattr(env, f"{kind}s", None) or {}).get(agent, getattr(env, kind, None))
 
 
-def spaces_of_agents(
-    env: MultiAgentEnv, kind: str
-) -> tuple[gym.Space | None, Mapping[Hashable, gym.Space] | None]:
+def spaces_of_agents(env: MultiAgentEnv, kind: str) -> tuple[gym.Space | None, Mapping[Hashable, gym.Space] | None]:
     """The space of every agent, and that of each, as far as the environment names them."""
     space, by_agent = getattr(env, kind, None), getattr(env, f"{kind}s", None)
     if space is None and by_agent and by_agent.keys() >= set(getattr(env, "possible_agents", None) or ()):
@@ -141,7 +140,7 @@ def common_space(spaces: Mapping[Hashable, gym.Space]) -> gym.Space | None:
 
 
 def _are_dicts(result: Any, count: int) -> bool:
-    return isinstance(result, tuple) and len(result) == count and all(isinstance(part, dict) for part in result)
+    return isinstance(result, tuple) and len(result) == count and all(map(isinstance, result, repeat(dict)))
 
 
 def checked_step(result: Any, where: str) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
@@ -219,7 +218,7 @@ class MultiAgentBaseEnv(BaseEnv):
         self._running = [False] * self.num_envs
 
     def poll_rows(self) -> Rows:
-        parts: tuple[EnvDict, ...] = ({}, {}, {}, {}, {})
+        steps: dict[int, tuple[AgentDict, ...]] = {}
         dropped: list[int] = []
         for index, env in enumerate(self.envs):
             if not self._running[index]:
@@ -231,8 +230,8 @@ class MultiAgentBaseEnv(BaseEnv):
                     fix="reset the sub-environment",
                 )
             actions, self._actions[index] = self._actions[index], {}
-            missing = self._waiting[index] - actions.keys()
-            if missing:
+            if actions.keys() != self._waiting[index]:
+                missing = self._waiting[index] - actions.keys()
                 raise MultiAgentError(
                     "An agent was not given an action.",
                     where=f"{self.name}, sub-environment {index}",
@@ -240,21 +239,20 @@ class MultiAgentBaseEnv(BaseEnv):
                     expected="an action for every agent in the last obs whose life goes on",
                     fix="answer every row that acts before the next poll",
                 )
-            where = f"{self.name}, sub-environment {index}"
             try:
                 result = env.step(actions)
             except Exception as error:
+                where = f"{self.name}, sub-environment {index}"
                 self._restarts.failed(index, checks.failed(error, "step()", where, actions), error)
                 dropped.append(index)
                 continue
-            for part, by_agent in zip(parts, checked_step(result, where), strict=True):
-                part[index] = by_agent
-        rows = self._rows.outcome(*parts, {})
-        self._restarts.failures.stepped(parts[0], rows.ended_envs.tolist())
+            steps[index] = checked_step(result, f"{self.name}, sub-environment {index}")
+        rows = self._rows.outcome_of(steps)
+        self._restarts.failures.stepped(steps, rows.ended_envs.tolist())
         rows.dropped_envs = np.array(dropped, np.int64)
         for index in (*rows.ended_envs.tolist(), *dropped):
             self._running[index] = False
-        self._note_waiting(rows, range(self.num_envs))
+        self._note_waiting(steps)
         return rows
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
@@ -296,19 +294,12 @@ class MultiAgentBaseEnv(BaseEnv):
             obs[index], infos[index] = checked_reset(result, where)
             self._running[index], self._actions[index] = True, {}
         rows = self._rows.beginning(obs, infos)
-        self._note_waiting(rows, env_index.tolist())
+        self._note_waiting(obs)
         return rows
 
-    def _note_waiting(self, rows: Rows, indices: Sequence[int]) -> None:
-        assert rows.agents is not None
-        if self.num_envs == 1 and rows.acts.all():
-            self._waiting[0] = set(rows.agents)
-            return
+    def _note_waiting(self, indices: Iterable[int]) -> None:
         for index in indices:
-            self._waiting[index] = set()
-        for index, agent, acts in zip(rows.env_index.tolist(), rows.agents, rows.acts.tolist(), strict=True):
-            if acts:
-                self._waiting[index].add(agent)
+            self._waiting[index] = set(self._rows.acting(index))
 
     def get_sub_environments(self) -> list[Any]:
         return [getattr(env, "as_written", env) for env in self.envs]

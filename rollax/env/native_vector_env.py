@@ -82,6 +82,7 @@ class NativeVectorEnv(BaseEnv):
         if self.mode is AutoresetMode.NEXT_STEP:
             self._answers.not_needed(over.nonzero()[0])
         if self._first_episodes.indices:
+            self._check_infos(infos, "step()")
             self._first_episodes.polled(ended.tolist())
         same_step = self.mode is AutoresetMode.SAME_STEP
         return Rows(
@@ -116,6 +117,7 @@ class NativeVectorEnv(BaseEnv):
         if not (isinstance(result, tuple | list) and len(result) == 2):
             checks.check_reset(result, f"{self.name}, reset()")
         obs, infos = self._columns(result[0]), result[1]
+        self._check_infos(infos, "reset()")
         self._begun, self._over = True, self._no
         self._answers.expect(env_index)
         return Rows.starting(
@@ -162,6 +164,14 @@ class NativeVectorEnv(BaseEnv):
         small = [-1 if by_env[index] is None else int(by_env[index]) % 2**31 for index in sorted(by_env)]  # type: ignore[arg-type]
         if type(kind).__module__.startswith("ale_py."):
             return np.array(small)
+        if any(parent.__module__.startswith("envpool.") for parent in type(kind).__mro__):
+            checks.say_once(
+                "seed",
+                self.name,
+                f"{self.name} takes its seed when it is made, and none at a reset: pass it to envpool.make, together "
+                "with the worker_index. Said once.",
+            )
+            return None
         # One random stream for all: the interface promises no more than a single number.
         return next((seed for seed in small if seed >= 0), None)
 
@@ -170,6 +180,17 @@ class NativeVectorEnv(BaseEnv):
         if self._first_episodes.indices:
             check_bounds(self.env.single_observation_space, obs, self._where)
         return obs
+
+    def _check_infos(self, infos: Any, call: str) -> None:
+        parts = infos if isinstance(infos, list | tuple) else [infos]
+        if not all(isinstance(info, dict) for info in parts):
+            raise EnvError(
+                "Infos that are no dict.",
+                where=f"{self.name}, {call}",
+                got=checks.outline(infos),
+                expected="a dict of arrays, or a dict for each sub-environment",
+                fix="return {} where there is nothing to say",
+            )
 
     def _with_final_obs(self, obs: trees.Tree, ended: np.ndarray, infos: Any) -> trees.Tree:
         """SAME_STEP: `obs` holds the next episodes' first observations; the last ones stand in the infos."""

@@ -92,8 +92,9 @@ class AECPettingZooEnv(PettingZooEnv):
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
         self.env.reset(seed=seed, options=options)
-        obs, _, terminateds, truncateds, infos = self._until_somebody_acts()
-        return {agent: value for agent, value in obs.items() if not (terminateds[agent] or truncateds[agent])}, infos
+        self._selecting = _holder(self.env, "agent_selection")
+        obs, _, terminateds, _, infos = self._until_somebody_acts()
+        return {agent: value for agent, value in obs.items() if agent not in terminateds}, infos
 
     def step(self, actions: AgentDict) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
         (action,) = actions.values()
@@ -104,15 +105,22 @@ class AECPettingZooEnv(PettingZooEnv):
         env, over = self.env, False
         obs, rewards, terminateds, truncateds, infos = parts = {}, {}, {}, {}, {}
         while not over:
-            agent = env.agent_selection
+            agent = self._selecting.agent_selection
             value, rewards[agent], terminated, truncated, infos[agent] = env.last()
-            terminateds[agent], truncateds[agent] = terminated, truncated
-            ended = terminated or truncated
-            if not (ended and value is None):
+            if not (terminated or truncated):
                 obs[agent] = value
-            if not ended:
                 break
+            if value is not None:
+                obs[agent] = value
+            terminateds[agent], truncateds[agent] = terminated, truncated
             env.step(None)
             over = not env.agents
         terminateds[ALL], truncateds[ALL] = over, False
         return parts
+
+
+def _holder(env: Any, name: str) -> Any:
+    """Whoever holds an attribute. Wrappers look it up in each other, which takes them as long as a step."""
+    while name not in vars(env) and not hasattr(type(env), name) and "env" in vars(env):
+        env = vars(env)["env"]
+    return env

@@ -131,6 +131,8 @@ class RecordedEnv(BaseEnv):
         self.env = env
         self.num_envs = env.num_envs
         self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.observation_spaces = getattr(env, "observation_spaces", None)
+        self.action_spaces = getattr(env, "action_spaces", None)
         self.folder = folder
         self.paths: list[Path] = []
         """The files that are complete, in the order in which their episodes ended."""

@@ -64,7 +64,7 @@ class RemoteBaseEnv(BaseEnv):
         self._wait_s = batch_wait_ms / 1000
         self._restart_failed = restart_failed
         self._failures = Failures()
-        self._pauses: dict[int, float] = {}  # of those that are being made anew and have not been reset since
+        self._renewed: set[int] = set()  # those that have not been reset since they were made anew
         self._seeds: list[int | None] = [None] * num_envs  # given for the reset under way
         self._running = [False] * num_envs
         self._waiting: list[set[Hashable]] = [set() for _ in range(num_envs)]
@@ -152,16 +152,16 @@ class RemoteBaseEnv(BaseEnv):
             raise error
         pause_s = self._failures.count(index, error)
         self._actors.restart(index, pause_s=pause_s, new_process=failure.process_lost)
-        self._pauses[index] = pause_s
+        self._renewed.add(index)
         if method == "step":
             return True
         self._send_reset(index)
         return False
 
     def _send_reset(self, index: int) -> None:
-        renewed, pause_s = index in self._pauses, self._pauses.pop(index, 0.0)
-        seed = self._failures.seed(index, self._seeds[index], renewed=renewed)
-        self._actors.send(index, "reset", seed, pause_s=pause_s)
+        seed = self._failures.seed(index, self._seeds[index], renewed=index in self._renewed)
+        self._renewed.discard(index)
+        self._actors.send(index, "reset", seed)
 
     def _begun(self, resets: dict[int, Any]) -> Rows:
         for index in resets:

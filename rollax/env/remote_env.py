@@ -16,6 +16,8 @@ from rollax.env.env_host import EnvFacts, EnvHost, Failure
 from rollax.errors import ConfigError, EnvError
 
 _CLOSE_S = 5.0  # how long environments may take to close before their processes end
+_EARLY_S = 0.01  # Ray counts whole milliseconds, and may be back a little before its time
+_START_S = 60.0  # beyond the time limit, for a new process and the environment in it
 
 
 class RemoteTraceback(Exception):  # noqa: N818  it is no error of its own, but where another one came from
@@ -60,30 +62,31 @@ class EnvActors:
         self._timeout_s = float("inf") if timeout_s is None else timeout_s
         # The processes are small and mostly wait: Ray is to start them all, however few cores there are.
         self._host = self._ray.remote(num_cpus=0)(EnvHost)
-        self._arguments = self._travelling(make_env, declared)
+        self._arguments = self._travelling(make_env, existing, declared)
         self._calls: dict[int, Call] = {}
-        self._actors = [self._start(0, existing), *(self._start(index) for index in range(1, num_envs))]
+        self._late_s: dict[int, float] = {}  # by how much the next call may be late, as it waits for a new environment
+        self._actors = [self._start(index, first=index == 0) for index in range(num_envs)]
         try:
             self.facts = self._made_alike()
         except BaseException:
             self.stop()
             raise
 
-    def _travelling(self, make_env: Callable[[int], Any], declared: Spaces) -> tuple[Any, ...]:
+    def _travelling(self, make_env: Callable[[int], Any], existing: Any, declared: Spaces) -> tuple[Any, ...]:
         try:
-            return tuple(map(self._ray.put, (make_env, declared, _specs(self._ray.cloudpickle.dumps))))
+            return tuple(map(self._ray.put, (make_env, existing, declared, _specs(self._ray.cloudpickle.dumps))))
         except Exception as error:
             raise ConfigError(
-                "An environment's creator that cannot travel to another process.",
+                "An environment, or its creator, that cannot travel to another process.",
                 where="remote_envs",
                 got=f"{type(error).__name__}: {error}",
                 expected="a function or class that cloudpickle can store",
                 fix="make what it needs (files, locks, simulators) inside of the creator, not outside",
             ) from error
 
-    def _start(self, index: int, existing: Any = None) -> Any:
-        make_env, declared, specs = self._arguments
-        return self._host.remote(index, make_env, existing, declared, specs)
+    def _start(self, index: int, *, first: bool = False) -> Any:
+        make_env, existing, declared, specs = self._arguments
+        return self._host.remote(index, make_env, existing if first else None, declared, specs)
 
     def _made_alike(self) -> EnvFacts:
         outcomes = self._get({i: Call(actor.make.remote(), "make") for i, actor in enumerate(self._actors)})
@@ -98,10 +101,11 @@ class EnvActors:
         """Whether a call is under way."""
         return index in self._calls
 
-    def send(self, index: int, method: str, argument: Any, *, pause_s: float = 0.0) -> None:
-        """Calls `reset` or `step`; `pause_s` is what the actor has to wait for before it begins."""
-        reference = getattr(self._actors[index], method).remote(argument)
-        self._calls[index] = Call(reference, method, argument, time.monotonic() + pause_s + self._timeout_s)
+    def send(self, index: int, method: str, argument: Any) -> None:
+        """Calls `reset` or `step`."""
+        reference, limit_s = getattr(self._actors[index], method).remote(argument), self._timeout_s
+        due = time.monotonic() + limit_s + self._late_s.pop(index, 0.0)
+        self._calls[index] = Call(reference, method, argument, due)
 
     def forget(self, index: int) -> None:
         """Whatever the call under way returns is of no interest."""
@@ -126,7 +130,7 @@ class EnvActors:
             ready = self._wait(references, len(references), min(others_s, due - time.monotonic()) if ready else 0.0)
         news = self._get({index_of[reference]: calls[index_of[reference]] for reference in ready})
         now, limit = time.monotonic(), f"no answer within {self._timeout_s:g} s"
-        hung = {index: call for index, call in calls.items() if index not in news and call.due <= now}
+        hung = {index: call for index, call in calls.items() if index not in news and call.due < now + _EARLY_S}
         news |= {index: _lost(index, call, "An environment has hung.", limit) for index, call in hung.items()}
         return {index: (self._calls.pop(index), news[index]) for index in sorted(news)}
 
@@ -157,6 +161,7 @@ class EnvActors:
             self._ray.kill(self._actors[index])
             self._actors[index] = self._start(index)
         self._actors[index].make.remote(pause_s, self.facts)
+        self._late_s[index] = pause_s + _START_S
 
     def ask(self, index: int, method: str, *arguments: Any) -> Any:
         """The result of another method of an `EnvHost`, waited for.

@@ -54,7 +54,9 @@ class OneAgentEach:
         amounts = checks.reward_column(rewards, where)
         if self._first_episodes.indices:
             self._first_episodes.polled(ended.tolist())
-        return Rows(index, index, columns, amounts, terms, truncs, np.zeros(len(index), bool), ~over, ended, infos=infos)
+        return Rows(
+            index, index, columns, amounts, terms, truncs, np.zeros(len(index), bool), ~over, ended, infos=infos
+        )
 
     def _columns(self, obs: Sequence[Any], index: np.ndarray, infos: Sequence[dict], call: str) -> trees.Tree:
         def where(row: int) -> str:
@@ -91,8 +93,8 @@ class ManyAgents:
     def outcome(self, results: dict[int, Any]) -> Rows:
         """The rows of sub-environments that were stepped: number -> what `step` returned."""
         checked = {i: checked_step(result, self._where(i)) for i, result in results.items()}
-        parts = [{i: parts[place] for i, parts in checked.items()} for place in range(5)]
-        return self._rows.outcome(*parts, {})
+        obs, rewards, terms, truncs, infos = ({i: parts[place] for i, parts in checked.items()} for place in range(5))
+        return self._rows.outcome(obs, rewards, terms, truncs, infos, {})
 
     def _where(self, index: int) -> str:
         return f"{self._name}, sub-environment {index}"

@@ -102,7 +102,7 @@ class JointRows:
 
     def _agents_of(self, batch: SampleBatch) -> np.ndarray:
         try:
-            return np.fromiter((self._numbers[agent] for agent in batch[SampleBatch.AGENT_ID].tolist()), np.int64)
+            return np.array([self._numbers[agent] for agent in batch[SampleBatch.AGENT_ID].tolist()], np.int64)
         except KeyError as error:
             raise MultiAgentError(
                 "An agent that the environment has not declared.",

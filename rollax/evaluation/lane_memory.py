@@ -8,14 +8,15 @@ import numpy as np
 
 from rollax import spaces, trees
 from rollax.batch import SampleBatch
+from rollax.errors import PolicyError
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.trajectories import Inputs
 
-_STATE = "state_batches"
+_STATE, _ACTION, _REWARD = "state_batches", "prev_action_batch", "prev_reward_batch"
 _COLUMN_OF = {
     _STATE: SampleBatch.STATE_IN,
-    "prev_action_batch": SampleBatch.PREV_ACTIONS,
-    "prev_reward_batch": SampleBatch.PREV_REWARDS,
+    _ACTION: SampleBatch.PREV_ACTIONS,
+    _REWARD: SampleBatch.PREV_REWARDS,
 }
 
 
@@ -30,16 +31,18 @@ class LaneMemory:
         wanted, state = runner.columns, [np.asarray(part) for part in runner.policy.get_initial_state()]
         stored = frozenset() if wanted is None else wanted
         # A policy that names no columns gets its state, which nobody could make anew, but not what costs and few read.
-        if state and wanted is None:
-            stored = frozenset({SampleBatch.STATE_IN})
+        if state and (wanted is None or SampleBatch.STATE_OUT in stored):
+            stored |= {SampleBatch.STATE_IN}
+        kept = {name for name, column in _COLUMN_OF.items() if runner.takes(name) or column in stored}
         self._initial: dict[str, trees.Tree] = {}
-        if state and (runner.takes(_STATE) or SampleBatch.STATE_IN in stored):
+        if state and _STATE in kept:
             self._initial[_STATE] = tuple(state)
-        if runner.takes("prev_action_batch") or SampleBatch.PREV_ACTIONS in stored:
-            self._initial["prev_action_batch"] = trees.index(spaces.zeros(runner.policy.action_space, 1), 0)
-        if runner.takes("prev_reward_batch") or SampleBatch.PREV_REWARDS in stored:
-            self._initial["prev_reward_batch"] = np.zeros((), np.float32)
+        if _ACTION in kept:
+            self._initial[_ACTION] = trees.index(spaces.zeros(runner.policy.action_space, 1), 0)
+        if _REWARD in kept:
+            self._initial[_REWARD] = np.zeros((), np.float32)
         self._stored = [name for name in self._initial if _COLUMN_OF[name] in stored]
+        self._runner = runner
         self._lanes: dict[str, trees.Tree] = {}
         self._room = 0
         self.active = bool(self._initial)
@@ -49,7 +52,10 @@ class LaneMemory:
         if not self.active:
             return {}
         self._make_room(lanes)
-        return {name: trees.index(column, lanes) for name, column in self._lanes.items()}
+        context = {name: trees.index(column, lanes) for name, column in self._lanes.items()}
+        if _REWARD in context:
+            context[_REWARD] = self._runner.clipped(context[_REWARD])
+        return context
 
     def columns(self, context: dict[str, Any]) -> Inputs:
         """The columns to store, out of what `context` returned."""
@@ -60,28 +66,43 @@ class LaneMemory:
         return self.columns(self.context(lanes)) if self._stored else {}
 
     def remember(self, lanes: np.ndarray, actions: trees.Tree, states: Any) -> None:
-        """These actions and states are the last ones now; rewards count anew."""
-        if not self.active:
-            return
-        self._make_room(lanes)
-        new: dict[str, trees.Tree] = {_STATE: tuple(states), "prev_action_batch": actions, "prev_reward_batch": 0.0}
+        """These actions and states are the last ones now; rewards count anew.
+
+        Raises:
+            PolicyError: the states are not like the initial ones.
+        """
         for name, column in self._lanes.items():
-            if name == "prev_reward_batch":
-                column[lanes] = 0.0
+            if name == _STATE:
+                self._put_states(column, lanes, states)
+            elif name == _ACTION:
+                trees.put(column, lanes, actions)
             else:
-                trees.put(column, lanes, new[name])
+                column[lanes] = 0.0
 
     def reward(self, lanes: np.ndarray, rewards: np.ndarray) -> None:
         """These rewards followed the last actions."""
-        if "prev_reward_batch" in self._initial:
-            self._make_room(lanes)
-            self._lanes["prev_reward_batch"][lanes] += rewards
+        if _REWARD in self._lanes:
+            self._lanes[_REWARD][lanes] += rewards
 
     def forget(self, lanes: np.ndarray) -> None:
         """Lives begin on these lanes."""
         if self.active and len(lanes):
             self._make_room(lanes)
             trees.tree_map(lambda leaf, first: leaf.__setitem__(lanes, first), self._lanes, self._initial)
+
+    def _put_states(self, columns: tuple[np.ndarray, ...], lanes: np.ndarray, states: Any) -> None:
+        parts = [np.asarray(part) for part in states]
+        shapes, expected = [part.shape for part in parts], [(len(lanes), *column.shape[1:]) for column in columns]
+        if shapes != expected:
+            raise PolicyError(
+                "compute_actions returned states that are not like the initial state.",
+                where=f"policy {self._runner.policy.name!r}, class {type(self._runner.policy).__name__}",
+                got=shapes,
+                expected=expected,
+                fix="return one array [N, ...] for each part of get_initial_state()",
+            )
+        for column, part in zip(columns, parts, strict=True):
+            column[lanes] = part
 
     def _make_room(self, lanes: np.ndarray) -> None:
         needed = int(lanes.max(initial=0)) + 1

@@ -25,6 +25,7 @@ class PolicyRunner:
         observation_filter: what observations pass first.
         action_map: from the policy's actions to the environment's.
         accepts_off_policy: actions that somebody else has chosen may be among its trajectories.
+        clip_rewards: True for the sign, a number for a bound, of the rewards that it is told and learns from.
     """
 
     def __init__(
@@ -34,11 +35,13 @@ class PolicyRunner:
         action_map: ActionMap,
         *,
         accepts_off_policy: bool = True,
+        clip_rewards: bool | float | None = None,
     ) -> None:
         self.policy = policy
         self.filter = observation_filter
         self.action_map = action_map
         self._accepts_off_policy = accepts_off_policy
+        self._clip_rewards = clip_rewards
         self._accepted = accepted(policy.compute_actions)
         if policy.arguments is not None:
             self._accepted = policy.arguments
@@ -58,6 +61,12 @@ class PolicyRunner:
         """Of the columns that trajectories keep in any case, those that batches are to hold."""
         wanted = self.columns
         return _KEPT_ANYWAY if wanted is None else _KEPT_ANYWAY & wanted
+
+    def clipped(self, rewards: np.ndarray) -> np.ndarray:
+        """The rewards as the policy is told of them and learns from them."""
+        if self._clip_rewards is True:
+            return np.sign(rewards)
+        return np.clip(rewards, -self._clip_rewards, self._clip_rewards) if self._clip_rewards else rewards
 
     def check_off_policy(self) -> None:
         """Refuses off-policy actions where the policy cannot learn from them.
@@ -133,22 +142,32 @@ class PolicyRunner:
         columns = {name: self._fetched(name, column, rows) for name, column in fetches.items()}
         return actions, states, columns
 
-    def compute_single_action(self, obs: Any, state: Sequence[Any] | None = None, explore: bool = False) -> Any:
+    def compute_single_action(
+        self,
+        obs: Any,
+        state: Sequence[Any] | None = None,
+        explore: bool = False,
+        prev_action: Any = None,
+        prev_reward: float = 0.0,
+    ) -> Any:
         """The environment action for one raw observation.
 
         Args:
             obs: one observation, as the environment returns it.
-            state: the recurrent state; None for a policy without one, or at the start of an episode.
+            state: the `state_out` of the step before; None for a policy without memory, or at the start of a life.
             explore: False for the greedy action.
+            prev_action: the action before, as it was returned; None at the start of a life.
+            prev_reward: the reward that followed it.
         Returns:
-            The action; `(action, state_out, fetches)` where a state was passed.
+            The action; `(action, state_out, fetches)` of a policy with memory, or where a state was passed.
         """
         columns = self.filter(spaces.stack(self.policy.observation_space, [obs]), update=False)
-        states = [np.asarray(part)[None] for part in (state or self.policy.get_initial_state())]
-        context = {"state_batches": states} if self.takes("state_batches") else {}
-        actions, state_outs, fetches = self.act(columns, explore, self.policy.timestep, context)
+        prev_actions = None if prev_action is None else self.action_map.to_policy(self._columns([prev_action]))
+        memory = self.policy.memory_of_one(state, prev_actions, prev_reward)
+        memory["prev_reward_batch"] = self.clipped(memory["prev_reward_batch"])
+        actions, state_outs, fetches = self.act(columns, explore, self.policy.timestep, memory)
         action = spaces.unstack(self.policy.action_space, self.action_map(actions))[0]
-        if state is None:
+        if state is None and not memory["state_batches"]:
             return action
         return action, [part[0] for part in state_outs], {name: column[0] for name, column in fetches.items()}
 

@@ -42,7 +42,7 @@ def postprocess(
     """
     if joint_rows is not None:
         fragment = _with_critic_obs(fragment, policies, joint_rows)
-    batches = {policy_id: _with_new_obs(policies[policy_id], *cut) for policy_id, cut in fragment.items()}
+    batches = {policy_id: _with_next_inputs(policies[policy_id], *cut) for policy_id, cut in fragment.items()}
     by_trajectory = {policy_id for policy_id in batches if overrides_trajectory(policies[policy_id])}
     agents = _by_episode(batches, fragment, policies) if by_trajectory else {}
     done: dict[str, SampleBatch] = {}
@@ -80,10 +80,16 @@ def _with_critic_obs(
     return cuts
 
 
-def _with_new_obs(policy: Policy, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+def _with_next_inputs(policy: Policy, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+    """Fills `new_obs`, and `state_out` of a policy with memory, where they may be read."""
     wanted = policy.batch_columns
-    if wanted is None or SampleBatch.NEW_OBS in wanted or overrides_trajectory(policy):
-        batch[SampleBatch.NEW_OBS] = _following(batch[SampleBatch.OBS], pieces.last, pieces.next_obs)
+    later = {
+        SampleBatch.NEW_OBS: (SampleBatch.OBS, pieces.next_obs),
+        SampleBatch.STATE_OUT: (SampleBatch.STATE_IN, pieces.next_memory.get(SampleBatch.STATE_IN)),
+    }
+    for name, (column, after_last) in later.items():
+        if column in batch and (wanted is None or name in wanted or overrides_trajectory(policy)):
+            batch[name] = _following(batch[column], pieces.last, after_last)
     return batch
 
 

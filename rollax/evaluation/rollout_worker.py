@@ -101,7 +101,6 @@ class RolloutWorker:
             policy_of=policy_of,
             fragment_length=self._fragment_length(),
             complete_episodes=self.config.batch_mode == "complete_episodes",
-            clip_rewards=self.config.clip_rewards,
             record=record,
         )
         self.sampler.explore = self.config.explore
@@ -323,6 +322,7 @@ class RolloutWorker:
                 policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions
             ),
             accepts_off_policy=config.accept_off_policy_actions or policy.learns_off_policy or not learns,
+            clip_rewards=config.clip_rewards,
         )
         if config.accept_off_policy_actions:
             runner.store(frozenset({SampleBatch.OFF_POLICY}))

@@ -42,7 +42,6 @@ class Sampler:
         policy_of: `(agent_id, episode) -> policy id`, asked once per agent and episode; None where there is one policy.
         fragment_length: env steps of each sub-environment in a fragment.
         complete_episodes: a fragment holds whole episodes only.
-        clip_rewards: True for the sign, a number for a bound, of the rewards that are learned from.
         record: keep trajectories; False for evaluation, which only wants the metrics.
     """
 
@@ -55,7 +54,6 @@ class Sampler:
         policy_of: Callable[..., str] | None = None,
         fragment_length: int = 200,
         complete_episodes: bool = False,
-        clip_rewards: bool | float | None = None,
         record: bool = True,
     ) -> None:
         self.env = env
@@ -66,7 +64,6 @@ class Sampler:
         self._ids = list(self.runners)
         self._target = fragment_length * env.num_envs
         self._complete_episodes = complete_episodes
-        self._clip_rewards = clip_rewards
         self.record = record
         self._trajectories = {i: Trajectories(r.columns_of_trajectories) for i, r in self.runners.items()}
         self._memories = {policy_id: LaneMemory(runner) for policy_id, runner in self.runners.items()}
@@ -348,14 +345,9 @@ class Sampler:
             cut = trajectories.cut(next_inputs_of, finished if self._complete_episodes else None)
             if cut is not None:
                 # Here, not as they arrive: several rewards of one row are clipped as their sum.
-                cut[0][SampleBatch.REWARDS] = self._clipped(cut[0][SampleBatch.REWARDS])
+                cut[0][SampleBatch.REWARDS] = self.runners[policy_id].clipped(cut[0][SampleBatch.REWARDS])
                 fragment[policy_id] = cut
         return fragment, steps
-
-    def _clipped(self, rewards: np.ndarray) -> np.ndarray:
-        if self._clip_rewards is True:
-            return np.sign(rewards)
-        return np.clip(rewards, -self._clip_rewards, self._clip_rewards) if self._clip_rewards else rewards
 
     def _waiting_inputs(self, policy_id: str, lives: np.ndarray) -> Inputs:
         """What these lives are about to act on."""

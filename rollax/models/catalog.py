@@ -21,6 +21,7 @@ from rollax.spaces import check_space, zeros
 
 # No size that a model is likely to have elsewhere, so that a transposed output is noticed.
 _DUMMY_ROWS = 13
+_DUMMY_STEPS = 3
 
 
 def make_model(
@@ -58,13 +59,25 @@ def make_model(
 def check_model(
     model: nnx.Module, observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int
 ) -> None:
-    """Raises PolicyError unless the model gives (dist_inputs [B, num_outputs], values [B]); computes nothing."""
-    where = f"{_path(type(model))}, called on {_DUMMY_ROWS} observations"
-    expected = f"(dist_inputs [{_DUMMY_ROWS}, {num_outputs}], values [{_DUMMY_ROWS}]), both of floats"
-    columns: dict[str, Any] = {"obs": zeros(observation_space, _DUMMY_ROWS)}
+    """Raises PolicyError unless the model gives (dist_inputs [B, num_outputs], values [B]); computes nothing.
+
+    One with memory is tried on single rows, as it acts, and on sequences, as it learns.
+    """
+    for length in (1, _DUMMY_STEPS) if is_recurrent(model) else (1,):
+        _check_on_sequences(model, observation_space, action_space, num_outputs, length)
+
+
+def _check_on_sequences(
+    model: nnx.Module, observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int, length: int
+) -> None:
+    rows = _DUMMY_ROWS * length
+    where = f"{_path(type(model))}, called on {rows} observations"
+    expected = f"(dist_inputs [{rows}, {num_outputs}], values [{rows}]), both of floats"
+    columns: dict[str, Any] = {"obs": zeros(observation_space, rows)}
     if is_recurrent(model):
-        expected = f"{expected}, and a state like initial_state()"
-        columns |= _dummy_memory(model, action_space)
+        where = f"{where}: {_DUMMY_ROWS} sequences of length {length}, one after another"
+        expected = f"{expected}, and a state like initial_state() for each sequence"
+        columns |= _dummy_memory(model, action_space, rows)
     graphdef, state = nnx.split(model)
     try:
         outputs = jax.eval_shape(lambda state, columns: _called(nnx.merge(graphdef, state), columns), state, columns)
@@ -90,7 +103,6 @@ def check_model(
         )
     if len(names) == 3:
         _check_state(outputs[2], columns["state_in"], where)
-    rows = _DUMMY_ROWS
     _check_output("dist_inputs", outputs[0], (rows, num_outputs), where, expected)
     _check_output("values", outputs[1], (rows,), where, expected)
 
@@ -103,12 +115,12 @@ def _called(model: Any, columns: dict[str, Any]) -> Any:
     return model(columns["obs"], columns["state_in"], **extra)
 
 
-def _dummy_memory(model: Any, action_space: spaces.Space) -> dict[str, Any]:
-    """The columns of memory that a call takes: `_DUMMY_ROWS` sequences of one row."""
+def _dummy_memory(model: Any, action_space: spaces.Space, rows: int) -> dict[str, Any]:
+    """The columns of memory that a call takes: those of so many rows in `_DUMMY_ROWS` sequences."""
     initial = tuple(np.asarray(part) for part in model.initial_state())
     known = {
-        "prev_actions": zeros(action_space, _DUMMY_ROWS),
-        "prev_rewards": np.zeros(_DUMMY_ROWS, np.float32),
+        "prev_actions": zeros(action_space, rows),
+        "prev_rewards": np.zeros(rows, np.float32),
     }
     wanted = getattr(model, "memory_inputs", ())
     if not known.keys() >= set(wanted):

@@ -21,7 +21,6 @@ from rollax.models.layers import MLP, dense
 def with_critic(model: Any, critic_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> Any:
     """The model with a `critic` that sees `critic_space`: its own if it has one, else a `CentralCritic`."""
     if not hasattr(model, "critic"):
-        assert isinstance(critic_space, spaces.Dict)
         model.critic = CentralCritic(critic_space, config, rngs=rngs)
     return model
 
@@ -39,7 +38,8 @@ class CentralCritic(nnx.Module):
         rngs: where the weights are drawn from.
     """
 
-    def __init__(self, critic_space: spaces.Dict, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, critic_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        assert isinstance(critic_space, spaces.Dict)
         which = critic_space["agent"]
         assert isinstance(which, spaces.Discrete)
         self.agents = int(which.n)

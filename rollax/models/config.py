@@ -64,6 +64,11 @@ class ModelConfig(BaseModel):
     def _one_kind_of_memory(self) -> ModelConfig:
         if self.use_lstm and self.use_gru:
             raise ValueError("use_lstm or use_gru, not both")
+        has_memory = self.use_lstm or self.use_gru
+        if has_memory and self.custom_model is not None:
+            raise ValueError("use_lstm and use_gru are for the default model: give the custom model initial_state()")
+        if (self.lstm_use_prev_action or self.lstm_use_prev_reward) and not has_memory:
+            raise ValueError("lstm_use_prev_action and lstm_use_prev_reward need use_lstm or use_gru")
         return self
 
     @field_serializer("custom_model", when_used="json")

@@ -98,7 +98,8 @@ class RecurrentActorCritic(ActorCritic):
     """`ActorCritic` with an LSTM or GRU between the hidden layers and the heads.
 
     Rows are those of B sequences of equal length, one sequence after the other; B is that of the state. Where actor and
-    critic share no layers, each has a memory of its own.
+    critic share no layers, each has a memory of its own. The state is one array: the actor's h (and c), then the
+    critic's. Each array more would cost the sampler as much as a small layer at every step.
 
     Args:
         observation_space: of one observation.
@@ -130,9 +131,9 @@ class RecurrentActorCritic(ActorCritic):
         self.value_memory = None if self.value_trunk is None else cell(width, config.lstm_cell_size, rngs=rngs)
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
-        """The state at the start of a life, without the axis of the sequences: the actor's, then the critic's."""
+        """The state at the start of a life, without the axis of the sequences."""
         memories = [self.policy_memory] if self.value_memory is None else [self.policy_memory, self.value_memory]
-        return tuple(part for memory in memories for part in memory.initial_state())
+        return (np.concatenate([part for memory in memories for part in memory.initial_state()]),)
 
     def __call__(  # type: ignore[override]  a model with memory is another kind of model
         self, obs: Any, state: State, prev_actions: Any = None, prev_rewards: Any = None
@@ -140,16 +141,17 @@ class RecurrentActorCritic(ActorCritic):
         extra = [] if self.action_encoder is None else [self.action_encoder(prev_actions)]
         if "prev_rewards" in self.memory_inputs:
             extra.append(prev_rewards[:, None])
-        split = len(state) if self.value_memory is None else len(state) // 2
+        parts = tuple(jnp.split(state[0], state[0].shape[1] // self.policy_memory.features, axis=1))
+        split = len(parts) if self.value_memory is None else len(parts) // 2
         hidden = jnp.concatenate([self.policy_trunk(obs), *extra], axis=-1)
-        hidden, state_out = self.policy_memory(hidden, state[:split])
+        hidden, parts_out = self.policy_memory(hidden, parts[:split])
         value_hidden = hidden
         if self.value_trunk is not None and self.value_memory is not None:
             value_hidden = jnp.concatenate([self.value_trunk(obs), *extra], axis=-1)
-            value_hidden, value_state = self.value_memory(value_hidden, state[split:])
-            state_out = (*state_out, *value_state)
+            value_hidden, value_parts = self.value_memory(value_hidden, parts[split:])
+            parts_out = (*parts_out, *value_parts)
         dist_inputs, values = self.heads(hidden, value_hidden, obs)
-        return dist_inputs, values, state_out
+        return dist_inputs, values, (jnp.concatenate(parts_out, axis=1),)
 
 
 def is_recurrent(model: Any) -> bool:

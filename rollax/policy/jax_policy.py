@@ -19,7 +19,7 @@ from gymnasium import Space, spaces
 from rollax import runtime, trees
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig, resolve_config
-from rollax.errors import ConfigError, EnvError, NonFiniteError
+from rollax.errors import ConfigError, EnvError, NonFiniteError, PolicyError
 from rollax.models.catalog import make_model
 from rollax.models.central_critic import with_critic
 from rollax.models.distributions import DiagGaussian, make_distribution
@@ -183,20 +183,29 @@ class JaxPolicy(Policy):
             self._check_mask(obs_batch["action_mask"])
         if explore:
             noise = self.rng.random((size, self.distribution.num_noise), dtype=np.float32)
-            actions, packed = self._act(self.params, self.extra, columns, noise)
+            actions, packed, states = self._act(self.params, self.extra, columns, noise)
         else:
-            actions, packed = self._act_greedily(self.params, self.extra, columns, None)
+            actions, packed, states = self._act_greedily(self.params, self.extra, columns, None)
         table = np.asarray(packed)[:rows]
         fetches = {name: table[:, columns] for name, columns in self._fetched.items()}
         self._check_finite(fetches[SampleBatch.ACTION_LOGP])
         actions = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions)
-        return actions, self._states_of(table) if self.recurrent else [], fetches
+        return actions, [np.asarray(part)[:rows] for part in states], fetches
 
     def _memory_columns(self, rows: int, states: Sequence[Any], prev_actions: Any, prev_rewards: Any) -> dict[str, Any]:
         """The columns of memory; where a life has just begun, nothing need be given."""
         if not len(states):
             states = [np.broadcast_to(part, (rows, *part.shape)) for part in self._initial_state]
         columns: dict[str, Any] = {SampleBatch.STATE_IN: tuple(np.asarray(part) for part in states)}
+        shapes = [(rows, *part.shape) for part in self._initial_state]
+        if [part.shape for part in columns[SampleBatch.STATE_IN]] != shapes:
+            raise PolicyError(
+                "A recurrent state of the wrong shape.",
+                where=f"policy {self.name!r}, state_batches of compute_actions",
+                got=[part.shape for part in columns[SampleBatch.STATE_IN]],
+                expected=shapes,
+                fix="pass the state_outs of the step before, or nothing where a life begins",
+            )
         if SampleBatch.PREV_ACTIONS in self._memory_inputs:
             none_yet = prev_actions is None
             columns[SampleBatch.PREV_ACTIONS] = zeros(self.action_space, rows) if none_yet else prev_actions
@@ -205,17 +214,9 @@ class JaxPolicy(Policy):
             columns[SampleBatch.PREV_REWARDS] = np.asarray(rewards, np.float32)
         return columns
 
-    def _states_of(self, table: np.ndarray) -> list[np.ndarray]:
-        """The recurrent state in the last columns of what acting returns."""
-        states, end = [], table.shape[1]
-        for part in reversed(self._initial_state):
-            states.append(table[:, end - part.size : end].reshape(len(table), *part.shape))
-            end -= part.size
-        return states[::-1]
-
     def _act_on_arrays(
         self, params: Columns, extra: Columns, columns: Columns, noise: Any, explore: bool
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, Any, tuple]:
         model = self.split.merge(params, extra)
         dist_inputs, values, states = self._forward_and_remember(model, columns)
         d = self.distribution
@@ -226,8 +227,7 @@ class JaxPolicy(Policy):
             SampleBatch.ACTION_DIST_INPUTS: dist_inputs,
         }
         # One array instead of three: each one that leaves a compiled function costs as much as a small layer.
-        packed = [fetches[name] for name in self._fetched]
-        return actions, jnp.concatenate([*packed, *(state.reshape(len(state), -1) for state in states)], axis=1)
+        return actions, jnp.concatenate([fetches[name] for name in self._fetched], axis=1), states
 
     def _fetch_columns(self) -> dict[str, int | slice]:
         """Where each fetched column stands in the array that acting returns."""
@@ -253,8 +253,18 @@ class JaxPolicy(Policy):
             obs_batch: columns of N observations.
             memory: what goes with them into a policy with memory, as in `Pieces.next_memory`; or `critic_obs`, of which
                 the values are then.
+        Raises:
+            PolicyError: nothing is given of what a memory needs.
         """
         rows = trees.length(obs_batch)
+        if self.recurrent and not memory:
+            raise PolicyError(
+                "The value of an observation depends on what is remembered.",
+                where=f"policy {self.name!r}, compute_values",
+                got="observations alone",
+                expected=f"memory with {sorted({SampleBatch.STATE_IN, *self._memory_inputs})}",
+                fix="compute_values(pieces.next_obs, pieces.next_memory)",
+            )
         if rows == 0:
             return np.empty(0, np.float32)
         # The number of trajectory ends differs from fragment to fragment: small ones share one compiled version.

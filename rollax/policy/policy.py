@@ -18,6 +18,14 @@ from rollax.errors import PolicyError
 Weights = Mapping[str, Any]
 ActionsResult = tuple[Any, Sequence[Any], Mapping[str, Any]]
 
+_A_ROW_LATER = {
+    SampleBatch.CRITIC_OBS: SampleBatch.NEW_CRITIC_OBS,
+    SampleBatch.STATE_IN: SampleBatch.STATE_OUT,
+    SampleBatch.PREV_ACTIONS: SampleBatch.ACTIONS,
+    SampleBatch.PREV_REWARDS: SampleBatch.REWARDS,
+}
+"""Column -> the one that holds at each row what it holds itself one row later in the same life."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
@@ -101,15 +109,46 @@ class Policy(ABC):
             columns [N, ...] to store with the rows.
         """
 
-    def compute_single_action(self, obs: Any, state: Sequence[Any] | None = None, explore: bool = False) -> Any:
-        """The action for one observation; `(action, state_out, extra_fetches)` where a recurrent state is passed."""
+    def compute_single_action(
+        self,
+        obs: Any,
+        state: Sequence[Any] | None = None,
+        explore: bool = False,
+        prev_action: Any = None,
+        prev_reward: float = 0.0,
+    ) -> Any:
+        """The action for one observation; `(action, state_out, extra_fetches)` of a policy with memory.
+
+        Args:
+            obs: one observation.
+            state: the `state_out` of the step before; None at the start of a life.
+            explore: False for the greedy action.
+            prev_action: the action before; None at the start of a life.
+            prev_reward: the reward that followed it.
+        """
         columns = spaces.stack(self.observation_space, [obs])
-        kwargs: dict[str, Any] = {} if state is None else {"state_batches": [np.asarray(part)[None] for part in state]}
-        actions, state_outs, extra = call_accepted(self.compute_actions, columns, explore=explore, **kwargs)
+        prev_actions = None if prev_action is None else spaces.stack(self.action_space, [prev_action])
+        context = self.memory_of_one(state, prev_actions, prev_reward)
+        actions, state_outs, extra = call_accepted(self.compute_actions, columns, explore=explore, **context)
         action = actions[0] if isinstance(actions, list) else trees.index(trees.tree_map(np.asarray, actions), 0)
-        if state is None:
+        if state is None and not context["state_batches"]:
             return action
         return action, [part[0] for part in state_outs], {key: value[0] for key, value in extra.items()}
+
+    def memory_of_one(self, state: Sequence[Any] | None, prev_actions: Any, prev_reward: float) -> dict[str, Any]:
+        """The arguments of `compute_actions` that tell what came before a single observation.
+
+        Args:
+            state: the recurrent state; None for the initial one.
+            prev_actions: columns of the one action before; None where there is none.
+            prev_reward: what followed it.
+        """
+        state = self.get_initial_state() if state is None else state
+        return {
+            "state_batches": [np.asarray(part)[None] for part in state],
+            "prev_action_batch": spaces.zeros(self.action_space, 1) if prev_actions is None else prev_actions,
+            "prev_reward_batch": np.array([prev_reward], np.float32),
+        }
 
     def get_initial_state(self) -> list[Any]:
         """The recurrent state at the start of a life; empty for a policy without memory."""
@@ -137,7 +176,7 @@ class Policy(ABC):
 
         Args:
             sample_batch: the rows of one agent's life, in time order, as far as they have been sampled; `new_obs`,
-                `agent_id` and `t` are among its columns.
+                `agent_id` and `t` are among its columns, and of a policy with memory `state_in` and `state_out`.
             other_agent_batches: the other agents of the episode: agent id -> (its policy, its rows).
             episode: the episode.
         Returns:
@@ -146,9 +185,11 @@ class Policy(ABC):
         """
         last = np.arange(len(sample_batch)) == len(sample_batch) - 1
         next_obs = trees.index(sample_batch[SampleBatch.NEW_OBS], slice(-1, None))
-        further = {}
-        if SampleBatch.NEW_CRITIC_OBS in sample_batch:
-            further[SampleBatch.CRITIC_OBS] = trees.index(sample_batch[SampleBatch.NEW_CRITIC_OBS], slice(-1, None))
+        further = {
+            name: trees.index(sample_batch[after], slice(-1, None))
+            for name, after in _A_ROW_LATER.items()
+            if name in sample_batch and after in sample_batch
+        }
         return self.postprocess_rows(sample_batch, Pieces(last, next_obs, further))
 
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:

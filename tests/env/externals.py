@@ -5,8 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,9 @@ LONG = 60.0
 class Scripted(ExternalEnv):
     """Its `run()` is a function of the environment."""
 
-    def __init__(self, script: Callable[[Any], Any], observation_space: Any = OBS_SPACE, action_space: Any = ACTION_SPACE):
+    def __init__(
+        self, script: Callable[[Any], Any], observation_space: Any = OBS_SPACE, action_space: Any = ACTION_SPACE
+    ):
         super().__init__(observation_space, action_space)
         self.script = script
 
@@ -78,10 +80,8 @@ def in_threads(count: int, play: Callable[[int], Any]) -> None:
     """Plays in so many threads at once, until all are done or the environment is stopped."""
 
     def guarded(index: int) -> None:
-        try:
+        with suppress(EnvStoppedError):
             play(index)
-        except EnvStoppedError:
-            pass
 
     threads = [threading.Thread(target=guarded, args=(index,)) for index in range(count)]
     for thread in threads:

@@ -44,7 +44,8 @@ class Fragile(gym.Env):
     """One agent whose actions say what happens.
 
     The observation is [steps taken, vector index, a random number]. Keys of the config: "diary", a Diary;
-    "bad_resets" and "bad_makes", how many of them raise at first; "slow_resets", indices whose resets take 0.3 s.
+    "bad_resets", how many raise at first; "bad_makes", how many raise after the first one; "slow_resets", indices
+    whose resets take 0.3 s.
     """
 
     observation_space, action_space = OBS_SPACE, ACTION_SPACE
@@ -53,7 +54,7 @@ class Fragile(gym.Env):
         self.context, self.diary = context, context["diary"]
         self.index = context.vector_index
         self.diary.note("made", self.index, os.getpid())
-        if 0 < self.diary.count("step") and self.diary.count("made") - 2 <= context.get("bad_makes", 0):
+        if 1 < self.diary.count("made") <= 1 + context.get("bad_makes", 0):
             raise RuntimeError("no license")
 
     def reset(self, *, seed=None, options=None):

@@ -94,5 +94,4 @@ REMOTE = {
     "remote": Kind(remote(Clock), clock_story),
     "remote multi-agent": Kind(remote(Party), party_story),
     "remote old single": Kind(remote(OldClock), old_clock_story),
-    "remote old multi-agent": Kind(remote(OldParty), old_party_story),
 }

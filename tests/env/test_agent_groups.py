@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, EnvError, MultiAgentEnv, MultiAgentError, PPOTrainer, RolloutWorker, SpaceError
-from rollax import to_base_env
+from rollax import ConfigError, EnvError, MultiAgentEnv, MultiAgentError, RolloutWorker, SpaceError, to_base_env
 from rollax.env.pettingzoo_export import to_pettingzoo
 from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
@@ -217,7 +216,9 @@ class TestSpaces:
         grouped = env.with_agent_groups(GROUPS, obs_space, act_space)
         assert grouped.observation_spaces == {"team": obs_space}
         assert grouped.action_spaces == {"team": act_space}
-        refused(SpaceError, env.with_agent_groups, GROUPS, obs_space, says="not known...'team'...['a', 'b']...act_space")
+        refused(
+            SpaceError, env.with_agent_groups, GROUPS, obs_space, says="not known...'team'...['a', 'b']...act_space"
+        )
         refused(SpaceError, env.with_agent_groups, GROUPS, says="not known...group 'team'...obs_space")
         for wrong in (OBS_SPACE, spaces.Tuple([OBS_SPACE])):
             says = "no Tuple with a space for each member...group 'team'...for ['a', 'b']"
@@ -254,7 +255,9 @@ class TestRefused:
 
     def test_18_shape(self):
         obs = {"a": see(1), "b": np.zeros(4, np.float32)}
-        self.refuses("wrong shape...sub-environment 0, agent 'team'...element 1...(4,)", (obs, {}, NO, NO, {}), error=EnvError)
+        self.refuses(
+            "wrong shape...sub-environment 0, agent 'team'...element 1...(4,)", (obs, {}, NO, NO, {}), error=EnvError
+        )
 
     def test_20_nan(self):
         self.refuses("NaN...agent 'team'", ({"a": see(np.nan)}, {}, NO, NO, {}), error=EnvError)
@@ -301,43 +304,6 @@ def test_spaces_seeds_render_and_close_are_those_of_the_environment():
     assert set(to_pettingzoo(env.with_agent_groups(GROUPS)).reset()[0]) == {"team", "c"}
 
 
-class Opposites(MultiAgentEnv):
-    """Two agents see the same coin and are paid together, where they do what neither can know that the other does."""
-
-    observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2)
-    possible_agents = ("a", "b")
-
-    def reset(self, *, seed=None, options=None):
-        self.random, self.count = np.random.default_rng(seed), 0
-        return self._obs(), {}
-
-    def step(self, actions):
-        self.count += 1
-        won = actions["a"] != actions["b"] and actions["a"] == self.coin
-        return self._obs(), {"a": float(won), "b": 0.0}, {ALL: self.count == 8}, {ALL: False}, {}
-
-    def _obs(self):
-        self.coin = int(self.random.integers(2))
-        return {"a": self.coin, "b": self.coin}
-
-
-def test_ppo_trains_a_group():
-    config = {
-        "num_envs_per_worker": 8,
-        "train_batch_size": 512,
-        "sgd_minibatch_size": 128,
-        "num_sgd_iter": 4,
-        "lr": 1e-2,
-        "gamma": 0.0,
-        "model": {"fcnet_hiddens": [16]},
-        "seed": 0,
-    }
-    with PPOTrainer(env=lambda _: Opposites().with_agent_groups({"pair": ["a", "b"]}), config=config) as trainer:
-        rewards = [trainer.train()["episode_reward_mean"] for _ in range(8)]
-    assert rewards[0] < 4
-    assert rewards[-1] > 7
-
-
 def test_groups_and_single_agents_with_policies_of_their_own():
     class Zero(Encode):
         def compute_actions(self, obs_batch):  # type: ignore[override]
@@ -351,7 +317,9 @@ def test_groups_and_single_agents_with_policies_of_their_own():
         "team": (Zero, grouped.observation_spaces["team"], grouped.action_spaces["team"]),
         "c": (Zero, OBS_SPACE, ACTION_SPACE),
     }
-    worker = RolloutWorker(lambda _: grouped, specs, policy_mapping_fn=lambda a: a, config={"rollout_fragment_length": 3})
+    worker = RolloutWorker(
+        lambda _: grouped, specs, policy_mapping_fn=lambda a: a, config={"rollout_fragment_length": 3}
+    )
     batch = worker.sample()
     assert batch["team"]["rewards"].tolist() == [3.0] * 3
     assert batch["c"]["rewards"].tolist() == [4.0] * 3

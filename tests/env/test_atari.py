@@ -73,6 +73,63 @@ def test_one_env():
     assert env.spec.id == PONG
 
 
+@pytest.mark.parametrize("game", [PONG, BREAKOUT])
+@pytest.mark.parametrize("sticky", [0.0, 0.25])
+def test_single_ones_are_gymnasium_s_own(game, sticky):
+    """Frame by frame and reward by reward, what its preprocessing and stacking give; a stack begins black."""
+    bare = gym.make(game, frameskip=1, repeat_action_probability=sticky)
+    reference = gym.wrappers.AtariPreprocessing(bare, noop_max=30, frame_skip=4, screen_size=84)
+    reference = gym.wrappers.FrameStackObservation(reference, 4, padding_type="zero")
+    env = env_creator(game)(EnvContext({"fire_reset": False, "repeat_action_probability": sticky}))
+    random = np.random.default_rng(0)
+    for seed in (3, None):
+        np.testing.assert_array_equal(env.reset(seed=seed)[0], reference.reset(seed=seed)[0])
+        for _ in range(50):
+            action = int(random.integers(4))
+            (obs, *rest), (expected, *others) = env.step(action), reference.step(action)
+            np.testing.assert_array_equal(obs, expected)
+            assert rest[:3] == others[:3]
+    env.close()
+    reference.close()
+
+
+SETTINGS = {
+    "as it is": {},
+    "no FIRE": {"fire_reset": False},
+    "lives": {"terminal_on_life_loss": True},
+    "colours": {"grayscale": False, "stack": 1},
+    "small": {"screen_size": (64, 48), "stack": 2, "frame_skip": 3},
+    "time limit": {"max_num_frames_per_episode": 100, "fire_reset": False},
+    "clipped": {"clip_rewards": True, "full_action_space": True},
+}
+
+
+@pytest.mark.parametrize("game", [BREAKOUT, "ALE/MsPacman-v5"])
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_both_ways_give_the_same_task(game, settings):
+    """Bit by bit, through several episodes, where the game itself draws no random number."""
+    fixed = {"noop_max": 0, "repeat_action_probability": 0.0, **settings}
+    stories = [story(base_env(game, 1, native_vector=native, **fixed), 120) for native in (True, False)]
+    for one, other in zip(*stories, strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+        assert one[1:] == other[1:]
+
+
+def story(base, moments):
+    """What the first sub-environment shows: observations, rewards and flags, a reset beside the end before it."""
+    told, random, rows = [], np.random.default_rng(3), base.reset_rows(np.arange(1), [7])
+    while len(told) < moments:
+        obs = rows.observations(None, base.observation_space)[0].copy()
+        told.append((obs, float(rows.rewards[0]), bool(rows.terminateds[0]), bool(rows.truncateds[0])))
+        if len(rows.ended_envs):
+            rows = base.reset_rows(rows.ended_envs) or base.poll_rows()
+            continue
+        base.send_rows(rows, None, random.integers(4, size=1))
+        rows = base.poll_rows()
+    base.stop()
+    return told
+
+
 def test_native_rows_in_lockstep():
     """Ten steps to an episode: the last row keeps its observation, the one after it is the first of a new life."""
     base = base_env(BREAKOUT, 3, max_num_frames_per_episode=40)

@@ -78,7 +78,7 @@ OBS, REWARD, TERMINATED, TRUNCATED, INFO = range(5)
 SECOND = "sub-environment 1..."
 
 
-@kinds("multi-agent", "dict view")  # whose own code unpacks it
+@kinds("multi-agent", "dict view", "old")  # whose own code unpacks it, or which returns no info
 @pytest.mark.parametrize("value", [np.zeros(2, np.float32), None, (np.zeros(2, np.float32), None), (1, {}, 3)])
 def test_16_reset(wrap, value):
     """`(obs, info)` is what it must return; Gymnasium's own vector envs unpack it themselves."""
@@ -90,6 +90,8 @@ def test_16_reset(wrap, value):
 @pytest.mark.parametrize("value", [None, (np.zeros(2, np.float32), 1.0, False, {}), (1, 2, 3, 4, 5, 6), 7])
 @pytest.mark.parametrize("at", [1, LATER])
 def test_17_step(wrap, value, at):
+    if wrap == "old" and isinstance(value, tuple) and len(value) == 4:
+        return  # as it may be there
     says = "step() did not return five values...sub-environment 1" if wrap == "in turn" else ""
     refused(EnvError, play, faulty(wrap, "step", value, at), at + 20, says=says)
 
@@ -189,6 +191,7 @@ def test_23_nan_reward(wrap, value, at):
 @pytest.mark.parametrize(("place", "name"), [(TERMINATED, "terminated"), (TRUNCATED, "truncated")])
 @pytest.mark.parametrize("at", [1, LATER])
 def test_24_flag(wrap, value, place, name, at):
+    name = "terminated" if wrap == "old" else name  # which knows one flag alone
     says = f"A {name} flag that is not a boolean...{SECOND}got:      {type(value).__name__}...True or False"
     refused(EnvError, play, faulty(wrap, place, value, at), at, says=says)
 
@@ -206,7 +209,7 @@ def test_an_env_that_raises(wrap, at):
     cause = ZeroDivisionError("by nothing")
     error = refused(EnvError, play, faulty(wrap, "raise", cause, at), at + 20, says="ZeroDivisionError in ")
     assert error.__cause__ is cause
-    if wrap in ("in turn", "multi-agent"):
+    if wrap in ("in turn", "multi-agent", "old"):
         assert "sub-environment 1" in str(error)
     assert "action " in str(error)
     assert "by nothing" in str(error)

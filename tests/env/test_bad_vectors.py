@@ -138,6 +138,19 @@ def test_infos_of_a_user_s_vector_env(infos):
     bad(Columns, 1, "info that is no dict...Columns, sub-environment 1", infos=[{}, 3, {}])
 
 
+@pytest.mark.parametrize("infos", [[3], 3, None, [{}, {}, 1]])
+def test_infos_of_a_native_one(infos):
+    class Says(Native):
+        def reset(self, *, seed=None, options=None):
+            return OBS, infos if at == 0 else {}
+
+        def step(self, actions):
+            return *super().step(actions)[:4], infos
+
+    for at, call in ((0, "reset()"), (1, "step()")):
+        refused(EnvError, play, to_base_env(Says()), at, says=f"Infos that are no dict...Says, {call}...a dict of arrays")
+
+
 def test_lists_of_the_wrong_length():
     one = {"x": np.zeros(2, np.float32), "n": 1}
     bad(Columns, 1, "Observations of the wrong number...2 of them...of 3", obs=[one, one])

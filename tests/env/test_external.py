@@ -53,7 +53,11 @@ class TestOneEpisode:
             assert [rows.terminateds.tolist() for rows in (first, second, last)] == [[False], [False], [True]]
             assert not any(rows.truncateds.any() for rows in (first, second, last))
             assert [rows.ended_envs.tolist() for rows in (first, second, last)] == [[], [], [0]]
-            assert [rows.info_list() for rows in (first, second, last)] == [[{"begins": True}], [{"a": 1, "b": 2}], [{}]]
+            assert [rows.info_list() for rows in (first, second, last)] == [
+                [{"begins": True}],
+                [{"a": 1, "b": 2}],
+                [{}],
+            ]
             assert all(rows.env_index.tolist() == [0] and rows.lanes is rows.env_index for rows in (first, last))
             assert first.agents is None
             assert first.trains is None

@@ -12,11 +12,18 @@ from tests.env.refused import refused
 from tests.env.test_external import seen
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE
 
+GOOD = seen(1), 1
 NAN = np.array([np.nan, 0, 0], np.float32)
 
 
-def while_one_plays(check, kind=Scripted, *of_kind):
-    """Runs `check(env)`, which must be refused this and that, beside an episode that is served all the while."""
+def while_one_plays(check, kind=Scripted, *of_kind, good=GOOD):
+    """Runs `check(env)`, which must be refused this and that, beside an episode that is served all the while.
+
+    Args:
+        check: plays and is refused, in the thread of `run()`.
+        kind: of the environment; its spaces follow.
+        good: an observation and an action of these spaces.
+    """
 
     def script(env):
         try:
@@ -31,7 +38,7 @@ def while_one_plays(check, kind=Scripted, *of_kind):
         base.reset_rows(np.arange(1))
         until(lambda: base.env.checked)
         # Nothing wrong has reached the sampler.
-        base.env.log_action("good", {"a": seen(1)} if agents else seen(1), {"a": 1} if agents else 1)
+        base.env.log_action("good", *({"a": part} if agents else part for part in good))
         while True:
             rows = base.poll_rows()
             assert np.isfinite(rows.rewards).all()
@@ -85,11 +92,8 @@ def test_keys_of_dict_observations(early):
             env.start_episode(n)
         env.start_episode("mine")
         refused(EnvError, env.get_action, "mine", {"b": 1}, says="wrong keys...'mine'...['b']...['a']")
-        env.start_episode("good")
-        env.log_action("good", {"a": 1}, 1)
 
-    with playing(check, Scripted, space, ACTION_SPACE) as base:
-        assert base.poll_rows().obs["a"].tolist() == [1]
+    while_one_plays(check, Scripted, space, ACTION_SPACE, good=({"a": 1}, 1))
 
 
 def test_unsafe_dtypes_in_the_first_episodes():
@@ -97,8 +101,7 @@ def test_unsafe_dtypes_in_the_first_episodes():
         env.start_episode("mine")
         refused(EnvError, env.get_action, "mine", 0.5, says="dtype...float64...int64")
 
-    with playing(check, Scripted, spaces.Discrete(2), ACTION_SPACE) as base:
-        refused(EnvError, base.poll_rows, says="has finished") if base.env.__dict__.update(patience=0) else None
+    while_one_plays(check, Scripted, spaces.Discrete(2), ACTION_SPACE, good=(1, 1))
 
 
 @pytest.mark.parametrize(
@@ -149,11 +152,8 @@ def test_logged_actions(space, action):
     def check(env):
         env.start_episode("mine")
         refused(EnvError, env.log_action, "mine", seen(1), action, says="not in the action space...'mine'")
-        env.finished = True
 
-    with playing(check, Scripted, OBS_SPACE, space) as base:
-        base.reset_rows(np.arange(1))
-        until(lambda: hasattr(base.env, "finished"))
+    while_one_plays(check, Scripted, OBS_SPACE, space, good=(seen(1), space.sample()))
 
 
 class TestEpisodes:
@@ -178,8 +178,6 @@ class TestEpisodes:
             refused(EnvError, env.get_action, "mine", seen(1), says="has ended...mine...start another")
             refused(EnvError, env.end_episode, "mine", seen(1), says="has ended")
             decided(env)  # the id is free again
-            for n in range(1100):  # an id is not remembered for ever
-                env.end_episode(decided(env, n), seen(2)) if n % 10 == 0 else None
 
         while_one_plays(check)
 
@@ -194,7 +192,7 @@ class TestEpisodes:
     def test_no_id(self):
         def check(env):
             refused(EnvError, env.start_episode, ["mine"], says="cannot be one...list")
-            refused(EnvError, env.get_action, {}, seen(1), says="cannot be one...dict")
+            refused(EnvError, env.log_returns, {}, 1.0, says="cannot be one...dict")
 
         while_one_plays(check)
 
@@ -219,7 +217,6 @@ class TestEpisodes:
             ):
                 refused(EnvError, call, says="still waits for an action...'good', agent 'agent0'")
             env.log_returns("good", 2.0)  # belongs to the action that is waited for
-            env.checked = True
 
         def script(env):
             env.start_episode("good")

@@ -280,19 +280,19 @@ def test_nothing_grows():
     def script(env):
         n = 0
         while True:
-            n += 1
-            first, second = env.start_episode(), env.start_episode(n, training_enabled=n % 2 == 0)
-            env.log_returns(first, 0.0, {"n": n})
-            for _ in range(2):
-                env.get_actions({first: seen(1), second: seen(2)})
-                env.log_returns(first, 1.0, {"n": n})
-            env.log_action(second, seen(3), 1)
-            for episode in (first, second):
+            ids = [env.start_episode(), *(env.start_episode(n + i, training_enabled=i % 2 == 0) for i in range(15))]
+            n += len(ids)
+            env.log_returns(ids[0], 0.0, {"n": n})
+            env.get_actions({})
+            env.get_actions(dict.fromkeys(ids, seen(1)))
+            env.log_action(ids[1], seen(3), 1)
+            for episode in ids:
+                env.log_returns(episode, 1.0, {"n": n})
                 env.end_episode(episode, seen(4))
 
     with playing(script) as base:
         ended, sizes = 0, []
-        for goal in (2_000, 20_000):
+        for goal in (4_000, 20_000):
             while ended < goal:
                 rows = base.poll_rows()
                 if len(rows.ended_envs):
@@ -301,8 +301,8 @@ def test_nothing_grows():
                 answer(base, rows, 0)
             sizes.append(contents(base, set()))
         # What is in flight differs from moment to moment; the lists of the longest known ids are full by then.
-        assert sizes[1] <= sizes[0] + 100
-        assert rows.env_index.max() < 10
+        assert sizes[1] <= sizes[0] + 200
+        assert rows.env_index.max() < 64
 
 
 def contents(value: object, known: set[int]) -> int:

@@ -11,7 +11,8 @@ import pettingzoo
 import pytest
 from gymnasium import spaces
 
-from rollax import EnvError, MultiAgentEnv, MultiAgentError, PPOTrainer, RolloutWorker, SpaceError, to_base_env
+from rollax import EnvError, MultiAgentEnv, MultiAgentError, PPOConfig, RolloutWorker, SpaceError, to_base_env
+from rollax.algorithms.ppo import PPOPolicy
 from rollax.env.pettingzoo_export import to_pettingzoo
 from tests.env.drive import drive
 from tests.env.pettingzoo_worlds import Dance, Queue, dance_story
@@ -70,24 +71,21 @@ class RandomLegal(Encode):
     rng = np.random.default_rng(0)
 
     def compute_actions(self, obs_batch):  # type: ignore[override]
-        mask = obs_batch["action_mask"] if isinstance(obs_batch, dict) else np.ones((len(obs_batch), self.action_space.n))
+        mask = (
+            obs_batch["action_mask"] if isinstance(obs_batch, dict) else np.ones((len(obs_batch), self.action_space.n))
+        )
         assert mask.any(axis=1).all()
         return np.argmax(mask * self.rng.random(mask.shape), axis=1), [], {}
 
 
 def test_ppo_keeps_to_the_mask():
-    config = {
-        "num_envs_per_worker": 4,
-        "train_batch_size": 128,
-        "sgd_minibatch_size": 64,
-        "num_sgd_iter": 1,
-        "model": {"fcnet_hiddens": [16]},
-        "seed": 0,
-    }
-    with PPOTrainer(env=library("aec", TIC_TAC_TOE), config=config) as trainer:
-        result = trainer.train()
-    assert result["episodes_this_iter"] > 4
-    assert result["episode_reward_mean"] == 0  # an illegal move would have cost 1
+    config = PPOConfig(num_envs_per_worker=4, rollout_fragment_length=50, model={"fcnet_hiddens": [16]}, seed=0)
+    worker = RolloutWorker(library("aec", TIC_TAC_TOE), PPOPolicy, config=config)
+    worker.sample()
+    metrics = worker.get_metrics()
+    assert len(metrics) > 15
+    assert {m.reward for m in metrics} == {0}  # an illegal move would have cost 1
+    worker.stop()
 
 
 def test_a_game_of_tic_tac_toe_by_hand():
@@ -163,7 +161,10 @@ class TestSpaces:
 
     def test_dicts_of_spaces_without_the_methods_do_not_warn(self):
         class Old(Dance):
-            observation_space, action_space = pettingzoo.ParallelEnv.observation_space, pettingzoo.ParallelEnv.action_space
+            observation_space, action_space = (
+                pettingzoo.ParallelEnv.observation_space,
+                pettingzoo.ParallelEnv.action_space,
+            )
             observation_spaces = dict.fromkeys("abcd", OBS_SPACE)
             action_spaces = dict.fromkeys("abcd", ACTION_SPACE)
 

@@ -11,19 +11,18 @@ import threading
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
 
-from rollax import BaseEnv, ConfigError, EnvContext, EnvError, MultiAgentEnv, SpaceError, to_base_env
+from rollax import BaseEnv, ConfigError, EnvContext, EnvError, SpaceError, to_base_env
 from rollax.env import remote_env
 from rollax.env.making import make_base_env
 from rollax.env.registry import env_creator
+from tests.env import test_contract
 from tests.env.drive import drive
 from tests.env.fragile import Diary, Fragile
-from tests.env.kinds import KINDS, REMOTE
+from tests.env.kinds import REMOTE
 from tests.env.refused import refused
-from tests.env import test_contract
 from tests.env.test_contract import seeds_for
-from tests.env.worlds import ACTION_SPACE, CLOCK_ID, OBS_SPACE, Clock, ListVector
+from tests.env.worlds import ACTION_SPACE, CLOCK_ID, OBS_SPACE, Clock, Party
 
 pytestmark = pytest.mark.usefixtures("small_ray")
 EVERY_KIND = pytest.mark.parametrize("name", REMOTE)
@@ -32,8 +31,8 @@ LOCKSTEP = 1e9
 
 @pytest.fixture(scope="module")
 def lockstep(small_ray):
-    """Three sub-environments of each kind, which always wait for each other."""
-    envs = {name: kind.make(3) for name, kind in REMOTE.items()}
+    """Two sub-environments of each kind, which always wait for each other."""
+    envs = {name: kind.make(2) for name, kind in REMOTE.items()}
     yield envs
     for env in envs.values():
         env.stop()
@@ -53,8 +52,8 @@ def remote(cls, num_envs, wait_ms=0.0, *, config=None, **settings) -> BaseEnv:
 @EVERY_KIND
 @pytest.mark.parametrize(("view", "split"), [("rows", 1), ("rows", 3), ("dicts", 1)])
 def test_in_lockstep_each_tells_its_story(lockstep, name, view, split):
-    stories = drive(lockstep[name], view, 40, seeds_for(3), split)
-    for story, seed in zip(stories, seeds_for(3), strict=True):
+    stories = drive(lockstep[name], view, 40, seeds_for(2), split)
+    for story, seed in zip(stories, seeds_for(2), strict=True):
         assert len(story) > 20
         assert any(moment.ended for moment in story)
         assert story == REMOTE[name].story(seed, len(story))
@@ -63,24 +62,24 @@ def test_in_lockstep_each_tells_its_story(lockstep, name, view, split):
 @EVERY_KIND
 def test_in_lockstep_all_step_at_every_poll(lockstep, name):
     env = lockstep[name]
-    rows = env.reset_rows(np.arange(3), seeds_for(3))
+    rows = env.reset_rows(np.arange(2), seeds_for(2))
     for _ in range(10):
         acting = np.flatnonzero(rows.acts)
         env.send_rows(rows, acting, np.zeros(len(acting), np.int64))
         rows = env.poll_rows()
-        assert {*rows.env_index.tolist(), *rows.ended_envs.tolist()} == {0, 1, 2}
+        assert {*rows.env_index.tolist(), *rows.ended_envs.tolist()} == {0, 1}
         if len(rows.ended_envs):
             rows = type(rows).concat(rows, env.reset_rows(rows.ended_envs))
 
 
-@pytest.mark.parametrize("name", ["remote", "remote multi-agent"])
-@pytest.mark.parametrize("view", ["rows", "dicts"])
-def test_without_waiting_each_tells_its_story_at_its_own_pace(name, view):
-    env = remote({"remote": Clock, "remote multi-agent": KINDS["multi-agent"].make(1).envs[0].__class__}[name], 3)
-    stories = drive(env, view, 80, seeds_for(3))
-    for story, seed in zip(stories, seeds_for(3), strict=True):
-        assert len(story) > 5
-        assert story == REMOTE[name].story(seed, len(story))
+@pytest.mark.parametrize(("cls", "name"), [(Clock, "remote"), (Party, "remote multi-agent")])
+def test_without_waiting_each_tells_its_story_at_its_own_pace(cls, name):
+    env = remote(cls, 3)
+    for view in ("rows", "dicts"):
+        stories = drive(env, view, 80, seeds_for(3))
+        for story, seed in zip(stories, seeds_for(3), strict=True):
+            assert len(story) > 5
+            assert story == REMOTE[name].story(seed, len(story))
     env.stop()
 
 
@@ -152,10 +151,10 @@ def test_a_reset_in_the_middle_of_a_step_forgets_the_step(diary):
     env.stop()
 
 
-@EVERY_KIND
+@pytest.mark.parametrize("name", ["remote", "remote multi-agent"])
 def test_sub_environment_i_is_the_same_however_many_there_are(lockstep, name):
     alone = REMOTE[name].make(1)
-    (story,), many = drive(alone, "rows", 20, seeds_for(1)), drive(lockstep[name], "rows", 20, seeds_for(3))
+    (story,), many = drive(alone, "rows", 20, seeds_for(1)), drive(lockstep[name], "rows", 20, seeds_for(2))
     shortest = min(len(story), len(many[0]))
     assert story[:shortest] == many[0][:shortest]
     assert many[0][:5] != many[1][:5]
@@ -165,39 +164,42 @@ def test_sub_environment_i_is_the_same_however_many_there_are(lockstep, name):
 @EVERY_KIND
 def test_spaces_and_what_it_is_made_of(lockstep, name):
     env = lockstep[name]
-    assert env.num_envs == 3
+    assert env.num_envs == 2
     assert env.observation_space == OBS_SPACE
     assert env.action_space == ACTION_SPACE
-    env.reset_rows(np.arange(3), seeds_for(3))
-    first, second, _ = env.get_sub_environments()
+
+
+def test_stand_ins_read_attributes_and_call_methods_over_there(lockstep):
+    env = lockstep["remote"]
+    env.reset_rows(np.arange(2), seeds_for(2))
+    first, second = env.get_sub_environments()
     assert first.count == 0
-    assert first.close.__name__  # a method is there, and was not called
+    assert first.action_space == ACTION_SPACE
+    assert second.step(2)[1] == 1.2
+    assert [first.count, second.count] == [0, 1]
     with pytest.raises(EnvError, match="AttributeError"):
         second.no_such_thing  # noqa: B018
     with pytest.raises(AttributeError):
         second._private  # noqa: B018
 
 
-@pytest.mark.parametrize("name", REMOTE)
-class TestAnswersToRemoteOnes:
-    """What is refused in lockstep."""
+@pytest.mark.parametrize("name", ["remote", "remote multi-agent"])
+def test_answers_that_are_refused(lockstep, name):
+    same = REMOTE[name]._replace(make=lambda num_envs: lockstep[name])
+    answers = test_contract.TestAnswers()
+    answers.test_missing_answer(same)
+    answers.test_answered_twice(same)
+    answers.test_answer_to_who_does_not_wait(same)
 
-    def test_answers(self, lockstep, name):
-        kind = REMOTE[name]
-        same = kind._replace(make=lambda num_envs: lockstep[name])
-        answers = test_contract.TestAnswers()
-        answers.test_missing_answer(same)
-        answers.test_answered_twice(same)
-        answers.test_answer_to_who_does_not_wait(same)
 
-    def test_steps_out_of_an_episode(self, name):
-        kind = REMOTE[name]
-        answers = test_contract.TestAnswers()
-        env = kind.make(1)
-        assert "begun" in answers.refused(env.poll_rows)
-        assert "begun" in answers.refused(env.poll)
-        answers.test_step_after_the_end(kind._replace(make=lambda num_envs: env))
-        env.stop()
+def test_steps_out_of_an_episode_are_refused():
+    kind = REMOTE["remote"]
+    answers = test_contract.TestAnswers()
+    env = kind.make(1)
+    assert "begun" in answers.refused(env.poll_rows)
+    assert "begun" in answers.refused(env.poll)
+    answers.test_step_after_the_end(kind._replace(make=lambda num_envs: env))
+    env.stop()
 
 
 def test_the_context_says_where(diary):
@@ -280,36 +282,26 @@ class Raising(Clock):
         raise OSError(f"no display for {context.vector_index}")
 
 
-class NoSpaces(MultiAgentEnv):
-    """Leaves its spaces to its policies."""
-
-    def reset(self, *, seed=None, options=None):
-        return {"a": 1}, {}
-
-
-def test_what_cannot_be_a_remote_sub_environment():
+def test_what_cannot_be_made():
     with pytest.raises(SpaceError, match=r"(?s)different spaces.*WithSpace, sub-environment 1"):
         remote(WithSpace, 2)
     with pytest.raises(EnvError, match="OSError in its creator: no display for 0") as error:
         remote(Raising, 1)
     assert "tests/env/test_remote.py" in str(error.value.__cause__)
-    for make in (lambda context: ListVector(2), lambda context: SyncVectorEnv([Clock] * 2), lambda context: Clock):
-        refused(EnvError, remote, make, 1, says="cannot be one of several remote")
-    refused(SpaceError, remote, lambda context: NoSpacesAlone(), 1, says="No Gymnasium space")
+
+
+def test_what_cannot_travel():
+    """Locks, for instance, whether the creator or the environment holds them."""
     lock = threading.Lock()
     refused(ConfigError, remote, lambda context: lock and Clock(), 1, says="cannot travel...pickle")
-    refused(EnvError, to_base_env, Clock(), None, 2, True, says="Too few")
+    refused(ConfigError, to_base_env, Locked(lock), None, 1, True, says="cannot travel...pickle")
 
 
-class NoSpacesAlone(Clock):
-    observation_space = None
+class Locked(Clock):
+    """Cannot be pickled."""
 
-
-def test_many_agents_may_lack_spaces():
-    env = remote(lambda context: NoSpaces(), 1, LOCKSTEP)
-    assert env.observation_space is None
-    assert env.reset_rows(np.arange(1)).agents == ["a"]
-    env.stop()
+    def __init__(self, lock):
+        self.lock = lock
 
 
 @pytest.mark.parametrize(
@@ -367,8 +359,10 @@ def test_without_remote_sub_environments_nothing_of_ray_is_loaded():
     code = """
         import sys
         from rollax import RolloutWorker
-        from rollax.algorithms.ppo import PPOPolicy
-        RolloutWorker("CartPole-v1", PPOPolicy, config={"num_envs_per_worker": 2, "train_batch_size": 20}).sample()
+        from tests.env.always_zero import AlwaysZero
+        RolloutWorker("CartPole-v1", AlwaysZero, config={"num_envs_per_worker": 2, "rollout_fragment_length": 9}).sample()
         assert "rollax.env.remote_env" not in sys.modules and "ray" not in sys.modules
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}
+    )

@@ -4,10 +4,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 
 from rollax import BaseEnv, EnvError, MultiAgentEnv, SpaceError, VectorEnv, to_base_env
+from tests.env.old_worlds import OldClock
 from tests.env.refused import refused
-from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, DictParties, ListVector, Party
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, DictParties, ListVector, Party, RowClocks
 
 
 class Gymless:
@@ -60,6 +62,26 @@ class TestEveryKind:
         setattr(env, kind, fault[0])
         refused(SpaceError, to_base_env, env, says=fault[1])
         refused(SpaceError, to_base_env, env, says=f"ListVector.{kind}")
+
+    def test_native(self, kind, fault):
+        env = SyncVectorEnv([Clock] * 2)
+        setattr(env, f"single_{kind}", fault[0])
+        refused(SpaceError, to_base_env, env, says=fault[1])
+        refused(SpaceError, to_base_env, env, says=f"SyncVectorEnv.single_{kind}")
+
+    def test_old(self, kind, fault):
+        class Odd(OldClock):
+            pass
+
+        setattr(Odd, kind, fault[0])
+        refused(SpaceError, to_base_env, Odd(), says=fault[1])
+        refused(SpaceError, to_base_env, Odd(), says=f"Odd, sub-environment 0, {kind}")
+
+    def test_columnar(self, kind, fault):
+        env = RowClocks(2)
+        setattr(env, kind, fault[0])
+        if fault[0] is not None:
+            refused(SpaceError, to_base_env, env, says=fault[1])
 
     def test_multi_agent(self, kind, fault):
         class Odd(Party):

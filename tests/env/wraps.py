@@ -65,6 +65,25 @@ class DictView(BaseEnv):
         return {env_id: obs}, {env_id: infos}
 
 
+class Old:
+    """The same of the old interface."""
+
+    def __init__(self, make: Make) -> None:
+        self.env = make()
+        self.observation_space, self.action_space = self.env.observation_space, self.env.action_space
+
+    def reset(self):
+        result = self.env.reset()
+        return result[0] if isinstance(result, tuple) and result else result
+
+    def step(self, action):
+        result = self.env.step(action)
+        if not (isinstance(result, tuple) and len(result) == 5):
+            return result
+        obs, reward, terminated, truncated, info = result
+        return obs, reward, terminated if truncated is False else truncated, info
+
+
 WRAPS: dict[str, Callable[[Make, int], BaseEnv]] = {
     "in turn": lambda make, n: to_base_env(make(), lambda index: make(), n),
     "vector of lists": lambda make, n: to_base_env(ListVector(n, make)),
@@ -75,4 +94,5 @@ WRAPS: dict[str, Callable[[Make, int], BaseEnv]] = {
     },
     "multi-agent": lambda make, n: to_base_env(OneAgent(make), lambda index: OneAgent(make), n),
     "dict view": lambda make, n: to_base_env(DictView(make, n)),
+    "old": lambda make, n: to_base_env(Old(make), lambda index: Old(make), n),
 }

@@ -161,7 +161,8 @@ class TestSingleAction:
                 return [int(explore)] * len(obs_batch), [state + 1], {"score": state[:, 0]}
 
         runner = RolloutWorker(Line, Recurrent).runners["default_policy"]
-        assert runner.compute_single_action(np.zeros(4)) == 0
+        action, (state,), fetches = runner.compute_single_action(np.zeros(4))
+        assert (action, state.tolist(), fetches) == (0, [1.0, 1.0], {"score": 0.0})
         action, (state,), fetches = runner.compute_single_action(np.zeros(4), [np.full(2, 5.0)], explore=True)
         assert (action, state.tolist(), fetches) == (1, [6.0, 6.0], {"score": 5.0})
 

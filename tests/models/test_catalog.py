@@ -249,6 +249,13 @@ class TestConfig:
             {"conv_dense": 0},
             {"vf_share_layers": "perhaps"},
             {"custom_model": 3},
+            {"use_lstm": True, "use_gru": True},
+            {"use_lstm": True, "custom_model": "my.module:Model"},
+            {"use_gru": True, "custom_model": "my.module:Model"},
+            {"lstm_use_prev_action": True},
+            {"lstm_use_prev_reward": True},
+            {"use_gru": True, "max_seq_len": 0},
+            {"use_lstm": True, "lstm_cell_size": 0},
         ],
         ids=str,
     )

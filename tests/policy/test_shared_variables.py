@@ -63,7 +63,9 @@ class TestArrays:
     def test_at_the_start_they_are_the_first_policys(self, three):
         assert_shared(three["a"], three["b"])
         np.testing.assert_array_equal(three["b"].params[TRUNK[1]], policy(2).params[TRUNK[1]])
-        np.testing.assert_array_equal(three["b"].params["policy_head.kernel"], policy(4, 1).params["policy_head.kernel"])
+        np.testing.assert_array_equal(
+            three["b"].params["policy_head.kernel"], policy(4, 1).params["policy_head.kernel"]
+        )
 
     @pytest.mark.parametrize(("learner", "other"), [("a", "b"), ("b", "a")])
     def test_after_learning(self, three, learner, other):

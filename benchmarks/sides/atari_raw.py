@@ -1,0 +1,47 @@
+"""Atari games stepped with actions drawn beforehand: as ale-py's vector env, or as single envs one after another."""
+
+import argparse
+
+import numpy as np
+
+from benchmarks.protocol import serve_rates, versions
+
+
+def main() -> None:
+    """Serves rounds of the bare environments, as rollax makes them."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--env", required=True)
+    parser.add_argument("--num-envs", type=int, required=True)
+    parser.add_argument("--fragment", type=int, required=True)
+    parser.add_argument("--one-by-one", action="store_true", help="Gymnasium's wrappers around single envs")
+    args = parser.parse_args()
+
+    from rollax import EnvContext
+    from rollax.env.making import make_base_env
+    from rollax.env.registry import env_creator
+
+    context = EnvContext({"native_vector": not args.one_by_one})
+    base = make_base_env(env_creator(args.env), context, args.num_envs)
+    rows = base.reset_rows(np.arange(args.num_envs), list(range(args.num_envs)))
+    random = np.random.default_rng(0)
+    drawn = random.integers(6, size=(args.fragment, args.num_envs))
+
+    def collect() -> int:
+        nonlocal rows
+        steps = 0
+        for actions in drawn:
+            acting = rows.acts.nonzero()[0]
+            if len(acting):
+                base.send_rows(rows, acting, actions[acting])
+            rows = base.poll_rows()
+            steps += np.count_nonzero(~rows.starts)
+            if len(rows.ended_envs):
+                started = base.reset_rows(rows.ended_envs)
+                rows = rows if started is None else type(rows).concat(rows, started)
+        return steps
+
+    serve_rates(collect, versions=versions("rollax", "gymnasium", "ale-py", "opencv-python-headless", "numpy"))
+
+
+if __name__ == "__main__":
+    main()

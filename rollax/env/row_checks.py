@@ -1,0 +1,98 @@
+"""Checks on the rows that a user's own columnar `BaseEnv` returns; rollax's own classes check what they make rows of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rollax.env import checks
+from rollax.env.base_env import BaseEnv
+from rollax.env.observations import as_columns, check_bounds
+from rollax.env.rows import Rows
+from rollax.errors import EnvError
+
+_COLUMNS = ("env_index", "lanes", "rewards", "terminateds", "truncateds", "starts", "acts")
+
+
+def with_checked_rows(env: BaseEnv) -> BaseEnv:
+    """The same environment; what its own columnar view returns is looked at from now on."""
+    own = type(env).poll_rows is not BaseEnv.poll_rows and not type(env).__module__.startswith("rollax.")
+    if own and "poll_rows" not in vars(env):
+        check, poll, reset = RowChecks(env), env.poll_rows, env.reset_rows
+
+        def reset_rows(env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
+            rows = reset(env_index, seeds)
+            return None if rows is None else check(rows, "reset_rows()")
+
+        def poll_rows() -> Rows:
+            rows = check(poll(), "poll_rows()")
+            check.first_episodes.polled(rows.ended_envs.tolist())
+            return rows
+
+        env.poll_rows, env.reset_rows = poll_rows, reset_rows
+    return env
+
+
+class RowChecks:
+    """Looks at rows: in full during each sub-environment's first episode, in bulk always.
+
+    Args:
+        env: whose rows.
+    """
+
+    def __init__(self, env: BaseEnv) -> None:
+        self.first_episodes = checks.FirstEpisodes(env.num_envs)
+        self._env, self._name = env, type(env).__name__
+
+    def __call__(self, rows: Any, call: str) -> Rows:
+        """The rows, their observations in the dtypes of the space.
+
+        Raises:
+            EnvError: they are no rows, their columns disagree, or one holds what it must not.
+        """
+        if not isinstance(rows, Rows):
+            raise self._error("No rows.", call, checks.outline(rows), "rollax.env.rows.Rows")
+        count = len(rows.lanes)
+        for name in _COLUMNS:
+            self._check_length(name, getattr(rows, name), count, call)
+        if rows.agents is not None:
+            self._check_length("agents", rows.agents, count, call)
+
+        def where(row: int) -> str:
+            return f"{self._name}, sub-environment {rows.env_index[row]}, agent {rows.agent_of(row)!r}, {call}"
+
+        rows.rewards = checks.reward_column(rows.rewards, where)
+        for name in _COLUMNS[3:]:
+            checks.flag_column(getattr(rows, name), name.removesuffix("s"), where)
+        stray = rows.acts & (rows.terminateds | rows.truncateds)
+        if stray.any():
+            where_ = where(int(stray.argmax()))
+            raise self._error("A row that acts and has ended.", where_, "acts and a flag, both True", "one of them")
+        if not isinstance(rows.obs, list) and self._env.observation_space is not None:
+            self._check_columns(rows, count, where)
+        return rows
+
+    def _check_columns(self, rows: Rows, count: int, where: checks.Where) -> None:
+        space = self._env.observation_space
+        assert space is not None
+        rows.obs = as_columns(space, rows.obs, count, where)
+        watched = self.first_episodes.indices
+        if watched:
+            check_bounds(space, rows.obs, where)
+            if rows.infos is not None and not callable(rows.infos):
+                self._check_length("infos", rows.infos, count, where(0) if count else "")
+                for row, index in enumerate(rows.env_index.tolist()):
+                    if index in watched:
+                        checks.check_info(rows.infos[row], where(row))
+
+    def _check_length(self, name: str, column: Any, count: int, where: str) -> None:
+        if not hasattr(column, "__len__") or len(column) != count:
+            expected = f"{count}, one for each row"
+            got = f"{len(column)} of them" if hasattr(column, "__len__") else checks.outline(column)
+            raise self._error(f"{name} of the wrong length.", where, got, expected)
+
+    def _error(self, what: str, where: str, got: Any, expected: str) -> EnvError:
+        where = where if where.startswith(self._name) else f"{self._name}, {where}"
+        return EnvError(what, where=where, got=got, expected=expected, fix="correct the columns of its Rows")

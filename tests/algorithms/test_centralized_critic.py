@@ -1,0 +1,395 @@
+"""A centralized critic: it sees all agents, acting never asks it, it costs no call per trajectory, and it is stored."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from gymnasium import spaces
+
+from rollax import MultiAgentEnv, PolicySpec, PPOTrainer, RolloutWorker, load_policy
+from rollax.algorithms.ppo import PPOPolicy
+from rollax.errors import ConfigError, PolicyError
+from rollax.evaluation import postprocess as postprocess_module
+
+COIN = spaces.Discrete(2)
+SMALL = {
+    "num_envs_per_worker": 4,
+    "train_batch_size": 256,
+    "sgd_minibatch_size": 64,
+    "lr": 3e-3,
+    "seed": 0,
+    "model": {"fcnet_hiddens": (32,)},
+}
+ONE_EACH = {"policies": {"a": None, "b": None}, "policy_mapping_fn": lambda agent_id: agent_id}
+
+
+class Secrets(MultiAgentEnv):
+    """Each agent sees a coin of its own and is paid for the other's coin and the other's action: nothing that it sees
+    itself tells what it will get."""
+
+    observation_space = action_space = COIN
+    possible_agents = ("a", "b")
+    length = 8
+
+    def __init__(self, env_config: dict) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
+        self.steps = 0
+        return self._coins(), {}
+
+    def step(self, actions):
+        self.steps += 1
+        rewards = {agent: 2.0 * self.coins[other] + float(actions[other]) for agent, other in (("a", "b"), ("b", "a"))}
+        over = self.steps == self.length
+        return self._coins(), rewards, {"__all__": False}, {"__all__": over}, {}
+
+    def _coins(self):
+        self.coins = {agent: int(self.rng.integers(2)) for agent in "ab"}
+        return dict(self.coins)
+
+
+class Steady(Secrets):
+    """Both see nothing and earn 1 for ever; every episode is cut off after five steps."""
+
+    length = 5
+
+    def step(self, actions):
+        obs, rewards, terminateds, truncateds, infos = super().step(actions)
+        return obs, dict.fromkeys(rewards, 1.0), terminateds, truncateds, infos
+
+    def _coins(self):
+        self.coins = dict.fromkeys("ab", 0)
+        return dict(self.coins)
+
+
+def trained(env, iterations=8, **config):
+    with PPOTrainer(env, {**SMALL, "centralized_critic": True, **config}) as trainer:
+        for _ in range(iterations):
+            result = trainer.train()
+        return result["info"]["learner"], trainer.worker.sample()
+
+
+class TestValues:
+    def test_what_only_the_others_know_is_explained(self):
+        learner, batch = trained(Secrets, gamma=0.0)
+        assert learner["default_policy"]["vf_explained_var"] > 0.95
+        critic_obs = batch["critic_obs"]
+        np.testing.assert_array_equal(critic_obs["obs"], batch["obs"])
+        np.testing.assert_array_equal(critic_obs["agent"], batch["agent_id"] == "b")
+        (part,) = critic_obs["other"]["parts"]
+        np.testing.assert_array_equal(batch["rewards"], 2.0 * part["obs"][:, 0] + part["actions"][:, 0])
+
+    def test_and_by_a_critic_of_its_own_it_is_not(self):
+        learner, _ = trained(Secrets, gamma=0.0, centralized_critic=False)
+        assert learner["default_policy"]["vf_explained_var"] < 0.3
+
+    def test_what_is_cut_off_goes_on(self):
+        """V = 1 / (1 - γ) = 4, whatever the cut; a critic that took a cut for an end would say at most 2.3."""
+        _, batch = trained(Steady, 25, gamma=0.75, lr=1e-2, rollout_fragment_length=7, **{"lambda": 0.5})
+        np.testing.assert_allclose(batch["vf_preds"], 4.0, atol=0.2)
+        np.testing.assert_allclose(batch["value_targets"], 4.0, atol=0.2)
+
+
+def worker(specs=None, mapping=None, env=Secrets, **config) -> RolloutWorker:
+    return RolloutWorker(
+        env,
+        specs or {"a": None, "b": None},
+        policy_mapping_fn=mapping or (lambda agent_id: agent_id),
+        config={**SMALL, "rollout_fragment_length": 16, "centralized_critic": True, **config},
+        default_policy_class=PPOPolicy,
+    )
+
+
+def with_weights(policy: PPOPolicy, prefix: str, value: float) -> None:
+    weights = policy.get_weights()
+    policy.set_weights({n: np.full_like(w, value) if n.startswith(prefix) else w for n, w in weights.items()})
+
+
+class TestActing:
+    def test_the_critic_is_never_asked(self):
+        made = worker()
+        for policy in made.policies.values():
+            with_weights(policy, "critic.", np.nan)
+        made.sampler.step()
+        actions, _, fetches = made.policies["a"].compute_actions(np.array([0, 1]))
+        assert set(fetches) == {"action_logp", "action_dist_inputs"}
+        assert len(actions) == 2
+        assert np.isnan(made.sample()["a"]["vf_preds"]).all()
+
+    def test_the_actor_learns_nothing_from_the_values(self):
+        """Without a policy gradient, only the critic's weights move."""
+        policy = worker().policies["a"]
+        batch = worker().sample()["a"]
+        batch["advantages"] = np.zeros(len(batch), np.float32)
+        gradients, _ = policy.compute_gradients(batch)
+        assert np.abs(gradients["critic.head.kernel"]).max() > 0
+        assert all(not gradient.any() for name, gradient in gradients.items() if not name.startswith("critic."))
+
+    def test_no_call_per_trajectory(self, monkeypatch):
+        """Sampling 32 or 8 trajectories makes as many calls of the critic, each of all rows; and none by trajectory."""
+        calls = []
+        compute_values = PPOPolicy.compute_values
+
+        def counted(self, obs_batch, *memory):
+            calls.append(len(obs_batch))
+            return compute_values(self, obs_batch, *memory)
+
+        monkeypatch.setattr(PPOPolicy, "compute_values", counted)
+        monkeypatch.setattr(postprocess_module, "_pieces", None)
+        made = worker(rollout_fragment_length=64)
+        made.sample()
+        # For each policy all 4 * 64 rows, and then what follows its pieces: 8 episodes in each of the 4 environments.
+        assert calls == [256, 32, 256, 32]
+
+    def test_no_more_compilations_after_the_first_fragments(self):
+        with PPOTrainer(Secrets, {**SMALL, "centralized_critic": True}) as trainer:
+            trainer.train()
+            trainer.train()
+            before = trainer.get_policy().compilations()
+            trainer.train()
+            assert trainer.get_policy().compilations() == before
+
+
+class Roles(Secrets):
+    """A guide that sees a picture and has a continuous action; a walker with a masked choice. They take turns; a third
+    agent never comes."""
+
+    observation_space = action_space = None
+    possible_agents = ("guide", "walker", "never")
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return {"guide": np.full((8, 8, 1), 7, np.uint8)}, {}
+
+    def step(self, actions):
+        self.steps += 1
+        walks = self.steps % 2 == 1
+        walker = {"seen": np.float32([self.steps]), "action_mask": np.int8([1, 0, 1])}
+        obs = {"walker": walker} if walks else {"guide": np.full((8, 8, 1), self.steps, np.uint8)}
+        return obs, {}, {"__all__": self.steps == 6}, {"__all__": False}, {}
+
+
+PICTURE, LEAN = spaces.Box(0, 255, (8, 8, 1), np.uint8), spaces.Box(-1, 1, (2,), np.float32)
+SEEN = spaces.Dict({"seen": spaces.Box(-9, 9, (1,), np.float32), "action_mask": spaces.MultiBinary(3)})
+ROLES = {
+    "policies": {"guide": PolicySpec(None, PICTURE, LEAN), "walker": PolicySpec(None, SEEN, spaces.Discrete(3))},
+    "policy_mapping_fn": lambda agent_id: agent_id,
+}
+
+
+class TestOtherSettings:
+    def test_policies_with_different_spaces_that_take_turns(self):
+        """Whoever acts has seen what the other did at the step before; the third agent is never there."""
+        made = worker(ROLES["policies"], env=Roles, batch_mode="complete_episodes")
+        samples = made.sample()
+        walker, guide = (samples[policy_id]["critic_obs"]["other"] for policy_id in ("walker", "guide"))
+        # The others of the walker are never and guide, those of the guide walker and never.
+        assert set(map(tuple, walker["presence"].tolist())) == {(0, 1)}
+        assert set(map(tuple, guide["presence"].tolist())) == {(0, 0), (1, 0)}
+        pictures, t = walker["parts"][0]["obs"], samples["walker"]["t"]
+        assert pictures.dtype == np.uint8
+        assert pictures.shape[1:] == (2, 8, 8, 1)
+        np.testing.assert_array_equal(pictures[:, 1, 0, 0, 0], np.where(t == 1, 7, t - 1))
+        seen = guide["parts"][1]["obs"]["seen"][:, 0, 0]
+        np.testing.assert_array_equal(seen, np.maximum(samples["guide"]["t"] - 1, 0))
+        gradients, _ = made.policies["walker"].compute_gradients(samples["walker"])
+        assert any("other_encoder" in name and gradient.any() for name, gradient in gradients.items())
+
+    def test_with_memory(self):
+        """The actor remembers; the critic needs not, since it sees everything."""
+        model = {"fcnet_hiddens": (32,), "use_lstm": True, "max_seq_len": 5, "lstm_cell_size": 8}
+        learner, batch = trained(Secrets, 6, gamma=0.0, lr=1e-2, model=model)
+        assert learner["default_policy"]["vf_explained_var"] > 0.9
+        assert "state_in" in batch
+
+    def test_a_policy_without_it_beside_one_with_it(self):
+        specs = {"a": None, "b": PolicySpec(config={"centralized_critic": True})}
+        samples = worker(specs, centralized_critic=False).sample()
+        assert "critic_obs" in samples["b"]
+        assert "critic_obs" not in samples["a"]
+
+    def test_beside_an_own_postprocess_trajectory(self):
+        """A piece brings what its critic sees, and what it would see next: advantages are those of the whole."""
+        plain = worker(rollout_fragment_length=13).sample()
+        by_piece = worker({"a": Halved, "b": Halved}, rollout_fragment_length=13).sample()
+        for policy_id in "ab":
+            np.testing.assert_array_equal(by_piece[policy_id]["actions"], plain[policy_id]["actions"])
+            np.testing.assert_allclose(by_piece[policy_id]["vf_preds"], plain[policy_id]["vf_preds"], rtol=1e-5)
+            expected = plain[policy_id]["advantages"] / 2
+            np.testing.assert_allclose(by_piece[policy_id]["advantages"], expected, rtol=1e-4, atol=1e-5)
+
+
+class Halved(PPOPolicy):
+    def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
+        done = super().postprocess_trajectory(sample_batch, other_agent_batches, episode)
+        done["advantages"] = done["advantages"] / 2
+        return done
+
+
+class TestStored:
+    def test_saved_restored_and_loaded(self, tmp_path):
+        config = {**SMALL, "centralized_critic": True, "multiagent": ONE_EACH}
+        with PPOTrainer(Secrets, config) as trainer:
+            trainer.train()
+            path = trainer.save(tmp_path, exact=True)
+            weights = trainer.get_policy("a").get_weights()
+            after = trainer.train()["info"]["learner"]
+            assert trainer.evaluate(2)["episodes"] == 2
+        assert any(name.startswith("critic.") for name in weights)
+        with PPOTrainer(Secrets, config) as again:
+            again.restore(path)
+            assert again.train()["info"]["learner"] == after
+        policy = load_policy(path, "a")
+        assert policy.compute_single_action(1) in (0, 1)
+        for name, value in policy.policy.get_weights().items():
+            np.testing.assert_array_equal(value, weights[name])
+
+
+class TestRefused:
+    def test_a_single_agent(self):
+        with pytest.raises(ConfigError, match=r"centralized_critic(.|\n)*possible_agents"):
+            PPOTrainer("CartPole-v1", {**SMALL, "centralized_critic": True})
+
+    def test_agents_that_are_not_declared(self):
+        class Open(Secrets):
+            possible_agents = None
+
+        with pytest.raises(ConfigError, match=r"centralized_critic(.|\n)*possible_agents"):
+            PPOTrainer(Open, {**SMALL, "centralized_critic": True})
+
+    def test_a_policy_made_on_its_own(self):
+        with pytest.raises(ConfigError, match=r"critic_space(.|\n)*RolloutWorker"):
+            PPOPolicy(COIN, COIN, {**SMALL, "centralized_critic": True})
+
+    def test_by_hand_without_what_follows(self):
+        with pytest.raises(PolicyError, match="new_critic_obs"):
+            worker({"a": ByHand, "b": ByHand}, **BY_HAND, rollout_fragment_length=3).sample()
+
+
+class OwnCritic(nnx.Module):
+    """The actor sees its coin, the critic both coins and the other's action."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.actor = nnx.Linear(1, num_outputs, rngs=rngs)
+        self.hidden = nnx.Linear(3, 32, rngs=rngs)
+        self.out = nnx.Linear(32, 1, rngs=rngs)
+
+    def __call__(self, obs):
+        return self.actor(obs[:, None].astype(jnp.float32)), jnp.zeros(len(obs))
+
+    def critic(self, critic_obs):
+        return self.out(jax.nn.relu(self.hidden(critic_obs))).squeeze(-1)
+
+
+BY_HAND = {"centralized_critic": False, "model": {"custom_model": OwnCritic}}
+
+
+class ByHand(PPOPolicy):
+    fills_what_follows = False
+
+    def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
+        ((_, other),) = other_agent_batches.values()
+        columns = (sample_batch["obs"], other["obs"], other["actions"])
+        sample_batch["critic_obs"] = np.stack(columns, axis=1).astype(np.float32)
+        if self.fills_what_follows:
+            columns = (sample_batch["new_obs"], other["new_obs"], other["actions"])
+            sample_batch["new_critic_obs"] = np.stack(columns, axis=1).astype(np.float32)
+        return super().postprocess_trajectory(sample_batch)
+
+
+class ByHandWithNext(ByHand):
+    fills_what_follows = True
+
+
+class TestByHand:
+    def test_what_only_the_others_know_is_explained(self):
+        multiagent = {"policies": {"both": ByHandWithNext}, "policy_mapping_fn": lambda agent_id: "both"}
+        learner, _ = trained(Secrets, multiagent=multiagent, gamma=0.0, **BY_HAND)
+        assert learner["both"]["vf_explained_var"] > 0.95
+
+    def test_the_last_value_is_that_of_what_follows(self):
+        samples = worker({"a": ByHandWithNext, "b": ByHandWithNext}, **BY_HAND, rollout_fragment_length=3).sample()
+        batch = samples["a"]
+        made = worker({"a": ByHandWithNext, "b": ByHandWithNext}, **BY_HAND).policies["a"]
+        values = made.compute_values(batch["obs"], {"critic_obs": batch["critic_obs"]})
+        following = made.compute_values(batch["obs"], {"critic_obs": batch["new_critic_obs"]})
+        np.testing.assert_allclose(batch["vf_preds"], values, rtol=1e-5)
+        last = batch["t"] == 2
+        delta = batch["rewards"] + 0.99 * following - values
+        np.testing.assert_allclose(batch["advantages"][last], delta[last], rtol=1e-4, atol=1e-5)
+
+
+class TwoStep(MultiAgentEnv):
+    """Agent one's first action leads to a state that pays 7, or to one that pays 8 if both choose 1, else 1 or 0."""
+
+    observation_space, action_space = spaces.Discrete(3), COIN
+    possible_agents = ("one", "two")
+
+    def __init__(self, env_config: dict) -> None:
+        self.state = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.state = 0
+        return {"one": 0, "two": 0}, {}
+
+    def step(self, actions):
+        over, paid = self.state > 0, 0.0
+        if self.state == 0:
+            self.state = 1 + int(actions["one"])
+        else:
+            paid = 7.0 if self.state == 1 else (0.0, 1.0, 8.0)[int(actions["one"] + actions["two"])]
+        obs = dict.fromkeys(self.possible_agents, self.state)
+        return obs, dict.fromkeys(obs, paid / 2), {"__all__": over}, {"__all__": False}, {}
+
+
+class StateCritic(OwnCritic):
+    """The same for three states, one-hot."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        super().__init__(observation_space, num_outputs, rngs=rngs)
+        self.actor = nnx.Linear(3, num_outputs, rngs=rngs)
+        self.hidden = nnx.Linear(8, 32, rngs=rngs)
+
+    def __call__(self, obs):
+        return self.actor(jax.nn.one_hot(obs, 3)), jnp.zeros(len(obs))
+
+
+class StateByHand(PPOPolicy):
+    def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
+        ((_, other),) = other_agent_batches.values()
+        columns = [np.eye(3)[sample_batch["obs"]], np.eye(3)[other["obs"]], np.eye(2)[other["actions"]]]
+        sample_batch["critic_obs"] = np.concatenate(columns, axis=1).astype(np.float32)
+        return super().postprocess_trajectory(sample_batch)
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("way", ["by key", "by key, one policy", "by hand"])
+def test_two_step_game(way, capsys):
+    """At least 7.2 of 8, mean of three seeds (RLlib's bar for a centralized critic)."""
+    policy = StateByHand if way == "by hand" else None
+    several = {"policies": {"one": policy, "two": policy}, "policy_mapping_fn": lambda agent_id: agent_id}
+    config = {
+        **SMALL,
+        "num_envs_per_worker": 16,
+        "train_batch_size": 512,
+        "sgd_minibatch_size": 128,
+        "entropy_coeff": 0.02,
+        "centralized_critic": way != "by hand",
+        "model": {"custom_model": StateCritic} if way == "by hand" else {},
+        "multiagent": {} if way == "by key, one policy" else several,
+    }
+    last = []
+    for seed in range(3):
+        with PPOTrainer(TwoStep, {**config, "seed": seed}) as trainer:
+            for _ in range(40):
+                trainer.train()
+            last.append(trainer.evaluate(1)["episode_reward_mean"])
+    with capsys.disabled():
+        print(f"\ntwo-step game, {way}: {last} after {40 * 512} steps, target 7.2")
+    assert np.mean(last) >= 7.2

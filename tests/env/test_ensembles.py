@@ -1,0 +1,81 @@
+"""One config, an ensemble of environments: each copy its own dynamics, by its place."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import EnvContext, MultiAgentEnv, RolloutWorker, SpaceError, TrainerConfig
+from tests.env.always_zero import AlwaysZero
+from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
+
+LENGTHS = (2, 3, 5)
+
+
+class Member(gym.Env):
+    """Its episodes last as long as its place in the ensemble says."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, context: EnvContext) -> None:
+        self.index = context.vector_index
+        self.length = context["lengths"][self.index]
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.count += 1
+        return self._obs(), float(self.index), self.count == self.length, False, {}
+
+    def _obs(self):
+        return np.array([self.index, self.count, 0], np.float32)
+
+
+class MemberOfAgents(Member, MultiAgentEnv):
+    """The same with an agent "a"."""
+
+    def reset(self, *, seed=None, options=None):
+        return {"a": super().reset()[0]}, {}
+
+    def step(self, actions):
+        obs, reward, over, _, _ = super().step(actions["a"])
+        return {"a": obs}, {"a": reward}, {ALL: over}, {ALL: False}, {}
+
+
+def sampled(cls, **settings):
+    settings |= {"env_config": {"lengths": LENGTHS}, "num_envs_per_worker": 3, "rollout_fragment_length": 30}
+    config = TrainerConfig(**settings)
+    worker = RolloutWorker(cls, AlwaysZero, config=config)
+    batch = worker.sample()
+    worker.stop()
+    return batch, worker.get_metrics()
+
+
+@pytest.mark.parametrize(("cls", "remote"), [(Member, False), (MemberOfAgents, False), (Member, True)])
+def test_each_copy_has_its_own_dynamics(cls, remote, request):
+    settings = {"remote_worker_envs": True, "remote_env_batch_wait_ms": 1e9} if remote else {}
+    if remote:
+        request.getfixturevalue("small_ray")
+    batch, metrics = sampled(cls, **settings)
+    assert {(episode.env_index, episode.length, episode.reward) for episode in metrics} == {
+        (0, 2, 0.0),
+        (1, 3, 3.0),
+        (2, 5, 10.0),
+    }
+    assert {*batch["obs"][:, 0].tolist()} == {0, 1, 2}
+    np.testing.assert_array_equal(batch["rewards"], batch["obs"][:, 0])
+
+
+@pytest.mark.parametrize("kind", ["observation_space", "action_space"])
+def test_spaces_are_the_same_for_all(kind):
+    class Stranger(Member):
+        def __init__(self, context):
+            super().__init__(context)
+            if self.index == 2:
+                setattr(self, kind, gym.spaces.Box(-1, 1, (7,)))
+
+    with pytest.raises(SpaceError, match=rf"(?s)different spaces.*Stranger, sub-environment 2, {kind}"):
+        sampled(Stranger)

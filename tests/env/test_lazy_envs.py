@@ -1,0 +1,130 @@
+"""Environments that make their simulator in the first reset, and how many of them are made."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import EnvContext, MultiAgentEnv, PGTrainer, RolloutWorker, SpaceError, TrainerConfig
+from rollax.errors import PolicyError
+from tests.env.always_zero import AlwaysZero
+from tests.env.fragile import Diary
+from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
+
+KEYS = {"train_batch_size": 60, "seed": 0}
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path / "diary")
+
+
+class Lazy(gym.Env):
+    """Costs nothing until its first reset; episodes of 5 steps."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+    def __init__(self, context: EnvContext) -> None:
+        self.context, self.simulator = context, None
+        context["diary"].note("made", context.vector_index)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if self.simulator is None:
+            self.context["diary"].note("simulator", self.context.vector_index)
+            self.simulator = object()
+        self.count = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        assert self.simulator is not None
+        self.count += 1
+        return np.zeros(3, np.float32), 1.0, self.count == 5, False, {}
+
+
+class LazyAgents(Lazy, MultiAgentEnv):
+    """The same for two agents."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, _ = super().reset(seed=seed)
+        return {"a": obs, "b": obs}, {}
+
+    def step(self, actions):
+        obs, reward, over, _, _ = super().step(actions["a"])
+        return {"a": obs, "b": obs}, {"a": reward, "b": reward}, {ALL: over}, {ALL: False}, {}
+
+
+class Spaceless(Lazy):
+    """Knows its spaces only with its simulator."""
+
+    observation_space = action_space = None  # type: ignore[assignment]
+
+    def reset(self, *, seed=None, options=None):
+        result = super().reset(seed=seed)
+        self.observation_space, self.action_space = OBS_SPACE, ACTION_SPACE
+        return result
+
+
+@pytest.mark.parametrize(("cls", "num_envs"), [(Lazy, 3), (LazyAgents, 1)])
+def test_a_trainer_makes_as_many_as_it_steps(cls, num_envs, diary):
+    config = {**KEYS, "env_config": {"diary": diary}, "num_envs_per_worker": num_envs}
+    with PGTrainer(env=cls, config=config) as trainer:
+        assert (diary.count("made"), diary.count("simulator")) == (num_envs, 0)
+        trainer.train()
+        assert (diary.count("made"), diary.count("simulator")) == (num_envs, num_envs)
+        trainer.evaluate(num_episodes=2)
+        evaluating = diary.count("made") - num_envs
+        assert evaluating <= num_envs
+        trainer.train()
+        trainer.evaluate(num_episodes=2)
+        assert (diary.count("made"), diary.count("simulator")) == (num_envs + evaluating,) * 2
+    assert [diary.count("made", index) for index in range(3, 6)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("cls", [LazyAgents])
+def test_remote_ones_are_made_where_they_are_stepped_and_nowhere_else(cls, diary, small_ray):
+    config = TrainerConfig(
+        env_config={"diary": diary},
+        num_envs_per_worker=2,
+        rollout_fragment_length=10,
+        remote_worker_envs=True,
+        remote_env_batch_wait_ms=1e9,
+    )
+    worker = RolloutWorker(cls, AlwaysZero, config=config)
+    assert (diary.count("made"), diary.count("simulator")) == (2, 0)
+    assert worker.sample().env_steps == 20
+    assert (diary.count("made"), diary.count("simulator")) == (2, 2)
+    worker.stop()
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_spaces_of_the_config_stand_for_those_that_are_not_known_yet(diary, remote, small_ray):
+    config = TrainerConfig(
+        env_config={"diary": diary},
+        observation_space=OBS_SPACE,
+        action_space=ACTION_SPACE,
+        num_envs_per_worker=2,
+        rollout_fragment_length=10,
+        remote_worker_envs=remote,
+        remote_env_batch_wait_ms=1e9,
+    )
+    worker = RolloutWorker(Spaceless, AlwaysZero, config=config)
+    assert diary.count("simulator") == 0
+    assert worker.sample().env_steps == 20
+    assert worker.env.observation_space == OBS_SPACE
+    assert diary.count("made") == 2
+    worker.stop()
+
+
+def test_without_them_it_is_refused_before_anything_is_built(diary):
+    config = TrainerConfig(env_config={"diary": diary}, observation_space=OBS_SPACE)
+    with pytest.raises(SpaceError, match=r"(?s)No Gymnasium space.*Spaceless, sub-environment 0, action_space"):
+        RolloutWorker(Spaceless, AlwaysZero, config=config)
+    assert diary.count("simulator") == 0
+
+
+def test_spaces_of_the_config_that_contradict_the_env_are_refused(diary):
+    config = TrainerConfig(env_config={"diary": diary}, observation_space=gym.spaces.Box(0, 1, (2,)))
+    with pytest.raises(PolicyError, match="observation_space is not the environment's"):
+        RolloutWorker(Lazy, AlwaysZero, config=config)
