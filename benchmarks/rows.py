@@ -201,6 +201,25 @@ def _tic_tac_toe() -> Row:
     )
 
 
+def _remote(*, lockstep: bool) -> Row:
+    wait_ms, at_least = (1e9, 4.0) if lockstep else (0, 5.0)
+    return Row(
+        name="sampling_remote_lockstep" if lockstep else "sampling_remote",
+        work="sampling 8 remote sub-envs that sleep 10 ms per step, "
+        + ("in lockstep" if lockstep else "at 0 ms wait")
+        + ", against one in the process; 64×64 tanh actor and critic on both sides",
+        unit="env steps/s",
+        better="more",
+        sides=(
+            Side("rollax, remote", _own("rollax_remote", *_flags(num_envs=8, sleep_ms=10, wait_ms=wait_ms))),
+            Side("one in the process", _own("rollax_remote", *_flags(num_envs=1, sleep_ms=10))),
+        ),
+        targets=(Against("one in the process", at_least),),
+        rounds=5,
+        notes="Each remote sub-env is a Ray actor. One env cannot do more than 100 steps/s, eight no more than 800.",
+    )
+
+
 def _memory(iterations: int) -> Row:
     config = {"num_envs_per_worker": 8, "rollout_fragment_length": 128, "train_batch_size": 1024, "num_sgd_iter": 4}
     flags = _flags(env="CartPole-v1", config=json.dumps(config), warm_up=50, iterations=iterations)
@@ -297,6 +316,8 @@ def make_rows(*, quick: bool = False) -> dict[str, Row]:
         _ppo_iteration(256),
         _first_line(),
         _multi_agent(),
+        _remote(lockstep=False),
+        _remote(lockstep=True),
         _external(threads=False),
         _external(threads=True),
         _multi_agent_cartpole(),

@@ -13,7 +13,7 @@ STEP_S = 0.003
 
 
 class SlowReach(gym.Env):
-    """A hand on a line goes to a target, left or right; each step takes three milliseconds. Reward: minus the distance."""
+    """A hand on a line goes to a target. Each step takes three milliseconds, and costs the distance that is left."""
 
     observation_space = gym.spaces.Box(-2, 2, (2,), np.float32)
     action_space = gym.spaces.Discrete(3)
@@ -53,7 +53,8 @@ def main(iterations: int = 12) -> float:
             began = time.monotonic()
             result = trainer.train()
             pace = result["timesteps_this_iter"] / (time.monotonic() - began)
-            print(f"{result['timesteps_total']:6,} steps  reward {result['episode_reward_mean']:6.1f}  {pace:4.0f} steps/s")
+            reward = result["episode_reward_mean"]
+            print(f"{result['timesteps_total']:6,} steps  reward {reward:6.1f}  {pace:4.0f} steps/s")
         return trainer.evaluate(num_episodes=20)["episode_reward_mean"]
 
 

@@ -41,13 +41,13 @@ CONFIG = {
     "train_batch_size": 2048,
     "sgd_minibatch_size": 256,
     "num_sgd_iter": 10,
-    "lr": 3e-3,
+    "lr_schedule": [[0, 3e-3], [40_000, 0.0]],
     "gamma": 0.5,  # an action pays at once
     "model": {"use_lstm": True, "lstm_cell_size": 32, "max_seq_len": 16, "fcnet_hiddens": []},
 }
 
 
-def main(iterations: int = 30) -> float:
+def main(iterations: int = 19) -> float:
     """Trains, and returns the mean reward of 20 greedy episodes."""
     with PPOTrainer(env=RepeatAfterMe, config={**CONFIG, "seed": 0}) as trainer:
         for _ in range(iterations):

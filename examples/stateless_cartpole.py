@@ -27,14 +27,15 @@ CONFIG = {
     "train_batch_size": 2048,
     "sgd_minibatch_size": 512,
     "num_sgd_iter": 10,
-    "lr": 1e-3,
-    "gamma": 0.98,
-    "lambda": 0.9,
+    "lr_schedule": [[0, 1e-3], [120_000, 0.0]],
+    "gamma": 0.99,
+    "lambda": 0.95,
+    "observation_filter": "MeanStdFilter",  # an angle of a few hundredths is much
     "model": {"use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 32, "fcnet_hiddens": [64]},
 }
 
 
-def main(iterations: int = 50) -> float:
+def main(iterations: int = 58) -> float:
     """Trains, and returns the mean reward of 20 greedy episodes: 500 is the most."""
     with PPOTrainer(env=StatelessCartPole, config={**CONFIG, "seed": 0}) as trainer:
         for _ in range(iterations):
@@ -46,4 +47,4 @@ def main(iterations: int = 50) -> float:
 if __name__ == "__main__":
     reward = main()
     print(f"greedy reward: {reward:.1f}")
-    assert reward >= 350
+    assert reward >= 450

@@ -19,25 +19,27 @@ def main() -> None:
     from rollax import EnvContext
     from rollax.env.making import make_base_env
     from rollax.env.registry import env_creator
+    from rollax.env.rows import Rows
 
     context = EnvContext({"native_vector": not args.one_by_one})
     base = make_base_env(env_creator(args.env), context, args.num_envs)
-    rows = base.reset_rows(np.arange(args.num_envs), list(range(args.num_envs)))
-    random = np.random.default_rng(0)
-    drawn = random.integers(6, size=(args.fragment, args.num_envs))
+    everyone = np.arange(args.num_envs)
+    rows = base.reset_rows(everyone, everyone.tolist())
+    drawn = np.random.default_rng(0).integers(6, size=(args.fragment, args.num_envs))
 
     def collect() -> int:
         nonlocal rows
         steps = 0
         for actions in drawn:
+            assert rows is not None
             acting = rows.acts.nonzero()[0]
             if len(acting):
                 base.send_rows(rows, acting, actions[acting])
             rows = base.poll_rows()
-            steps += np.count_nonzero(~rows.starts)
+            steps += int(np.count_nonzero(~rows.starts))
             if len(rows.ended_envs):
                 started = base.reset_rows(rows.ended_envs)
-                rows = rows if started is None else type(rows).concat(rows, started)
+                rows = rows if started is None else Rows.concat(rows, started)
         return steps
 
     serve_rates(collect, versions=versions("rollax", "gymnasium", "ale-py", "opencv-python-headless", "numpy"))

@@ -17,7 +17,7 @@ def main() -> None:
     args = parser.parse_args()
 
     envs = [ManyCartPoles(args.num_agents) for _ in range(args.num_envs)]
-    waiting = [env.reset(seed=index)[0] for index, env in enumerate(envs)]
+    waiting = [list(env.reset(seed=index)[0]) for index, env in enumerate(envs)]
     rng = np.random.default_rng(0)
     actions = [rng.integers(2, size=args.num_agents).tolist() for _ in range(args.fragment)]
 
@@ -28,7 +28,7 @@ def main() -> None:
                 obs, _, terminateds, truncateds, _ = env.step({agent: row[agent] for agent in waiting[index]})
                 agent_steps += len(obs)
                 if terminateds[ALL]:
-                    waiting[index] = env.reset()[0]
+                    waiting[index] = list(env.reset()[0])
                 else:
                     waiting[index] = [a for a in obs if not (terminateds.get(a) or truncateds.get(a))]
         return agent_steps

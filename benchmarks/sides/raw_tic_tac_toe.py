@@ -1,6 +1,7 @@
 """The raw loop over PettingZoo's tic-tac-toe: copies played in turn, each move any free square."""
 
 import argparse
+from typing import Any
 
 import numpy as np
 import pettingzoo
@@ -18,7 +19,7 @@ def main() -> None:
     envs = [pettingzoo.make("aec", "classic/tictactoe-v3") for _ in range(args.num_envs)]
     for env in envs:
         env.reset()
-    boards = [env.last()[0] for env in envs]
+    boards: list[Any] = [env.last()[0] for env in envs]
     draws = np.random.default_rng(0).random(args.fragment).tolist()
 
     def collect() -> int:

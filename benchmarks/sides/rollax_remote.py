@@ -5,9 +5,12 @@ import time
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from benchmarks.free_env import ACTION_SPACE, OBSERVATION_SPACE
 from benchmarks.protocol import serve_rates, versions
+
+OBSERVATION = np.zeros(4, np.float32)
 
 
 def main() -> None:
@@ -29,12 +32,12 @@ def main() -> None:
 
         def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
             self.count = 0
-            return OBSERVATION_SPACE.low * 0, {}
+            return OBSERVATION, {}
 
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
             time.sleep(args.sleep_ms / 1000)
             self.count += 1
-            return OBSERVATION_SPACE.low * 0, 1.0, self.count == 100, False, {}
+            return OBSERVATION, 1.0, self.count == 100, False, {}
 
     config = PPOConfig(
         num_envs_per_worker=args.num_envs,

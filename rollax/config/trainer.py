@@ -120,11 +120,11 @@ class TrainerConfig(BaseModel):
     remote_env_timeout_s: float | None = Field(
         default=None,
         gt=0,
-        description="seconds after which a remote step or reset has hung and its process is replaced; None for no limit",
+        description="seconds after which a remote step or reset has hung, and its process is replaced; None: no limit",
     )
     restart_failed_sub_environments: bool = Field(
         default=False,
-        description="whether a sub-environment that raises is made anew and its episode dropped; false raises the error",
+        description="whether a sub-environment that raises is made anew, its episode dropped; false raises the error",
     )
     rollout_fragment_length: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         default="auto",

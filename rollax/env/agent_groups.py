@@ -53,8 +53,8 @@ class AgentGroups:
         self, obs: AgentDict, rewards: AgentDict, terminateds: AgentDict, truncateds: AgentDict, infos: AgentDict
     ) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
         """What a step returned, joined: Tuples of observations, sums of rewards, dicts of infos by member."""
-        singles = (self._of_others(part) for part in (obs, rewards, terminateds, truncateds, infos))
-        out_obs, out_rewards, out_terminateds, out_truncateds, out_infos = out = tuple(singles)
+        parts = (obs, rewards, terminateds, truncateds, infos)
+        out_obs, out_rewards, out_terminateds, out_truncateds, out_infos = map(self._of_others, parts)
         out_rewards |= self._unearned(rewards, obs)
         for flags, out_flags in ((terminateds, out_terminateds), (truncateds, out_truncateds)):
             out_flags |= {m: flag for m, flag in flags.items() if type(flag) not in (bool, np.bool_)}
@@ -80,7 +80,7 @@ class AgentGroups:
                 # The value of a group goes on where that of any member does.
                 cut = any(truncated and not terminated for terminated, truncated in ends)
                 out_terminateds[group], out_truncateds[group] = not cut, any(truncated for _, truncated in ends)
-        return out
+        return out_obs, out_rewards, out_terminateds, out_truncateds, out_infos
 
     def part(self, actions: AgentDict) -> AgentDict:
         """The actions of groups as those of their members that are to act; other agents' as they are."""

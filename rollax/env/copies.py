@@ -20,13 +20,16 @@ class Spaces(NamedTuple):
     action_space: gym.Space | None = None
 
 
+NO_SPACES = Spaces()
+
+
 def make_copies(
     existing: Sequence[Any],
     make_env: Callable[[int], Any] | None,
     num_envs: int,
     *,
     may_lack_spaces: bool = False,
-    declared: Spaces = Spaces(),
+    declared: Spaces = NO_SPACES,
 ) -> list[Any]:
     """The existing environments and as many from `make_env` as are missing.
 
@@ -74,7 +77,7 @@ def make_copies(
     return envs
 
 
-def space_of(env: Any, kind: str, declared: Spaces = Spaces()) -> Any:
+def space_of(env: Any, kind: str, declared: Spaces = NO_SPACES) -> Any:
     """An environment's "observation_space" or "action_space"; the declared one where it has none."""
     space = getattr(env, kind, None)
     return getattr(declared, kind) if space is None else space
@@ -87,7 +90,7 @@ def env_name(env: Any) -> str:
 
 
 def check_spaces(
-    env: Any, first: Any, where: str, *, may_lack_spaces: bool = False, declared: Spaces = Spaces()
+    env: Any, first: Any, where: str, *, may_lack_spaces: bool = False, declared: Spaces = NO_SPACES
 ) -> None:
     """Whether a copy's spaces can be used, and are those of the first one.
 

@@ -14,7 +14,7 @@ import gymnasium as gym
 from rollax.env import checks
 from rollax.env.adapting import adapted
 from rollax.env.base_env import BaseEnv
-from rollax.env.copies import Spaces, check_spaces, env_name, space_of
+from rollax.env.copies import NO_SPACES, Spaces, check_spaces, env_name, space_of
 from rollax.env.multi_agent_env import MultiAgentEnv, spaces_of_agents
 from rollax.env.vector_env import VectorEnv, frame_of
 from rollax.errors import EnvError, RollaxError
@@ -64,7 +64,7 @@ class EnvHost:
         index: int,
         make_env: Callable[[int], Any],
         existing: Any = None,
-        declared: Spaces = Spaces(),
+        declared: Spaces = NO_SPACES,
         specs: Mapping[str, Any] | None = None,
     ) -> None:
         self.index = index

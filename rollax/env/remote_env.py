@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 
 from rollax.env import checks
-from rollax.env.copies import Spaces, check_spaces
+from rollax.env.copies import NO_SPACES, Spaces, check_spaces
 from rollax.env.env_host import EnvFacts, EnvHost, Failure
 from rollax.errors import ConfigError, EnvError
 
@@ -55,7 +55,7 @@ class EnvActors:
         num_envs: int,
         *,
         existing: Any = None,
-        declared: Spaces = Spaces(),
+        declared: Spaces = NO_SPACES,
         timeout_s: float | None = None,
     ) -> None:
         self._ray = _started_ray()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollax.env import checks
-from rollax.env.copies import Spaces, check_spaces
+from rollax.env.copies import NO_SPACES, Spaces, check_spaces
 from rollax.errors import EnvError
 
 
@@ -90,7 +90,7 @@ class Restarts:
         declared: the spaces of the config.
     """
 
-    def __init__(self, make_env: Callable[[int], Any] | None = None, declared: Spaces = Spaces()) -> None:
+    def __init__(self, make_env: Callable[[int], Any] | None = None, declared: Spaces = NO_SPACES) -> None:
         self._make_env = make_env
         self._declared = declared
         self._broken: set[int] = set()

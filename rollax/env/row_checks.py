@@ -1,4 +1,4 @@
-"""Checks on the rows that a user's own columnar `BaseEnv` returns; rollax's own classes check what they make rows of."""
+"""Checks on the rows of a user's own columnar `BaseEnv`; rollax's own classes check what they make rows of."""
 
 from __future__ import annotations
 

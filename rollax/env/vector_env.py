@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 
 from rollax.env import checks
-from rollax.env.copies import Spaces, env_name, make_copies, space_of
+from rollax.env.copies import NO_SPACES, Spaces, env_name, make_copies, space_of
 from rollax.env.restarting import Restarts
 
 
@@ -100,7 +100,7 @@ class SteppedInTurn(VectorEnv):
         num_envs: int,
         *,
         restarts: Restarts | None = None,
-        declared: Spaces = Spaces(),
+        declared: Spaces = NO_SPACES,
     ) -> None:
         self.envs = make_copies(existing_envs, make_env, num_envs, declared=declared)
         first = self.envs[0]

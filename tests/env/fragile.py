@@ -98,7 +98,7 @@ class FragileParty(MultiAgentEnv):
         self.env = Fragile(context)
 
     def reset(self, *, seed=None, options=None):
-        obs, info = self.env.reset(seed=seed)
+        obs, _ = self.env.reset(seed=seed)
         return {"a": obs, "b": obs}, {}
 
     def step(self, actions):

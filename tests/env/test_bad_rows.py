@@ -104,6 +104,7 @@ def test_it_stays_what_it_is():
     assert to_base_env(env) is env
     assert to_base_env(to_base_env(env)) is env
     # Its dict view follows from the same rows.
-    obs, _ = env.try_reset()
-    env.send_actions({i: {"agent0": 0} for i in obs})
+    started = env.try_reset()
+    assert started is not None
+    env.send_actions({i: {"agent0": 0} for i in started[0]})
     assert env.poll()[1] == {i: {"agent0": 1.0} for i in range(3)}

@@ -148,7 +148,8 @@ def test_infos_of_a_native_one(infos):
             return *super().step(actions)[:4], infos
 
     for at, call in ((0, "reset()"), (1, "step()")):
-        refused(EnvError, play, to_base_env(Says()), at, says=f"Infos that are no dict...Says, {call}...a dict of arrays")
+        says = f"Infos that are no dict...Says, {call}...a dict of arrays"
+        refused(EnvError, play, to_base_env(Says()), at, says=says)
 
 
 def test_lists_of_the_wrong_length():

@@ -451,4 +451,3 @@ def test_actions_repeat_under_a_seed():
     space = spaces.Dict({"b": spaces.Box(-1, 1, (2,)), "d": spaces.Discrete(100)})
     drawn = [[RandomActions(seed).draw(space, None, "") for _ in range(3)] for seed in (0, 0, 1)]
     assert repr(drawn[0]) == repr(drawn[1]) != repr(drawn[2])
-

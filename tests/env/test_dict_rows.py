@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollax import EnvError
 from rollax.env.dict_rows import DictRows
 from rollax.env.rows import Rows
 
@@ -197,3 +200,29 @@ def test_infos_go_with_their_agents():
     off = {0: {ALL: False}}
     rows = rows_of.outcome({0: {"b": 3}}, {0: {"a": 1.0}}, off, off, {0: {"b": {"x": 1}, "z": {"y": 2}}}, {})
     assert list(zip(rows.agents or (), rows.info_list(), strict=True)) == [("b", {"x": 1}), ("a", {})]
+
+
+@pytest.mark.parametrize(("ends", "own"), [("TC", "CT"), ("CT", "TC")])
+def test_an_agents_own_flag_wins_over_that_of_all(ends, own):
+    """Truncated by its own flag, in an episode that terminates for all: its value goes on. And the other way round."""
+    rows_of = DictRows("Flags", 1)
+    rows_of.beginning({0: {"own": 1, "late": 2, "none": 3, "both": 4}}, {})
+    flags = {ends[0]: {ALL: True, "none": False}, ends[1]: {ALL: False, "own": True, "late": True}}
+    for kind in "TC":
+        flags[kind]["both"] = True
+    obs = {"own": 5, "none": 6, "both": 7, "new": 8}
+    rows = rows_of.outcome({0: obs}, {0: {"late": 1.0}}, {0: flags["T"]}, {0: flags["C"]}, {}, {})
+    told = {
+        agent: ("T" if terminated else "") + ("C" if truncated else "")
+        for agent, terminated, truncated in zip(rows.agents or (), rows.terminateds, rows.truncateds, strict=True)
+    }
+    assert told == {"own": own[0], "late": own[0], "none": ends[0], "both": "TC"}
+    assert rows.ended_envs.tolist() == [0]
+
+
+def test_agents_with_spaces_of_their_own_are_checked_by_them():
+    spaces = {"a": Discrete(3), "b": Box(0, 1, (2,), np.float32)}
+    rows_of = DictRows("Spaces", 1, observation_spaces=spaces)
+    rows_of.beginning({0: {"a": 2, "b": np.ones(2, np.float32), "unknown": "anything"}}, {})
+    with pytest.raises(EnvError, match=r"wrong shape(?s:.*)agent 'b'"):
+        rows_of.outcome({0: {"b": np.ones(3, np.float32)}}, {}, {0: {ALL: False}}, {0: {ALL: False}}, {}, {})

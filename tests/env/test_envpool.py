@@ -12,8 +12,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from rollax import PPOTrainer, check_env, to_base_env
-from rollax.env.making import make_base_env
 from rollax.env.context import EnvContext
+from rollax.env.making import make_base_env
 
 SMALL = {"train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 1, "model": {"fcnet_hiddens": (8,)}}
 
@@ -112,7 +112,14 @@ class TestLibrary:
             return envpool.make("CartPole-v1", env_type="gymnasium", num_envs=4, seed=5)
 
         assert check_env(make).warnings == ()
-        config = {**SMALL, "seed": 0, "train_batch_size": 512, "sgd_minibatch_size": 128, "num_sgd_iter": 10, "lr": 3e-3}
+        config = {
+            **SMALL,
+            "seed": 0,
+            "train_batch_size": 512,
+            "sgd_minibatch_size": 128,
+            "num_sgd_iter": 10,
+            "lr": 3e-3,
+        }
         with PPOTrainer(make, config) as trainer:
             lengths = [trainer.train()["episode_len_mean"] for _ in range(15)]
         assert lengths[-1] > 2 * lengths[0]

@@ -203,7 +203,8 @@ class TestRandomSchedules:
         some = Declared(episodes).with_agent_groups(groups)
         specs = {
             agent: PolicySpec(Play, some.observation_spaces[agent], some.action_spaces[agent])
-            for agent in some.possible_agents
+            for agent in (*groups, *AGENTS)
+            if agent in some.observation_spaces
         }
         run(make, specs, lambda agent: agent, lambda env: Regrouped(env, groups), mode, fragment, num_envs)
 

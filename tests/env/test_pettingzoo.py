@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pettingzoo
@@ -102,7 +103,7 @@ def test_a_game_of_tic_tac_toe_by_hand():
     assert not batch["truncateds"].any()
     for rows in by_agent.values():
         assert batch["t"][rows].tolist() == list(range(batch["t"][rows[0]], 7, 2))
-        for here, there in zip(rows, rows[1:], strict=False):
+        for here, there in pairwise(rows):
             for key in ("observation", "action_mask"):
                 np.testing.assert_array_equal(batch["new_obs"][key][here], batch["obs"][key][there])
         # The final observation of both: the board as it was left.
@@ -161,12 +162,14 @@ class TestSpaces:
 
     def test_dicts_of_spaces_without_the_methods_do_not_warn(self):
         class Old(Dance):
-            observation_space, action_space = (
-                pettingzoo.ParallelEnv.observation_space,
-                pettingzoo.ParallelEnv.action_space,
-            )
             observation_spaces = dict.fromkeys("abcd", OBS_SPACE)
             action_spaces = dict.fromkeys("abcd", ACTION_SPACE)
+
+            def observation_space(self, agent):
+                return pettingzoo.ParallelEnv.observation_space(self, agent)
+
+            def action_space(self, agent):
+                return pettingzoo.ParallelEnv.action_space(self, agent)
 
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -360,7 +360,7 @@ def test_without_remote_sub_environments_nothing_of_ray_is_loaded():
         import sys
         from rollax import RolloutWorker
         from tests.env.always_zero import AlwaysZero
-        RolloutWorker("CartPole-v1", AlwaysZero, config={"num_envs_per_worker": 2, "rollout_fragment_length": 9}).sample()
+        RolloutWorker("CartPole-v1", AlwaysZero, config={"rollout_fragment_length": 9}).sample()
         assert "rollax.env.remote_env" not in sys.modules and "ray" not in sys.modules
     """
     subprocess.run(

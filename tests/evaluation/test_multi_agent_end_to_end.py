@@ -1,4 +1,4 @@
-"""Several agents and policies from the environment to what is learned from: through `RolloutWorker` and `PPOTrainer`."""
+"""Several agents and policies, from the environment to what is learned from."""
 
 from __future__ import annotations
 

@@ -1,0 +1,72 @@
+"""Parametric CartPole: 10 slots, 2 of them valid and reshuffled at each step, an invalid action raises.
+
+At least 150 within 100k steps: the best periodic greedy evaluation (20 episodes), mean of three seeds.
+"""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import PGTrainer, PPOTrainer
+
+pytestmark = pytest.mark.learning
+
+SLOTS, BUDGET, TARGET = 10, 100_000, 150
+EMBEDDINGS = np.random.default_rng(7).uniform(-1, 1, (2, 4)).astype(np.float32)
+
+
+class ParametricCartPole(gym.Env):
+    action_space = spaces.Discrete(SLOTS)
+    observation_space = spaces.Dict(
+        {
+            "cart": spaces.Box(-np.inf, np.inf, (4,), np.float32),
+            "avail_actions": spaces.Box(-1, 1, (SLOTS, 4), np.float32),
+            "action_mask": spaces.MultiBinary(SLOTS),
+        }
+    )
+
+    def __init__(self, env_config: dict) -> None:
+        self.cartpole = gym.make("CartPole-v1")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._seen(self.cartpole.reset(seed=seed)[0]), {}
+
+    def step(self, action):
+        assert action in self.places, "an invalid action"
+        cart, reward, terminated, truncated, _ = self.cartpole.step(self.places.index(action))
+        return self._seen(cart), reward, terminated, truncated, {}
+
+    def _seen(self, cart):
+        self.places = self.np_random.choice(SLOTS, 2, replace=False).tolist()
+        embeddings, mask = np.zeros((SLOTS, 4), np.float32), np.zeros(SLOTS, np.int8)
+        embeddings[self.places], mask[self.places] = EMBEDDINGS, 1
+        return {"cart": cart, "avail_actions": embeddings, "action_mask": mask}
+
+
+PPO = {"train_batch_size": 512, "sgd_minibatch_size": 256, "lr": 1e-3, "gamma": 0.98, "lambda": 0.9}
+PG = {"train_batch_size": 1000, "lr": 4e-3}
+
+
+@pytest.mark.parametrize("model", [{}, {"use_lstm": True}], ids=["mlp", "lstm"])
+@pytest.mark.parametrize(("trainer_class", "config"), [(PPOTrainer, PPO), (PGTrainer, PG)], ids=["ppo", "pg"])
+def test_parametric_cartpole(trainer_class, config, model, capsys, request):
+    best, last = [], []
+    for seed in range(3):
+        settings = {**config, "model": model, "num_envs_per_worker": 8, "seed": seed, "evaluation_num_episodes": 20}
+        with trainer_class(ParametricCartPole, settings) as trainer:
+            scores, steps = [], 0
+            while steps < BUDGET:
+                before, steps = steps, trainer.train()["timesteps_total"]
+                if before * 10 // BUDGET < steps * 10 // BUDGET and steps <= BUDGET:
+                    scores.append(trainer.evaluate()["episode_reward_mean"])
+        best.append(max(scores))
+        last.append(scores[-1])
+        with capsys.disabled():
+            print(f"\n{request.node.name} seed {seed}: {' '.join(f'{score:.0f}' for score in scores)}", end="")
+    with capsys.disabled():
+        print(f"\n{request.node.name}: best {np.mean(best):.1f}, last {np.mean(last):.1f}, target {TARGET}")
+    assert np.mean(best) >= TARGET

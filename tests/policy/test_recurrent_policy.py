@@ -1,0 +1,299 @@
+"""Policies with memory: acting, sequences as the units of learning, and padding that counts for nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from gymnasium import spaces
+
+from rollax import SampleBatch
+from rollax.algorithms.pg import PGPolicy
+from rollax.algorithms.ppo import PPOPolicy
+from rollax.errors import PolicyError
+from tests.models.test_recurrent import Remembering
+
+SEEN, CHOICES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2)
+MASKED = spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(4)})
+LSTM = {"use_lstm": True, "lstm_cell_size": 4, "fcnet_hiddens": (6,), "max_seq_len": 4}
+INPUTS = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True}
+
+
+def make(cls: Any = PPOPolicy, space: spaces.Space = SEEN, model: dict | None = None, **config: Any) -> Any:
+    sizes = {"sgd_minibatch_size": 8, "num_sgd_iter": 2} if cls is PPOPolicy else {}
+    return cls(space, CHOICES, {"seed": 3, "lr": 1e-2, **sizes, "model": {**LSTM, **(model or {})}, **config})
+
+
+def experience(policy: Any, lives: list[int], seed: int = 0, episodes: list[int] | None = None) -> SampleBatch:
+    """Lives of these lengths, played by the policy, as a postprocessed batch."""
+    random, parts = np.random.default_rng(seed), []
+    for life, length in enumerate(lives):
+        state = [part[None] for part in policy.get_initial_state()]
+        action, reward = np.zeros(1, np.int64), np.zeros(1, np.float32)
+        for t in range(length):
+            obs: Any = random.uniform(-1, 1, (1, 3)).astype(np.float32)
+            if policy.masked:
+                mask = random.integers(0, 2, (1, 4)).astype(np.int8)
+                mask[0, random.integers(4)] = 1
+                obs = {"x": obs, "action_mask": mask}
+            memory = {"state_in": tuple(state), "prev_actions": action, "prev_rewards": reward}
+            action, state, fetches = policy.compute_actions(obs, state, action, reward)
+            reward = random.normal(size=1).astype(np.float32)
+            advantages, targets = random.normal(size=(2, 1)).astype(np.float32)
+            ends = np.array([t == length - 1])
+            columns = {"obs": obs, "actions": action, "rewards": reward, "terminateds": ends, "truncateds": ~ends & ends}
+            further = {"advantages": advantages, "value_targets": targets, "life_id": np.array([life])}
+            episode = {"eps_id": np.array([life if episodes is None else episodes[life]])}
+            parts.append(SampleBatch({**columns, **further, **episode, **memory, **fetches}))
+    return SampleBatch.concat_samples(parts)
+
+
+def gradients_of(policy: Any, batch: SampleBatch) -> tuple[dict, dict]:
+    gradients, stats = policy.compute_gradients(batch)
+    return gradients, stats
+
+
+def assert_close(left: dict, right: dict) -> None:
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_allclose(left[name], right[name], rtol=2e-4, atol=2e-6, err_msg=name)
+
+
+class TestActing:
+    def test_nothing_remembered_is_the_initial_state(self):
+        policy = make(model=INPUTS)
+        obs = np.ones((3, 3), np.float32)
+        zero = [np.zeros((3, 16), np.float32)]
+        begun = policy.compute_actions(obs, explore=False)
+        told = policy.compute_actions(obs, zero, np.zeros(3, np.int64), np.zeros(3), explore=False)
+        np.testing.assert_array_equal(begun[2]["action_dist_inputs"], told[2]["action_dist_inputs"])
+        np.testing.assert_array_equal(begun[1][0], told[1][0])
+        assert begun[1][0].shape == (3, 16)
+        assert np.abs(begun[1][0]).min() > 0
+
+    def test_padding_to_a_bucket_changes_nothing(self):
+        policy = make()
+        obs, state = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32), np.ones((5, 16), np.float32)
+        _, (together,), fetches = policy.compute_actions(obs, [state], explore=False)
+        for row in range(5):
+            _, (alone,), one = policy.compute_actions(obs[row : row + 1], [state[row : row + 1]], explore=False)
+            np.testing.assert_allclose(alone[0], together[row], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(one["action_dist_inputs"][0], fetches["action_dist_inputs"][row], atol=1e-6)
+
+    @pytest.mark.parametrize("state", [[np.zeros((2, 15))], [np.zeros((1, 16))], [np.zeros((2, 16))] * 2], ids=len)
+    def test_states_of_the_wrong_shape_are_refused(self, state):
+        with pytest.raises(PolicyError, match=r"recurrent state of the wrong(.|\n)*\(2, 16\)"):
+            make().compute_actions(np.zeros((2, 3), np.float32), state)
+
+    def test_values_need_to_know_what_is_remembered(self):
+        policy = make()
+        obs, state = np.ones((2, 3), np.float32), np.ones((2, 16), np.float32)
+        with pytest.raises(PolicyError, match=r"value of an observation depends(.|\n)*state_in(.|\n)*next_memory"):
+            policy.compute_values(obs)
+        values = policy.compute_values(obs, {"state_in": (state,)})
+        np.testing.assert_allclose(values, policy.compute_actions(obs, [state])[2]["vf_preds"], rtol=1e-5)
+
+    def test_single_actions_hand_the_state_on(self):
+        policy = make(model=INPUTS)
+        rows = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
+        state, action, reward = None, None, 0.0
+        batch: Any = [np.zeros((1, 16), np.float32)]
+        previous, rewards = np.zeros(1, np.int64), np.zeros(1, np.float32)
+        for obs in rows:
+            action, state, fetches = policy.compute_single_action(obs, state, prev_action=action, prev_reward=reward)
+            actions, batch, expected = policy.compute_actions(obs[None], batch, previous, rewards, explore=False)
+            np.testing.assert_array_equal(state[0], batch[0][0])
+            assert (action, fetches["action_logp"]) == (actions[0], expected["action_logp"][0])
+            previous, rewards, reward = actions, np.array([2.5], np.float32), 2.5
+
+    def test_states_of_any_shape_and_type_keep_them(self):
+        policy = make(model={"use_lstm": False, "custom_model": Remembering, "lstm_cell_size": 64})
+        count = np.array([2**24 + 1, 7], np.int32)  # the first is no float32
+        state = [np.ones((2, 2, 2), np.float32), count]
+        _, (table, counted), _ = policy.compute_actions(np.zeros((2, 3), np.float32), state, None, np.zeros(2))
+        assert (table.tolist(), counted.tolist()) == ((state[0] + 1).tolist(), [2**24 + 2, 8])
+        assert (table.dtype, counted.dtype) == (np.float32, np.int32)
+
+
+class TestSequences:
+    def test_gradient_is_that_of_all_rows_played_one_by_one(self):
+        policy = make(PGPolicy, model={**INPUTS, "max_seq_len": 32})
+        batch = experience(policy, [3, 7, 1])
+
+        def loss(params: dict) -> jax.Array:
+            logps = []
+            model = policy.split.merge(params, policy.extra)
+            for row in range(len(batch)):
+                if batch["prev_rewards"][row] == 0:
+                    state: Any = (jnp.zeros((1, 16)),)
+                inputs = [jnp.asarray(batch[name][row : row + 1]) for name in ("prev_actions", "prev_rewards")]
+                logits, _, state = model(jnp.asarray(batch["obs"][row : row + 1]), state, *inputs)
+                logps.append(jax.nn.log_softmax(logits[0])[batch["actions"][row] - 2])
+            advantages = batch["advantages"]
+            return -jnp.mean(jnp.stack(logps) * ((advantages - advantages.mean()) / advantages.std()))
+
+        value, expected = jax.value_and_grad(loss)(dict(policy.params))
+        gradients, stats = gradients_of(policy, batch)
+        assert_close(gradients, expected)
+        np.testing.assert_allclose(stats["policy_loss"], value, rtol=1e-4)
+
+    @pytest.mark.parametrize("space", [SEEN, MASKED], ids=["plain", "masked"])
+    @pytest.mark.parametrize("lengths", [(7, 16), (16, 64)], ids=str)
+    def test_more_padding_changes_nothing(self, space, lengths):
+        short, long = (make(space=space, model={**INPUTS, "max_seq_len": length}) for length in lengths)
+        batch = experience(short, [3, 7, 1, 2])
+        (left, left_stats), (right, right_stats) = gradients_of(short, batch), gradients_of(long, batch)
+        assert_close(left, right)
+        assert_close(left_stats, right_stats)
+
+    @pytest.mark.parametrize("cls", [PPOPolicy, PGPolicy])
+    def test_what_stands_in_the_padding_counts_for_nothing(self, cls, monkeypatch):
+        policy = make(cls, MASKED)
+        batch = experience(policy, [3, 5, 1])
+        clean, clean_stats = gradients_of(policy, batch)
+        units_of = type(policy)._units
+
+        def littered(self: Any, batch: SampleBatch) -> tuple[dict, int]:
+            columns, units = units_of(self, batch)
+            padding = np.arange(4) >= columns["seq_lens"][:, None]
+            assert padding.sum() == 4 * 4 - 9
+
+            def litter(leaf: np.ndarray) -> np.ndarray:
+                leaf = leaf.copy()
+                leaf[padding] = 1 if leaf.dtype.kind in "bi" else 123.0
+                return leaf
+
+            per_sequence = ("state_in", "seq_lens")
+            return {k: v if k in per_sequence else jax.tree.map(litter, v) for k, v in columns.items()}, units
+
+        monkeypatch.setattr(cls, "_units", littered)
+        dirty, dirty_stats = gradients_of(policy, batch)
+        assert_close(clean, dirty)
+        assert_close(clean_stats, dirty_stats)
+
+    def test_gradients_flow_over_max_seq_len_and_no_further(self):
+        policy = make(PGPolicy, model={"max_seq_len": 3})
+        batch = experience(policy, [7])
+        policy_long = make(PGPolicy, model={"max_seq_len": 8})
+
+        def reaching_back(policy: Any, rows: int) -> list[bool]:
+            """From which rows the loss of the row before the last reaches the weights of the first layer."""
+            batch["advantages"][:] = 0
+            columns, _ = policy._units(batch)
+            length = policy.config.model.max_seq_len
+
+            def loss(obs: jax.Array) -> jax.Array:
+                model = policy.split.merge(policy.params, policy.extra)
+                logits, _, _ = model(obs.reshape(-1, 3), columns["state_in"])
+                return logits[rows, 0]
+
+            reached = jax.grad(loss)(jnp.asarray(columns["obs"]))
+            return (np.abs(reached).max(axis=2) > 0).reshape(-1)[: 3 * length].tolist()
+
+        assert reaching_back(policy, 5) == [False] * 3 + [True] * 3 + [False] * 3
+        assert reaching_back(policy_long, 5) == [True] * 6 + [False] * 2
+
+    def test_cut_where_lives_end_and_after_max_seq_len_with_the_state_of_sampling(self):
+        # Lives 0 and 1 are of one episode, as of an agent that has ended and come back.
+        policy = make()
+        batch = experience(policy, [6, 2, 9], episodes=[0, 0, 1])
+        columns, units = policy._units(batch)
+        assert columns["seq_lens"].tolist() == [4, 2, 2, 4, 4, 1]
+        assert units == 6
+        starts = [0, 4, 6, 8, 12, 16]
+        np.testing.assert_array_equal(columns["state_in"][0], batch["state_in"][0][starts])
+        assert (np.abs(columns["state_in"][0]).max(axis=1) > 0).tolist() == [False, True, False, False, True, True]
+        for sequence, (start, length) in enumerate(zip(starts, columns["seq_lens"], strict=True)):
+            np.testing.assert_array_equal(columns["obs"][sequence, :length], batch["obs"][start : start + length])
+            np.testing.assert_array_equal(columns["obs"][sequence, length:], 0)
+
+    def test_minibatches_are_whole_sequences_and_each_is_used_once_per_epoch(self, monkeypatch):
+        policy, plans = make(), []
+        learn = policy.learner.learn
+
+        def spy(params: Any, extra: Any, columns: Any, plan: Any, *args: Any, **kwargs: Any) -> Any:
+            plans.append((plan, {name: jax.tree.leaves(column)[0].shape[:1] for name, column in columns.items()}))
+            return learn(params, extra, columns, plan, *args, **kwargs)
+
+        monkeypatch.setattr(policy.learner, "learn", spy)
+        policy.learn_on_batch(experience(policy, [6, 2, 9]))
+        ((plan, shapes),) = plans
+        assert set(shapes.values()) == {(8,)}  # 6 sequences, padded to a power of two
+        assert plan.rows.shape[1] == 2  # 8 rows are 2 sequences of 4
+        used = plan.rows[: plan.steps].reshape(2, -1)
+        assert [sorted(epoch[epoch >= 0].tolist()) for epoch in used] == [list(range(6))] * 2
+
+    def test_a_minibatch_holds_one_sequence_at_least(self):
+        policy = make(sgd_minibatch_size=2)
+        stats = policy.learn_on_batch(experience(policy, [6, 2]))
+        assert np.isfinite(stats["total_loss"])
+
+    def test_statistics_are_means_over_real_rows(self):
+        policy = make(sgd_minibatch_size=64, num_sgd_iter=1)
+        batch = experience(policy, [3, 6])
+        logits = batch["action_dist_inputs"]
+        probabilities = jax.nn.softmax(logits)
+        entropy = -(probabilities * np.log(probabilities)).sum(axis=1).mean()
+        stats = policy.learn_on_batch(batch)
+        np.testing.assert_allclose(stats["entropy"], entropy, rtol=1e-4)
+        np.testing.assert_allclose(stats["kl"], 0, atol=1e-6)
+        np.testing.assert_allclose(
+            stats["vf_loss"], np.mean((batch["vf_preds"] - batch["value_targets"]) ** 2) / 2, rtol=1e-3
+        )
+
+
+def test_compilations_are_bounded_whatever_the_lengths_of_episodes():
+    policy = make()
+    random = np.random.default_rng(0)
+    for _ in range(25):  # 40 rows in 10 to 40 sequences: of 16, 32 and 64 at most
+        lives = []
+        while sum(lives) < 40:
+            lives.append(int(random.integers(1, random.integers(2, 30))))
+        policy.learn_on_batch(experience_of(lives))
+    assert policy.compilations() <= 4
+
+
+def experience_of(lives: list[int]) -> SampleBatch:
+    """Lives of these lengths, of random numbers."""
+    random, rows = np.random.default_rng(0), sum(lives)
+    ids = np.repeat(np.arange(len(lives)), lives)
+    return SampleBatch(
+        {
+            "obs": random.normal(size=(rows, 3)).astype(np.float32),
+            "actions": random.integers(2, 6, rows),
+            **{n: random.normal(size=rows).astype(np.float32) for n in ("advantages", "value_targets", "action_logp")},
+            "action_dist_inputs": np.zeros((rows, 4), np.float32),
+            "state_in": (np.zeros((rows, 16), np.float32),),
+            "eps_id": ids,
+            "life_id": ids,
+        }
+    )
+
+
+class Echoes(nnx.Module):
+    """A memory of the last observation, whose weights are a table."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.weights = nnx.Param(jnp.ones((3, num_outputs)))
+
+    def initial_state(self):
+        return [np.zeros(3, np.float32)]
+
+    def __call__(self, obs, state):
+        by_step = obs.reshape(len(state[0]), -1, 3)
+        before = jnp.concatenate([state[0][:, None], by_step[:, :-1]], axis=1).reshape(-1, 3)
+        return before @ self.weights[...], before.sum(axis=1), (by_step[:, -1],)
+
+
+def test_custom_models_with_memory_learn():
+    policy = make(model={"use_lstm": False, "custom_model": Echoes, "lstm_cell_size": 64})
+    batch = experience(policy, [6, 2])
+    before = np.concatenate([np.zeros((1, 3)), batch["obs"][:5], np.zeros((1, 3)), batch["obs"][6:7]])
+    np.testing.assert_allclose(batch["vf_preds"], before.sum(axis=1), rtol=1e-5, atol=1e-6)
+    weights = policy.get_weights()["weights"]
+    policy.learn_on_batch(batch)
+    assert np.abs(policy.get_weights()["weights"] - weights).max() > 1e-3
