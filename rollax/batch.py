@@ -45,6 +45,8 @@ class SampleBatch(MutableMapping[str, Any]):
     T = "t"
     PREV_ACTIONS = "prev_actions"
     PREV_REWARDS = "prev_rewards"
+    NEW_PREV_ACTIONS = "new_prev_actions"
+    NEW_PREV_REWARDS = "new_prev_rewards"
     ACTION_LOGP = "action_logp"
     ACTION_DIST_INPUTS = "action_dist_inputs"
     VF_PREDS = "vf_preds"

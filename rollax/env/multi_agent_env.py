@@ -12,13 +12,13 @@ import numpy as np
 from rollax import trees
 from rollax.env import checks
 from rollax.env.agent_groups import AgentGroups, Groups, check_groups, tuple_spaces
+from rollax.env.agent_spaces import space_of, spaces_of_agents
 from rollax.env.base_env import BaseEnv, action_values
 from rollax.env.copies import env_name
 from rollax.env.dict_rows import ALL, DictRows
 from rollax.env.restarting import Restarts
 from rollax.env.rows import Rows
 from rollax.errors import EnvError, MultiAgentError
-from rollax.spaces import same_space
 
 AgentDict = dict[Hashable, Any]
 _PARTS = ("obs", "rewards", "terminateds", "truncateds", "infos")
@@ -112,31 +112,6 @@ class _Grouped(MultiAgentEnv):
 
     def close(self) -> None:
         self.env.close()
-
-
-def space_of(env: MultiAgentEnv, kind: str, agent: Hashable) -> gym.Space | None:
-    """One agent's space, as far as the environment names it: its own, else that of all.
-
-    Args:
-        env: the environment.
-        kind: "observation_space" or "action_space".
-        agent: its id.
-    """
-    return (getattr(env, f"{kind}s", None) or {}).get(agent, getattr(env, kind, None))
-
-
-def spaces_of_agents(env: MultiAgentEnv, kind: str) -> tuple[gym.Space | None, Mapping[Hashable, gym.Space] | None]:
-    """The space of every agent, and that of each, as far as the environment names them."""
-    space, by_agent = getattr(env, kind, None), getattr(env, f"{kind}s", None)
-    if space is None and by_agent and by_agent.keys() >= set(getattr(env, "possible_agents", None) or ()):
-        space = common_space(by_agent)
-    return space, by_agent
-
-
-def common_space(spaces: Mapping[Hashable, gym.Space]) -> gym.Space | None:
-    """The one space of all agents, or None where they differ."""
-    first, *others = spaces.values()
-    return first if all(same_space(first, other) for other in others) else None
 
 
 def _are_dicts(result: Any, count: int) -> bool:

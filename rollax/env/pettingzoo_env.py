@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
+from rollax.env.agent_spaces import common_space
 from rollax.env.dict_rows import ALL
-from rollax.env.multi_agent_env import MultiAgentEnv, common_space
+from rollax.env.multi_agent_env import MultiAgentEnv
 
 AgentDict = dict[Hashable, Any]
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import gymnasium as gym
 
+from rollax.env.agent_spaces import space_of
 from rollax.env.dict_rows import flags_of
-from rollax.env.multi_agent_env import MultiAgentEnv, space_of
+from rollax.env.multi_agent_env import MultiAgentEnv
 from rollax.errors import ConfigError, EnvError, MultiAgentError, SpaceError
 
 try:

@@ -147,7 +147,7 @@ class RecordedEnv(BaseEnv):
                 self._videos[env_id].add(self._frame(env_id))
         for env_id in ended:
             self._end(env_id, whole=True)
-        for env_id in ():
+        for env_id in rows.dropped_envs.tolist():
             self._end(env_id, whole=False)
         if np.count_nonzero(rows.starts):
             self._begin(set(rows.env_index[rows.starts].tolist()) - self._running)

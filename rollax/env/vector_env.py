@@ -115,9 +115,10 @@ class SteppedInTurn(VectorEnv):
         def reset(env: gym.Env, seed: int | None) -> Any:
             return env.reset(seed=seed, options=options)
 
-        result = self._restarts.reset(self.envs, index, self._where(index), seed, reset)
+        where = self._where(index)
+        result = self._restarts.reset(self.envs, index, where, seed, reset)
         self._steps[index] = self.envs[index].step
-        return checks.check_reset(result, f"{self._where(index)}, reset()")
+        return checks.check_reset(result, f"{where}, reset()")
 
     def vector_step(self, actions: Sequence[Any]) -> tuple[Any, Any, Any, Any, Sequence[dict]]:
         results: list[Any] = []

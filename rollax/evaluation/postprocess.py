@@ -11,7 +11,7 @@ import numpy as np
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.evaluation.joint_rows import JointRows
-from rollax.policy.policy import Pieces, Policy, call_accepted
+from rollax.policy.policy import NEXT_COLUMN, Pieces, Policy, call_accepted
 
 BY_TRAJECTORY = frozenset({SampleBatch.AGENT_ID, SampleBatch.T})
 """The columns that every policy stores where one is called by trajectory: they tell agents apart and align them."""
@@ -81,15 +81,12 @@ def _with_critic_obs(
 
 
 def _with_next_inputs(policy: Policy, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
-    """Fills `new_obs`, and `state_out` of a policy with memory, where they may be read."""
+    """Fills `new_obs`, and what goes with it into a policy with memory, where they may be read."""
     wanted = policy.batch_columns
-    later = {
-        SampleBatch.NEW_OBS: (SampleBatch.OBS, pieces.next_obs),
-        SampleBatch.STATE_OUT: (SampleBatch.STATE_IN, pieces.next_memory.get(SampleBatch.STATE_IN)),
-    }
-    for name, (column, after_last) in later.items():
-        if column in batch and (wanted is None or name in wanted or overrides_trajectory(policy)):
-            batch[name] = _following(batch[column], pieces.last, after_last)
+    after_last = {SampleBatch.OBS: pieces.next_obs, **pieces.next_memory}
+    for column, name in NEXT_COLUMN.items():
+        if column in batch and column in after_last and (wanted is None or name in wanted or overrides_trajectory(policy)):
+            batch[name] = _following(batch[column], pieces.last, after_last[column])
     return batch
 
 

@@ -18,13 +18,14 @@ from rollax.errors import PolicyError
 Weights = Mapping[str, Any]
 ActionsResult = tuple[Any, Sequence[Any], Mapping[str, Any]]
 
-_A_ROW_LATER = {
+NEXT_COLUMN = {
+    SampleBatch.OBS: SampleBatch.NEW_OBS,
     SampleBatch.CRITIC_OBS: SampleBatch.NEW_CRITIC_OBS,
     SampleBatch.STATE_IN: SampleBatch.STATE_OUT,
-    SampleBatch.PREV_ACTIONS: SampleBatch.ACTIONS,
-    SampleBatch.PREV_REWARDS: SampleBatch.REWARDS,
+    SampleBatch.PREV_ACTIONS: SampleBatch.NEW_PREV_ACTIONS,
+    SampleBatch.PREV_REWARDS: SampleBatch.NEW_PREV_REWARDS,
 }
-"""Column -> the one that holds at each row what it holds itself one row later in the same life."""
+"""Column -> the one that holds in each row what follows it: what it holds itself one row later in the same life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +185,12 @@ class Policy(ABC):
             gets by calling this one.
         """
         last = np.arange(len(sample_batch)) == len(sample_batch) - 1
-        next_obs = trees.index(sample_batch[SampleBatch.NEW_OBS], slice(-1, None))
         further = {
             name: trees.index(sample_batch[after], slice(-1, None))
-            for name, after in _A_ROW_LATER.items()
+            for name, after in NEXT_COLUMN.items()
             if name in sample_batch and after in sample_batch
         }
+        next_obs = further.pop(SampleBatch.OBS)
         return self.postprocess_rows(sample_batch, Pieces(last, next_obs, further))
 
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:

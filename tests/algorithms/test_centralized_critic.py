@@ -156,6 +156,30 @@ class TestActing:
             assert trainer.get_policy().compilations() == before
 
 
+class Kept(PPOPolicy):
+    """Remembers what it was given."""
+
+    def postprocess_rows(self, batch, pieces):
+        self.pieces = pieces
+        return super().postprocess_rows(batch, pieces)
+
+
+def test_what_follows_a_cut_is_what_all_agents_observe_next():
+    made = worker({"a": Kept, "b": Kept}, rollout_fragment_length=3)
+    samples = made.sample()
+    for mine, others in (("a", "b"), ("b", "a")):
+        policy, batch = made.policies[mine], samples[mine]
+        following, last = policy.pieces.next_memory["critic_obs"], policy.pieces.last
+        (part,) = following["other"]["parts"]
+        np.testing.assert_array_equal(following["obs"], policy.pieces.next_obs)
+        np.testing.assert_array_equal(part["obs"][:, 0], made.policies[others].pieces.next_obs)
+        np.testing.assert_array_equal(part["actions"][:, 0], samples[others]["actions"][last])
+        assert not np.array_equal(following["obs"], batch["obs"][last])
+        values = policy.compute_values(policy.pieces.next_obs, {"critic_obs": following})
+        delta = batch["rewards"][last] + 0.99 * values - batch["vf_preds"][last]
+        np.testing.assert_allclose(batch["advantages"][last], delta, rtol=1e-4, atol=1e-5)
+
+
 class Roles(Secrets):
     """A guide that sees a picture and has a continuous action; a walker with a masked choice. They take turns; a third
     agent never comes."""

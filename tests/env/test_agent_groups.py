@@ -312,14 +312,13 @@ def test_groups_and_single_agents_with_policies_of_their_own():
             return ((zero, zero) if isinstance(self.action_space, spaces.Tuple) else zero), [], {}
 
     env = Told((Told().first[0], {"a": 1.0, "b": 2.0, "c": 4.0}, NO, NO, {}))
-    grouped = env.with_agent_groups(GROUPS)
-    specs = {
-        "team": (Zero, grouped.observation_spaces["team"], grouped.action_spaces["team"]),
-        "c": (Zero, OBS_SPACE, ACTION_SPACE),
-    }
     worker = RolloutWorker(
-        lambda _: grouped, specs, policy_mapping_fn=lambda a: a, config={"rollout_fragment_length": 3}
+        lambda _: env.with_agent_groups(GROUPS),
+        {"team": Zero, "c": Zero},  # each in the spaces of the agents that it acts for
+        policy_mapping_fn=lambda agent: agent,
+        config={"rollout_fragment_length": 3},
     )
+    assert worker.get_policy("team").action_space == spaces.Tuple([ACTION_SPACE] * 2)
     batch = worker.sample()
     assert batch["team"]["rewards"].tolist() == [3.0] * 3
     assert batch["c"]["rewards"].tolist() == [4.0] * 3

@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from rollax import EnvError, to_base_env
 from rollax.env.external_env import ExternalEnv
-from tests.env.externals import Scripted, answer, in_threads, playing
+from tests.env.externals import LONG, Scripted, answer, in_threads, playing, until
 from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE
 
@@ -282,16 +282,24 @@ class TestBeginningAnew:
                 env.start_episode(episode)
                 env.get_action(episode, seen(1))
                 env.log_returns(episode, 1.0)
-                env.go.wait()
+                env.end.wait()
                 env.end_episode(episode, seen(2))
+                env.next.wait()
 
         env = Scripted(script)
-        env.go = threading.Event()
+        env.end, env.next = threading.Event(), threading.Event()
         base = to_base_env(env)
         answer(base, base.poll_rows())
         base.reset_rows(np.arange(1))
-        env.go.set()
-        rows = base.poll_rows()
+        env.end.set()
+        queue, polled = env._external_episodes.queue, []
+        until(lambda: queue._ready)
+        poll = threading.Thread(target=lambda: polled.append(base.poll_rows()))
+        poll.start()
+        until(lambda: queue._awaited and not queue._ready)  # it has passed over the end, and waits for more
+        env.next.set()
+        poll.join(LONG)
+        (rows,) = polled
         assert (rows.starts.tolist(), rows.env_index.tolist(), rows.ended_envs.tolist()) == ([True], [0], [])
         base.stop()
 

@@ -160,6 +160,25 @@ def test_beginning_anew_in_the_middle():
         assert last.ended_envs.tolist() == [0]
 
 
+def test_who_asks_again_comes_before_what_was_queued_meanwhile():
+    def script(env):
+        episode = env.start_episode()
+        other = threading.Thread(target=lambda: (env.asked.wait(), env.get_action(episode, {"b": seen(2)})))
+        other.start()
+        env.get_action(episode, {"a": seen(1)})
+        other.join()
+
+    class Two(ScriptedAgents):
+        asked = threading.Event()
+
+    with playing(script, Two) as base:
+        assert told(base.poll_rows()) == [("a", 1, 0, True, True, False, False)]
+        Two.asked.set()
+        until(lambda: base.env._external_episodes.queue._ready)
+        base.reset_rows(np.arange(1))
+        assert [told(rows)[0][0] for rows in polled(base, 2)] == ["a", "b"]
+
+
 def test_policies_may_name_the_spaces():
     """Then observations of any kind go through as they are, and what is not waited for is copied."""
 

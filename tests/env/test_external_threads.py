@@ -2,6 +2,7 @@
 
 import threading
 import traceback
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -72,6 +73,14 @@ class TestStopping:
         base.stop()
         answer(base, rows)
 
+    def test_so_do_those_to_who_has_not_noticed_yet(self):
+        queue = external_queue.EventQueue("env", 5.0)
+        call = external_queue.Call(1, 1)
+        queue.waiting.add(call)
+        queue.stop()
+        queue.answer([external_queue.Life("agent0", call=call)], [0])
+        refused(EnvStoppedError, queue.wait, call, says="was stopped")
+
     def test_before_it_began(self):
         base = to_base_env(Scripted(lambda env: None))
         base.stop()
@@ -90,11 +99,18 @@ class TestStopping:
         assert not base._thread.is_alive()
 
     def test_run_itself_may_stop_it(self):
-        base = to_base_env(Scripted(lambda env: env.base.stop()))
+        done = threading.Event()
+
+        def script(env):
+            env.base.stop()
+            done.set()
+
+        base = to_base_env(Scripted(script))
         base.env.base = base
         with pytest.raises(EnvStoppedError):
             base.poll_rows()
         base._thread.join(LONG)
+        assert done.is_set()
 
 
 class TestErrorsOfRun:
@@ -238,17 +254,16 @@ class TestGathering:
         poll.join(LONG)
         assert len(taken) == 2
 
-    def test_but_not_for_longer_than_the_answers_took(self, monkeypatch):
-        monkeypatch.setattr(external_queue, "_LONGEST_GATHERING", LONG)
+    @pytest.mark.parametrize(("took", "waited"), [(0.0, 0.0), (0.002, 0.002), (1.0, 0.005)])
+    def test_but_not_for_longer_than_the_answers_took_and_never_for_long(self, monkeypatch, took, waited):
+        now, timeouts = [0.0], []
+        monkeypatch.setattr(external_queue, "time", SimpleNamespace(perf_counter=lambda: now[0]))
         episodes, queue = self.two_players()
+        monkeypatch.setattr(queue._news, "wait", timeouts.append)
+        now[0] += took
         episodes.log(0, {"agent0": seen(0)}, {"agent0": 0})
         assert len(queue.take()) == 1
-
-    def test_nor_for_long_anyway(self):
-        episodes, queue = self.two_players()
-        queue._taken_at -= LONG
-        episodes.log(0, {"agent0": seen(0)}, {"agent0": 0})
-        assert len(queue.take()) == 1
+        assert timeouts == [pytest.approx(waited)]
 
 
 def test_a_player_that_is_interrupted_leaves_the_others_alone():

@@ -188,6 +188,20 @@ def test_what_is_recorded_trains_as_before(tmp_path):
     base.stop()
 
 
+def test_an_agent_that_appears_later_begins_no_film(tmp_path):
+    class Joined(FilmAgents):
+        def step(self, actions):
+            obs, rewards, terms, truncs, infos = super().step(actions)
+            obs["b"] = obs["a"]
+            return obs, rewards, terms, truncs, infos
+
+    base = recorded(Joined, tmp_path, num_envs=1, episodes=lambda episode: True)
+    play(base, 6)
+    base.stop()
+    assert [path.name for path in base.paths] == ["episode_000000.mp4", "episode_000001.mp4"]
+    assert [watch(path).brightness for path in base.paths] == [WHOLE, WHOLE]
+
+
 class TestUnfinished:
     """What did not come to its end leaves no file, and no encoder behind."""
 

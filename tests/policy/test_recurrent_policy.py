@@ -180,22 +180,21 @@ class TestSequences:
         batch = experience(policy, [7])
         policy_long = make(PGPolicy, model={"max_seq_len": 8})
 
-        def reaching_back(policy: Any, rows: int) -> list[bool]:
-            """From which rows the loss of the row before the last reaches the weights of the first layer."""
-            batch["advantages"][:] = 0
+        def rows_behind(policy: Any) -> list[bool]:
+            """The rows whose observations the outputs of row 5 depend on, padding included."""
             columns, _ = policy._units(batch)
             length = policy.config.model.max_seq_len
 
             def loss(obs: jax.Array) -> jax.Array:
                 model = policy.split.merge(policy.params, policy.extra)
-                logits, _, _ = model(obs.reshape(-1, 3), columns["state_in"])
-                return logits[rows, 0]
+                logits, _, _ = model(obs.reshape(-1, 3), jax.tree.map(jnp.asarray, columns["state_in"]))
+                return logits[5, 0]
 
             reached = jax.grad(loss)(jnp.asarray(columns["obs"]))
             return (np.abs(reached).max(axis=2) > 0).reshape(-1)[: 3 * length].tolist()
 
-        assert reaching_back(policy, 5) == [False] * 3 + [True] * 3 + [False] * 3
-        assert reaching_back(policy_long, 5) == [True] * 6 + [False] * 2
+        assert rows_behind(policy) == [False] * 3 + [True] * 3 + [False] * 3
+        assert rows_behind(policy_long) == [True] * 6 + [False] * 2
 
     def test_cut_where_lives_end_and_after_max_seq_len_with_the_state_of_sampling(self):
         # Lives 0 and 1 are of one episode, as of an agent that has ended and come back.
@@ -241,9 +240,8 @@ class TestSequences:
         stats = policy.learn_on_batch(batch)
         np.testing.assert_allclose(stats["entropy"], entropy, rtol=1e-4)
         np.testing.assert_allclose(stats["kl"], 0, atol=1e-6)
-        np.testing.assert_allclose(
-            stats["vf_loss"], np.mean((batch["vf_preds"] - batch["value_targets"]) ** 2) / 2, rtol=1e-3
-        )
+        errors = batch["vf_preds"] - batch["value_targets"]
+        np.testing.assert_allclose(stats["vf_loss"], np.mean(errors**2), rtol=1e-3)
 
 
 def test_compilations_are_bounded_whatever_the_lengths_of_episodes():

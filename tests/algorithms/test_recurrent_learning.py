@@ -1,0 +1,133 @@
+"""Recurrent policies from start to end: resumed and loaded runs, and tasks that need a memory (`make learning`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from examples import repeat_after_me, stateless_cartpole
+from examples.repeat_after_me import RepeatAfterMe
+from examples.stateless_cartpole import StatelessCartPole
+from rollax import PGTrainer, PPOTrainer, load_policy
+
+SMALL: dict[str, Any] = {
+    "num_envs_per_worker": 2,
+    "train_batch_size": 64,
+    "sgd_minibatch_size": 32,
+    "num_sgd_iter": 1,
+    "lr": 1e-2,
+    "observation_filter": "MeanStdFilter",
+    "clip_rewards": True,
+    "evaluation_num_episodes": 2,
+    "seed": 0,
+    "model": {
+        "use_lstm": True,
+        "lstm_cell_size": 3,
+        "fcnet_hiddens": (4,),
+        "max_seq_len": 8,
+        "lstm_use_prev_action": True,
+        "lstm_use_prev_reward": True,
+    },
+}
+
+
+def weights_of(trainer: Any) -> dict[str, np.ndarray]:
+    return trainer.get_policy().get_weights()
+
+
+def test_going_on_and_resuming_are_the_same_run_and_loaded_policies_act_alike(tmp_path):
+    with PPOTrainer(StatelessCartPole, SMALL) as trainer, PPOTrainer(StatelessCartPole, SMALL) as again:
+        for one in (trainer, again):
+            one.train()
+        for name, value in weights_of(trainer).items():
+            np.testing.assert_array_equal(value, weights_of(again)[name], err_msg=name)
+        checkpoint = trainer.save(tmp_path, exact=True)
+        acts_like_it(load_policy(checkpoint), trainer)
+        again.train()
+        again.restore(checkpoint)
+        for one in (trainer, again):
+            one.train()
+        for name, value in weights_of(trainer).items():
+            np.testing.assert_array_equal(value, weights_of(again)[name], err_msg=name)
+        assert trainer.evaluate()["episode_rewards"] == again.evaluate()["episode_rewards"]
+
+
+def acts_like_it(loaded: Any, trainer: PPOTrainer) -> None:
+    """Single actions of a loaded policy and of the trainer, against batches of one with the filter by hand."""
+    policy, observation_filter = trainer.get_policy(), trainer.worker.runners["default_policy"].filter
+    state = theirs = action = None
+    batch, previous, reward = policy.get_initial_state(), 0, 0.0
+    batch = [part[None] for part in batch]
+    for obs in np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32):
+        seen = observation_filter(obs[None], update=False)
+        memory = batch, np.array([previous]), np.sign([reward])
+        actions, batch, _ = policy.compute_actions(seen, *memory, explore=False)  # type: ignore[call-arg]
+        same, theirs, _ = trainer.compute_single_action(obs, theirs, prev_action=action, prev_reward=reward)
+        action, state, fetches = loaded.compute_single_action(obs, state, prev_action=action, prev_reward=reward)
+        assert action == same == actions[0]
+        np.testing.assert_array_equal(state[0], theirs[0])
+        np.testing.assert_allclose(state[0], batch[0][0], rtol=1e-5)
+        assert set(fetches) == {"action_logp", "vf_preds", "action_dist_inputs"}
+        previous, reward = action, 3.0
+
+
+SEEDS, EVALUATIONS = (0, 1, 2), 6
+
+
+@pytest.fixture
+def reaches(capsys, request):
+    """Trains with each seed; the mean of the best greedy evaluations inside the budget must reach the target."""
+
+    def check(trainer_class, env, config, target, budget):
+        best, last = [], []
+        for seed in SEEDS:
+            with trainer_class(env, {**config, "seed": seed, "evaluation_num_episodes": 20}) as trainer:
+                scores, steps = [], 0
+                for part in range(1, EVALUATIONS + 1):
+                    while steps + trainer.config.train_batch_size <= part * budget / EVALUATIONS:
+                        steps = trainer.train()["timesteps_total"]
+                    if steps <= budget:
+                        scores.append(trainer.evaluate()["episode_reward_mean"])
+            best.append(max(scores))
+            last.append(scores[-1])
+            with capsys.disabled():
+                print(f"\n{request.node.name} seed {seed}: {' '.join(f'{score:.1f}' for score in scores)}", end="")
+        with capsys.disabled():
+            print(f"\n{request.node.name}: best {np.mean(best):.1f}, last {np.mean(last):.1f}, target {target}")
+        assert np.mean(best) >= target
+
+    return check
+
+
+CARTPOLE, REPEAT = stateless_cartpole.CONFIG, repeat_after_me.CONFIG
+GRU = {**REPEAT["model"], "use_lstm": False, "use_gru": True}
+
+
+@pytest.mark.learning
+def test_ppo_stateless_cartpole(reaches):
+    reaches(PPOTrainer, StatelessCartPole, CARTPOLE, 350, 120_000)
+
+
+@pytest.mark.learning
+def test_ppo_repeat_after_me(reaches):
+    reaches(PPOTrainer, RepeatAfterMe, REPEAT, 90, 40_000)
+
+
+@pytest.mark.learning
+def test_ppo_repeat_after_me_with_gru(reaches):
+    reaches(PPOTrainer, RepeatAfterMe, {**REPEAT, "model": GRU}, 90, 40_000)
+
+
+@pytest.mark.learning
+def test_ppo_without_memory_does_not_repeat(reaches):
+    config = {**REPEAT, "model": {"fcnet_hiddens": (64, 64)}}
+    with pytest.raises(AssertionError):
+        reaches(PPOTrainer, RepeatAfterMe, config, 20, 20_000)
+
+
+@pytest.mark.learning
+def test_pg_repeat_after_me(reaches):
+    config = {name: REPEAT[name] for name in ("num_envs_per_worker", "train_batch_size", "gamma", "model")}
+    reaches(PGTrainer, RepeatAfterMe, {**config, "lr": 1e-2}, 50, 100_000)

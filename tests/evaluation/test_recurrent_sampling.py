@@ -1,0 +1,285 @@
+"""Recurrent state follows each life through sampling, whatever kind of environment the lives are led in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollax import Policy, RolloutWorker, SampleBatch, trees
+from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from rollax.errors import PolicyError
+from tests.env.kinds import EXTERNAL, KINDS
+from tests.env.worlds import Clock, Party, action_for
+
+ALL_KINDS = {**KINDS, **EXTERNAL}
+ENDS_UNSEEN = {"multi-agent", "dict view", "restarting dict view", "old multi-agent"}
+"""Kinds in which a life may end without a last observation."""
+
+
+def digest(table: np.ndarray, obs: np.ndarray) -> np.ndarray:
+    """[N, 2] what a memory of `table` [N, 2] becomes when it sees `obs`: the order of all observations counts."""
+    return (3 * table + np.rint(1000 * obs[:, 1:])) % 65537
+
+
+class Counting(Policy):
+    """Its state counts its own steps and digests its observations. The states are lists, as a user may return them."""
+
+    batch_columns = frozenset(
+        {
+            *(SampleBatch.OBS, SampleBatch.NEW_OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.LIFE_ID),
+            *(SampleBatch.STATE_OUT, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS),
+        }
+    )
+    pieces: Any = None
+
+    def get_initial_state(self):
+        return [0, [0.0, 0.0]]
+
+    def compute_actions(self, obs_batch, state_batches, prev_action_batch, prev_reward_batch):  # type: ignore[override]
+        steps, table = state_batches
+        assert len(prev_action_batch) == len(prev_reward_batch) == len(obs_batch)
+        return [action_for(obs) for obs in obs_batch], [(steps + 1).tolist(), digest(table, obs_batch).tolist()], {}
+
+    def postprocess_rows(self, batch, pieces):
+        self.pieces = pieces
+        return batch
+
+
+class Forgetful(Policy):
+    """It has no memory."""
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        return [action_for(obs) for obs in obs_batch], [], {}
+
+
+class Follower:
+    """Checks every row against the one before it in the same life, over all fragments."""
+
+    def __init__(self) -> None:
+        self.before: dict[int, tuple] = {}
+        self.over: set[int] = set()
+        self.carried = self.unseen = 0
+
+    def check(self, batch: SampleBatch, pieces: Any) -> None:
+        starts = np.flatnonzero(np.append(True, pieces.last[:-1]))
+        for number, (start, end) in enumerate(zip(starts, np.flatnonzero(pieces.last), strict=True)):
+            life = int(batch["life_id"][start])
+            assert life not in self.over
+            self.carried += life in self.before
+            for row in range(start, end + 1):
+                assert batch["life_id"][row] == life
+                self._check_row(batch, row, life)
+            self._check_next(batch, end, trees.index(pieces.next_memory, np.array([number])), life)
+            if batch["terminateds"][end] or batch["truncateds"][end]:
+                self.over.add(life)
+
+    def _check_row(self, batch: SampleBatch, row: int, life: int) -> None:
+        steps, table = batch["state_in"]
+        begins = (batch["eps_id"][row], 0, [0.0, 0.0], 0, 0.0)
+        came = (batch["eps_id"][row], steps[row], table[row].tolist(), batch["prev_actions"][row])
+        assert (*came, batch["prev_rewards"][row]) == self.before.get(life, begins)
+        ended = batch["terminateds"][row] or batch["truncateds"][row]
+        # After an end without a last observation it would go on from what it has acted on.
+        if not (ended and (batch["obs"][row] == batch["new_obs"][row]).all()):
+            after = digest(table[row : row + 1], batch["obs"][row : row + 1])[0].tolist()
+            outcome = (batch["actions"][row], batch["rewards"][row])
+            self.before[life] = (batch["eps_id"][row], steps[row] + 1, after, *outcome)
+        else:
+            self.unseen += 1
+            self.before[life] = (*came, batch["prev_rewards"][row])
+        steps_out, table_out = batch["state_out"]
+        assert (steps_out[row], table_out[row].tolist()) == self.before[life][1:3]
+
+    def _check_next(self, batch: SampleBatch, end: int, memory: dict, life: int) -> None:
+        (steps,), (table,) = memory["state_in"]
+        told = (batch["eps_id"][end], steps, table.tolist(), memory["prev_actions"][0], memory["prev_rewards"][0])
+        assert told == self.before[life]
+
+
+def follow(worker: RolloutWorker, policy_id: str = "default_policy", fragments: int = 25) -> Follower:
+    follower, policy = Follower(), worker.get_policy(policy_id)
+    for _ in range(fragments):
+        samples = worker.sample()
+        batch = samples if isinstance(samples, SampleBatch) else samples.policy_batches.get(policy_id)
+        if batch is not None:
+            follower.check(batch, policy.pieces)  # type: ignore[attr-defined]
+    assert len(follower.over) > 10
+    return follower
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_every_kind(kind, num_envs):
+    env = ALL_KINDS[kind].make(num_envs)
+    worker = RolloutWorker(lambda _: env, Counting, config={"rollout_fragment_length": 5, "seed": 1})
+    try:
+        follower = follow(worker)
+        assert follower.carried > 5
+        assert (follower.unseen > 0) == (kind in ENDS_UNSEEN)
+    finally:
+        worker.stop()
+
+
+@pytest.mark.parametrize("kind", ["native NEXT_STEP", "multi-agent", "restarting dict view"])
+def test_whole_episodes(kind):
+    config = {"rollout_fragment_length": 5, "seed": 1, "batch_mode": "complete_episodes"}
+    env = ALL_KINDS[kind].make(3)
+    assert follow(RolloutWorker(lambda _: env, Counting, config=config)).carried == 0
+
+
+def test_the_state_counts_the_steps_of_the_episode():
+    worker = RolloutWorker(Clock, Counting, config={"num_envs_per_worker": 3, "rollout_fragment_length": 50})
+    batch = worker.sample()
+    assert isinstance(batch, SampleBatch)
+    np.testing.assert_array_equal(batch["state_in"][0], batch["obs"][:, 0])
+    assert set(batch["state_in"][0].tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("clip", [True, 2.5])
+def test_the_reward_before_is_clipped_as_it_is_learned_from(clip):
+    config = {"num_envs_per_worker": 2, "rollout_fragment_length": 7, "clip_rewards": clip}
+    worker = RolloutWorker(Party, Counting, config=config)
+    follow(worker)
+    batch = worker.sample()
+    assert isinstance(batch, SampleBatch)
+    assert batch["prev_rewards"].max() == (1 if clip is True else clip)
+
+
+def test_beside_a_policy_without_memory():
+    worker = RolloutWorker(
+        Party,
+        {"counts": Counting, "forgets": Forgetful},
+        policy_mapping_fn=lambda agent: "counts" if agent in "ac" else "forgets",
+        config={"num_envs_per_worker": 3, "rollout_fragment_length": 5, "seed": 1},
+    )
+    assert follow(worker, "counts").carried > 5
+    samples = worker.sample()
+    assert not isinstance(samples, SampleBatch)
+    assert not {"state_in", "state_out", "prev_actions"} & samples["forgets"].keys()
+
+
+def test_evaluation_in_between_begins_new_lives_and_leaves_no_trace():
+    worker = RolloutWorker(Party, Counting, config={"num_envs_per_worker": 3, "rollout_fragment_length": 5, "seed": 1})
+    follower, policy = Follower(), worker.get_policy()
+    for _ in range(10):
+        batch = worker.sample()
+        assert isinstance(batch, SampleBatch)
+        follower.check(batch, policy.pieces)  # type: ignore[attr-defined]
+        worker.evaluate(4)
+    assert follower.carried == 0
+
+
+def test_without_columns_of_its_own_a_policy_gets_its_states_stored():
+    class Whatever(Counting):
+        batch_columns = None
+
+    batch = RolloutWorker(Clock, Whatever, config={"rollout_fragment_length": 9}).sample()
+    assert isinstance(batch, SampleBatch)
+    np.testing.assert_array_equal(batch["state_out"][0], batch["state_in"][0] + 1)
+    assert not {"prev_actions", "prev_rewards"} & batch.keys()
+
+
+@pytest.mark.parametrize("states", [[], [[1]], [[1], [1.0, 2.0]], [[1], [[1.0]]]], ids=str)
+def test_states_that_are_not_like_the_initial_ones_are_refused(states):
+    class Wrong(Counting):
+        def compute_actions(self, obs_batch):  # type: ignore[override]
+            return [0] * len(obs_batch), states, {}
+
+    worker = RolloutWorker(Clock, Wrong)
+    with pytest.raises(PolicyError, match=r"not like the initial state(.|\n)*\[\(1,\), \(1, 2\)\](.|\n)*initial_state"):
+        worker.sample()
+
+
+LSTM = {
+    "use_lstm": True,
+    "lstm_cell_size": 3,
+    "fcnet_hiddens": (4,),
+    "lstm_use_prev_action": True,
+    "lstm_use_prev_reward": True,
+    "max_seq_len": 3,
+}
+SETTINGS = {"num_envs_per_worker": 3, "rollout_fragment_length": 20, "seed": 4, "clip_rewards": True}
+
+
+class Watched(PPOPolicy):
+    """PPO that shows the pieces of its last fragment."""
+
+    pieces: Any = None
+
+    def postprocess_rows(self, batch, pieces):
+        self.pieces = pieces
+        return super().postprocess_rows(batch, pieces)
+
+
+class ByTrajectory(PPOPolicy):
+    """PPO called once for each piece."""
+
+    def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
+        return super().postprocess_trajectory(sample_batch)
+
+
+def sample(policy_class: Any, env: Any = Party, **settings: Any) -> tuple[RolloutWorker, SampleBatch]:
+    config = PPOConfig(**{**SETTINGS, "model": LSTM, **settings})
+    worker = RolloutWorker(env, policy_class, config=config)
+    worker.sample()  # so that lives are carried over into the next
+    batch = worker.sample()
+    assert isinstance(batch, SampleBatch)
+    return worker, batch
+
+
+@pytest.mark.parametrize("kind", ["native NEXT_STEP", "restarting dict view"])
+def test_what_jax_policies_store_is_what_they_acted_on(kind):
+    env = ALL_KINDS[kind].make(3)
+    worker, batch = sample(Watched, lambda _: env)
+    policy: Any = worker.get_policy()
+    memory = batch["state_in"], batch["prev_actions"], batch["prev_rewards"]
+    _, (after,), fetches = policy.compute_actions(batch["obs"], *memory)
+    logp = policy.fetches_of(batch["actions"], fetches)["action_logp"]
+    np.testing.assert_allclose(logp, batch["action_logp"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(fetches["vf_preds"], batch["vf_preds"], rtol=1e-4, atol=1e-5)
+    inner = np.flatnonzero(~policy.pieces.last)
+    np.testing.assert_allclose(after[inner], batch["state_in"][0][inner + 1], rtol=1e-4, atol=1e-5)
+    ends = policy.pieces.last.nonzero()[0]
+    seen = (batch["obs"][ends] != policy.pieces.next_obs).any(axis=1)
+    following = policy.pieces.next_memory["state_in"][0]
+    np.testing.assert_allclose(after[ends[seen]], following[seen], rtol=1e-4, atol=1e-5)
+    _, (unmoved,), _ = policy.compute_actions(batch["obs"])
+    assert np.abs(unmoved - after)[batch["state_in"][0].any(axis=1)].max(axis=1).min() > 1e-3
+
+
+def test_called_by_trajectory_it_bootstraps_alike():
+    (_, together), (_, one_by_one) = sample(PPOPolicy), sample(ByTrajectory)
+    for name in together:
+        for ours, theirs in zip(trees.leaves(together[name]), trees.leaves(one_by_one[name]), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=name)
+    last = np.append(np.diff(together["life_id"]) != 0, True)
+    cut, still = last & ~together["terminateds"], (one_by_one["obs"] == one_by_one["new_obs"]).all(axis=1)
+    assert (cut & ~together["truncateds"]).any()
+    assert (cut & still).any()  # cut off without a last observation
+    assert one_by_one.keys() - together.keys() >= {"state_out", "new_prev_actions", "new_prev_rewards"}
+
+
+def test_same_seed_same_numbers():
+    (_, first), (_, second), (_, other) = sample(PPOPolicy), sample(PPOPolicy), sample(PPOPolicy, seed=5)
+    for name in first:
+        for ours, theirs in zip(trees.leaves(first[name]), trees.leaves(second[name]), strict=True):
+            np.testing.assert_array_equal(ours, theirs, err_msg=name)
+    assert len(first) != len(other) or (first["actions"] != other["actions"]).any()
+
+
+def test_a_recurrent_policy_and_one_without_memory_learn_side_by_side():
+    worker = RolloutWorker(
+        Party,
+        {"remembers": (PPOPolicy, None, None, {"model": LSTM}), "forgets": PPOPolicy},
+        policy_mapping_fn=lambda agent: "remembers" if agent in "ac" else "forgets",
+        config=PPOConfig(**{**SETTINGS, "model": {"fcnet_hiddens": (4,)}, "num_sgd_iter": 1}),
+    )
+    samples = worker.sample()
+    assert not isinstance(samples, SampleBatch)
+    for policy_id, batch in samples.items():
+        assert ("state_in" in batch) == (policy_id == "remembers")
+        gradients, _ = worker.get_policy(policy_id).compute_gradients(batch)
+        assert any("memory" in name for name in gradients) == (policy_id == "remembers")
+        assert all(np.isfinite(gradient).all() for gradient in gradients.values())
