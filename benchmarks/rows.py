@@ -46,6 +46,53 @@ def _sampling(env: str, num_envs: int, targets: tuple[Against, ...]) -> Row:
     )
 
 
+def _recurrent_sampling() -> Row:
+    flags = _flags(env="CartPole-v1", num_envs=64, fragment=128)
+
+    def side(name: str, **model: object) -> Side:
+        return Side(name, _own("rollax_sampling", *flags, *_flags(model=json.dumps(model))))
+
+    return Row(
+        name="sampling_recurrent_64",
+        work="sampling CartPole-v1 with a memory, 64 sub-envs, one process",
+        unit="env steps/s",
+        better="more",
+        sides=(
+            side("LSTM", use_lstm=True),
+            side("feed-forward"),
+            side("LSTM, shared layers", use_lstm=True, vf_share_layers=True),
+            side("GRU", use_gru=True),
+        ),
+        targets=(Against("feed-forward", 0.6),),
+        notes="All sides have 64×64 tanh layers. `use_lstm: True` puts an LSTM of 64 between them and the heads, one for "
+        "the actor and one for the critic: a forward pass of about 9 times the multiplications. Shared layers have one.",
+    )
+
+
+def _recurrent_iteration() -> Row:
+    config = {"num_envs_per_worker": 64, "train_batch_size": 8192, "sgd_minibatch_size": 512, "num_sgd_iter": 10}
+
+    def side(name: str, **model: object) -> Side:
+        model = {"fcnet_hiddens": [64, 64], **model}
+        settings = _flags(env="CartPole-v1", config=json.dumps({**config, "model": model}))
+        return Side(name, _own("rollax_training", "duration", *settings))
+
+    return Row(
+        name="ppo_iteration_recurrent",
+        work="a PPO iteration after the first, with a memory: CartPole-v1, train batch 8192, minibatch 512, 10 epochs",
+        unit="s",
+        better="less",
+        sides=(
+            side("LSTM", use_lstm=True),
+            side("feed-forward"),
+            side("LSTM, shared layers", use_lstm=True, vf_share_layers=True),
+        ),
+        targets=(Against("feed-forward"),),
+        rounds=5,
+        notes="Sequences of at most 20 rows, padded; sampling and learning in one process.",
+    )
+
+
 def _native_sampling() -> Row:
     flags = _flags(env="CartPole-v1", num_envs=64, fragment=128)
     return Row(
@@ -311,6 +358,8 @@ def make_rows(*, quick: bool = False) -> dict[str, Row]:
         _sampling("CartPole-v1", 1, _AHEAD),
         _sampling("Pendulum-v1", 64, _AHEAD),
         _native_sampling(),
+        _recurrent_sampling(),
+        _recurrent_iteration(),
         _ppo_run(5_000 if quick else 100_000),
         _ppo_iteration(64),
         _ppo_iteration(256),

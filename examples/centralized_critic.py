@@ -17,6 +17,7 @@ from flax import nnx
 
 from rollax import MultiAgentEnv, Policy, PolicySpec, PPOPolicy, PPOTrainer, SampleBatch
 
+AGENTS = ("first", "second")
 STATES, ACTIONS = 3, 2
 BOTH_DARE = [[0.0, 1.0], [1.0, 8.0]]
 
@@ -26,7 +27,7 @@ class TwoStepGame(MultiAgentEnv):
 
     observation_space = gym.spaces.Discrete(STATES)
     action_space = gym.spaces.Discrete(ACTIONS)
-    possible_agents = ("first", "second")
+    possible_agents = AGENTS
 
     def __init__(self, env_config: dict[str, Any]) -> None:
         self.state = 0
@@ -41,11 +42,11 @@ class TwoStepGame(MultiAgentEnv):
             self.state = 1 + int(actions["first"])
         else:
             earned = 7.0 if self.state == 1 else BOTH_DARE[actions["first"]][actions["second"]]
-        rewards = dict.fromkeys(self.possible_agents, earned / 2)
+        rewards = dict.fromkeys(AGENTS, earned / 2)
         return self._seen(), rewards, {"__all__": over}, {"__all__": False}, {}
 
     def _seen(self) -> dict[str, int]:
-        return dict.fromkeys(self.possible_agents, self.state)
+        return dict.fromkeys(AGENTS, self.state)
 
 
 class ActorWithCritic(nnx.Module):
@@ -90,7 +91,7 @@ def train(policy: PolicySpec, iterations: int, **changes: Any) -> float:
     """The sum of both agents' rewards in a greedy episode."""
     config = {
         "multiagent": {
-            "policies": {"first": policy, "second": policy},
+            "policies": dict.fromkeys(AGENTS, policy),
             "policy_mapping_fn": lambda agent_id: agent_id,
         },
         "num_envs_per_worker": 16,

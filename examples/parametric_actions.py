@@ -1,7 +1,7 @@
 """Parametric actions: the actions change from step to step, and each is known by an embedding, not by a number.
 
-CartPole, where "left" and "right" hide in two of ten slots, at other places after every step. The other slots are empty,
-and to choose one raises.
+CartPole, where "left" and "right" hide in two of ten slots, at other places after every step. The other slots are
+empty, and to choose one raises.
 """
 
 from __future__ import annotations

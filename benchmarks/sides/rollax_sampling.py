@@ -1,6 +1,7 @@
 """rollax's `RolloutWorker.sample` alone in one process, PPO's policy with a 64x64 tanh actor and critic."""
 
 import argparse
+import json
 
 import gymnasium as gym
 
@@ -15,6 +16,7 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, required=True)
     parser.add_argument("--fragment", type=int, required=True)
     parser.add_argument("--native", action="store_true", help="one native vector env instead of copies")
+    parser.add_argument("--model", type=json.loads, default={}, help="JSON: what differs from the 64x64 tanh model")
     args = parser.parse_args()
 
     from rollax import RolloutWorker
@@ -24,10 +26,11 @@ def main() -> None:
     def create(_context: object) -> gym.Env | gym.vector.VectorEnv:
         return make_native(args.env, args.num_envs) if args.native else gym.make(args.env)
 
+    model = {"fcnet_hiddens": (64, 64), "fcnet_activation": "tanh", "vf_share_layers": args.env.startswith("ALE/")}
     config = PPOConfig(
         num_envs_per_worker=args.num_envs,
         rollout_fragment_length=args.fragment,
-        model=ModelConfig(fcnet_hiddens=(64, 64), fcnet_activation="tanh", vf_share_layers=args.env.startswith("ALE/")),
+        model=ModelConfig(**{**model, **args.model}),
         seed=0,
     )
     worker = RolloutWorker(create, PPOPolicy, config=config)

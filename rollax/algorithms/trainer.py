@@ -255,7 +255,9 @@ class Trainer(ABC):
         # so that a run that goes on after an exact save and one that is restored from it see the same episodes.
         numbers = None if config.seed is None else np.random.SeedSequence((config.seed, 1, self.iteration))
         seed = None if numbers is None else int(numbers.generate_state(1)[0])
-        return config.changed(num_envs_per_worker=envs, seed=seed)
+        # What is recorded is training: evaluation would write other episodes into the same files.
+        recorded = False and isinstance(config.env, RecordingCreator)
+        return config.changed(num_envs_per_worker=envs, seed=seed, env=config.env.env if recorded else config.env)
 
     def _get_evaluation_worker(self) -> RolloutWorker:
         if self._evaluation_worker is None:

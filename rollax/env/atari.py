@@ -149,7 +149,7 @@ class _FireReset(gym.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
         noops = int(self.unwrapped.np_random.integers(1, self._noop_max + 1)) if self._noop_max else 0
-        for action in (*[_NOOP] * noops,):
+        for action in (*[_NOOP] * noops, _FIRE):
             obs, _, terminated, truncated, info = self.env.step(action)
             if terminated or truncated:
                 obs, info = self.env.reset(options=options)

@@ -82,6 +82,8 @@ class RecordingCreator:
 
     def __init__(self, env: Any, folder: Path, chosen: Chosen) -> None:
         encoder()
+        self.env = env
+        """The environment as it was given, which records nothing."""
         self._creator: EnvCreator = env_creator(env)
         self._folder = folder
         self._chosen = chosen

@@ -109,7 +109,6 @@ class RemoteBaseEnv(BaseEnv):
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
         indices = env_index.tolist()
         for position, index in enumerate(indices):
-            self._actors.forget(index)  # of a step that is under way nobody wants to know any more
             self._running[index], self._waiting[index], self._answers[index] = False, set(), {}
             self._seeds[index] = None if seeds is None else seeds[position]
             self._send_reset(index)

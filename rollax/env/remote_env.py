@@ -102,14 +102,10 @@ class EnvActors:
         return index in self._calls
 
     def send(self, index: int, method: str, argument: Any) -> None:
-        """Calls `reset` or `step`."""
+        """Calls `reset` or `step`; what a call under way returns is of no interest any more."""
         reference, limit_s = getattr(self._actors[index], method).remote(argument), self._timeout_s
         due = time.monotonic() + limit_s + self._late_s.pop(index, 0.0)
         self._calls[index] = Call(reference, method, argument, due)
-
-    def forget(self, index: int) -> None:
-        """Whatever the call under way returns is of no interest."""
-        self._calls.pop(index, None)
 
     def collect(
         self, indices: Iterable[int] | None = None, *, first_s: float = float("inf"), others_s: float = 0.0

@@ -75,17 +75,16 @@ def _with_critic_obs(
         batch[SampleBatch.CRITIC_OBS] = critic_obs
         further = {**pieces.next_memory, SampleBatch.CRITIC_OBS: next_critic_obs}
         cuts[policy_id] = batch, replace(pieces, next_memory=further)
-        if overrides_trajectory(policies[policy_id]):
-            batch[SampleBatch.NEW_CRITIC_OBS] = _following(critic_obs, pieces.last, next_critic_obs)
     return cuts
 
 
 def _with_next_inputs(policy: Policy, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
     """Fills `new_obs`, and what goes with it into a policy with memory, where they may be read."""
     wanted = policy.batch_columns
+    all_of_them = wanted is None or overrides_trajectory(policy)
     after_last = {SampleBatch.OBS: pieces.next_obs, **pieces.next_memory}
     for column, name in NEXT_COLUMN.items():
-        if column in batch and column in after_last and (wanted is None or name in wanted or overrides_trajectory(policy)):
+        if column in batch and column in after_last and (all_of_them or name in (wanted or ())):
             batch[name] = _following(batch[column], pieces.last, after_last[column])
     return batch
 

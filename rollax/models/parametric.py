@@ -41,7 +41,7 @@ class ParametricHead(nnx.Module):
         self.key = dense(embedding_size, WIDTH, gain=1.0, rngs=rngs)
 
     def __call__(self, hidden: Float[Array, "B F"], embeddings: Shaped[Array, "B S E"]) -> Float[Array, "B S"]:
-        keys = jnp.tanh(self.key(embeddings.astype(jnp.float32)))
+        keys = jnp.tanh(self.key(embeddings))
         return jnp.einsum("bk,bsk->bs", self.intent(hidden), keys) / math.sqrt(WIDTH)
 
 

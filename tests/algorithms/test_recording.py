@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollax import PPOTrainer
+from rollax import PPOTrainer, record_env
 from rollax.errors import ConfigError, EnvError
 from tests.env.films import WHOLE, Film, watch
 from tests.env.test_recording import FilmAgents
@@ -44,6 +44,18 @@ def test_a_class_without_settings(tmp_path):
 
     with PPOTrainer(Bare, CONFIG) as trainer:
         assert len(trainer.evaluate(1, record_dir=tmp_path)["videos"]) == 1
+
+
+def test_evaluation_stays_out_of_the_films_of_training(tmp_path):
+    recorded = record_env(Film, tmp_path / "training", episodes=lambda episode: episode == 1)
+    with PPOTrainer(recorded, {**CONFIG, "num_envs_per_worker": 1}) as trainer:
+        trainer.train()
+        (path,) = (tmp_path / "training").iterdir()
+        before = path.stat().st_mtime_ns
+        trainer.evaluate(2)
+        trainer.evaluate(2, record_dir=tmp_path / "greedy")
+        assert [(p.name, p.stat().st_mtime_ns) for p in (tmp_path / "training").iterdir()] == [(path.name, before)]
+        assert len(list((tmp_path / "greedy").iterdir())) == 2
 
 
 def test_an_atari_game(tmp_path):

@@ -278,12 +278,14 @@ def test_a_player_that_is_interrupted_leaves_the_others_alone():
 
     released: list = []
     queue = external_queue.EventQueue("env", 5.0)
-    call = external_queue.Call(1, 1)
-    call.lock = Interrupted()
-    queue.waiting.add(call)
-    with pytest.raises(KeyboardInterrupt):
-        queue.wait(call)
-    queue.answer([external_queue.Life("agent0", call=call)], [0])
+    calls = [external_queue.Call(1, 1) for _ in range(2)]
+    for call in calls:
+        call.lock = Interrupted()
+        queue.waiting.add(call)
+        with pytest.raises(KeyboardInterrupt):
+            queue.wait(call)
+    assert not queue.waiting
+    queue.answer([external_queue.Life("agent0", call=calls[0])], [0])
     assert len(released) == 1
     queue.stop()
     assert len(released) == 1

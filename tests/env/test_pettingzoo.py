@@ -212,6 +212,21 @@ def test_who_leaves_without_a_flag_has_terminated():
     assert (rows.agents, rows.terminateds.tolist(), rows.ended_envs.tolist()) == (["b"], [True], [0])
 
 
+def test_who_is_over_before_the_first_turn_is_not_asked():
+    class Stillborn(Queue):
+        def reset(self, seed=None, options=None):
+            super().reset(seed, options)
+            self.agents = ["a", "b"]
+            for part in (self.rewards, self._cumulative_rewards, self.last_action, self.infos):
+                part |= dict.fromkeys("ab", {} if part is self.infos else 0)
+            self.terminations, self.truncations = {"a": True, "b": False}, {"a": False, "b": False}
+            self.agent_selection = "b"
+            self._deads_step_first()
+
+    rows = to_base_env(Stillborn()).reset_rows(np.arange(1), [0])
+    assert rows.agents == ["b"]
+
+
 @pytest.mark.parametrize("cls", [Dance, Queue])
 def test_seed_options_render_and_close_are_passed_through(cls):
     told: list = []
@@ -351,6 +366,27 @@ class TestExport:
         _, _, terminateds, truncateds, _ = env.step(dict.fromkeys("abc", 0))
         assert terminateds == {"a": True, "b": False, "c": True}
         assert truncateds == {"a": False, "b": True, "c": False}
+
+    def test_a_reward_beside_a_first_observation_counts_nowhere(self):
+        class Gifts(Turns):
+            def step(self, actions):
+                obs, _, *rest = super().step(actions)
+                return obs, dict.fromkeys((*actions, *obs), 5.0), *rest
+
+        env = to_pettingzoo(Gifts(False))
+        env.reset()
+        assert env.step({"a": 0})[1] == {"a": 5.0, "b": 0.0}
+
+    def test_who_ends_in_the_moment_of_appearing_has_never_been_there(self):
+        class Flash(Turns):
+            def step(self, actions):
+                obs, rewards, terminateds, *rest = super().step(actions)
+                return obs | {"c": np.zeros(3, np.float32)}, rewards, terminateds | {"c": True}, *rest
+
+        env = to_pettingzoo(Flash(False))
+        env.reset()
+        for part in env.step({"a": 0}):
+            assert set(part) == {"a", "b"}
 
     def test_25_a_step_without_a_reset(self):
         env = to_pettingzoo(Together(False))

@@ -122,6 +122,8 @@ def test_one_that_raises_is_made_anew_if_told_so(make, diary, cls, caplog):
     rows = act(env, env.reset_rows(np.arange(2)), {0: RAISE})
     assert rows.dropped_envs.tolist() == [0]
     assert {*rows.env_index.tolist()} == {1}
+    with pytest.raises(EnvError, match="over or not begun"):
+        env.poll_rows()
     started = env.reset_rows(rows.dropped_envs)
     rows = act(env, Rows.concat(rows, started))
     assert {*rows.env_index.tolist()} == {0, 1}
