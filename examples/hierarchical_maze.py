@@ -143,10 +143,11 @@ def config(policies_to_train: list[str] | None = None, **changes: Any) -> dict[s
             "policy_mapping_fn": policy_of,
             "policies_to_train": policies_to_train,
         },
-        "num_envs_per_worker": 16,
+        "num_envs_per_worker": 64,
         "train_batch_size": 4096,
         "sgd_minibatch_size": 512,
-        "lr": 3e-3,
+        # A walker that has learned its way would unlearn it by large steps.
+        "lr_schedule": [[0, 3e-3], [150_000, 0.0]],
         "gamma": 0.9,
         "seed": 0,
         **changes,
@@ -167,9 +168,9 @@ def main(iterations: int = 30) -> float:
     with PPOTrainer(env=Maze, config=config()) as trainer:
         reached = train(trainer, iterations)
         print(f"goals reached: {reached:.0%}")
-        walkers = {name: trainer.get_policy(name).get_weights() for name in WALKERS}
+        walkers = trainer.get_weights(WALKERS)
     with PPOTrainer(env=Maze, config=config([TOP_LEVEL], env_config={"maze": OTHER_MAZE})) as trainer:
-        trainer.worker.set_weights(walkers)
+        trainer.set_weights(walkers)
         return min(reached, train(trainer, iterations))
 
 

@@ -256,7 +256,7 @@ class Trainer(ABC):
         numbers = None if config.seed is None else np.random.SeedSequence((config.seed, 1, self.iteration))
         seed = None if numbers is None else int(numbers.generate_state(1)[0])
         # What is recorded is training: evaluation would write other episodes into the same files.
-        recorded = False and isinstance(config.env, RecordingCreator)
+        recorded = config.env is self.config.env and isinstance(config.env, RecordingCreator)
         return config.changed(num_envs_per_worker=envs, seed=seed, env=config.env.env if recorded else config.env)
 
     def _get_evaluation_worker(self) -> RolloutWorker:

@@ -261,7 +261,9 @@ class Sampler:
             given = given if selection is None else given[selection]
             given = given if np.count_nonzero(given) else None
         if given is not None and self.record:
-            runner.check_off_policy()
+            learned = given & (rows.training() if selection is None else rows.training()[selection])
+            if np.count_nonzero(learned):
+                runner.check_off_policy()
         self._turns.append(_Turn(policy_id, selection, obs, given))
 
     def _remember_outcomes(self, rows: Rows, outcomes: np.ndarray | None, policies: np.ndarray | None) -> None:

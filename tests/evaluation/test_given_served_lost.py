@@ -161,6 +161,10 @@ class TestGivenActions:
         assert len(make_worker(Slots(2, given={1: 9}), PPOPolicy).evaluate(4)) == 4
         make_worker(Slots(2, given={1: 9}), PPOPolicy, multiagent={"policies_to_train": []}).sample()
 
+    def test_an_episode_that_is_only_served_may_log_them_whatever_the_algorithm(self):
+        batch = make_worker(Slots(3, given={1: 9}, served=(1,)), PPOPolicy, rollout_fragment_length=8, seed=0).sample()
+        assert not len(episode_rows(batch, 1))
+
     def test_an_action_that_is_none_is_refused(self):
         with pytest.raises(PolicyError, match="makes no array"):
             make_worker(Slots(2, given={1: "left"}), accept_off_policy_actions=True).sample()
