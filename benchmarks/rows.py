@@ -64,8 +64,9 @@ def _recurrent_sampling() -> Row:
             side("GRU", use_gru=True),
         ),
         targets=(Against("feed-forward", 0.6),),
-        notes="All sides have 64×64 tanh layers. `use_lstm: True` puts an LSTM of 64 between them and the heads, one for "
-        "the actor and one for the critic: a forward pass of about 9 times the multiplications. Shared layers have one.",
+        notes="All sides have 64×64 tanh layers. `use_lstm: True` puts an LSTM of 64 between them and the heads, one "
+        "for the actor and one for the critic: a forward pass of about 9 times the multiplications. Shared layers have "
+        "one.",
     )
 
 

@@ -16,6 +16,7 @@ class StatelessCartPole(gym.ObservationWrapper):
     def __init__(self, env_config: dict[str, Any]) -> None:
         super().__init__(gym.make("CartPole-v1"))
         space = self.env.observation_space
+        assert isinstance(space, gym.spaces.Box)
         self.observation_space = gym.spaces.Box(space.low[[0, 2]], space.high[[0, 2]], dtype=np.float32)
 
     def observation(self, observation: np.ndarray) -> np.ndarray:

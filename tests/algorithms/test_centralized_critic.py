@@ -84,6 +84,7 @@ class TestValues:
         np.testing.assert_array_equal(critic_obs["agent"], batch["agent_id"] == "b")
         (part,) = critic_obs["other"]["parts"]
         np.testing.assert_array_equal(batch["rewards"], 2.0 * part["obs"][:, 0] + part["actions"][:, 0])
+        assert np.corrcoef(batch["vf_preds"], batch["rewards"])[0, 1] > 0.95
 
     def test_and_by_a_critic_of_its_own_it_is_not(self):
         learner, _ = trained(Secrets, gamma=0.0, centralized_critic=False)

@@ -171,6 +171,13 @@ class TestDicts:
         assert [numbers({"x": rows.obs[i]})["x"] for rows, i in team[:-1]] == [(1, 2), (0, 5), (0, 6), (7, 0)]
         assert team[-1][0].obs[team[-1][1]] is None
 
+    def test_a_new_episode_knows_nothing_of_the_last(self):
+        env = Told()
+        grouped = env.with_agent_groups(GROUPS)
+        grouped.reset()
+        env.first = ({"b": see(4)}, {})
+        assert numbers(grouped.reset()[0]) == {"team": (0, 4)}
+
     def test_a_reward_beside_a_first_observation_counts_nowhere(self, caplog):
         env = Told(({"a": see(1), "b": see(2)}, {"a": 1.0, "b": 5.0}, NO, NO, {}), first=({"a": see(1)}, {}))
         grouped = env.with_agent_groups(GROUPS)

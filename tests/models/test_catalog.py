@@ -113,7 +113,9 @@ class TestNestings:
             x=spaces.Tuple([spaces.Discrete(3, start=2), BOX]), camera=IMAGE, y=spaces.MultiDiscrete([2, 3])
         )
         space.seed(0)
-        model = make_model(space, spaces.Discrete(5), 5, ModelConfig(conv_filters=((2, 3, 2),), conv_dense=4), nnx.Rngs(0))
+        model = make_model(
+            space, spaces.Discrete(5), 5, ModelConfig(conv_filters=((2, 3, 2),), conv_dense=4), nnx.Rngs(0)
+        )
         graphdef, state = nnx.split(model)
         forward = jax.jit(lambda state, obs: nnx.merge(graphdef, state)(obs))
         dist_inputs, values = forward(state, stack(space, [space.sample() for _ in range(4)]))
@@ -123,7 +125,9 @@ class TestNestings:
         assert np.abs(dist_inputs).max() < 0.1 < np.abs(values).max()
 
     def test_default_is_actor_critic(self):
-        assert isinstance(make_model(BOX, spaces.Discrete(5), 5, ModelConfig(fcnet_hiddens=()), nnx.Rngs(0)), ActorCritic)
+        assert isinstance(
+            make_model(BOX, spaces.Discrete(5), 5, ModelConfig(fcnet_hiddens=()), nnx.Rngs(0)), ActorCritic
+        )
 
     def test_unsupported_space(self):
         with pytest.raises(SpaceError):

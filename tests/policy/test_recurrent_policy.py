@@ -44,17 +44,12 @@ def experience(policy: Any, lives: list[int], seed: int = 0, episodes: list[int]
             action, state, fetches = policy.compute_actions(obs, state, action, reward)
             reward = random.normal(size=1).astype(np.float32)
             advantages, targets = random.normal(size=(2, 1)).astype(np.float32)
-            ends = np.array([t == length - 1])
-            columns = {"obs": obs, "actions": action, "rewards": reward, "terminateds": ends, "truncateds": ~ends & ends}
+            flags = {"terminateds": np.array([t == length - 1]), "truncateds": np.zeros(1, bool)}
+            columns = {"obs": obs, "actions": action, "rewards": reward, **flags}
             further = {"advantages": advantages, "value_targets": targets, "life_id": np.array([life])}
             episode = {"eps_id": np.array([life if episodes is None else episodes[life]])}
             parts.append(SampleBatch({**columns, **further, **episode, **memory, **fetches}))
     return SampleBatch.concat_samples(parts)
-
-
-def gradients_of(policy: Any, batch: SampleBatch) -> tuple[dict, dict]:
-    gradients, stats = policy.compute_gradients(batch)
-    return gradients, stats
 
 
 def assert_close(left: dict, right: dict) -> None:
@@ -137,7 +132,7 @@ class TestSequences:
             return -jnp.mean(jnp.stack(logps) * ((advantages - advantages.mean()) / advantages.std()))
 
         value, expected = jax.value_and_grad(loss)(dict(policy.params))
-        gradients, stats = gradients_of(policy, batch)
+        gradients, stats = policy.compute_gradients(batch)
         assert_close(gradients, expected)
         np.testing.assert_allclose(stats["policy_loss"], value, rtol=1e-4)
 
@@ -146,7 +141,7 @@ class TestSequences:
     def test_more_padding_changes_nothing(self, space, lengths):
         short, long = (make(space=space, model={**INPUTS, "max_seq_len": length}) for length in lengths)
         batch = experience(short, [3, 7, 1, 2])
-        (left, left_stats), (right, right_stats) = gradients_of(short, batch), gradients_of(long, batch)
+        (left, left_stats), (right, right_stats) = short.compute_gradients(batch), long.compute_gradients(batch)
         assert_close(left, right)
         assert_close(left_stats, right_stats)
 
@@ -154,7 +149,7 @@ class TestSequences:
     def test_what_stands_in_the_padding_counts_for_nothing(self, cls, monkeypatch):
         policy = make(cls, MASKED)
         batch = experience(policy, [3, 5, 1])
-        clean, clean_stats = gradients_of(policy, batch)
+        clean, clean_stats = policy.compute_gradients(batch)
         units_of = type(policy)._units
 
         def littered(self: Any, batch: SampleBatch) -> tuple[dict, int]:
@@ -171,7 +166,7 @@ class TestSequences:
             return {k: v if k in per_sequence else jax.tree.map(litter, v) for k, v in columns.items()}, units
 
         monkeypatch.setattr(cls, "_units", littered)
-        dirty, dirty_stats = gradients_of(policy, batch)
+        dirty, dirty_stats = policy.compute_gradients(batch)
         assert_close(clean, dirty)
         assert_close(clean_stats, dirty_stats)
 
