@@ -10,7 +10,6 @@ from gymnasium import Space
 
 from rollax.batch import MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig
-from rollax.env.base_env import BaseEnv
 from rollax.env.context import EnvContext
 from rollax.env.making import make_base_env
 from rollax.env.registry import env_creator as creator_of
@@ -131,12 +130,7 @@ class RolloutWorker:
             self.callbacks.on_sample_end(worker=self, samples=samples)
         return samples
 
-    def evaluate(
-        self,
-        num_episodes: int,
-        on_step: Callable[[BaseEnv], Any] | None = None,
-        on_episode: Callable[[EpisodeMetrics], Any] | None = None,
-    ) -> list[EpisodeMetrics]:
+    def evaluate(self, num_episodes: int) -> list[EpisodeMetrics]:
         """Plays an exact number of whole episodes, a fixed share in each sub-environment, and returns their metrics.
 
         Fixed shares keep short episodes from being counted more often than long ones. Nothing is learned from them:
@@ -144,39 +138,28 @@ class RolloutWorker:
 
         Args:
             num_episodes: how many.
-            on_step: called after each step, to record frames for instance.
-            on_episode: called with each episode that counts.
         """
         self.sampler.restart()
         self.sampler.take_metrics()
         record, self.sampler.record = self.sampler.record, False
         try:
-            return self._play(num_episodes, on_step, on_episode)
+            return self._play(num_episodes)
         finally:
             self.sampler.record = record
             self.sampler.restart()
 
-    def _play(
-        self,
-        num_episodes: int,
-        on_step: Callable[[BaseEnv], Any] | None,
-        on_episode: Callable[[EpisodeMetrics], Any] | None,
-    ) -> list[EpisodeMetrics]:
+    def _play(self, num_episodes: int) -> list[EpisodeMetrics]:
         shares = np.full(self.env.num_envs, num_episodes // self.env.num_envs)
         shares[: num_episodes % self.env.num_envs] += 1
         finished: list[EpisodeMetrics] = []
         while len(finished) < num_episodes:
             self.sampler.step()
-            if on_step is not None:
-                on_step(self.env)
             for metrics in self.sampler.take_metrics():
                 # An environment that numbers its episodes as they come has one share for all of them.
                 place = metrics.env_index % len(shares)
                 if shares[place] > 0:
                     shares[place] -= 1
                     finished.append(metrics)
-                    if on_episode is not None:
-                        on_episode(metrics)
         return finished
 
     def get_metrics(self) -> list[EpisodeMetrics]:

@@ -72,7 +72,7 @@ def test_resume_goes_on_counting(rollax, trained, lines, cwd):
 
 
 def test_evaluate_and_film(rollax, trained, cwd):
-    pytest.importorskip("moviepy")
+    pytest.importorskip("imageio_ffmpeg")
     done = rollax("evaluate", trained, "--episodes=2", "--video=films")
     assert done.exit_code == 0, done.output
     assert "over 2 (lowest" in done.output

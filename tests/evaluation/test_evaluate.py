@@ -45,14 +45,6 @@ def test_exactly_so_many_and_equal_shares(num_envs, episodes, short):
     assert [m.env_index == 0 for m in result] == [m.reward == 1 for m in result]
 
 
-def test_listeners():
-    worker = make()
-    steps, episodes = [], []
-    result = worker.evaluate(3, on_step=steps.append, on_episode=episodes.append)
-    assert episodes == result
-    assert steps == [worker.env] * 10  # until the one long episode is over
-
-
 def test_multi_agent_with_native_order_of_lives():
     script = [{"a": "o", "b": "o"}, {"a": "orT", "b": "or"}, {"b": "orT", ALL: "T"}]
     worker = make(lambda c: Scripted([script], c.vector_index), num_envs=3)
@@ -84,11 +76,12 @@ class TestNoTrace:
         for episode_id in np.unique(batch["eps_id"]):
             assert batch["t"][batch["eps_id"] == episode_id][0] == 0
 
-    def test_metrics_of_before_do_not_count(self):
+    def test_metrics_of_before_do_not_count(self, monkeypatch):
         worker = make(num_envs=1)
         worker.sample()
-        steps = []
-        assert len(worker.evaluate(2, on_step=steps.append)) == len(steps) == 2
+        steps, step = [], worker.sampler.step
+        monkeypatch.setattr(worker.sampler, "step", lambda: steps.append(step()))
+        assert len(worker.evaluate(2)) == len(steps) == 2
 
     def test_complete_episodes_too(self):
         worker = make(Line, batch_mode="complete_episodes")
