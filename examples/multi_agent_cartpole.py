@@ -44,23 +44,23 @@ def even_or_odd(agent: int) -> str:
     return "odd" if agent % 2 else "even"
 
 
+CONFIG: dict[str, Any] = {
+    "env_config": {"num_agents": 2},
+    "multiagent": {"policies": {"even": None, "odd": None}, "policy_mapping_fn": even_or_odd},
+    "num_envs_per_worker": 8,
+    "count_steps_by": "agent_steps",
+    "train_batch_size": 2048,
+    "sgd_minibatch_size": 256,
+    "num_sgd_iter": 20,
+    "lr": 1e-3,
+    "gamma": 0.98,
+    "lambda": 0.8,
+}
+
+
 def main(iterations: int = 120) -> float:
     """Trains, and returns the best sum of both agents' rewards, the mean of 20 greedy episodes: 1000 is the most."""
-    config = {
-        "env_config": {"num_agents": 2},
-        "multiagent": {"policies": {"even": None, "odd": None}, "policy_mapping_fn": even_or_odd},
-        "num_envs_per_worker": 8,
-        "count_steps_by": "agent_steps",
-        "train_batch_size": 2048,
-        "sgd_minibatch_size": 256,
-        "num_sgd_iter": 20,
-        "lr": 1e-3,
-        "gamma": 0.98,
-        "lambda": 0.8,
-        "evaluation_interval": 5,
-        "evaluation_num_episodes": 20,
-        "seed": 0,
-    }
+    config = {**CONFIG, "evaluation_interval": 5, "evaluation_num_episodes": 20, "seed": 0}
     best = 0.0
     with PPOTrainer(env=MultiAgentCartPole, config=config) as trainer:
         for _ in range(iterations):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from pettingzoo.classic import tictactoe_v3
+import pettingzoo
 
 from rollax import EnvContext, Policy, PolicySpec, PPOTrainer
 
 
 def make_game(context: EnvContext) -> Any:
     """The environment as it comes from the library: agents take turns, and a mask says which squares are free."""
-    return tictactoe_v3.env()
+    return pettingzoo.make("aec", "classic/tictactoe-v3")
 
 
 class RandomMoves(Policy):

@@ -13,7 +13,7 @@ import numpy as np
 from rollax.algorithms import checkpoint
 from rollax.algorithms.registry import get_trainer_class
 from rollax.config import TrainerConfig, resolve_config
-from rollax.env.recording import RecordedEnv, RecordingCreator
+from rollax.env.recording.record_env import RecordedEnv, RecordingCreator
 from rollax.errors import ConfigError
 from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, summarize
 from rollax.evaluation.rollout_worker import DEFAULT_POLICY, RolloutWorker

@@ -23,7 +23,7 @@ def check(
     traceback: TracebackOption = False,
 ) -> None:
     """Play an environment with random actions and say whether it is fit for training."""
-    from rollax.env.check_env import check_env
+    from rollax.env.checking.check_env import check_env
 
     with readable_errors(traceback):
         import_first(imports)

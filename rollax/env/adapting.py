@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollax.env import legacy, pettingzoo_env
+from rollax.env import legacy
+from rollax.env.multi_agent import pettingzoo_env
 
 
 def adapted(env: Any) -> Any:

@@ -11,14 +11,14 @@ from rollax.env import checks
 from rollax.env.adapting import adapted
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import Spaces, make_copies
-from rollax.env.external_base_env import ExternalBaseEnv
-from rollax.env.external_env import ExternalEnv, ExternalMultiAgentEnv
-from rollax.env.multi_agent_env import MultiAgentBaseEnv, MultiAgentEnv
-from rollax.env.native_vector_env import NativeVectorEnv
+from rollax.env.external.external_base_env import ExternalBaseEnv
+from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
+from rollax.env.multi_agent.multi_agent_env import MultiAgentBaseEnv, MultiAgentEnv
 from rollax.env.restarting import Restarts
 from rollax.env.row_checks import with_checked_rows
-from rollax.env.vector_base_env import VectorBaseEnv
-from rollax.env.vector_env import SteppedInTurn, VectorEnv
+from rollax.env.vector.native_vector_env import NativeVectorEnv
+from rollax.env.vector.vector_base_env import VectorBaseEnv
+from rollax.env.vector.vector_env import SteppedInTurn, VectorEnv
 from rollax.errors import EnvError
 from rollax.spaces import check_space
 
@@ -102,7 +102,7 @@ def _adapting(make_env: Callable[[int], Any]) -> Callable[[int], Any]:
 
 def _remote(env: Any, make_env: Callable[[int], Any] | None, num_envs: int, **settings: Any) -> BaseEnv:
     # Only now: without remote sub-environments nothing of Ray is loaded.
-    from rollax.env.remote_base_env import RemoteBaseEnv
+    from rollax.env.remote.remote_base_env import RemoteBaseEnv
 
     return RemoteBaseEnv(make_env or _no_more, num_envs, existing=env, **settings)
 

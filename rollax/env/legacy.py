@@ -10,8 +10,8 @@ import gymnasium as gym
 
 from rollax.env import checks
 from rollax.env.dict_rows import ALL
-from rollax.env.multi_agent_env import MultiAgentEnv
-from rollax.env.vector_env import VectorEnv
+from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv
+from rollax.env.vector.vector_env import VectorEnv
 from rollax.errors import EnvError
 
 

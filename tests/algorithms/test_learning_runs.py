@@ -1,54 +1,13 @@
-"""Published scores within published budgets; `make learning` runs these.
-
-"At least X within N" is the best periodic greedy evaluation (20 episodes) inside N steps, averaged over three seeds;
-the last evaluation is printed beside it.
-"""
+"""Published scores within published budgets; `make learning` runs these. The fixture `reaches` says how they count."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from rollax import PGTrainer, PPOTrainer
 from tests.algorithms.envs import MaskedCartPole
 
 pytestmark = pytest.mark.learning
-
-SEEDS, EVALUATIONS = (0, 1, 2), 10
-
-
-@pytest.fixture
-def reaches(capsys, request):
-    """Trains with each seed and checks the mean of the best evaluations."""
-
-    def check(trainer_class, env, target, budget, config):
-        best, last = [], []
-        for seed in SEEDS:
-            with trainer_class(env, {**config, "seed": seed, "evaluation_num_episodes": 20}) as trainer:
-                scores = list(evaluations(trainer, budget))
-            best.append(max(scores))
-            last.append(scores[-1])
-            with capsys.disabled():
-                print(f"\n{request.node.name} seed {seed}: {' '.join(f'{score:.1f}' for score in scores)}", end="")
-        with capsys.disabled():
-            shown = ", ".join(f"{score:.1f}" for score in best)
-            print(
-                f"\n{request.node.name}: best {np.mean(best):.1f} ({shown}), last {np.mean(last):.1f}, target {target}"
-            )
-        assert np.mean(best) >= target
-
-    return check
-
-
-def evaluations(trainer, budget):
-    """Greedy scores after each tenth of the budget. Whole episodes may lead beyond it; that is not shown."""
-    steps = 0
-    for part in range(1, EVALUATIONS + 1):
-        before = steps
-        while steps + trainer.config.train_batch_size <= part * budget / EVALUATIONS:
-            steps = trainer.train()["timesteps_total"]
-        if before < steps <= budget:
-            yield trainer.evaluate()["episode_reward_mean"]
 
 
 # rl-baselines3-zoo, hyperparams/ppo.yml

@@ -9,8 +9,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import PPOTrainer, record_env
 from rollax.errors import ConfigError, EnvError
-from tests.env.films import WHOLE, Film, watch
-from tests.env.test_recording import FilmAgents
+from tests.env.recording.films import WHOLE, Film, watch
+from tests.env.recording.test_recording import FilmAgents
 
 CONFIG = {"train_batch_size": 8, "sgd_minibatch_size": 8, "num_envs_per_worker": 2, "model": {"fcnet_hiddens": (4,)}}
 

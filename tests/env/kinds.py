@@ -10,9 +10,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from rollax import BaseEnv, EnvContext, to_base_env
 from rollax.env.registry import env_creator
 from tests.env.drive import Story, clock_story, old_clock_story, old_party_story, party_story
-from tests.env.externals import ResetClocks
-from tests.env.old_worlds import OldClock, OldParty, OldVector
-from tests.env.pettingzoo_worlds import (
+from tests.env.external.worlds import ResetClocks
+from tests.env.multi_agent.pettingzoo_worlds import (
     Dance,
     Queue,
     dance_in_turns,
@@ -20,6 +19,7 @@ from tests.env.pettingzoo_worlds import (
     dance_story,
     queue_story,
 )
+from tests.env.old_worlds import OldClock, OldParty, OldVector
 from tests.env.worlds import (
     CLOCK_ID,
     ArrayVector,

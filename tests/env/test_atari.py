@@ -8,8 +8,8 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, EnvContext, to_base_env
-from rollax.env.native_vector_env import NativeVectorEnv
 from rollax.env.registry import env_creator
+from rollax.env.vector.native_vector_env import NativeVectorEnv
 from tests.env.refused import refused
 
 PONG, BREAKOUT = "ALE/Pong-v5", "ALE/Breakout-v5"

@@ -9,8 +9,8 @@ from rollax import EnvError, to_base_env
 from rollax.env.rows import DEFAULT_AGENT
 from tests.env.drive import drive
 from tests.env.kinds import EXTERNAL, KINDS, PROCESSES
+from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue
 from tests.env.old_worlds import OldClock, OldParty
-from tests.env.pettingzoo_worlds import Dance, Queue
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, Party, action_for
 
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())

@@ -9,7 +9,7 @@ import pytest
 from rollax import EnvContext, MultiAgentEnv, PGTrainer, RolloutWorker, SpaceError, TrainerConfig
 from rollax.errors import PolicyError
 from tests.env.always_zero import AlwaysZero
-from tests.env.fragile import Diary
+from tests.env.remote.fragile import Diary
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
 
 KEYS = {"train_batch_size": 60, "seed": 0}

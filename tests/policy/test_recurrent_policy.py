@@ -191,10 +191,12 @@ class TestSequences:
         assert rows_behind(policy) == [False] * 3 + [True] * 3 + [False] * 3
         assert rows_behind(policy_long) == [True] * 6 + [False] * 2
 
-    def test_cut_where_lives_end_and_after_max_seq_len_with_the_state_of_sampling(self):
-        # Lives 0 and 1 are of one episode, as of an agent that has ended and come back.
+    @pytest.mark.parametrize("known", ["life_id", "terminateds"])
+    def test_cut_where_lives_end_and_after_max_seq_len_with_the_state_of_sampling(self, known):
+        # Lives 0 and 1 are of one episode, as of an agent that has ended and come back, or of two that still go on.
         policy = make()
         batch = experience(policy, [6, 2, 9], episodes=[0, 0, 1])
+        batch[{"life_id": "terminateds", "terminateds": "life_id"}[known]][:] = 0
         columns, units = policy._units(batch)
         assert columns["seq_lens"].tolist() == [4, 2, 2, 4, 4, 1]
         assert units == 6

@@ -1,0 +1,206 @@
+"""`check_env`: what training would refuse in an environment, and what it would not notice, before any training."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from rollax.env import checks
+from rollax.env.base_env import BaseEnv
+from rollax.env.checking.random_play import Moment, RandomPlayer, SpacesOf, moments_of, same_moment
+from rollax.env.checking.report import EnvReport, Finding, Severity, findings_of, kind_of, name_of
+from rollax.env.context import EnvContext
+from rollax.env.convert import to_base_env
+from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
+from rollax.env.making import make_base_env
+from rollax.env.recording.record_env import drawing, is_frame, quiet_without_screen
+from rollax.env.registry import EnvCreator, env_creator
+
+_COMPARED_POLLS = 50
+_RGB = "rgb_array"
+
+
+def check_env(
+    env: Any,
+    env_config: Mapping[str, Any] | None = None,
+    *,
+    episodes: int = 2,
+    num_envs: int = 2,
+    max_steps: int = 1000,
+    seed: int = 0,
+    spaces_of: SpacesOf | None = None,
+) -> EnvReport:
+    """Plays some episodes with random valid actions, and raises what training would raise.
+
+    Beyond that it finds what training does not notice: episodes that do not repeat under a seed, copies that share
+    state, episodes that do not end, pictures that are promised and not drawn.
+
+    Args:
+        env: what a trainer takes (an id, a registered name, `module:Class`, a class, a creator function), or an
+            environment of any kind. What is made here is closed again; an environment that is given stays open, but
+            for the thread of an external one.
+        env_config: for the creator.
+        episodes: how many of each sub-environment.
+        num_envs: how many sub-environments; an environment that is given stays alone, and a vector env brings its own.
+        max_steps: at most so many polls are played.
+        seed: of the environment and the actions.
+        spaces_of: agent -> `(observation space, action space)`, where the environment leaves them to its policies.
+    Returns:
+        What was seen, with what is suspicious.
+    Raises:
+        ConfigError: there is no such environment.
+        EnvError, SpaceError, MultiAgentError: what is wrong, where, what was got and expected, and how to mend it.
+    """
+    quiet_without_screen()
+    creator = env_creator(env) if isinstance(env, str) or callable(env) else None
+    check = _Check(env, creator, EnvContext(env_config), seed, spaces_of)
+    with checks.overhear() as heard:
+        report = check.play(num_envs, episodes, max_steps)
+        check.compare()
+        check.look()
+    return EnvReport(**report, findings=(*findings_of(heard), *check.findings))
+
+
+class _Check:
+    """One environment under examination."""
+
+    def __init__(
+        self, env: Any, creator: EnvCreator | None, context: EnvContext, seed: int, spaces_of: SpacesOf | None
+    ) -> None:
+        self.findings: list[Finding] = []
+        self._env, self._creator, self._context = env, creator, context
+        self._seed, self._spaces_of = seed, spaces_of
+        self._comparable = True
+        self._draws = False
+
+    def play(self, num_envs: int, episodes: int, max_steps: int) -> dict[str, Any]:
+        """Plays, and returns what is to be reported; whatever is refused is raised."""
+        with self._made(num_envs) as base:
+            player = RandomPlayer(base, self._seed, self._spaces_of)
+            player.begin(self._seeds(base))
+            self._look_at_pictures(base)
+            polls = 0
+            while polls < max_steps and not all(player.ended[index] >= episodes for index in range(base.num_envs)):
+                player.step()
+                polls += 1
+            if not player.ended:
+                self._find("warning", "no end", f"no episode has ended within {polls} steps; is there a time limit?")
+            # Others than those who take seeds have nothing to repeat.
+            self._comparable = not player.starts_by_itself and _takes_seeds(base)
+            return {
+                "name": self._env if isinstance(self._env, str) else name_of(base),
+                "kind": kind_of(base),
+                "observation_space": base.observation_space,
+                "action_space": base.action_space,
+                "agents": tuple(player.agents),
+                "num_envs": base.num_envs,
+                "episodes": player.ended.total(),
+                "steps": player.steps,
+            }
+
+    def compare(self) -> None:
+        """Whether the first sub-environment does the same again, and the same beside another one."""
+        if not self._comparable:
+            return
+        story, num_envs = self._story(1)
+        where = f"sub-environment 0, seed {self._seed}"
+        if difference := _first_difference(story, self._story(1)[0]):
+            self._find(
+                "warning",
+                "not repeatable",
+                f"{where}: the same seed and actions gave something else the second time, {difference}. Draw random "
+                "numbers from self.np_random, which reset(seed=seed) seeds.",
+            )
+        elif num_envs == 1 and self._creator is not None:
+            beside, count = self._story(2)
+            if count == 2 and (difference := _first_difference(story, beside)):
+                self._find(
+                    "warning",
+                    "shared state",
+                    f"{where}: a second copy changes what the first one does, {difference}. Keep state in the "
+                    "instance: not in the class, in the module, or in a default argument.",
+                )
+
+    def look(self) -> None:
+        """Whether the environment draws what its metadata promise, when it is asked to."""
+        if self._creator is None or not self._draws or "render_mode" in self._context:
+            return
+        context = drawing(self._creator, self._context)
+        if "render_mode" not in context:
+            return  # it takes no settings
+        asked = f"with render_mode={_RGB!r} in env_config"
+        try:
+            with self._made(1, context) as base:
+                base.reset_rows(np.arange(base.num_envs), self._seeds(base))
+                if not is_frame(base.try_render(0)):
+                    self._find("note", "no pictures", f"metadata name {_RGB!r}, and {asked} nothing is drawn")
+        except Exception as error:
+            self._find("warning", "no pictures", f"metadata name {_RGB!r}, and {asked} it raises {error!r}")
+
+    def _look_at_pictures(self, base: BaseEnv) -> None:
+        """Whether an environment that was made to draw does."""
+        first = next(iter(base.get_sub_environments()), None)
+        self._draws = _RGB in ((getattr(first, "metadata", None) or {}).get("render_modes") or ())
+        if getattr(first, "render_mode", None) != _RGB:
+            return
+        try:
+            frame = base.try_render(0)
+        except Exception as error:
+            self._find("warning", "no pictures", f"render_mode is {_RGB!r}, and render() raises {error!r}")
+        else:
+            if not is_frame(frame):
+                got = checks.outline(frame)
+                self._find("warning", "no pictures", f"render_mode is {_RGB!r}, and render() gives no picture: {got}")
+
+    def _story(self, num_envs: int) -> tuple[list[Moment], int]:
+        """What happens to the first sub-environment, and how many there were."""
+        with self._made(num_envs) as base:
+            player = RandomPlayer(base, self._seed, self._spaces_of)
+            story = moments_of(player.begin(self._seeds(base)), 0)
+            for _ in range(_COMPARED_POLLS):
+                story += moments_of(player.step(), 0)
+            return story, base.num_envs
+
+    @contextmanager
+    def _made(self, num_envs: int, context: EnvContext | None = None) -> Iterator[BaseEnv]:
+        if self._creator is None:
+            base, mine = to_base_env(self._env), isinstance(self._env, ExternalEnv | ExternalMultiAgentEnv)
+        else:
+            base, mine = make_base_env(self._creator, self._context if context is None else context, num_envs), True
+        try:
+            yield base
+        finally:
+            if mine:
+                base.stop()
+
+    def _seeds(self, base: BaseEnv) -> list[int]:
+        return [self._seed + index for index in range(base.num_envs)]
+
+    def _find(self, severity: Severity, name: str, message: str) -> None:
+        self.findings.append(Finding(severity, name, message))
+
+
+def _takes_seeds(env: BaseEnv) -> bool:
+    """Whether a reset can be told the seed: a user's own dict view may leave it out."""
+    own_rows = type(env).reset_rows is not BaseEnv.reset_rows
+    return own_rows or "seeds" in inspect.signature(env.try_reset).parameters
+
+
+def _first_difference(one: list[Moment], other: list[Moment]) -> str:
+    """Where two stories part; empty if they do not."""
+    # One may be longer: when a sub-environment is ready may be a matter of time.
+    for number, (mine, its) in enumerate(zip(one, other, strict=False)):
+        if not same_moment(mine, its):
+            when = "in its first observation" if number == 0 else f"after {number} observations"
+            return f"{when}: {_told(mine)}, then {_told(its)}"
+    return ""
+
+
+def _told(moment: Moment) -> str:
+    shown = np.array2string(moment.obs, threshold=8) if isinstance(moment.obs, np.ndarray) else repr(moment.obs)[:200]
+    over = ", the end" if moment.over else ""
+    return f"agent {moment.agent!r} saw {shown} with reward {moment.reward}{over}"

@@ -1,0 +1,158 @@
+"""Random play of any `BaseEnv`, driven as the sampler drives it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import Space
+
+from rollax import trees
+from rollax.env.base_env import BaseEnv
+from rollax.env.checking.random_actions import RandomActions
+from rollax.env.observations import check_observation
+from rollax.env.rows import Rows
+from rollax.errors import SpaceError
+from rollax.spaces import check_space, stack
+
+SpacesOf = Callable[[Hashable], tuple[Space, Space]]
+
+
+class Moment(NamedTuple):
+    """What one agent got at once; `reward` is None beside the first observation of a life."""
+
+    agent: Hashable
+    obs: Any
+    reward: float | None
+    over: bool
+
+
+class RandomPlayer:
+    """Plays with random valid actions and looks at everything that comes back.
+
+    What a sub-environment is sent depends on the seed, its number and its own observations, and on no other.
+
+    Args:
+        env: what is played.
+        seed: of the actions.
+        spaces_of: agent -> `(observation space, action space)`, where the environment leaves them to its policies.
+    """
+
+    def __init__(self, env: BaseEnv, seed: int, spaces_of: SpacesOf | None = None) -> None:
+        self.env = env
+        self.steps = 0
+        """Of all sub-environments together."""
+        self.ended: Counter[int] = Counter()
+        """Sub-environment -> how many episodes have ended."""
+        self.agents: dict[Hashable, None] = {}
+        """Every agent seen, in the order of appearance."""
+        self.starts_by_itself = False
+        self._seed = seed
+        self._spaces_of = spaces_of
+        self._sources: dict[int, RandomActions] = {}
+        self._spaces: dict[tuple[str, Hashable], Space] = {}
+        self._rows: Rows | None = None
+
+    def begin(self, seeds: Sequence[int | None] | None) -> Rows:
+        """Resets everything and returns the first rows."""
+        rows = self.env.reset_rows(np.arange(self.env.num_envs), seeds)
+        self.starts_by_itself = rows is None
+        self._rows = self.env.poll_rows() if rows is None else rows
+        self._look_at(self._rows)
+        return self._rows
+
+    def step(self) -> Rows:
+        """Acts, polls, and resets what has ended; returns what was polled, and what was reset after it."""
+        assert self._rows is not None
+        self._act(self._rows)
+        rows = self.env.poll_rows()
+        self.steps += len(np.unique(rows.env_index[~rows.starts]))
+        over = np.concatenate((rows.ended_envs, rows.dropped_envs))
+        self.ended.update(rows.ended_envs.tolist())
+        # Before the reset, which may write into the same arrays.
+        self._look_at(rows)
+        started = self.env.reset_rows(over) if len(over) else None
+        if started is not None:
+            self._look_at(started)
+            rows = Rows.concat(rows, started)
+        self._rows = rows
+        return rows
+
+    def _act(self, rows: Rows) -> None:
+        by_space: dict[int, tuple[Space, list[int], list[Any]]] = {}
+        for row in rows.acts.nonzero()[0].tolist():
+            env_id, agent = int(rows.env_index[row]), rows.agent_of(row)
+            if env_id not in self._sources:
+                self._sources[env_id] = RandomActions(
+                    int(np.random.SeedSequence((self._seed, env_id)).generate_state(1)[0])
+                )
+            space = self._space("action_space", agent)
+            action = self._sources[env_id].draw(space, _obs_of(rows, row), _where(rows, row))
+            _, chosen, actions = by_space.setdefault(id(space), (space, [], []))
+            chosen.append(row)
+            actions.append(action)
+        for space, chosen, actions in by_space.values():
+            self.env.send_rows(rows, np.array(chosen), stack(space, actions))
+
+    def _look_at(self, rows: Rows) -> None:
+        """Notes the agents, and checks the observations that are not in columns, as the sampler's use of them does."""
+        self.agents.update(dict.fromkeys(rows.agent_of(row) for row in range(len(rows))))
+        if isinstance(rows.obs, list):
+            for row, obs in enumerate(rows.obs):
+                if obs is not None:
+                    space = self._space("observation_space", rows.agent_of(row))
+                    check_observation(space, obs, _where(rows, row))
+
+    def _space(self, kind: str, agent: Hashable) -> Space:
+        """The space of one agent: that of all, its own, or that of its policy."""
+        space = getattr(self.env, kind)
+        if space is not None:
+            return space
+        key = kind, agent
+        if key not in self._spaces:
+            by_agent = getattr(self.env, f"{kind}s", None) or {}
+            space = by_agent.get(agent)
+            if space is None and self._spaces_of is not None:
+                space = self._spaces_of(agent)[kind == "action_space"]
+            if space is None:
+                raise SpaceError(
+                    "An agent without spaces.",
+                    where=f"{type(self.env).__name__}.{kind}, agent {agent!r}",
+                    got=None,
+                    expected=f"{kind}, or {kind}s with a space for this agent",
+                    fix="set it in the env, or pass spaces_of, which gives those of its policy",
+                )
+            check_space(space, f"{kind} of agent {agent!r}")
+            self._spaces[key] = space
+        return self._spaces[key]
+
+
+def moments_of(rows: Rows, env_id: int) -> list[Moment]:
+    """What one sub-environment's agents got, as copies."""
+    return [
+        Moment(
+            rows.agent_of(row),
+            trees.tree_map(np.array, _obs_of(rows, row)),
+            None if rows.starts[row] else float(rows.rewards[row]),
+            bool(rows.terminateds[row] or rows.truncateds[row]),
+        )
+        for row in np.flatnonzero(rows.env_index == env_id).tolist()
+    ]
+
+
+def same_moment(one: Moment, other: Moment) -> bool:
+    """Whether two moments are equal in everything."""
+    if (one.agent, one.reward, one.over) != (other.agent, other.reward, other.over):
+        return False
+    mine, its = list(trees.leaves(one.obs)), list(trees.leaves(other.obs))
+    return len(mine) == len(its) and all(np.array_equal(a, b) for a, b in zip(mine, its, strict=True))
+
+
+def _obs_of(rows: Rows, row: int) -> Any:
+    return rows.obs[row] if isinstance(rows.obs, list) else trees.index(rows.obs, row)
+
+
+def _where(rows: Rows, row: int) -> str:
+    return f"sub-environment {rows.env_index[row]}, agent {rows.agent_of(row)!r}"

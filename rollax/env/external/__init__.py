@@ -1,0 +1,1 @@
+"""Environments with a thread of control of their own."""

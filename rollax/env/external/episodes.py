@@ -1,0 +1,264 @@
+"""The episodes of an external environment as the threads that play them see them."""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
+
+from gymnasium import Space
+
+from rollax.env import checks
+from rollax.env.external.checks import ByAgent, ExternalChecks
+from rollax.env.external.queue import Call, Event, EventQueue, ExternalEpisode, Life
+from rollax.errors import EnvError, MultiAgentError
+
+_FIRST_EPISODES, _FULL_CHECKS = 8, 1000
+_REMEMBERED = 1000
+
+
+class ExternalEpisodes:
+    """Checks what the players say, in their own threads, and queues it for the sampler.
+
+    Args:
+        name: how error messages call the environment.
+        observation_space: of every agent; None leaves observations to the checks of the policies.
+        action_space: of every agent; None leaves logged actions unchecked.
+        agents: every id that may ever appear; None leaves it open.
+        patience: seconds without news after which an environment whose `run()` has returned is finished.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        observation_space: Space | None,
+        action_space: Space | None,
+        agents: Iterable[Hashable] | None,
+        patience: float,
+    ) -> None:
+        self.name = name
+        self.queue = EventQueue(name, patience)
+        self._checks = ExternalChecks(name, observation_space, action_space, agents)
+        self._running: dict[Hashable, ExternalEpisode] = {}
+        self._ended: deque[Hashable] = deque(maxlen=_REMEMBERED)  # so that an error can tell ended from unknown
+        self._started = 0
+
+    def start(self, episode_id: Hashable | None, training_enabled: bool) -> Hashable:
+        """Begins an episode and returns its id."""
+        self._checks.flag("training_enabled", training_enabled, f"{self.name}, start_episode")
+        episode_id = uuid.uuid4().hex if episode_id is None else episode_id
+        with self.queue.lock:
+            self.queue.refuse_if_stopped()
+            if self._lookup(episode_id) is not None:
+                raise EnvError(
+                    "An episode that is running already.",
+                    where=f"{self.name}, start_episode",
+                    got=episode_id,
+                    expected="an id that no running episode has",
+                    fix="end it first, or leave episode_id out to get an id of its own",
+                )
+            self._started += 1
+            full_checks = _FULL_CHECKS if self._started <= _FIRST_EPISODES else 0
+            self._running[episode_id] = ExternalEpisode(episode_id, bool(training_enabled), full_checks)
+        return episode_id
+
+    def ask(self, questions: Mapping[Hashable, ByAgent]) -> dict[Hashable, dict[Hashable, Any]]:
+        """Blocks until the policies have acted for these agents: episode id -> agent -> observation, then action."""
+        if not questions:
+            return {}
+        found = [self._find(episode_id) for episode_id in questions]
+        by_agents = list(questions.values())
+        for episode, by_agent in zip(found, by_agents, strict=True):
+            self._checks.agents(episode, by_agent)
+        values = iter(self._checks.observations(found, by_agents, blocking=True))
+        queue, lives = self.queue, []
+        with queue.lock:
+            queue.refuse_if_stopped()
+            for episode, by_agent in zip(found, by_agents, strict=True):
+                self._refuse_waiting(episode, by_agent)
+            call = Call(len(found), sum(map(len, by_agents)))
+            queue.waiting.add(call)
+            for episode, by_agent in zip(found, by_agents, strict=True):
+                event = _event(episode, _acting(episode, by_agent), [next(values) for _ in by_agent])
+                for life in event.lives:
+                    life.call = call
+                lives.extend(event.lives)
+                queue.put(event)
+            queue.ring()
+        queue.wait(call)
+        answers = (life.answer for life in lives)
+        return {
+            episode.id: {agent: next(answers) for agent in by_agent}
+            for episode, by_agent in zip(found, by_agents, strict=True)
+        }
+
+    def log(self, episode_id: Hashable, values: ByAgent, actions: ByAgent) -> None:
+        """Notes actions that were taken without asking; blocks only while too much is queued."""
+        episode = self._find(episode_id)
+        self._checks.agents(episode, values)
+        self._checks.by_agent("actions", actions, episode)
+        if actions.keys() != values.keys():
+            raise MultiAgentError(
+                "Logged actions of other agents than the observations.",
+                where=self._checks.where(episode),
+                got=sorted(map(str, actions)),
+                expected=sorted(map(str, values)),
+                fix="log one action for each agent that observed something",
+            )
+        observed = self._checks.observations([episode], [values], blocking=False)
+        taken = [self._checks.action(episode, actions[agent]) for agent in values]
+        with self.queue.lock:
+            self.queue.await_room()
+            self._refuse_waiting(episode, values)
+            self._put(_event(episode, _acting(episode, values), observed, actions=taken))
+
+    def add_returns(self, episode_id: Hashable, rewards: ByAgent, infos: ByAgent) -> None:
+        """Rewards since the last observation of each agent; they add up until its next one."""
+        episode = self._find(episode_id)
+        amounts = self._checks.rewards(episode, rewards)
+        self._checks.infos(episode, infos)
+        with self.queue.lock:
+            self.queue.refuse_if_stopped()
+            self._refuse_over(episode)
+            for agent, amount in amounts.items():
+                life = episode.lives.get(agent)
+                if life is not None:
+                    life.reward += amount
+                elif amount:
+                    self._refuse_early(episode, agent, amount)
+            for agent, info in infos.items():
+                episode.infos[agent] = {**episode.infos.get(agent, {}), **info}
+
+    def end_agents(self, episode_id: Hashable, values: ByAgent, truncated: bool) -> None:
+        """Ends some lives of an episode that goes on."""
+        episode = self._find(episode_id)
+        self._checks.flag("truncated", truncated, self._checks.where(episode))
+        self._checks.agents(episode, values)
+        observed = self._last_observations(episode, {a: value for a, value in values.items() if value is not None})
+        with self.queue.lock:
+            self.queue.refuse_if_stopped()
+            self._refuse_waiting(episode, values)
+            absent = [agent for agent in values if agent not in episode.lives]
+            if absent:
+                raise MultiAgentError(
+                    "The end of an agent that is not alive.",
+                    where=self._checks.where(episode),
+                    got=absent,
+                    expected=f"some of {sorted(map(str, episode.lives))}",
+                    fix="end each life once, and only agents that have acted",
+                )
+            lives = [episode.lives.pop(agent) for agent in values]
+            seen = [observed.get(agent) for agent in values]
+            self._put(_event(episode, lives, seen, ends=True, truncated=bool(truncated)))
+
+    def end(self, episode_id: Hashable, values: ByAgent, truncated: bool) -> None:
+        """Ends an episode and all lives in it."""
+        episode = self._find(episode_id)
+        self._checks.flag("truncated", truncated, self._checks.where(episode))
+        self._checks.by_agent("obs", values, episode)
+        observed = self._last_observations(episode, values)
+        with self.queue.lock:
+            self.queue.refuse_if_stopped()
+            self._refuse_waiting(episode, episode.lives)
+            del self._running[episode.id]
+            self._ended.append(episode.id)
+            episode.over = True
+            if not episode.decided:
+                raise EnvError(
+                    "An episode without a decision; it is forgotten.",
+                    where=self._checks.where(episode),
+                    got="end_episode after start_episode",
+                    expected="get_action or log_action in between",
+                    fix="start an episode only when there is something to decide",
+                )
+            lives = list(episode.lives.values())
+            seen = [observed.get(life.agent) for life in lives]
+            self._put(_event(episode, lives, seen, ends=True, truncated=bool(truncated), closes=True))
+
+    def _last_observations(self, episode: ExternalEpisode, values: ByAgent) -> dict[Hashable, Any]:
+        checked = self._checks.observations([episode], [values], blocking=False)
+        return dict(zip(values, checked, strict=True))
+
+    def _put(self, event: Event) -> None:
+        self.queue.put(event)
+        self.queue.ring()
+
+    def _lookup(self, episode_id: Hashable) -> ExternalEpisode | None:
+        try:
+            return self._running.get(episode_id)
+        except TypeError:
+            raise EnvError(
+                "An episode id that cannot be one.",
+                where=self.name,
+                got=checks.outline(episode_id),
+                expected="a string, a number, or whatever else can be the key of a dict",
+                fix="use the id that start_episode returned",
+            ) from None
+
+    def _find(self, episode_id: Hashable) -> ExternalEpisode:
+        episode = self._lookup(episode_id)
+        if episode is None:
+            self.queue.refuse_if_stopped()
+            raise self._not_running(episode_id)
+        return episode
+
+    def _not_running(self, episode_id: Hashable) -> EnvError:
+        ended = episode_id in self._ended
+        return EnvError(
+            "An episode that has ended." if ended else "An unknown episode.",
+            where=self.name,
+            got=episode_id,
+            expected="the id of a running episode",
+            fix="start another with start_episode" if ended else "call start_episode first, and use the id it returns",
+        )
+
+    def _refuse_over(self, episode: ExternalEpisode) -> None:
+        if episode.over:  # meanwhile, by another thread
+            raise self._not_running(episode.id)
+
+    def _refuse_waiting(self, episode: ExternalEpisode, agents: Iterable[Hashable]) -> None:
+        """Refuses news of agents whose last question is unanswered, and of an episode that is over."""
+        self._refuse_over(episode)
+        for agent in agents:
+            life = episode.lives.get(agent)
+            if life is not None and life.call is not None:
+                raise EnvError(
+                    "An episode that still waits for an action.",
+                    where=f"{self._checks.where(episode)}, agent {agent!r}",
+                    got="a second call before the first get_action has returned",
+                    expected="one call at a time for each agent of an episode",
+                    fix="play each episode from one thread, or let the others wait for the action",
+                )
+
+    def _refuse_early(self, episode: ExternalEpisode, agent: Hashable, amount: float) -> None:
+        """A reward for nobody: said once before the agent's first decision, refused after its end."""
+        if episode.decided:
+            raise MultiAgentError(
+                "A reward for an agent that has ended, or has never acted.",
+                where=self._checks.where(episode),
+                got=f"{amount} for {agent!r}",
+                expected=f"rewards only for {sorted(map(str, episode.lives))}",
+                fix="log rewards between an agent's first decision and its end",
+            )
+        said = f"a reward of {amount} before the first decision follows from no action and counts nowhere. Said once."
+        checks.say_once("first reward", self.name, f"{self._checks.where(episode)}: {said}")
+
+
+def _acting(episode: ExternalEpisode, agents: Iterable[Hashable]) -> list[Life]:
+    """The lives of agents that decide; they begin where they have not yet."""
+    episode.decided = True
+    lives = episode.lives
+    for agent in agents:
+        if agent not in lives:
+            lives[agent] = Life(agent)
+    return [lives[agent] for agent in agents]
+
+
+def _event(episode: ExternalEpisode, lives: list[Life], values: list[Any], **what: Any) -> Event:
+    """An event that takes along what its agents have received."""
+    rewards = [life.reward for life in lives]
+    for life in lives:
+        life.reward = 0.0
+    infos = {life.agent: episode.infos.pop(life.agent) for life in lives if life.agent in episode.infos}
+    return Event(episode, lives, values, rewards, infos, **what)

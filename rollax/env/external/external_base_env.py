@@ -1,0 +1,228 @@
+"""An external environment as a `BaseEnv`: whatever is ready at a poll becomes one set of rows."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rollax import spaces, trees
+from rollax.env.base_env import BaseEnv, action_values
+from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
+from rollax.env.external.queue import EnvStoppedError, Event, ExternalEpisode, Life
+from rollax.env.row_builder import RowBuilder
+from rollax.env.rows import Rows
+from rollax.errors import EnvError
+
+log = logging.getLogger("rollax.env")
+_SECONDS_TO_STOP = 10.0
+
+
+class ExternalBaseEnv(BaseEnv):
+    """Hands the events of running episodes to the sampler, and its actions back to their players.
+
+    Each running episode is a sub-environment, numbered by the lowest free number from 0; `num_envs` is 1 however many
+    there are. Nothing is reset: episodes begin when their players begin them.
+
+    Args:
+        env: what is played.
+    """
+
+    def __init__(self, env: ExternalEnv | ExternalMultiAgentEnv) -> None:
+        episodes = getattr(env, "_external_episodes", None)
+        if episodes is None:
+            raise EnvError(
+                "An external environment that was not set up.",
+                where=f"{type(env).__name__}.__init__",
+                got="no call of super().__init__",
+                expected="one, before the environment is used",
+                fix="call super().__init__(observation_space, action_space)",
+            )
+        self.env, self.name = env, episodes.name
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self._queue = episodes.queue
+        self._several_agents = isinstance(env, ExternalMultiAgentEnv)
+        agents = env.possible_agents if isinstance(env, ExternalMultiAgentEnv) else None
+        self.possible_agents = sorted(agents, key=str) if agents else None  # perhaps a set, which has no order
+        self._numbers, self._lanes = _LowestFree(), _LowestFree()
+        self._open: dict[int, ExternalEpisode] = {}  # by number
+        self._alive: dict[int, Life] = {}  # by lane
+        self._waiting: dict[int, Event] = {}  # by lane: the questions that the sampler has not answered
+        self._just_ended: frozenset[int] = frozenset()
+        self._thread: threading.Thread | None = None
+
+    def poll_rows(self) -> Rows:
+        self._play()
+        self._numbers.free_again()
+        self._lanes.free_again()
+        while True:
+            rows = self._rows_of(self._queue.take())
+            if len(rows) or len(rows.ended_envs):
+                self._just_ended = frozenset(rows.ended_envs.tolist())
+                return rows
+
+    def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
+        lanes = (rows.lanes if selection is None else rows.lanes[selection]).tolist()
+        for lane in lanes:
+            if self._waiting.pop(lane, None) is None:
+                raise EnvError(
+                    "An action for an agent that is not waiting for one.",
+                    where=f"{self.name}, lane {lane}",
+                    got="no question, or an answer already",
+                    expected="one action for each row that acts",
+                    fix="answer only the rows that act, each once",
+                )
+        # Copies: the sampler still reads its own arrays when a player may already write into the action.
+        values = action_values(trees.tree_map(np.array, actions))
+        self._queue.answer([self._alive[lane] for lane in lanes], values)
+
+    def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> None:
+        """Nothing to do after an episode's end. Else all that runs is dropped: the players go on, as new lives."""
+        self._play()
+        if not self._just_ended.issuperset(env_index.tolist()):
+            self._forget()
+        self._just_ended -= frozenset(env_index.tolist())
+
+    def _forget(self) -> None:
+        """Whoever waits asks again, as in the first moment of an episode; so do the others when they act next."""
+        waiting = self._waiting
+        unanswered = {
+            event: [row for row, life in enumerate(event.lives) if waiting.get(life.lane) is event]
+            for event in waiting.values()
+        }
+        for life in self._alive.values():
+            life.lane = -1
+        for episode in self._open.values():
+            episode.number = -1
+        self._waiting, self._alive, self._open = {}, {}, {}
+        self._numbers, self._lanes = _LowestFree(), _LowestFree()
+        self._queue.put_again(_part(event, rows) for event, rows in unanswered.items())
+
+    def _rows_of(self, events: Sequence[Event]) -> Rows:
+        builder, trains = RowBuilder(self.name), []
+        for event in events:
+            self._add(builder, event)
+            trains += [event.episode.trains] * (len(builder.agents) - len(trains))
+        rows = builder.rows()
+        if not all(trains):
+            rows.trains = np.array(trains)
+        if not self._several_agents:
+            rows.agents, rows.lanes = None, rows.env_index
+            rows.obs = spaces.stack(self.observation_space, rows.obs)  # type: ignore[arg-type]
+        return rows
+
+    def _add(self, builder: RowBuilder, event: Event) -> None:
+        episode = event.episode
+        if event.ends:
+            # A life that was forgotten, or never began, ends unseen.
+            event = _part(event, [row for row, life in enumerate(event.lives) if life.lane >= 0])
+            if episode.number < 0:
+                return
+        elif episode.number < 0:
+            episode.number = self._numbers.take()
+            self._open[episode.number] = episode
+        lives, rewards, flags = event.lives, event.rewards, None
+        starts = [life.lane < 0 for life in lives]
+        if any(starts):
+            rewards = [0.0 if new else reward for new, reward in zip(starts, rewards, strict=True)]
+            self._begin(episode, [life for life in lives if life.lane < 0])
+        if event.ends or any(starts):
+            no = [False] * len(lives)
+            yes = [event.ends] * len(lives)
+            flags = (no, yes, no) if event.truncated else (yes, no, starts)
+        first_row, agents = len(builder.agents), [life.agent for life in lives]
+        lanes = [life.lane for life in lives]
+        builder.extend(episode.number, agents, event.values, lanes, rewards, event.infos, flags)
+        if event.ends:
+            self._end(builder, event)
+        elif event.actions is None:
+            self._waiting.update(dict.fromkeys(lanes, event))
+        else:
+            builder.given.update(zip(range(first_row, len(builder.agents)), event.actions, strict=True))
+
+    def _begin(self, episode: ExternalEpisode, lives: Iterable[Life]) -> None:
+        for life in lives:
+            life.lane = self._lanes.take() if self._several_agents else episode.number
+            self._alive[life.lane] = life
+
+    def _end(self, builder: RowBuilder, event: Event) -> None:
+        builder.silent += sum(value is None for value in event.values)
+        for life in event.lives:
+            del self._alive[life.lane]
+            if self._several_agents:
+                self._lanes.give_back(life.lane)
+        if event.closes:
+            number = event.episode.number
+            builder.ended.append(number)
+            del self._open[number]
+            self._numbers.give_back(number)
+
+    def get_sub_environments(self) -> list[Any]:
+        return [self.env]
+
+    def stop(self) -> None:
+        """Ends all waiting, closes the environment and waits for the thread of `run()`."""
+        if self._queue.stopped:
+            return
+        self._queue.stop()
+        self.env.close()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_SECONDS_TO_STOP)
+            if thread.is_alive():
+                log.warning(
+                    "%s: run() goes on %s s after the environment was stopped. Let it look at `stopped`, and let "
+                    "close() end what it waits for.",
+                    *(self.name, _SECONDS_TO_STOP),
+                )
+
+    def _play(self) -> None:
+        if self._thread is None and not self._queue.stopped:
+            self._thread = threading.Thread(target=self._run, name=f"{self.name}.run", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.env.run()
+        except BaseException as error:  # the sampler raises it: nobody looks after this thread
+            if not isinstance(error, EnvStoppedError):
+                self._queue.finish(error)
+                return
+        self._queue.finish(None)
+
+
+class _LowestFree:
+    """Hands out the lowest numbers that are free."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._free: list[int] = []
+        self._given_back: list[int] = []
+
+    def take(self) -> int:
+        if self._free:
+            return heapq.heappop(self._free)
+        self._count += 1
+        return self._count - 1
+
+    def give_back(self, number: int) -> None:
+        """Free after the next `free_again`: within one poll no number means two things."""
+        self._given_back.append(number)
+
+    def free_again(self) -> None:
+        for number in self._given_back:
+            heapq.heappush(self._free, number)
+        self._given_back.clear()
+
+
+def _part(event: Event, rows: Sequence[int]) -> Event:
+    """The event without those of its agents that are not named; nobody in it has acted already."""
+    if len(rows) == len(event.lives):
+        return event
+    lives, values, rewards = ([column[row] for row in rows] for column in (event.lives, event.values, event.rewards))
+    return replace(event, lives=lives, values=values, rewards=rewards)

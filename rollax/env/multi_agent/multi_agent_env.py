@@ -1,0 +1,290 @@
+"""`MultiAgentEnv`: one environment, many agents, dicts by agent id; and its way to a `BaseEnv`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rollax import trees
+from rollax.env import checks
+from rollax.env.base_env import BaseEnv, action_values
+from rollax.env.copies import env_name
+from rollax.env.dict_rows import ALL, DictRows
+from rollax.env.multi_agent.agent_groups import AgentGroups, Groups, check_groups, tuple_spaces
+from rollax.env.multi_agent.agent_spaces import space_of, spaces_of_agents
+from rollax.env.restarting import Restarts
+from rollax.env.rows import Rows
+from rollax.errors import EnvError, MultiAgentError
+
+AgentDict = dict[Hashable, Any]
+_PARTS = ("obs", "rewards", "terminateds", "truncateds", "infos")
+
+
+class MultiAgentEnv:
+    """Abstract: only agents in the returned `obs` act next; agents appear, leave, return, and take turns.
+
+    A reward may arrive for an agent that is not acting; it counts to the agent's last step until a flag ends that
+    life. An id that ended and shows up again in `obs` begins a new life.
+    """
+
+    observation_space: gym.Space | None = None
+    action_space: gym.Space | None = None
+    """Of every agent; None where agents differ, or the policies name their own."""
+    observation_spaces: Mapping[Hashable, gym.Space] | None = None
+    action_spaces: Mapping[Hashable, gym.Space] | None = None
+    """Of each agent, by its id, where they differ; a policy without spaces takes those of the agents it acts for."""
+    possible_agents: Sequence[Hashable] | None = None
+    """Every id that may ever appear; None leaves it open."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
+        """`(obs, infos)` by agent id."""
+        raise NotImplementedError
+
+    def step(self, actions: AgentDict) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
+        """`(obs, rewards, terminateds, truncateds, infos)` by agent id; both flag dicts carry `"__all__"`."""
+        raise NotImplementedError
+
+    def render(self) -> Any:
+        """A frame, or None where it cannot be drawn."""
+        return None
+
+    def close(self) -> None:
+        """Releases what the environment holds."""
+
+    def with_agent_groups(
+        self, groups: Groups, obs_space: gym.Space | None = None, act_space: gym.Space | None = None
+    ) -> MultiAgentEnv:
+        """This environment with each group of agents as one agent, beside the agents of no group.
+
+        Observations and actions of a group are Tuples in the order of its members, its reward is the sum of theirs. A
+        group acts when any member is to act: the Tuple holds the latest observation of each member that is alive and
+        zeros for the others, and parts of the action that belong to members who are not to act are ignored. A group
+        ends when the last member that is alive ends: truncated where any of those that end then is only truncated.
+
+        Args:
+            groups: group id -> the ids of its members. Agents of no group must be among `possible_agents`.
+            obs_space: a Tuple, the space of every group; None makes it from the spaces of the members.
+            act_space: the same of actions.
+        Raises:
+            ConfigError: groups that cannot be.
+            SpaceError: spaces that are not known, or no Tuples of the right length.
+        """
+        return _Grouped(self, groups, obs_space, act_space)
+
+
+class _Grouped(MultiAgentEnv):
+    def __init__(
+        self, env: MultiAgentEnv, groups: Groups, obs_space: gym.Space | None, act_space: gym.Space | None
+    ) -> None:
+        check_groups(groups, env.possible_agents)
+        self.env, self.as_written = env, getattr(env, "as_written", env)
+        members = {member for ids in groups.values() for member in ids}
+        singles = [agent for agent in env.possible_agents or () if agent not in members]
+        self.possible_agents = [*groups, *singles]
+
+        def of_agents(kind: str) -> dict[Hashable, gym.Space]:
+            return {a: s for a in (*members, *singles) if (s := space_of(env, kind, a)) is not None}
+
+        obs_spaces, act_spaces = of_agents("observation_space"), of_agents("action_space")
+        self.observation_spaces = tuple_spaces("obs_space", groups, obs_space, obs_spaces)
+        self.action_spaces = tuple_spaces("act_space", groups, act_space, act_spaces)
+        self._groups = AgentGroups(env_name(env), groups, self.observation_spaces)
+        self.observation_spaces |= {agent: obs_spaces[agent] for agent in singles if agent in obs_spaces}
+        self.action_spaces |= {agent: act_spaces[agent] for agent in singles if agent in act_spaces}
+        self.observation_space = spaces_of_agents(self, "observation_space")[0]
+        self.action_space = spaces_of_agents(self, "action_space")[0]
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
+        result = self.env.reset(seed=seed, options=options)
+        return self._groups.begin(*result) if _are_dicts(result, 2) else result
+
+    def step(self, actions: AgentDict) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
+        result = self.env.step(self._groups.part(actions))
+        # What is broken is refused as that of any environment.
+        return self._groups.join(*result) if _are_dicts(result, 5) else result
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def _are_dicts(result: Any, count: int) -> bool:
+    return isinstance(result, tuple) and len(result) == count and all(map(isinstance, result, repeat(dict)))
+
+
+def checked_step(result: Any, where: str) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
+    """The dicts that `MultiAgentEnv.step` returned, if that is what they are.
+
+    Raises:
+        MultiAgentError: they are not, or nobody can act in an episode that goes on.
+    """
+    if not _are_dicts(result, 5):
+        checks.check_step(result, where)
+        for name, part in zip(_PARTS, result, strict=True):
+            if not isinstance(part, dict):
+                raise MultiAgentError(
+                    f"{name} that are no dict.",
+                    where=where,
+                    got=checks.outline(part),
+                    expected="a dict by agent id",
+                    fix="return {} where there is nothing to say",
+                )
+    obs, _, terminateds, truncateds, _ = result
+    # Unlike other kinds of environment, this one does nothing of its own accord: nobody acts, nothing happens.
+    if not obs and terminateds.get(ALL) is False and truncateds.get(ALL) is False:
+        raise MultiAgentError(
+            f"Nobody can act: empty obs without {ALL!r}.",
+            where=where,
+            got={},
+            expected=f"an observation of whoever acts next, or {ALL!r} True in a flag dict",
+            fix=f"step on inside of step() until somebody can act, or set {ALL!r} when the last agent has ended",
+        )
+    return result
+
+
+def checked_reset(result: Any, where: str) -> tuple[AgentDict, AgentDict]:
+    """The dicts that `MultiAgentEnv.reset` returned, if that is what they are.
+
+    Raises:
+        EnvError: they are not.
+    """
+    obs, infos = checks.check_reset(result, f"{where}, reset()")
+    if not isinstance(obs, dict):
+        raise MultiAgentError(
+            "obs that are no dict.",
+            where=f"{where}, reset()",
+            got=checks.outline(obs),
+            expected="a dict by agent id",
+            fix="return an observation for each agent that acts first, by its id",
+        )
+    return obs, infos
+
+
+class MultiAgentBaseEnv(BaseEnv):
+    """Copies of a `MultiAgentEnv`, stepped one after another at each poll.
+
+    Args:
+        envs: the copies.
+        restarts: makes copies anew that have failed; None: failures are raised.
+    Attributes:
+        observation_spaces: of each agent, by its id; None where the environment does not say. So are `action_spaces`.
+    """
+
+    def __init__(self, envs: Sequence[MultiAgentEnv], restarts: Restarts | None = None) -> None:
+        self.envs = list(envs)
+        self._restarts = restarts or Restarts()
+        self.num_envs = len(self.envs)
+        first = self.envs[0]
+        self.observation_space, self.observation_spaces = spaces_of_agents(first, "observation_space")
+        self.action_space, self.action_spaces = spaces_of_agents(first, "action_space")
+        self.name = env_name(first)
+        self.possible_agents = getattr(first, "possible_agents", None) or None
+        self._rows = DictRows(
+            self.name, self.num_envs, self.observation_space, self.possible_agents, self.observation_spaces
+        )
+        self._actions: list[AgentDict] = [{} for _ in self.envs]
+        self._waiting: list[set[Hashable]] = [set() for _ in self.envs]
+        self._running = [False] * self.num_envs
+
+    def poll_rows(self) -> Rows:
+        steps: dict[int, tuple[AgentDict, ...]] = {}
+        dropped: list[int] = []
+        for index, env in enumerate(self.envs):
+            if not self._running[index]:
+                raise EnvError(
+                    "A step before the reset or after the end of an episode.",
+                    where=f"{self.name}, sub-environment {index}",
+                    got="an episode that is over or not begun",
+                    expected="reset_rows or try_reset first",
+                    fix="reset the sub-environment",
+                )
+            actions, self._actions[index] = self._actions[index], {}
+            if actions.keys() != self._waiting[index]:
+                missing = self._waiting[index] - actions.keys()
+                raise MultiAgentError(
+                    "An agent was not given an action.",
+                    where=f"{self.name}, sub-environment {index}",
+                    got=f"no action for {sorted(map(str, missing))}",
+                    expected="an action for every agent in the last obs whose life goes on",
+                    fix="answer every row that acts before the next poll",
+                )
+            try:
+                result = env.step(actions)
+            except Exception as error:
+                where = f"{self.name}, sub-environment {index}"
+                self._restarts.failed(index, checks.failed(error, "step()", where, actions), error)
+                dropped.append(index)
+                continue
+            steps[index] = checked_step(result, f"{self.name}, sub-environment {index}")
+        rows = self._rows.outcome_of(steps)
+        self._restarts.failures.stepped(steps, rows.ended_envs.tolist())
+        rows.dropped_envs = np.array(dropped, np.int64)
+        for index in (*rows.ended_envs.tolist(), *dropped):
+            self._running[index] = False
+        self._note_waiting(steps)
+        return rows
+
+    def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
+        values, agents = action_values(actions), rows.agents
+        assert agents is not None
+        answered = sum(map(len, self._actions))
+        if selection is not None:
+            agents = [agents[row] for row in selection.tolist()]
+        index_of = (rows.env_index if selection is None else rows.env_index[selection]).tolist()
+        if self.num_envs == 1:
+            self._actions[0].update(zip(agents, values, strict=True))
+        else:
+            for index, agent, value in zip(index_of, agents, values, strict=True):
+                self._actions[index][agent] = value
+        for index in set(index_of):
+            stray = self._actions[index].keys() - self._waiting[index]
+            if stray:
+                raise MultiAgentError(
+                    "An action for an agent that is not waiting for one.",
+                    where=f"{self.name}, sub-environment {index}",
+                    got=sorted(map(str, stray)),
+                    expected=f"actions for {sorted(map(str, self._waiting[index]))}",
+                    fix="answer only the rows that act",
+                )
+        if sum(map(len, self._actions)) != answered + len(agents):
+            raise MultiAgentError(
+                "An agent was answered twice.",
+                where=self.name,
+                got=f"a second action for one of {sorted(map(str, set(agents)))}",
+                expected="one action for each row that acts",
+                fix="send each agent's action once between two polls",
+            )
+
+    def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows:
+        obs, infos = {}, {}
+        for position, index in enumerate(env_index.tolist()):
+            where, seed = f"{self.name}, sub-environment {index}", None if seeds is None else seeds[position]
+            result = self._restarts.reset(self.envs, index, where, seed, lambda env, seed: env.reset(seed=seed))
+            obs[index], infos[index] = checked_reset(result, where)
+            self._running[index], self._actions[index] = True, {}
+        rows = self._rows.beginning(obs, infos)
+        self._note_waiting(obs)
+        return rows
+
+    def _note_waiting(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            self._waiting[index] = set(self._rows.acting(index))
+
+    def get_sub_environments(self) -> list[Any]:
+        return [getattr(env, "as_written", env) for env in self.envs]
+
+    def try_render(self, env_id: int | None = None) -> Any:
+        return self.envs[env_id or 0].render()
+
+    def stop(self) -> None:
+        for env in self.envs:
+            env.close()
+
+
+__all__ = ["ALL", "MultiAgentBaseEnv", "MultiAgentEnv"]

@@ -1,0 +1,139 @@
+"""`to_pettingzoo`: a `MultiAgentEnv` as a parallel environment of PettingZoo."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import gymnasium as gym
+
+from rollax.env.dict_rows import flags_of
+from rollax.env.multi_agent.agent_spaces import space_of
+from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv
+from rollax.errors import ConfigError, EnvError, MultiAgentError, SpaceError
+
+try:
+    from pettingzoo import ParallelEnv
+except ImportError as error:
+    raise ConfigError(
+        "PettingZoo is not installed.",
+        where="to_pettingzoo",
+        got=error,
+        expected="the package pettingzoo",
+        fix="pip install 'rollax[pettingzoo]'",
+    ) from error
+
+AgentDict = dict[Hashable, Any]
+
+
+def to_pettingzoo(env: MultiAgentEnv) -> ParallelEnv:
+    """The environment as one of PettingZoo's parallel API, in which every agent acts at every step.
+
+    An agent that is alive but does not act now stays in `agents`: it is shown its last observation again, its action is
+    ignored, and `infos[agent]["acts"]` is False. Environments in which agents take turns work that way too.
+
+    Args:
+        env: what is exported, with its spaces and `possible_agents`.
+    Raises:
+        ConfigError: PettingZoo is not installed.
+        EnvError: no `MultiAgentEnv`.
+    """
+    if not isinstance(env, MultiAgentEnv):
+        raise EnvError(
+            "No multi-agent environment.",
+            where="to_pettingzoo",
+            got=env,
+            expected="a MultiAgentEnv",
+            fix="pass an instance of a subclass of MultiAgentEnv",
+        )
+    return _Exported(env)
+
+
+class _Exported(ParallelEnv):
+    def __init__(self, env: MultiAgentEnv) -> None:
+        self.env = env
+        self.metadata = {"name": type(env).__name__, **(getattr(env, "metadata", None) or {})}
+        self.render_mode = getattr(env, "render_mode", None)
+        if env.possible_agents:
+            self.possible_agents = list(env.possible_agents)
+        self.agents: list[Hashable] = []
+        self._last_obs: AgentDict = {}
+        self._acting: set[Hashable] = set()
+
+    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
+        """Begins an episode."""
+        obs, infos = self.env.reset(seed=seed, options=options)
+        self._last_obs, self.agents, self._acting = dict(obs), list(obs), set(obs)
+        return dict(obs), self._infos(infos, self.agents)
+
+    def step(self, actions: Mapping) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
+        """One step of all agents."""
+        before = self.agents
+        self._check(actions)
+        given = {agent: action for agent, action in actions.items() if agent in self._acting}
+        obs, rewards, terminateds, truncateds, infos = self.env.step(given)
+        flags = {agent: flags_of(agent, terminateds, truncateds) for agent in dict.fromkeys((*before, *obs))}
+        # Whoever ends in the moment of appearing has never been there.
+        told = [agent for agent, ended in flags.items() if agent in before or not any(ended)]
+        self.agents = [agent for agent in told if not any(flags[agent])]
+        self._acting = obs.keys() & set(self.agents)
+        shown = {agent: obs[agent] if agent in obs else self._last_obs[agent] for agent in told}
+        self._last_obs = {agent: shown[agent] for agent in self.agents}
+        return (
+            shown,
+            {agent: float(rewards.get(agent, 0.0)) if agent in before else 0.0 for agent in told},
+            {agent: flags[agent][0] for agent in told},
+            {agent: flags[agent][1] for agent in told},
+            self._infos(infos, told),
+        )
+
+    def _check(self, actions: Mapping) -> None:
+        where = f"{self}, exported to PettingZoo"
+        if not self.agents:
+            raise EnvError(
+                "A step before the reset or after the end of an episode.",
+                where=where,
+                got="no agents",
+                expected="reset() first",
+                fix="reset the environment when `agents` is empty",
+            )
+        wrong = (actions.keys() - set(self.agents)) | (self._acting - actions.keys())
+        if wrong:
+            raise MultiAgentError(
+                "Actions that are not those of the agents.",
+                where=where,
+                got=f"actions for {sorted(map(str, actions))}",
+                expected=f"one for each of `agents`, {sorted(map(str, self.agents))}",
+                fix="give every agent of `agents` an action, and nobody else",
+            )
+
+    def _infos(self, infos: AgentDict, agents: list[Hashable]) -> AgentDict:
+        return {agent: {"acts": agent in self._acting, **infos.get(agent, {})} for agent in agents}
+
+    def observation_space(self, agent: Hashable) -> gym.Space:
+        """The space of one agent's observations."""
+        return self._space(agent, "observation_space")
+
+    def action_space(self, agent: Hashable) -> gym.Space:
+        """The space of one agent's actions."""
+        return self._space(agent, "action_space")
+
+    def _space(self, agent: Hashable, kind: str) -> gym.Space:
+        space = space_of(self.env, kind, agent)
+        if space is None:
+            raise SpaceError(
+                "An agent without a space.",
+                where=f"{self}, exported to PettingZoo, agent {agent!r}",
+                got=None,
+                expected=f"{kind}, or {kind}s by agent id, in the environment",
+                fix=f"set {kind} on the MultiAgentEnv, or {kind}s where agents differ",
+            )
+        return space
+
+    def render(self) -> Any:
+        """A frame, or None where it cannot be drawn."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Releases what the environment holds."""
+        self.env.close()

@@ -1,0 +1,227 @@
+"""Videos of chosen episodes, of any environment that draws itself."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import sys
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from rollax import trees
+from rollax.env.base_env import BaseEnv
+from rollax.env.context import EnvContext
+from rollax.env.convert import to_base_env
+from rollax.env.making import make_base_env
+from rollax.env.recording.video import VideoFile, encoder
+from rollax.env.registry import EnvCreator, env_creator
+from rollax.env.rows import Rows
+from rollax.env.vector.native_vector_env import NativeVectorEnv
+from rollax.errors import EnvError
+
+Chosen = Callable[[int, int, int], bool]
+"""`(episode, sub-environment, number of sub-environments)` -> whether it is recorded; episodes count from 0."""
+
+_FRAMES_PER_SECOND = 30
+_RGB = "rgb_array"
+
+
+def every_hundredth(episode: int) -> bool:
+    """The first episode, and every hundredth after it."""
+    return episode % 100 == 0
+
+
+def record_env(
+    env: Any,
+    folder: str | Path,
+    *,
+    episodes: Callable[[int], bool] = every_hundredth,
+    sub_envs: Collection[int] | None = (0,),
+) -> Any:
+    """The same environment, which writes an MP4 of each chosen episode while it is used, in training for instance.
+
+    A file is named `episode_000100.mp4`, or `env_3_episode_000100.mp4` where there are several sub-environments. It
+    shows everything from the reset to the last step, at the environment's own `render_fps`. An episode that is not
+    chosen is not drawn. Of several workers only the first records.
+
+    Args:
+        env: what a trainer takes (an id, a registered name, `module:Class`, a class, a creator function), or an
+            environment of any kind. It must draw itself: `env_config` gets `render_mode="rgb_array"` where it names
+            no other, and an environment given as such must have been made with it.
+        folder: where the files go; made if it is missing.
+        episodes: which of a sub-environment's episodes, counted from 0.
+        sub_envs: which sub-environments; None for all.
+    Returns:
+        What a trainer takes, for what a trainer takes; for an environment, a `BaseEnv`.
+    Raises:
+        ConfigError: the video extra is not installed.
+        EnvError: once an episode is to be recorded, and the environment gives no frame.
+    """
+
+    def chosen(episode: int, env_id: int, _: int) -> bool:
+        return (sub_envs is None or env_id in sub_envs) and episodes(episode)
+
+    if isinstance(env, str) or callable(env):
+        return RecordingCreator(env, Path(folder), chosen)
+    return RecordedEnv(to_base_env(env), Path(folder), chosen)
+
+
+class RecordingCreator:
+    """Makes environments that record themselves.
+
+    Args:
+        env: an id, a registered name, `module:Class`, a class, or a creator function.
+        folder: where the files go.
+        chosen: which episodes.
+    """
+
+    def __init__(self, env: Any, folder: Path, chosen: Chosen) -> None:
+        encoder()
+        self.env = env
+        """The environment as it was given, which records nothing."""
+        self._creator: EnvCreator = env_creator(env)
+        self._folder = folder
+        self._chosen = chosen
+
+    def __call__(self, context: EnvContext) -> BaseEnv:
+        """One environment."""
+        return self.make_vector(context, 1)
+
+    def make_vector(self, context: EnvContext, num_envs: int) -> BaseEnv:
+        """So many sub-environments, or as many as the environment brings itself."""
+        if context.worker_index > 1:
+            return make_base_env(self._creator, context, num_envs)
+        return RecordedEnv(
+            make_base_env(self._creator, drawing(self._creator, context), num_envs), self._folder, self._chosen
+        )
+
+
+def drawing(creator: EnvCreator, context: EnvContext) -> EnvContext:
+    """The context with `render_mode="rgb_array"`, unless it names a mode itself or the creator takes no context."""
+    try:
+        inspect.signature(creator).bind(context)
+    except TypeError:
+        return context
+    except ValueError:
+        pass  # a builtin without a signature
+    context = copy.copy(context)
+    context.setdefault("render_mode", _RGB)
+    return context
+
+
+class RecordedEnv(BaseEnv):
+    """Passes everything on, and draws the sub-environments whose running episode was chosen.
+
+    Args:
+        env: what is recorded.
+        folder: where the files go.
+        chosen: which episodes.
+    """
+
+    def __init__(self, env: BaseEnv, folder: Path, chosen: Chosen) -> None:
+        encoder()
+        quiet_without_screen()
+        self.env = env
+        self.num_envs = env.num_envs
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.observation_spaces = getattr(env, "observation_spaces", None)
+        self.action_spaces = getattr(env, "action_spaces", None)
+        self.folder = folder
+        self.paths: list[Path] = []
+        """The files that are complete, in the order in which their episodes ended."""
+        self._chosen = chosen
+        self._begun: dict[int, int] = {}  # sub-environment -> how many episodes
+        self._running: set[int] = set()
+        self._videos: dict[int, VideoFile] = {}
+        # There the step that ends an episode has also drawn the first frame of the next one.
+        self._shows_next = isinstance(env, NativeVectorEnv) and env.mode is AutoresetMode.SAME_STEP
+
+    def poll_rows(self) -> Rows:
+        rows = self.env.poll_rows()
+        ended = set(rows.ended_envs.tolist()) if len(rows.ended_envs) else ()
+        for env_id in list(self._videos):
+            if np.count_nonzero(rows.env_index == env_id) and not (self._shows_next and env_id in ended):
+                self._videos[env_id].add(self._frame(env_id))
+        for env_id in ended:
+            self._end(env_id, whole=True)
+        for env_id in rows.dropped_envs.tolist():
+            self._end(env_id, whole=False)
+        if np.count_nonzero(rows.starts):
+            self._begin(set(rows.env_index[rows.starts].tolist()) - self._running)
+        return rows
+
+    def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
+        self.env.send_rows(rows, selection, actions)
+
+    def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
+        for env_id in env_index.tolist():
+            self._end(env_id, whole=False)
+        rows = self.env.reset_rows(env_index, seeds)
+        if rows is not None:
+            self._begin(set(rows.env_index.tolist()))
+        return rows
+
+    def _begin(self, env_ids: set[int]) -> None:
+        self._running |= env_ids
+        for env_id in sorted(env_ids):
+            episode = self._begun.get(env_id, 0)
+            self._begun[env_id] = episode + 1
+            if self._chosen(episode, env_id, self.num_envs):
+                place = f"env_{env_id}_" if self.num_envs > 1 else ""
+                path = self.folder / f"{place}episode_{episode:06d}.mp4"
+                frame = self._frame(env_id)
+                self._videos[env_id] = VideoFile(path, self._frames_per_second(env_id))
+                self._videos[env_id].add(frame)
+
+    def _end(self, env_id: int, *, whole: bool) -> None:
+        self._running.discard(env_id)
+        video = self._videos.pop(env_id, None)
+        if video is not None and whole:
+            video.finish()
+            self.paths.append(video.path)
+        elif video is not None:
+            video.discard()
+
+    def _frame(self, env_id: int) -> np.ndarray:
+        frame: Any = self.env.try_render(env_id)
+        if is_frame(frame):
+            return np.asarray(frame, np.uint8)
+        raise EnvError(
+            "The environment gives no frames.",
+            where=f"sub-environment {env_id}, try_render",
+            got=f"shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__,
+            expected="an array [height, width, 3] of uint8, as render_mode='rgb_array' gives",
+            fix="let the env's creator pass render_mode on, or leave the video out",
+        )
+
+    def _frames_per_second(self, env_id: int) -> float:
+        envs = self.env.get_sub_environments()
+        env = envs[env_id] if env_id < len(envs) else getattr(self.env, "env", None)
+        return (getattr(env, "metadata", None) or {}).get("render_fps") or _FRAMES_PER_SECOND
+
+    def get_sub_environments(self) -> list[Any]:
+        return self.env.get_sub_environments()
+
+    def try_render(self, env_id: int | None = None) -> Any:
+        return self.env.try_render(env_id)
+
+    def stop(self) -> None:
+        for env_id in list(self._videos):
+            self._end(env_id, whole=False)
+        self.env.stop()
+
+
+def is_frame(frame: Any) -> bool:
+    """Whether it is a picture, [height, width, 3]."""
+    return isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3
+
+
+def quiet_without_screen() -> None:
+    """Keeps SDL, which many environments draw with, from complaining that there is no screen where there is none."""
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

@@ -1,0 +1,1 @@
+"""Sub-environments in processes of their own."""

@@ -1,0 +1,175 @@
+"""What lives in the process of a remote sub-environment: the environment itself, and how its failures are told."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+
+from rollax.env import checks
+from rollax.env.adapting import adapted
+from rollax.env.base_env import BaseEnv
+from rollax.env.copies import NO_SPACES, Spaces, check_spaces, env_name, space_of
+from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, spaces_of_agents
+from rollax.env.vector.vector_env import VectorEnv, frame_of
+from rollax.errors import EnvError, RollaxError
+
+
+@dataclass(frozen=True, slots=True)
+class EnvFacts:
+    """What the driver must know of an environment that lives elsewhere."""
+
+    name: str
+    several_agents: bool
+    observation_space: gym.Space | None
+    action_space: gym.Space | None
+    observation_spaces: Mapping[Hashable, gym.Space] | None = None
+    action_spaces: Mapping[Hashable, gym.Space] | None = None
+    possible_agents: Sequence[Hashable] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call that went wrong.
+
+    Args:
+        error: what to raise.
+        traceback: of the exception that was raised where the environment lives; empty where there was none.
+        process_lost: the process is gone, or does not answer.
+    """
+
+    error: RollaxError
+    traceback: str = ""
+    process_lost: bool = False
+
+
+class EnvHost:
+    """Holds one sub-environment. No method raises what the environment raises: it returns a `Failure`.
+
+    Args:
+        index: the number of the sub-environment.
+        make_env: makes it, from its number.
+        existing: used once in place of what `make_env` would make.
+        declared: the spaces of the config.
+        specs: what is registered with Gymnasium where the environment was asked for.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        make_env: Callable[[int], Any],
+        existing: Any = None,
+        declared: Spaces = NO_SPACES,
+        specs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.index = index
+        self._make_env = make_env
+        self._existing = existing
+        self._declared = declared
+        self._env: Any = None
+        self._not_made: Failure | None = None
+        self._where = f"sub-environment {index}"
+        for env_id, spec in (specs or {}).items():
+            gym.registry.setdefault(env_id, spec)
+
+    def make(self, pause_s: float = 0.0, expected: EnvFacts | None = None) -> EnvFacts | Failure:
+        """Makes the environment; one that there was is closed.
+
+        Args:
+            pause_s: seconds to wait before.
+            expected: the facts of the others, whose spaces it must have; None for the first one.
+        """
+        time.sleep(pause_s)
+        with contextlib.suppress(Exception):  # it is broken; what counts has been told
+            self._close()
+        made = self._attempt("its creator", lambda: self._made(expected))
+        self._not_made = made if isinstance(made, Failure) else None
+        return made
+
+    def _made(self, expected: EnvFacts | None) -> EnvFacts:
+        self._env = env = adapted(self._make_env(self.index) if self._existing is None else self._existing)
+        self._existing = None
+        facts = facts_of(env, self._declared)
+        self._where = f"{facts.name}, sub-environment {self.index}"
+        check_spaces(facts, expected or facts, self._where, may_lack_spaces=facts.several_agents)
+        return facts
+
+    def reset(self, seed: int | None) -> Any:
+        """What the environment's reset returns."""
+        if self._not_made is not None:
+            return self._not_made
+        return self._attempt("reset()", lambda: self._env.reset(seed=seed))
+
+    def step(self, action: Any) -> Any:
+        """What the environment's step returns."""
+        return self._attempt("step()", lambda: self._env.step(action), action)
+
+    def render(self) -> Any:
+        """A frame, or None."""
+        return self._attempt("render()", lambda: frame_of(self._env))
+
+    def look_up(self, name: str) -> tuple[bool, Any] | Failure:
+        """`(it is a method, its value where it is none)` of an attribute of the environment as the user wrote it."""
+
+        def found() -> tuple[bool, Any]:
+            value = getattr(self._as_written, name)
+            return (True, None) if callable(value) else (False, value)
+
+        return self._attempt(name, found)
+
+    def call(self, name: str, arguments: tuple, keywords: dict) -> Any:
+        """What a method of the environment as the user wrote it returns."""
+        return self._attempt(f"{name}()", lambda: getattr(self._as_written, name)(*arguments, **keywords))
+
+    def close(self) -> Failure | None:
+        """Closes the environment."""
+        return self._attempt("close()", self._close)
+
+    @property
+    def _as_written(self) -> Any:
+        return getattr(self._env, "as_written", self._env)
+
+    def _close(self) -> None:
+        env, self._env = self._env, None
+        getattr(env, "close", lambda: None)()
+
+    def _attempt(self, doing: str, call: Callable[[], Any], action: Any = None) -> Any:
+        try:
+            return call()
+        except RollaxError as error:
+            return Failure(error, _text_of(error))
+        except Exception as error:
+            return Failure(checks.failed(error, doing, self._where, action), _text_of(error))
+
+
+def facts_of(env: Any, declared: Spaces) -> EnvFacts:
+    """What there is to know of a single environment, or of one of many agents.
+
+    Raises:
+        EnvError: it is neither.
+    """
+    if isinstance(env, MultiAgentEnv):
+        observation_space, observation_spaces = spaces_of_agents(env, "observation_space")
+        action_space, action_spaces = spaces_of_agents(env, "action_space")
+        spaces = (observation_space, action_space, observation_spaces, action_spaces)
+        return EnvFacts(env_name(env), True, *spaces, getattr(env, "possible_agents", None) or None)
+    is_several = isinstance(env, VectorEnv | gym.vector.VectorEnv | BaseEnv)
+    if is_several or not (hasattr(env, "reset") and hasattr(env, "step")):
+        raise EnvError(
+            "An environment that cannot be one of several remote sub-environments.",
+            where="remote_envs",
+            got=env,
+            expected="a Gymnasium env, a MultiAgentEnv, or a PettingZoo env",
+            fix="leave remote_worker_envs out where the env brings its own sub-environments or its own thread",
+        )
+    spaces = (space_of(env, "observation_space", declared), space_of(env, "action_space", declared))
+    return EnvFacts(env_name(env), False, *spaces)
+
+
+def _text_of(error: Exception) -> str:
+    return "".join(traceback.format_exception(error))

@@ -1,0 +1,1 @@
+"""Environments that step several copies at once."""

@@ -1,0 +1,251 @@
+"""Any `gymnasium.vector.VectorEnv` as a `BaseEnv`: arrays in, arrays out, whatever its autoreset mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from rollax import trees
+from rollax.env import checks
+from rollax.env.base_env import BaseEnv
+from rollax.env.copies import env_name
+from rollax.env.observations import as_columns, check_bounds, stacked
+from rollax.env.rows import NO_ENVS, Rows
+from rollax.env.vector.vector_base_env import Answers
+from rollax.env.vector.vector_infos import final_observations, info_list, without_final
+from rollax.errors import EnvError
+from rollax.spaces import check_space
+
+
+class NativeVectorEnv(BaseEnv):
+    """The rows of a native vector environment.
+
+    An episode's last row always carries its real last observation, and the observation of a reset is always the first
+    of a new life. The three modes differ only in where the two come from: NEXT_STEP gives the reset's observation at
+    the poll after the end (that sub-environment is sent an action which it ignores), SAME_STEP gives both at once,
+    DISABLED waits for the sampler's reset.
+
+    Args:
+        env: the vector environment.
+    """
+
+    def __init__(self, env: gym.vector.VectorEnv) -> None:
+        self.env = env
+        self.name = env_name(env)
+        for kind in ("single_observation_space", "single_action_space"):
+            check_space(getattr(env, kind, None), f"{self.name}.{kind}")
+        self.num_envs = env.num_envs
+        self.observation_space = env.single_observation_space
+        self.action_space = env.single_action_space
+        self.mode = _autoreset_mode(env, self.name)
+        self._everyone = np.arange(self.num_envs)
+        self._no = np.zeros(self.num_envs, bool)
+        self._over = self._no  # sub-environments whose episode ended at the last poll
+        self._begun = False
+        self._next: tuple[trees.Tree, Any] = (None, None)  # SAME_STEP: what the resets of the last poll gave
+        self._answers = Answers(self._everyone, self.name)
+        self._first_episodes = checks.FirstEpisodes(self.num_envs)
+
+    def poll_rows(self) -> Rows:
+        actions = _cast(self.env.single_action_space, self._answers.take())
+        try:
+            result = self.env.step(actions)
+        except Exception as error:
+            raise checks.failed(error, "step()", f"{self.name}, one of its sub-environments", actions) from error
+        obs, rewards, terms, truncs, infos = checks.vector_step(result, self.num_envs, self.name)
+        obs = self._columns(obs)
+        terms = checks.flag_column(terms, "terminated", self._where)
+        truncs = checks.flag_column(truncs, "truncated", self._where)
+        rewards = checks.reward_column(rewards, self._where)
+        starts = self._over if self.mode is AutoresetMode.NEXT_STEP else self._no
+        over, ended = terms | truncs, NO_ENVS
+        waits = ~over
+        if np.count_nonzero(starts):
+            # A reset's row follows from no action. If it says that the episode is over, the next row is a reset too.
+            rewards, terms, truncs = np.where(starts, 0.0, rewards), terms & ~starts, truncs & ~starts
+        if np.count_nonzero(over):
+            ended = (terms | truncs).nonzero()[0]
+            if self.mode is AutoresetMode.SAME_STEP:
+                self._next = obs, infos
+                obs = self._with_final_obs(obs, ended, infos)
+            elif self.mode is AutoresetMode.DISABLED:
+                # The reset that follows may write into the same arrays.
+                obs, rewards = trees.tree_map(np.copy, obs), rewards.copy()
+                terms, truncs = terms.copy(), truncs.copy()
+        self._over = over
+        self._answers.expect(waits.nonzero()[0] if np.count_nonzero(over) else self._everyone)
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self._answers.not_needed(over.nonzero()[0])
+        if self._first_episodes.indices:
+            self._check_infos(infos, "step()")
+            self._first_episodes.polled(ended.tolist())
+        same_step = self.mode is AutoresetMode.SAME_STEP
+        return Rows(
+            self._everyone,
+            self._everyone,
+            obs,
+            rewards,
+            terms,
+            truncs,
+            starts,
+            waits,
+            ended,
+            infos=lambda: info_list(infos, self.num_envs, ended if same_step else NO_ENVS),
+        )
+
+    def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
+        self._answers.put(rows.env_index if selection is None else rows.env_index[selection], actions)
+
+    def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
+        if self._begun and seeds is None and bool(self._over[env_index].all()):
+            if self.mode is AutoresetMode.NEXT_STEP:
+                return None
+            if self.mode is AutoresetMode.SAME_STEP:
+                return self._rows_of_resets(env_index)
+        options = None
+        if len(env_index) < self.num_envs:
+            options = {"reset_mask": self._mask(env_index)}
+        try:
+            result = self.env.reset(seed=self._seed(env_index, seeds), options=options)
+        except Exception as error:
+            raise checks.failed(error, "reset()", self.name) from error
+        if not (isinstance(result, tuple | list) and len(result) == 2):
+            checks.check_reset(result, f"{self.name}, reset()")
+        obs, infos = self._columns(result[0]), result[1]
+        self._check_infos(infos, "reset()")
+        self._begun, self._over = True, self._no
+        self._answers.expect(env_index)
+        return Rows.starting(
+            env_index,
+            env_index,
+            trees.index(obs, env_index),
+            infos=lambda: _picked(info_list(infos, self.num_envs), env_index),
+        )
+
+    def _rows_of_resets(self, env_index: np.ndarray) -> Rows:
+        """SAME_STEP: the first rows of the episodes that began in the step which ended the ones before."""
+        obs, infos = self._next
+        self._answers.expect(env_index)
+        return Rows.starting(
+            env_index,
+            env_index,
+            trees.index(obs, env_index),
+            infos=lambda: _picked(info_list(without_final(infos), self.num_envs), env_index),
+        )
+
+    def _mask(self, env_index: np.ndarray) -> np.ndarray:
+        """[num_envs] true for the sub-environments to reset."""
+        if self.mode is not AutoresetMode.DISABLED:
+            raise EnvError(
+                "This vector environment cannot reset some of its sub-environments in the middle of an episode.",
+                where=f"{self.name}, sub-environments {env_index.tolist()}",
+                got=f"autoreset mode {self.mode.name}",
+                expected="a reset of all, or of those whose episode has ended",
+                fix="reset all sub-environments, or make the env with autoreset_mode=AutoresetMode.DISABLED",
+            )
+        mask = self._no.copy()
+        mask[env_index] = True
+        return mask
+
+    def _seed(self, env_index: np.ndarray, seeds: Sequence[int | None] | None) -> Any:
+        """The seeds in the form that the vector environment takes."""
+        if seeds is None:
+            return None
+        by_env = dict(zip(env_index.tolist(), seeds, strict=True))
+        kind = self.env.unwrapped
+        if isinstance(kind, SyncVectorEnv | AsyncVectorEnv):
+            return [by_env.get(index) for index in range(self.num_envs)]
+        # What is not Python wants 31 bits.
+        small = [-1 if by_env[index] is None else int(by_env[index]) % 2**31 for index in sorted(by_env)]  # type: ignore[arg-type]
+        if type(kind).__module__.startswith("ale_py."):
+            return np.array(small)
+        if any(parent.__module__.startswith("envpool.") for parent in type(kind).__mro__):
+            checks.say_once(
+                "seed",
+                self.name,
+                f"{self.name} takes its seed when it is made, and none at a reset: pass it to envpool.make, together "
+                "with the worker_index. Said once.",
+            )
+            return None
+        # One random stream for all: the interface promises no more than a single number.
+        return next((seed for seed in small if seed >= 0), None)
+
+    def _columns(self, obs: Any) -> trees.Tree:
+        obs = as_columns(self.env.single_observation_space, obs, self.num_envs, self._where)
+        if self._first_episodes.indices:
+            check_bounds(self.env.single_observation_space, obs, self._where)
+        return obs
+
+    def _check_infos(self, infos: Any, call: str) -> None:
+        parts = infos if isinstance(infos, list | tuple) else [infos]
+        if not all(isinstance(info, dict) for info in parts):
+            raise EnvError(
+                "Infos that are no dict.",
+                where=f"{self.name}, {call}",
+                got=checks.outline(infos),
+                expected="a dict of arrays, or a dict for each sub-environment",
+                fix="return {} where there is nothing to say",
+            )
+
+    def _with_final_obs(self, obs: trees.Tree, ended: np.ndarray, infos: Any) -> trees.Tree:
+        """SAME_STEP: `obs` holds the next episodes' first observations; the last ones stand in the infos."""
+        final = final_observations(infos, ended)
+        if final is None:
+            raise EnvError(
+                "An episode ended without its last observation.",
+                where=f"{self.name}, sub-environments {ended.tolist()}",
+                got=f"infos with {sorted(infos)}" if isinstance(infos, dict) else checks.outline(infos),
+                expected="infos['final_obs'], as autoreset mode SAME_STEP asks for",
+                fix="return it, or use another autoreset mode",
+            )
+        space = self.env.single_observation_space
+
+        def where(row: int) -> str:
+            return f"{self._where(int(ended[row]))}, final_obs"
+
+        last = stacked(space, final, where) if isinstance(final, list) else as_columns(space, final, len(ended), where)
+        merged = trees.tree_map(np.copy, obs)
+        trees.put(merged, ended, last)
+        return merged
+
+    def get_sub_environments(self) -> list[Any]:
+        return list(getattr(self.env.unwrapped, "envs", []))
+
+    def try_render(self, env_id: int | None = None) -> Any:
+        if self.env.render_mode is None:
+            return None
+        frames = self.env.render()
+        return None if frames is None else frames[env_id or 0]
+
+    def stop(self) -> None:
+        self.env.close()
+
+    def _where(self, row: int) -> str:
+        return f"{self.name}, sub-environment {row}"
+
+
+def _autoreset_mode(env: gym.vector.VectorEnv, name: str) -> AutoresetMode:
+    # The attribute first: metadata often belong to the class, whose instances may differ.
+    mode = getattr(env.unwrapped, "autoreset_mode", None) or (env.metadata or {}).get("autoreset_mode")
+    if mode is None:
+        checks.say_once("autoreset", name, f"{name} does not say how it resets: NEXT_STEP is taken for granted.")
+        return AutoresetMode.NEXT_STEP
+    return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
+
+
+def _cast(space: gym.Space, actions: trees.Tree) -> trees.Tree:
+    """The same actions, in the dtypes of the action space."""
+    if isinstance(space, spaces.Dict):
+        return {key: _cast(part, actions[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_cast(part, columns) for part, columns in zip(space.spaces, actions, strict=True))
+    return actions if actions.dtype == space.dtype else actions.astype(space.dtype)
+
+
+def _picked(infos: list[dict], env_index: np.ndarray) -> list[dict]:
+    return [infos[index] for index in env_index.tolist()]

@@ -1,0 +1,218 @@
+"""A `VectorEnv` as a `BaseEnv`: one row per sub-environment at every poll, without a dict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Tuple
+
+from rollax import trees
+from rollax.env import checks
+from rollax.env.base_env import BaseEnv, action_values
+from rollax.env.observations import as_columns, check_bounds, check_observation, stacked
+from rollax.env.rows import NO_ENVS, Rows
+from rollax.env.vector.vector_env import VectorEnv
+from rollax.errors import EnvError, RollaxError
+from rollax.spaces import check_space
+
+_OVER, _WAITING, _ANSWERED = range(3)
+
+
+class VectorBaseEnv(BaseEnv):
+    """Steps all sub-environments at each poll, with the actions sent since the one before.
+
+    Args:
+        env: what is stepped.
+    """
+
+    def __init__(self, env: VectorEnv) -> None:
+        self.env = env
+        self.name = env.name or type(getattr(env, "as_written", env)).__name__
+        for kind in ("observation_space", "action_space"):
+            check_space(getattr(env, kind, None), f"{self.name}.{kind}")
+        self.num_envs = env.num_envs
+        self.observation_space = env.observation_space
+        self.action_space = env.action_space
+        self._everyone = np.arange(self.num_envs)
+        self._answers = Answers(self._everyone, self.name)
+        self._none_set, self._all_set = np.zeros(self.num_envs, bool), np.ones(self.num_envs, bool)
+        self._first_episodes = checks.FirstEpisodes(self.num_envs)
+
+    def poll_rows(self) -> Rows:
+        actions = action_values(self._answers.take())
+        try:
+            result = self.env.vector_step(actions)
+        except RollaxError:
+            raise
+        except Exception as error:
+            raise checks.failed(error, "vector_step()", self.name, actions) from error
+        index, lost, where = self._everyone, NO_ENVS, self._where
+        if len(self.env.lost):
+            lost = np.array(self.env.lost)
+            index = np.setdiff1d(self._everyone, lost)
+            where = self._where_of(index)
+        count = len(index)
+        obs, rewards, terminateds, truncateds, infos = checks.vector_step(result, count, self.name)
+        if not isinstance(infos, list | tuple) or len(infos) != count:
+            checks.check_count("infos", infos, count, self.name)
+        ended, waiting = NO_ENVS, self._all_set[:count]
+        terms = checks.flag_column(terminateds, "terminated", where)
+        truncs = checks.flag_column(truncateds, "truncated", where)
+        rewards = checks.reward_column(rewards, where)
+        columns = self._columns(obs, index, infos, "step()")
+        if np.count_nonzero(terms) or np.count_nonzero(truncs):
+            waiting = ~(terms | truncs)
+            ended = index[~waiting]
+            # A simulator made of arrays may write a new episode into those that it returned the old one's end in.
+            terms, truncs, rewards = terms.copy(), truncs.copy(), rewards.copy()
+            if not self._is_list(obs):
+                columns = trees.tree_map(np.copy, columns)
+        if self._first_episodes.indices:
+            self._first_episodes.polled(ended.tolist())
+        self._answers.expect(index if not len(ended) else index[waiting])
+        none_set = self._none_set[:count]
+        return Rows(
+            *(index, index, columns, rewards, terms, truncs, none_set, waiting, ended),
+            infos=infos,
+            dropped_envs=lost,
+        )
+
+    def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
+        self._answers.put(rows.env_index if selection is None else rows.env_index[selection], actions)
+
+    def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows:
+        indices, call = env_index.tolist(), "vector_reset()"
+        try:
+            if len(indices) == self.num_envs and indices == list(range(self.num_envs)):
+                result: Any = self.env.vector_reset(seeds)
+            else:
+                call = "reset_at()"
+                pairs = [self.env.reset_at(i, None if seeds is None else seeds[n]) for n, i in enumerate(indices)]
+                checked = [checks.check_reset(pair, self._where(i)) for i, pair in zip(indices, pairs, strict=True)]
+                result = [obs for obs, _ in checked], [info for _, info in checked]
+        except RollaxError:
+            raise
+        except Exception as error:
+            raise checks.failed(error, call, self.name) from error
+        if not (isinstance(result, tuple | list) and len(result) == 2):
+            raise EnvError(
+                "vector_reset() did not return (obs, infos).",
+                where=self.name,
+                got=checks.outline(result),
+                expected="observations and infos, one entry for each sub-environment in both",
+                fix="return obs, [{}] * num_envs",
+            )
+        obs, infos = result
+        checks.check_count("infos", infos, len(indices), f"{self.name}, {call}")
+        columns = self._columns(obs, env_index, infos, "reset()")
+        self._answers.expect(env_index)
+        return Rows.starting(env_index, env_index, columns, infos=infos)
+
+    def _is_list(self, obs: Any) -> bool:
+        """True for single observations, False for columns; a tuple is a tuple of columns where the space is a Tuple."""
+        return isinstance(obs, list) or (isinstance(obs, tuple) and not isinstance(self.observation_space, Tuple))
+
+    def _columns(self, obs: Any, env_index: np.ndarray, infos: Sequence[dict], call: str) -> trees.Tree:
+        def where(row: int) -> str:
+            return f"{self._where(int(env_index[row]))}, {call}"
+
+        space, count, watched = self.env.observation_space, len(env_index), self._first_episodes.indices
+        if not self._is_list(obs):
+            columns = as_columns(space, obs, count, where)
+            if watched:
+                check_bounds(space, columns, where)
+        else:
+            if len(obs) != count:
+                checks.check_count("observations", obs, count, f"{self.name}, {call}")
+            columns = stacked(space, obs, where)
+        if watched:
+            for row, index in enumerate(env_index.tolist()):
+                if index in watched:
+                    checks.check_info(infos[row], where(row))
+                    if self._is_list(obs):
+                        check_observation(space, obs[row], where(row))
+        return columns
+
+    def get_sub_environments(self) -> list[Any]:
+        return self.env.get_sub_environments()
+
+    def try_render(self, env_id: int | None = None) -> Any:
+        return self.env.try_render_at(env_id or 0)
+
+    def stop(self) -> None:
+        self.env.close()
+
+    def _where(self, row: int) -> str:
+        return f"{self.name}, sub-environment {row}"
+
+    def _where_of(self, env_index: np.ndarray) -> checks.Where:
+        return lambda row: self._where(int(env_index[row]))
+
+
+class Answers:
+    """The actions of the sub-environments that step together, until all of them are there.
+
+    Args:
+        everyone: [0, 1, ..., number of sub-environments - 1]; answers for this very array are taken as they are.
+        name: how error messages call the environment.
+    """
+
+    def __init__(self, everyone: np.ndarray, name: str) -> None:
+        self.name = name
+        self._everyone = everyone
+        self._states = np.full(len(everyone), _OVER, np.int8)
+        self._columns: trees.Tree | None = None
+        self._own: trees.Tree | None = None
+        self._all_at_once = False
+
+    def expect(self, env_index: np.ndarray) -> None:
+        """These sub-environments wait for an action."""
+        self._states[env_index] = _WAITING
+
+    def not_needed(self, env_index: np.ndarray) -> None:
+        """These step on by themselves: whatever stands in their place is sent, and ignored."""
+        self._states[env_index] = _ANSWERED
+
+    def put(self, env_index: np.ndarray, actions: trees.Tree) -> None:
+        """Actions for some of the waiting sub-environments."""
+        states = self._states[env_index]
+        if np.count_nonzero(states == _WAITING) != len(states):
+            stray = int(env_index[states != _WAITING][0])
+            raise EnvError(
+                "An action for a sub-environment that is not waiting for one.",
+                where=f"{self.name}, sub-environment {stray}",
+                got="an answer already" if self._states[stray] == _ANSWERED else "an episode that is over or not begun",
+                expected="one action per poll, between the reset and the end of an episode",
+                fix="reset the sub-environment first, and answer each row that acts once",
+            )
+        self._states[env_index] = _ANSWERED
+        if env_index is self._everyone:
+            self._columns, self._all_at_once = actions, True
+            return
+        if self._own is None:
+            # A valid action everywhere: those that step on by themselves are sent what stands in their place.
+            self._own = trees.tree_map(lambda leaf: np.repeat(leaf[:1], len(self._everyone), axis=0), actions)
+        if self._all_at_once:
+            # One that was reset after everybody had been answered: the other answers stand.
+            trees.put(self._own, self._everyone, self._columns)
+            self._all_at_once = False
+        trees.put(self._own, env_index, actions)
+        self._columns = self._own
+
+    def take(self) -> trees.Tree:
+        """The columns of all actions."""
+        if np.count_nonzero(self._states == _ANSWERED) != len(self._states):
+            stray = int(np.flatnonzero(self._states != _ANSWERED)[0])
+            waits = self._states[stray] == _WAITING
+            raise EnvError(
+                "A step without an action for every sub-environment.",
+                where=f"{self.name}, sub-environment {stray}",
+                got="no action" if waits else "an episode that is over or not begun",
+                expected="a reset first, then an action for each sub-environment before the next poll",
+                fix="send its action" if waits else "call reset_rows or try_reset after an episode's end",
+            )
+        self._states[:] = _OVER
+        self._all_at_once = False
+        return self._columns

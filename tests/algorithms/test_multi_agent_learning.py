@@ -1,0 +1,62 @@
+"""What several policies must learn, each with the environment and the settings of its example (`make learning`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from examples import hierarchical_maze, multi_agent_cartpole, rock_paper_scissors, tic_tac_toe, two_trainers
+from examples.hierarchical_maze import TOP_LEVEL, Maze
+from examples.multi_agent_cartpole import MultiAgentCartPole
+from examples.rock_paper_scissors import RockPaperScissors
+from rollax import PPOTrainer
+
+pytestmark = pytest.mark.learning
+
+
+def test_ppo_multi_agent_cartpole(reaches):
+    reaches(PPOTrainer, MultiAgentCartPole, 800, 300_000, multi_agent_cartpole.CONFIG)
+
+
+class TestRockPaperScissors:
+    # Most of the reward depends on who is drawn: with 20 episodes that alone would move the mean by 0.7.
+    config = {**rock_paper_scissors.CONFIG, "evaluation_num_episodes": 200}
+
+    def test_without_a_memory(self, reaches):
+        config = {**self.config, "multiagent": rock_paper_scissors.against_either()}
+        reaches(PPOTrainer, RockPaperScissors, 5, 100_000, config, learners_reward)
+
+    def test_with_a_memory(self, reaches):
+        multiagent = rock_paper_scissors.against_either()
+        config = {**self.config, "multiagent": multiagent, "model": rock_paper_scissors.LSTM}
+        reaches(PPOTrainer, RockPaperScissors, 7, 60_000, config, learners_reward)
+
+
+def learners_reward(evaluation: dict[str, Any]) -> float:
+    return evaluation["policy_reward_mean"]["learner"]
+
+
+def test_ppo_tic_tac_toe_by_self_play(reaches):
+    config = {**tic_tac_toe.SELF_PLAY, "evaluation_num_episodes": 100}
+    reaches(PPOTrainer, tic_tac_toe.make_game, 0.9, 300_000, config, tic_tac_toe.score)
+
+
+class TestHierarchicalMaze:
+    def test_three_policies(self, reaches):
+        # Counted are the walkers' steps and the top level's choices together.
+        reaches(PPOTrainer, Maze, 0.8, 150_000, hierarchical_maze.config(), goals_reached)
+
+    def test_a_top_level_alone_gets_nowhere_with_walkers_that_do_not_learn(self):
+        with PPOTrainer(Maze, hierarchical_maze.config([TOP_LEVEL])) as trainer:
+            for _ in range(10):
+                trainer.train()
+            assert goals_reached(trainer.evaluate(100)) < 0.4
+
+
+def goals_reached(evaluation: dict[str, Any]) -> float:
+    return evaluation["policy_reward_mean"][TOP_LEVEL]
+
+
+def test_two_trainers():
+    assert two_trainers.main() >= 150

@@ -1,0 +1,453 @@
+"""`check_env`: it raises what training would, and finds what training does not notice."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import threading
+import time
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv
+
+from rollax import (
+    ConfigError,
+    EnvError,
+    ExternalEnv,
+    ExternalMultiAgentEnv,
+    MultiAgentEnv,
+    SpaceError,
+    check_env,
+)
+from rollax.env.checking.random_actions import RandomActions
+from tests.env.drive import clock_story, old_clock_story
+from tests.env.kinds import KINDS
+from tests.env.old_worlds import OldClock, OldVector
+from tests.env.recording.films import Film
+from tests.env.refused import refused
+from tests.env.test_bad_output import INFO, OBS, REWARD, TERMINATED, faulty
+from tests.env.worlds import ACTION_SPACE, ALL, CLOCK_ID, OBS_SPACE, ArrayVector, Clock, DictParties, ListVector, Party
+from tests.env.wraps import WRAPS
+
+
+def names(report) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.name) for finding in report.findings]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_that_is_right(kind):
+    report = check_env(lambda context: KINDS[kind].make(2))
+    found = [("note", "old interface")] if kind.startswith("old") else []
+    if kind == "PettingZoo AEC":
+        found = [("warning", "first reward")]  # an agent may be rewarded there before it has acted
+    assert names(report) == found
+    assert report.num_envs == 2
+    assert report.episodes >= 4
+    assert report.steps >= report.episodes
+    assert (report.observation_space, report.action_space) == (OBS_SPACE, ACTION_SPACE)
+    one_agent = KINDS[kind].story in (clock_story, old_clock_story)
+    assert set(report.agents) == ({"agent0"} if one_agent else set("abcd"))
+
+
+@pytest.mark.parametrize(
+    ("env", "kind", "name"),
+    [
+        (CLOCK_ID, "gymnasium.Env", CLOCK_ID),
+        (Clock, "gymnasium.Env", "Clock"),
+        (Clock(), "gymnasium.Env", "Clock"),
+        (lambda context: Clock(dict(context)), "gymnasium.Env", "Clock"),
+        ("tests.env.worlds:Party", "rollax.MultiAgentEnv", "tests.env.worlds:Party"),
+        (lambda: ListVector(3), "rollax.VectorEnv", "ListVector"),
+        (ArrayVector(2), "rollax.VectorEnv", "ArrayVector"),
+        (lambda: gym.vector.SyncVectorEnv([Clock] * 2), "gymnasium.VectorEnv", "SyncVectorEnv"),
+        (DictParties(2), "rollax.BaseEnv", "DictParties"),
+        (OldClock(), "the old Gym interface", "OldClock"),
+        (lambda: OldVector(2), "the old Gym interface", "OldVector"),
+    ],
+)
+def test_what_it_takes(env, kind, name):
+    report = check_env(env)
+    assert (report.kind, report.name) == (kind, name)
+    assert report.warnings == ()
+    assert str(report).startswith(f"{name}: fit for training\n  kind:         {kind}\n")
+
+
+def test_nothing_that_an_environment_can_be_made_from():
+    with pytest.raises(ConfigError, match="An unknown environment"):
+        check_env("CartPol-v1")
+    with pytest.raises(EnvError, match="No environment"):
+        check_env(3)
+
+
+def test_settings_reach_the_creator():
+    seen = []
+
+    def make(context):
+        seen.append((dict(context), context.vector_index))
+        return Clock()
+
+    report = check_env(make, {"speed": 3}, num_envs=3, episodes=5)
+    assert seen[:3] == [({"speed": 3}, index) for index in range(3)]
+    assert report.num_envs == 3
+    assert report.episodes >= 15
+
+
+class TestLeftBehind:
+    def test_what_is_made_is_closed_and_what_is_given_stays_open(self):
+        before = Clock.open_count
+        check_env(Clock)
+        assert Clock.open_count == before
+        check_env(Clock())
+        assert Clock.open_count == before + 1
+
+    def test_closed_after_an_error(self):
+        before = Clock.open_count
+
+        class Breaks(Clock):
+            def step(self, action):
+                raise ZeroDivisionError
+
+        refused(EnvError, check_env, Breaks, says="ZeroDivisionError in step()...sub-environment 0...action ")
+        assert Clock.open_count == before
+
+    def test_processes_end(self):
+        report = check_env(lambda: AsyncVectorEnv([Clock] * 2, context="spawn"), episodes=1)
+        assert report.warnings == ()
+        assert multiprocessing.active_children() == []
+
+
+class Told(ExternalEnv):
+    """Plays clocks from a thread of its own."""
+
+    patience = 0.1
+    reward: float = 1.0
+
+    def __init__(self, env_config=None):
+        super().__init__(OBS_SPACE, ACTION_SPACE)
+
+    def run(self):
+        clock = Clock()
+        while not self.stopped:
+            episode = self.start_episode()
+            obs, _ = clock.reset()
+            over = False
+            while not over:
+                obs, _, terminated, truncated, _ = clock.step(self.get_action(episode, obs))
+                self.log_returns(episode, self.reward)
+                over = terminated or truncated
+            self.end_episode(episode, obs)
+
+
+class ToldAgents(ExternalMultiAgentEnv):
+    patience = 0.1
+
+    def __init__(self, env_config=None):
+        super().__init__(OBS_SPACE, ACTION_SPACE)
+
+    def run(self):
+        obs = dict.fromkeys("xy", np.zeros(3, np.float32))
+        while not self.stopped:
+            episode = self.start_episode()
+            for _ in range(3):
+                self.get_action(episode, obs)
+            self.end_episode(episode, obs)
+
+
+class TestExternal:
+    @pytest.mark.parametrize("env", [Told, Told(), ToldAgents])
+    def test_right(self, env):
+        threads = threading.active_count()
+        report = check_env(env)
+        assert report.episodes >= 2
+        assert report.findings == ()
+        assert report.kind == f"rollax.{'ExternalMultiAgentEnv' if env is ToldAgents else 'ExternalEnv'}"
+        assert report.agents == (("x", "y") if env is ToldAgents else ("agent0",))
+        assert threading.active_count() == threads
+
+    def test_wrong(self):
+        threads = threading.active_count()
+
+        class Bad(Told):
+            reward = np.nan
+
+        with pytest.raises(EnvError):
+            check_env(Bad)
+        assert threading.active_count() == threads
+
+
+class TestPettingZoo:
+    def test_in_parallel_and_in_turns(self):
+        pettingzoo = pytest.importorskip("pettingzoo")
+        report = check_env(lambda: pettingzoo.make("parallel", "classic/rps-v2"))
+        assert (report.kind, report.name) == ("pettingzoo.ParallelEnv", "rps_v2")
+        assert report.warnings == ()
+        # It ends at once, with a reward of its own, after an action that its mask forbids.
+        report = check_env(lambda: pettingzoo.make("aec", "classic/tictactoe-v3"), episodes=20)
+        assert (report.kind, report.agents) == ("pettingzoo.AECEnv", ("player_1", "player_2"))
+        assert report.warnings == ()
+        assert report.steps >= 5 * report.episodes
+
+
+FAULTS = {
+    "a wrong shape": (OBS, np.zeros(3, np.float32)),
+    "a NaN observation": (OBS, np.array([0, np.nan], np.float32)),
+    "a NaN reward": (REWARD, np.nan),
+    "a reward that is no number": (REWARD, "1"),
+    "a flag that is no boolean": (TERMINATED, "yes"),
+    "no step": ("step", None),
+    "no reset": ("reset", None),
+    "an info that is no dict": (INFO, [3]),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_what_training_would_raise(wrap, fault):
+    """In whichever copy and kind it is."""
+    if wrap == "dict view" and fault in ("no step", "no reset"):
+        return  # whose own code fails on it
+    if wrap == "vector of columns" and fault == "a wrong shape":
+        return  # whose own code stacks them
+    if wrap.startswith("native") and fault in ("a reward that is no number", "a flag that is no boolean"):
+        return  # Gymnasium's own code casts them
+    refused(EnvError, check_env, lambda: faulty(wrap, *FAULTS[fault]))
+
+
+class Endless(gym.Env):
+    observation_space, action_space = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.obs(), {}
+
+    def step(self, action):
+        return self.obs(), 0.5, False, False, {}
+
+    def obs(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+
+class TestFindings:
+    def test_no_end(self):
+        report = check_env(Endless, max_steps=30)
+        assert names(report) == [("warning", "no end")]
+        assert "within 30 steps" in report.findings[0].message
+        assert (report.episodes, report.steps) == (0, 60)
+
+    def test_other_first_observations_under_one_seed(self):
+        class Unseeded(Clock):
+            def reset(self, *, seed=None, options=None):
+                return super().reset(seed=time.perf_counter_ns())
+
+        for env in (Unseeded, Unseeded()):
+            (finding,) = check_env(env).warnings
+            assert finding.name == "not repeatable"
+            assert "in its first observation: agent 'agent0' saw [0. " in finding.message
+
+    def test_other_steps_under_one_seed(self):
+        class Unseeded(Clock):
+            def step(self, action):
+                obs, _, *rest = super().step(action)
+                return obs, float(np.random.default_rng().random()), *rest
+
+        (finding,) = check_env(Unseeded).warnings
+        assert finding.name == "not repeatable"
+        assert "after 1 observations" in finding.message
+
+    def test_an_agent_of_many(self):
+        class Unseeded(Party):
+            def step(self, actions):
+                obs, rewards, *rest = super().step(actions)
+                return obs, {agent: float(np.random.default_rng().random()) for agent in rewards}, *rest
+
+        assert names(check_env(Unseeded)) == [("warning", "not repeatable")]
+
+    def test_copies_that_share_state(self):
+        class Shared(Endless):
+            count = [0]
+
+            def reset(self, *, seed=None, options=None):
+                self.count[0] = 0
+                return super().reset(seed=seed)
+
+            def step(self, action):
+                self.count[0] += 1
+                return self.obs(), 0.5, self.count[0] % 20 == 0, False, {}
+
+        report = check_env(Shared)
+        assert names(report) == [("warning", "shared state")]
+        assert "a second copy changes what the first one does, after 20 observations" in report.findings[0].message
+        assert check_env(Shared()).findings == ()  # alone it has nobody to share with
+
+    def test_out_of_bounds_and_casts(self, caplog):
+        class Odd(Clock):
+            observation_space = spaces.Dict({"x": spaces.Box(-1, 1, (3,), np.float32), "n": spaces.Discrete(2)})
+
+            def _obs(self, action):
+                return {"x": np.array([0, 0.5, 2]), "n": 5}
+
+        with caplog.at_level(logging.WARNING):
+            for _ in range(2):  # said once in training, and found each time
+                report = check_env(Odd)
+                assert sorted(names(report)) == [
+                    ("note", "cast"),
+                    ("warning", "out of bounds"),
+                    ("warning", "out of bounds"),
+                ]
+        assert caplog.text == ""
+        (cast,) = (finding for finding in report.findings if finding.severity == "note")
+        assert cast.message.startswith("Clock") or cast.message.startswith("Odd, sub-environment 0, reset(), key 'x'")
+        assert "float64 are cast to float32." in cast.message
+        assert "with 2 warnings\n" in str(report)
+
+    def test_a_reward_beside_a_first_observation(self):
+        class Early(MultiAgentEnv):
+            observation_space, action_space = OBS_SPACE, ACTION_SPACE
+
+            def reset(self, *, seed=None, options=None):
+                return {"a": np.zeros(3, np.float32)}, {}
+
+            def step(self, actions):
+                obs = dict.fromkeys("ab", np.zeros(3, np.float32))
+                return obs, dict.fromkeys("ab", 1.0), {ALL: len(actions) == 2}, {ALL: False}, {}
+
+        assert names(check_env(Early)) == [("warning", "first reward")]
+
+
+class TestPictures:
+    def test_fine(self):
+        assert check_env(Film).findings == ()
+        assert check_env(Film, {"render_mode": "rgb_array"}).findings == ()
+        assert check_env(Film({"render_mode": "rgb_array"})).findings == ()
+        assert check_env("CartPole-v1").findings == ()
+
+    def test_a_mode_that_draws_nothing(self):
+        blind = {"render_mode": "rgb_array", "blind": True}
+        for report in (check_env(Film, blind), check_env(Film(blind))):
+            assert names(report) == [("warning", "no pictures")]
+            assert "render() gives no picture: NoneType" in report.findings[0].message
+
+    def test_render_raises(self):
+        class Torn(Film):
+            def render(self):
+                raise ZeroDivisionError("torn")
+
+        for settings in ({}, {"render_mode": "rgb_array"}):
+            report = check_env(Torn, settings)
+            assert names(report) == [("warning", "no pictures")]
+            assert "ZeroDivisionError('torn')" in report.findings[0].message
+
+    def test_a_mode_that_the_creator_does_not_pass_on(self):
+        report = check_env(lambda context: Film())
+        assert names(report) == [("note", "no pictures")]
+        assert check_env(lambda: Film()).findings == ()
+
+
+class Own(MultiAgentEnv):
+    """Its policies name the spaces, unless they are given here."""
+
+    spaces_by_agent = {"a": (spaces.Discrete(3), spaces.Box(-1, 1, (2,))), "b": (OBS_SPACE, spaces.Discrete(4))}
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return self._obs(), {}
+
+    def step(self, actions):
+        for agent, action in actions.items():
+            assert self.spaces_by_agent[agent][1].contains(action)
+        self.count += 1
+        return self._obs(), {}, {ALL: self.count == 4}, {ALL: False}, {}
+
+    def _obs(self):
+        return {"a": 1, "b": np.zeros(3, np.float32)}
+
+
+class TestSpacesByAgent:
+    def test_of_the_environment(self):
+        class Named(Own):
+            observation_spaces = {agent: pair[0] for agent, pair in Own.spaces_by_agent.items()}
+            action_spaces = {agent: pair[1] for agent, pair in Own.spaces_by_agent.items()}
+
+        report = check_env(Named)
+        assert report.findings == ()
+        assert report.agents == ("a", "b")
+        assert "  observations: of each agent its own\n" in str(report)
+
+        class Off(Named):
+            def _obs(self):
+                return {"a": 1, "b": np.zeros(4, np.float32)}
+
+        refused(EnvError, check_env, Off, says="wrong shape...sub-environment 0, agent 'b'...(4,)...(3,)")
+
+    def test_of_the_policies(self):
+        assert check_env(Own, spaces_of=Own.spaces_by_agent.get).findings == ()
+        refused(SpaceError, check_env, Own, says="An agent without spaces...observation_space, agent 'a'...spaces_of")
+        bad = {"a": (None, spaces.Discrete(2))}
+        refused(SpaceError, lambda: check_env(Own, spaces_of=bad.get), says="An agent without spaces...'a'")
+        bad = {agent: (pair[0], spaces.Text(3)) for agent, pair in Own.spaces_by_agent.items()}
+        refused(SpaceError, lambda: check_env(Own, spaces_of=bad.get), says="unsupported space...agent 'a'")
+
+
+MASKED = spaces.Dict({"x": OBS_SPACE, "action_mask": spaces.MultiBinary(5)})
+
+
+class Masked(gym.Env):
+    """Allows one action at a time."""
+
+    observation_space, action_space = MASKED, ACTION_SPACE
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return self.obs(), {}
+
+    def step(self, action):
+        assert action == self.count % 5
+        self.count += 1
+        return self.obs(), 0.0, self.count == 20, False, {}
+
+    def obs(self):
+        return {"x": np.zeros(3, np.float32), "action_mask": np.eye(5, dtype=np.int8)[self.count % 5]}
+
+
+class TestMasks:
+    def test_respected(self):
+        assert check_env(Masked).findings == ()
+
+    def test_nothing_allowed(self):
+        class Stuck(Masked):
+            def obs(self):
+                return {**super().obs(), "action_mask": np.zeros(5, np.int8)}
+
+        says = "An action mask that allows nothing...sub-environment 0...[0, 0, 0, 0, 0]"
+        refused(EnvError, check_env, Stuck, says=says)
+
+    def test_a_mask_of_the_wrong_size(self):
+        class Wide(Masked):
+            action_space = spaces.Discrete(4)
+
+        refused(EnvError, check_env, Wide, says="An action mask of the wrong size...5 entries...4: one for")
+
+    def test_of_a_nested_action(self):
+        """Five choices, then two times two, side by side; the rest is free."""
+        parts = {"n": spaces.Discrete(5, start=10), "m": spaces.MultiDiscrete([2, 2]), "x": spaces.Box(-1, 1, (2,))}
+        space = spaces.Tuple([spaces.Dict(parts), spaces.MultiBinary(2)])
+        source, seen = RandomActions(0), set()
+        # Dict sorts nothing: the order is that of the space, which is "n", "m", "x".
+        order = list(space[0].spaces)
+        masks = {"n": [0, 1, 0, 1, 0], "m": [1, 0, 0, 1], "x": []}
+        mask = np.concatenate([masks[key] for key in order])
+        for _ in range(30):
+            action = source.draw(space, {"action_mask": mask}, "")
+            assert space.contains(action) or space.contains((action[0], np.asarray(action[1], np.int8)))
+            assert action[0]["m"].tolist() == [0, 1]
+            seen.add(int(action[0]["n"]))
+        assert seen == {11, 13}
+
+
+def test_actions_repeat_under_a_seed():
+    space = spaces.Dict({"b": spaces.Box(-1, 1, (2,)), "d": spaces.Discrete(100)})
+    drawn = [[RandomActions(seed).draw(space, None, "") for _ in range(3)] for seed in (0, 0, 1)]
+    assert repr(drawn[0]) == repr(drawn[1]) != repr(drawn[2])

@@ -1,0 +1,421 @@
+"""`ExternalEnv`: what its players say becomes rows, and what the sampler answers becomes their actions."""
+
+import threading
+
+import numpy as np
+from gymnasium import spaces
+
+from rollax import EnvError, to_base_env
+from rollax.env.external.external_env import ExternalEnv
+from tests.env.external.worlds import LONG, Scripted, answer, in_threads, playing, until
+from tests.env.refused import refused
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE
+
+
+def seen(number: float) -> np.ndarray:
+    """An observation that tells which it is; by the policy of all tests its action is `number % 5`."""
+    return np.array([number, 0, number / 1000 + 1e-4], np.float32)
+
+
+def numbers(rows) -> list[float]:
+    return rows.obs[:, 0].tolist()
+
+
+def two_decisions(env, **how):
+    """An episode with the rewards 3 and 0.5."""
+    episode = env.start_episode(**how)
+    env.log_returns(episode, 0.0, {"begins": True})
+    first = env.get_action(episode, seen(1))
+    env.log_returns(episode, 1.0, {"a": 1})
+    env.log_returns(episode, 2, {"b": 2})
+    second = env.get_action(episode, seen(2))
+    env.log_returns(episode, np.float32(0.5))
+    return episode, (first, second)
+
+
+class TestOneEpisode:
+    def test_rows_and_actions(self):
+        def script(env):
+            episode, env.actions = two_decisions(env)
+            env.end_episode(episode, seen(3))
+
+        with playing(script) as base:
+            assert base.reset_rows(np.arange(base.num_envs), [3]) is None
+            first = base.poll_rows()
+            answer(base, first)
+            second = base.poll_rows()
+            answer(base, second)
+            last = base.poll_rows()
+            assert [numbers(rows) for rows in (first, second, last)] == [[1], [2], [3]]
+            assert [rows.rewards.tolist() for rows in (first, second, last)] == [[0], [3], [0.5]]
+            assert [rows.starts.tolist() for rows in (first, second, last)] == [[True], [False], [False]]
+            assert [rows.acts.tolist() for rows in (first, second, last)] == [[True], [True], [False]]
+            assert [rows.terminateds.tolist() for rows in (first, second, last)] == [[False], [False], [True]]
+            assert not any(rows.truncateds.any() for rows in (first, second, last))
+            assert [rows.ended_envs.tolist() for rows in (first, second, last)] == [[], [], [0]]
+            assert [rows.info_list() for rows in (first, second, last)] == [
+                [{"begins": True}],
+                [{"a": 1, "b": 2}],
+                [{}],
+            ]
+            assert all(rows.env_index.tolist() == [0] and rows.lanes is rows.env_index for rows in (first, last))
+            assert first.agents is None
+            assert first.trains is None
+            assert first.obs.dtype == np.float32
+            assert base.reset_rows(np.array([0])) is None
+            assert base.env.actions == (1, 2)
+            assert [type(action) for action in base.env.actions] == [int, int]
+
+    def test_truncated(self):
+        def script(env):
+            episode, _ = two_decisions(env)
+            env.end_episode(episode, seen(3), truncated=True)
+
+        with playing(script) as base:
+            for _ in range(2):
+                answer(base, base.poll_rows())
+            last = base.poll_rows()
+            assert (last.terminateds.tolist(), last.truncateds.tolist()) == ([False], [True])
+
+    def test_served_and_not_learned_from(self):
+        def script(env):
+            served, other = env.start_episode("served", training_enabled=False), env.start_episode("other")
+            env.get_actions({served: seen(1), other: seen(2)})
+            env.get_action("served", seen(3))
+
+        with playing(script) as base:
+            rows = base.poll_rows()
+            assert rows.trains.tolist() == [False, True]
+            answer(base, rows)
+            assert base.poll_rows().trains.tolist() == [False]
+
+    def test_dict_view(self):
+        def script(env):
+            episode, env.actions = two_decisions(env)
+            env.end_episode(episode, seen(3))
+
+        with playing(script) as base:
+            assert base.try_reset() is None
+            obs, rewards, *_ = base.poll()
+            assert obs[0]["agent0"].tolist() == seen(1).tolist()
+            assert rewards == {0: {"agent0": None}}
+            base.send_actions({0: {"agent0": 4}})
+            assert base.poll()[1] == {0: {"agent0": 3.0}}
+            base.send_actions({0: {"agent0": 3}})
+            assert base.poll()[2] == {0: {"agent0": True, "__all__": True}}
+            assert base.env.actions == (4, 3)
+
+
+class TestManyEpisodes:
+    def test_all_that_wait_are_one_set_of_rows(self):
+        def script(env):
+            ids = [env.start_episode() for _ in range(5)]
+            env.answers = env.get_actions({episode: seen(n) for n, episode in enumerate(ids)})
+            env.get_actions({})
+            env.get_action(ids[0], seen(0))
+
+        with playing(script) as base:
+            rows = base.poll_rows()
+            assert numbers(rows) == [0, 1, 2, 3, 4]
+            assert rows.env_index.tolist() == [0, 1, 2, 3, 4]
+            # In parts, as several policies would answer, and not in order.
+            base.send_rows(rows, np.array([4, 2]), np.array([4, 2]))
+            base.send_rows(rows, np.array([0, 1, 3]), np.array([0, 1, 3]))
+            base.poll_rows()
+            assert list(base.env.answers.values()) == [0, 1, 2, 3, 4]
+            assert len(set(base.env.answers)) == 5
+
+    def test_so_are_those_of_many_threads(self):
+        """As soon as all of 64 wait, one poll serves them all."""
+        results: dict[int, list[int]] = {}
+
+        def script(env):
+            def play(n):
+                episode = env.start_episode(n)
+                results[n] = [env.get_action(episode, seen(n + step)) for step in range(3)]
+                env.end_episode(episode, seen(0))
+
+            in_threads(64, play)
+
+        with playing(script) as base:
+            base.reset_rows(np.arange(1))
+            queue = base.env._external_episodes.queue
+            wanted = [64, 64, 64, 64]
+            for count in wanted:
+                with queue.lock:
+                    assert queue._news.wait_for(lambda count=count: _all_ready(queue, count), 60)
+                rows = base.poll_rows()
+                assert len(rows) == count
+                assert sorted(rows.env_index.tolist()) == list(range(64))
+                answer(base, rows)
+            assert results == {n: [(n + step) % 5 for step in range(3)] for n in range(64)}
+
+    def test_numbers_are_the_lowest_free_ones(self):
+        def script(env):
+            ids = [env.start_episode() for _ in range(5)]
+            env.get_actions(dict.fromkeys(ids, seen(1)))
+            for n in (3, 1):
+                env.end_episode(ids[n], seen(2))
+            rest = [ids[n] for n in (0, 2, 4)]
+            env.get_actions(dict.fromkeys(rest, seen(3)))  # by now the ends have been polled
+            fresh = [env.start_episode() for _ in range(3)]
+            env.get_actions(dict.fromkeys([*fresh, *rest], seen(4)))
+
+        with playing(script) as base:
+            polled = [base.poll_rows()]
+            while numbers(polled[-1])[-1] != 4:
+                answer(base, polled[-1])
+                if len(polled[-1].ended_envs):
+                    base.reset_rows(polled[-1].ended_envs)
+                polled.append(base.poll_rows())
+            assert sorted(np.concatenate([rows.ended_envs for rows in polled]).tolist()) == [1, 3]
+            assert polled[-1].env_index.tolist() == [1, 3, 5, 0, 2, 4]
+            assert polled[-1].starts.tolist() == [True] * 3 + [False] * 3
+
+    def test_an_id_may_be_used_again(self):
+        def script(env):
+            for _ in range(3):
+                env.start_episode("mine")
+                env.get_action("mine", seen(1))
+                env.end_episode("mine", seen(2))
+
+        with playing(script) as base:
+            lives = 0
+            while lives < 3:
+                rows = base.poll_rows()
+                lives += np.count_nonzero(rows.terminateds)
+                answer(base, rows)
+
+
+class TestLoggedActions:
+    def test_rows(self):
+        def script(env):
+            episode, obs = env.start_episode(), seen(0)
+            for n in range(3):
+                obs[0] = n  # what has been logged stays as it was
+                env.log_action(episode, obs, n)
+                env.log_returns(episode, 10.0 * n)
+            env.answer = env.get_action(episode, seen(4))
+            env.end_episode(episode, seen(5))
+
+        with playing(script) as base:
+            for n in range(3):
+                rows = base.poll_rows()
+                assert numbers(rows) == [n]
+                assert rows.given_actions == {0: n}
+                assert not rows.acts.any()
+                assert rows.starts.tolist() == [n == 0]
+                assert rows.rewards.tolist() == [10.0 * max(n - 1, 0)]
+            rows = base.poll_rows()
+            assert rows.given_actions is None
+            assert rows.rewards.tolist() == [20.0]
+            answer(base, rows)
+            assert base.poll_rows().ended_envs.tolist() == [0]
+            assert base.env.answer == 4
+
+    def test_episodes_go_side_by_side_each_in_its_order(self):
+        def script(env):
+            for n in range(4):
+                env.start_episode(n)
+                for step in range(3):
+                    env.log_action(n, seen(10 * n + step), 0)
+                env.end_episode(n, seen(10 * n + 3))
+            env.logged.set()
+
+        env = Scripted(script)
+        env.logged = threading.Event()
+        base = to_base_env(env)
+        base.reset_rows(np.arange(1))
+        assert env.logged.wait(60)
+        for step in range(4):
+            assert numbers(base.poll_rows()) == [step, 10 + step, 20 + step, 30 + step]
+        base.stop()
+
+    def test_beside_others_that_ask(self):
+        def script(env):
+            env.start_episode("asks")
+            env.start_episode("logs")
+            env.log_action("logs", seen(1), 3)
+            env.answer = env.get_action("asks", seen(2))
+            env.get_action("asks", seen(2))
+
+        with playing(script) as base:
+            given, waits = {}, []
+            while not waits:
+                rows = base.poll_rows()
+                given |= {numbers(rows)[row]: action for row, action in (rows.given_actions or {}).items()}
+                waits = [numbers(rows)[row] for row in np.flatnonzero(rows.acts)]
+                answer(base, rows)
+            assert (given, waits) == ({1.0: 3}, [2.0])
+            base.poll_rows()
+            assert base.env.answer == 2
+
+
+class TestBeginningAnew:
+    """A reset in the middle of episodes, as after an evaluation."""
+
+    def test_who_waits_asks_again(self):
+        def script(env):
+            episode = env.start_episode("waits")
+            env.get_action(episode, seen(1))
+            env.log_returns(episode, 7.0)
+            env.answer = env.get_action(episode, seen(2))
+            env.log_returns(episode, 8.0)
+            env.end_episode(episode, seen(3))
+
+        with playing(script) as base:
+            answer(base, base.poll_rows())
+            before = base.poll_rows()
+            assert base.reset_rows(np.arange(1)) is None
+            again = base.poll_rows()
+            assert (numbers(before), numbers(again)) == ([2], [2])
+            assert (before.starts.tolist(), again.starts.tolist()) == ([False], [True])
+            assert (before.rewards.tolist(), again.rewards.tolist()) == ([7.0], [0.0])
+            answer(base, again)
+            last = base.poll_rows()
+            assert (last.rewards.tolist(), last.ended_envs.tolist()) == ([8.0], [0])
+            assert base.env.answer == 2
+
+    def test_the_end_of_what_was_forgotten_is_not_seen(self):
+        def script(env):
+            for episode in ("forgotten", "next"):
+                env.start_episode(episode)
+                env.get_action(episode, seen(1))
+                env.log_returns(episode, 1.0)
+                env.end.wait()
+                env.end_episode(episode, seen(2))
+                env.next.wait()
+
+        env = Scripted(script)
+        env.end, env.next = threading.Event(), threading.Event()
+        base = to_base_env(env)
+        answer(base, base.poll_rows())
+        base.reset_rows(np.arange(1))
+        env.end.set()
+        queue, polled = env._external_episodes.queue, []
+        until(lambda: queue._ready)
+        poll = threading.Thread(target=lambda: polled.append(base.poll_rows()))
+        poll.start()
+        until(lambda: queue._awaited and not queue._ready)  # it has passed over the end, and waits for more
+        env.next.set()
+        poll.join(LONG)
+        (rows,) = polled
+        assert (rows.starts.tolist(), rows.env_index.tolist(), rows.ended_envs.tolist()) == ([True], [0], [])
+        base.stop()
+
+    def test_a_silent_episode_goes_on_as_a_new_life(self):
+        def script(env):
+            env.start_episode("silent")
+            env.get_action("silent", seen(1))
+            env.log_returns("silent", 5.0)
+            env.go.wait()
+            env.log_returns("silent", 6.0)
+            env.get_action("silent", seen(2))
+            env.log_returns("silent", 7.0)
+            env.end_episode("silent", seen(3))
+
+        env = Scripted(script)
+        env.go = threading.Event()
+        base = to_base_env(env)
+        answer(base, base.poll_rows())
+        base.reset_rows(np.arange(1))
+        env.go.set()
+        rows = base.poll_rows()
+        assert (rows.starts.tolist(), rows.rewards.tolist()) == ([True], [0.0])
+        answer(base, rows)
+        assert base.poll_rows().rewards.tolist() == [7.0]
+        base.stop()
+
+    def test_the_reset_after_an_end_forgets_nothing(self):
+        def script(env):
+            first, second = env.start_episode(), env.start_episode()
+            env.get_actions({first: seen(1), second: seen(2)})
+            env.end_episode(first, seen(3))
+            env.get_action(second, seen(4))
+
+        with playing(script) as base:
+            answer(base, base.poll_rows())
+            rows = base.poll_rows()
+            base.reset_rows(rows.ended_envs)
+            if len(rows) == 1:
+                rows = base.poll_rows()
+            assert not rows.starts.any()
+
+
+class TestSpaces:
+    def test_nested_ones(self):
+        obs_space = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Tuple([spaces.Discrete(3)])})
+        action_space = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
+
+        def script(env):
+            ids = [env.start_episode(), env.start_episode()]
+            obs = {"a": [0.5, -0.5], "b": (2,)}  # anything that has the space's shape
+            env.actions = env.get_actions(dict.fromkeys(ids, obs))
+            env.log_action(ids[0], obs, (1, [0.25, 0.5]))
+            env.get_action(ids[1], obs)
+
+        with playing(script, Scripted, obs_space, action_space) as base:
+            rows = base.poll_rows()
+            assert rows.obs["a"].tolist() == [[0.5, -0.5]] * 2
+            assert rows.obs["b"][0].tolist() == [2, 2]
+            sent = (np.array([0, 1]), np.array([[0.1, 0.2], [0.3, 0.4]], np.float32))
+            base.send_rows(rows, None, sent)
+            sent[1][:] = 9  # the sampler's arrays, which are its own
+            while not (rows := base.poll_rows()).given_actions:
+                answer(base, rows, 0)
+            taken = rows.given_actions[0]
+            assert taken[0] == 1
+            np.testing.assert_array_equal(taken[1], np.array([0.25, 0.5], np.float32))
+            first, second = base.env.actions.values()
+            assert (first[0], second[0]) == (0, 1)
+            np.testing.assert_array_equal(second[1], np.array([0.3, 0.4], np.float32))
+
+    def test_numbers_of_a_discrete_space(self):
+        def script(env):
+            env.start_episode(0)
+            env.get_action(0, 2)
+            env.get_action(0, np.int32(1))
+
+        with playing(script, Scripted, spaces.Discrete(3), ACTION_SPACE) as base:
+            rows = base.poll_rows()
+            assert (rows.obs.tolist(), rows.obs.dtype) == ([2], np.int64)
+            base.send_rows(rows, None, np.array([0]))
+            assert base.poll_rows().obs.tolist() == [1]
+
+    def test_what_it_is_made_of(self):
+        env = Scripted(lambda env: None)
+        base = to_base_env(env)
+        assert base.get_sub_environments() == [env]
+        assert (base.observation_space, base.action_space, base.num_envs) == (OBS_SPACE, ACTION_SPACE, 1)
+        assert base.try_render() is None
+        assert base._thread is None  # nothing runs before it is sampled from
+        base.stop()
+
+    def test_super_was_not_called(self):
+        class Forgetful(ExternalEnv):
+            def __init__(self):
+                pass
+
+        refused(EnvError, to_base_env, Forgetful(), says="not set up...Forgetful.__init__...super().__init__")
+
+
+def test_a_reward_before_the_first_decision_is_said_once(caplog):
+    def script(env):
+        episode = env.start_episode()
+        env.log_returns(episode, 4.0)
+        env.log_returns(episode, 5.0)
+        env.get_action(episode, seen(1))
+        env.get_action(episode, seen(2))
+
+    with playing(script) as base:
+        rows = base.poll_rows()
+        assert rows.rewards.tolist() == [0.0]
+        answer(base, rows)
+        assert base.poll_rows().rewards.tolist() == [0.0]
+    assert "a reward of 4.0 before the first decision" in caplog.text
+    assert "5.0" not in caplog.text
+
+
+def _all_ready(queue, count: int) -> bool:
+    queue._awaited = count  # whoever puts the last one rings
+    return len(queue._ready) >= count

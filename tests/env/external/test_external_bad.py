@@ -1,0 +1,342 @@
+"""What the players of an external environment say wrong is refused in their own threads: the training goes on."""
+
+import logging
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import EnvError, ExternalEnv, ExternalMultiAgentEnv, MultiAgentError, SpaceError
+from tests.env.external.test_external import seen
+from tests.env.external.worlds import Scripted, ScriptedAgents, answer, playing, until
+from tests.env.refused import refused
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE
+
+GOOD = seen(1), 1
+NAN = np.array([np.nan, 0, 0], np.float32)
+
+
+def while_one_plays(check, kind=Scripted, *of_kind, good=GOOD):
+    """Runs `check(env)`, which must be refused this and that, beside an episode that is served all the while.
+
+    Args:
+        check: plays and is refused, in the thread of `run()`.
+        kind: of the environment; its spaces follow.
+        good: an observation and an action of these spaces.
+    """
+
+    def script(env):
+        try:
+            check(env)
+        finally:
+            env.checked = True
+
+    with playing(script, kind, *of_kind) as base:
+        base.env.checked = False
+        agents = isinstance(base.env, ExternalMultiAgentEnv)
+        base.env.start_episode("good")
+        base.reset_rows(np.arange(1))
+        until(lambda: base.env.checked)
+        # Nothing wrong has reached the sampler.
+        base.env.log_action("good", *({"a": part} if agents else part for part in good))
+        while True:
+            rows = base.poll_rows()
+            assert np.isfinite(rows.rewards).all()
+            if rows.given_actions:
+                break
+            answer(base, rows)
+
+
+def decided(env, episode="mine"):
+    """A running episode in which one action was taken."""
+    env.start_episode(episode)
+    env.log_action(episode, seen(1), 1)
+    return episode
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["in its first episodes", "later"])
+@pytest.mark.parametrize(
+    ("obs", "says"),
+    [
+        (np.zeros(2, np.float32), "wrong shape...episode 'mine'...(2,)...(3,)"),
+        (np.zeros((3, 1), np.float32), "wrong shape...(3, 1)"),
+        (NAN, "NaN...episode 'mine'"),
+        (None, "wrong shape...None"),
+        ([1.0, [2.0]], "shape"),
+        (["a", "b", "c"], "dtype"),
+    ],
+)
+@pytest.mark.parametrize("call", ["get_action", "get_actions", "log_action", "end_episode"])
+def test_observations(call, obs, says, early):
+    def check(env):
+        if not early:
+            for n in range(8):
+                env.start_episode(n)
+        decided(env)
+        env.start_episode("beside")
+        arguments = {"get_actions": ({"beside": seen(1), "mine": obs},), "log_action": ("mine", obs, 1)}
+        refused(EnvError, getattr(env, call), *arguments.get(call, ("mine", obs)), says=says if early else "")
+        # The refused call has left no trace.
+        env.log_action("mine", seen(2), 1)
+        env.log_action("beside", seen(2), 1)
+
+    while_one_plays(check)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_keys_of_dict_observations(early):
+    space = spaces.Dict({"a": spaces.Discrete(2)})
+
+    def check(env):
+        for n in range(0 if early else 8):
+            env.start_episode(n)
+        env.start_episode("mine")
+        refused(EnvError, env.get_action, "mine", {"b": 1}, says="wrong keys...'mine'...['b']...['a']")
+
+    while_one_plays(check, Scripted, space, ACTION_SPACE, good=({"a": 1}, 1))
+
+
+def test_unsafe_dtypes_in_the_first_episodes():
+    def check(env):
+        env.start_episode("mine")
+        refused(EnvError, env.get_action, "mine", 0.5, says="dtype...float64...int64")
+
+    while_one_plays(check, Scripted, spaces.Discrete(2), ACTION_SPACE, good=(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("reward", "says"),
+    [
+        ("1", "no real number...'mine'...str"),
+        (None, "no real number"),
+        ([1.0], "no real number"),
+        (1j, "no real number"),
+        (float("nan"), "NaN or infinite reward...'mine'...nan"),
+        (np.float32(np.inf), "NaN or infinite reward...inf"),
+    ],
+)
+def test_rewards(reward, says):
+    def check(env):
+        decided(env)
+        refused(EnvError, env.log_returns, "mine", reward, says=says)
+
+    while_one_plays(check)
+
+
+def test_infos_and_flags():
+    def check(env):
+        decided(env)
+        refused(EnvError, env.log_returns, "mine", 1.0, ["info"], says="info that is no dict...'mine'...list")
+        refused(EnvError, env.end_episode, "mine", seen(1), 1, says="truncated flag...'mine'...int: 1...True or False")
+        refused(EnvError, env.start_episode, "other", None, says="training_enabled flag...start_episode...None")
+        env.end_episode("mine", seen(1), np.bool_(True))
+
+    while_one_plays(check)
+
+
+@pytest.mark.parametrize(
+    ("space", "action"),
+    [
+        (spaces.Discrete(5), 5),
+        (spaces.Discrete(5), 1.5),
+        (spaces.Discrete(5), "1"),
+        (spaces.Discrete(5), [1]),
+        (spaces.Box(-1, 1, (2,)), [0.5]),
+        (spaces.Box(-1, 1, (2,)), [0.5, np.nan]),
+        (spaces.Box(-1, 1, (2,)), [0.5, 1.5]),
+        (spaces.MultiDiscrete([2, 2]), [0.5, 1.0]),
+        (spaces.Dict({"a": spaces.Discrete(2)}), {"b": 1}),
+    ],
+)
+def test_logged_actions(space, action):
+    def check(env):
+        env.start_episode("mine")
+        refused(EnvError, env.log_action, "mine", seen(1), action, says="not in the action space...'mine'")
+
+    while_one_plays(check, Scripted, OBS_SPACE, space, good=(seen(1), space.sample()))
+
+
+class TestEpisodes:
+    """Unknown, ended and duplicate ids; a start and an end without a decision."""
+
+    def test_unknown(self):
+        def check(env):
+            for call in (
+                lambda: env.get_action("unknown", seen(1)),
+                lambda: env.get_actions({"unknown": seen(1)}),
+                lambda: env.log_action("unknown", seen(1), 1),
+                lambda: env.log_returns("unknown", 1.0),
+                lambda: env.end_episode("unknown", seen(1)),
+            ):
+                refused(EnvError, call, says="unknown episode...Scripted...unknown...start_episode first")
+
+        while_one_plays(check)
+
+    def test_ended(self):
+        def check(env):
+            env.end_episode(decided(env), seen(2))
+            refused(EnvError, env.get_action, "mine", seen(1), says="has ended...mine...start another")
+            refused(EnvError, env.end_episode, "mine", seen(1), says="has ended")
+            decided(env)  # the id is free again
+
+        while_one_plays(check)
+
+    def test_duplicate(self):
+        def check(env):
+            decided(env)
+            refused(EnvError, env.start_episode, "mine", says="running already...start_episode...mine")
+            env.log_action("mine", seen(2), 1)
+
+        while_one_plays(check)
+
+    def test_no_id(self):
+        def check(env):
+            refused(EnvError, env.start_episode, ["mine"], says="cannot be one...list")
+            refused(EnvError, env.log_returns, {}, 1.0, says="cannot be one...dict")
+
+        while_one_plays(check)
+
+    def test_an_end_without_a_decision_is_refused_and_forgotten(self):
+        def check(env):
+            env.start_episode("mine")
+            env.log_returns("mine", 0.0)
+            refused(EnvError, env.end_episode, "mine", seen(1), says="without a decision...forgotten...'mine'")
+            refused(EnvError, env.log_returns, "mine", 1.0, says="has ended")
+            decided(env)
+
+        while_one_plays(check)
+
+    def test_a_second_call_while_one_waits(self):
+        """Refused in the thread that makes it; the first is answered as if nothing had been."""
+
+        def check(env):
+            for call in (
+                lambda: env.get_action("good", seen(2)),
+                lambda: env.log_action("good", seen(2), 1),
+                lambda: env.end_episode("good", seen(2)),
+            ):
+                refused(EnvError, call, says="still waits for an action...'good', agent 'agent0'")
+            env.log_returns("good", 2.0)  # belongs to the action that is waited for
+
+        def script(env):
+            env.start_episode("good")
+            env.answer = env.get_action("good", seen(1))
+            env.get_action("good", seen(3))
+
+        with playing(script) as base:
+            rows = base.poll_rows()
+            check(base.env)
+            answer(base, rows)
+            assert base.poll_rows().rewards.tolist() == [2.0]
+            assert base.env.answer == 1
+
+
+class TestSampler:
+    def test_an_answer_to_nobody(self):
+        def script(env):
+            env.get_action(env.start_episode(), seen(1))
+            env.get_action(env.start_episode(), seen(1))
+
+        with playing(script) as base:
+            rows = base.poll_rows()
+            answer(base, rows)
+            refused(EnvError, base.send_rows, rows, None, np.array([1]), says="not waiting...lane 0")
+
+    def test_answers_before_the_first_poll(self):
+        with playing(lambda env: None) as base:
+            refused(EnvError, base.send_actions, {0: {"agent0": 1}}, says="before the first observation")
+
+
+class TestSpaces:
+    def test_missing_and_unusable(self):
+        for bad in (None, "Box", spaces.Text(3), spaces.Dict({})):
+            with pytest.raises(SpaceError, match="ExternalEnv.observation_space"):
+                ExternalEnv(bad, ACTION_SPACE)
+            with pytest.raises(SpaceError, match="ExternalEnv.action_space"):
+                ExternalEnv(OBS_SPACE, bad)
+        with pytest.raises(SpaceError, match="ExternalMultiAgentEnv.action_space"):
+            ExternalMultiAgentEnv(None, spaces.Text(3))
+
+    def test_out_of_bounds_is_said_once(self, caplog):
+        def script(env):
+            env.start_episode("mine")
+            for _ in range(3):
+                env.log_action("mine", 9.0 * np.ones(2, np.float32), 1)
+
+        with playing(script, Scripted, spaces.Box(-1, 1, (2,)), ACTION_SPACE) as base, caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                assert base.poll_rows().obs.tolist() == [[9.0, 9.0]]
+        assert caplog.text.count("outside of its space") == 1
+
+
+class TestAgents:
+    def check(self, script, kind=ScriptedAgents):
+        def whole(env):
+            env.start_episode("mine")
+            env.log_action("mine", {"a": seen(1), "b": seen(1)}, {"a": 1, "b": 1})
+            script(env)
+
+        while_one_plays(whole, kind)
+
+    def test_rewards_for_nobody(self):
+        def script(env):
+            says = "has ended, or has never acted...'mine'...2.0 for 'c'...['a', 'b']"
+            refused(MultiAgentError, env.log_returns, "mine", {"a": 1.0, "c": 2.0}, says=says)
+            env.end_agents("mine", {"a": seen(2)})
+            refused(MultiAgentError, env.log_returns, "mine", {"a": 1.0}, says="has ended...1.0 for 'a'")
+            env.log_returns("mine", {"a": 0.0, "c": 0, "b": 1.0})
+            env.log_action("mine", {"a": seen(3)}, {"a": 1})
+            env.log_returns("mine", {"a": 1.0})
+
+        self.check(script)
+
+    def test_bad_values(self):
+        def script(env):
+            refused(EnvError, env.get_action, "mine", {"a": seen(1), "b": NAN}, says="NaN...'mine', agent 'b'")
+            refused(EnvError, env.log_returns, "mine", {"a": 1.0, "b": "2"}, says="no real number...'mine'")
+            refused(EnvError, env.log_returns, "mine", {"a": 1.0}, {"a": 1}, says="info that is no dict...'mine'")
+            refused(EnvError, env.end_agents, "mine", {"a": seen(1)}, 0, says="truncated flag")
+            refused(EnvError, env.end_agents, "mine", {"a": NAN}, says="NaN...agent 'a'")
+
+        self.check(script)
+
+    def test_no_dicts_and_empty_ones(self):
+        def script(env):
+            refused(MultiAgentError, env.get_action, "mine", seen(1), says="obs that are no dict...'mine'...ndarray")
+            refused(MultiAgentError, env.log_action, "mine", {"a": seen(1)}, 1, says="actions that are no dict")
+            refused(MultiAgentError, env.log_returns, "mine", 1.0, says="rewards that are no dict...float: 1.0")
+            refused(MultiAgentError, env.log_returns, "mine", {}, [1], says="infos that are no dict")
+            refused(MultiAgentError, env.end_episode, "mine", None, says="obs that are no dict")
+            refused(MultiAgentError, env.get_action, "mine", {}, says="nobody...'mine'...at least one agent")
+            refused(MultiAgentError, env.get_actions, {"mine": {}}, says="nobody")
+
+        self.check(script)
+
+    def test_actions_of_others(self):
+        def script(env):
+            log, obs = env.log_action, {"a": seen(2), "b": seen(2)}
+            refused(MultiAgentError, log, "mine", obs, {"a": 1}, says="other agents...['a']...['a', 'b']")
+            refused(MultiAgentError, log, "mine", {"a": seen(2)}, {"a": 1, "b": 1}, says="other agents")
+
+        self.check(script)
+
+    def test_the_end_of_who_is_not_alive(self):
+        def script(env):
+            refused(MultiAgentError, env.end_agents, "mine", {"c": seen(1)}, says="not alive...['c']...['a', 'b']")
+            env.end_agents("mine", {"a": seen(1)})
+            refused(MultiAgentError, env.end_agents, "mine", {"a": seen(1)}, says="not alive...['a']...['b']")
+
+        self.check(script)
+
+    def test_undeclared(self):
+        class Declares(ScriptedAgents):
+            possible_agents = ("a", "b")
+
+        def script(env):
+            for call in (
+                lambda: env.get_action("mine", {"a": seen(1), "z": seen(1)}),
+                lambda: env.log_action("mine", {"z": seen(1)}, {"z": 1}),
+            ):
+                refused(MultiAgentError, call, says="does not declare...'mine'...z...['a', 'b']")
+
+        self.check(script, Declares)

@@ -1,0 +1,260 @@
+"""External environments and the sampler: whole trajectories, by policies of every kind, and training."""
+
+import threading
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from rollax import ExternalEnv, Policy, PolicyError, PPOTrainer, RolloutWorker, SampleBatch
+from tests.env.external.worlds import Scripted, ScriptedAgents, in_threads, until
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE, action_for
+
+THREADS, EPISODES = 6, 5
+
+
+class Tells(Policy):
+    """The policy of all tests, which stores what follows each decision."""
+
+    batch_columns = frozenset({"new_obs"})
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        return np.array([action_for(obs) for obs in obs_batch]), [], {}
+
+
+class Plays:
+    """Plays episodes at random, and writes down what should become of them.
+
+    Attributes:
+        lives: (thread, episode, agent, life) -> decisions as (observation, action, reward, terminated, truncated,
+            next observation or None, logged).
+    """
+
+    def __init__(self, env, agents: str | None) -> None:
+        self.env, self.agents = env, agents
+        self.lives: dict[tuple, list[list]] = defaultdict(list)
+
+    def play(self, thread: int) -> None:
+        random = np.random.default_rng(thread)
+        for episode in range(EPISODES):
+            served = bool(random.random() < 0.3)
+            played = _Episode(self.env, random, thread, episode, self.agents)
+            played.id = self.env.start_episode(training_enabled=not served)
+            played.play()
+            if not served:
+                self.lives.update(played.lives)
+
+
+class _Episode:
+    def __init__(self, env, random, thread, number, agents) -> None:
+        self.env, self.random, self.place = env, random, (thread, number)
+        self.single, self.agents = agents is None, agents or "x"
+        self.lives: dict[tuple, list[list]] = {}
+        self.births: dict[str, int] = dict.fromkeys(self.agents, 0)
+        self.alive: dict[str, list[list]] = {}
+        self.count = 0
+
+    def observe(self, agent: str) -> np.ndarray:
+        self.count += 1
+        code = 1000 * self.place[0] + 100 * self.place[1] + self.count
+        obs = np.array([code, ord(agent), self.random.random()], np.float32)
+        if self.alive.get(agent):
+            self.alive[agent][-1][5] = obs
+        return obs
+
+    def plain(self, by_agent: dict) -> object:
+        return by_agent["x"] if self.single else by_agent
+
+    def play(self) -> None:
+        for step in range(int(self.random.integers(1, 8))):
+            chosen = [agent for agent in self.agents if self.single or self.random.random() < 0.6]
+            obs = {agent: self.observe(agent) for agent in chosen}
+            if obs:
+                self.act(obs)
+            self.reward()
+            if not self.single and step and self.random.random() < 0.4 and self.alive:
+                self.end_one()
+        if not self.births["x"] and not any(self.births.values()):
+            self.act({self.agents[0]: self.observe(self.agents[0])})
+        cut = bool(self.random.random() < 0.5)
+        last = {agent: self.observe(agent) for agent in self.alive if self.single or self.random.random() < 0.7}
+        self.env.end_episode(self.id, self.plain(last), truncated=cut)
+        for agent in list(self.alive):
+            self.close(agent, cut)
+
+    def act(self, obs: dict) -> None:
+        logged = bool(self.random.random() < 0.3)
+        if logged:
+            actions = {agent: int(self.random.integers(5)) for agent in obs}
+            self.env.log_action(self.id, self.plain(obs), self.plain(actions))
+        else:
+            answer = self.env.get_action(self.id, self.plain(obs))
+            actions = {"x": answer} if self.single else answer
+        for agent, action in actions.items():
+            if agent not in self.alive:
+                self.births[agent] += 1
+                self.alive[agent] = []
+                self.lives[(*self.place, agent, self.births[agent])] = self.alive[agent]
+            self.alive[agent].append([obs[agent], action, 0.0, False, False, None, logged])
+
+    def reward(self) -> None:
+        for agent, decisions in self.alive.items():
+            if self.random.random() < 0.7:
+                amount = float(self.random.integers(-4, 9)) / 4
+                decisions[-1][2] += amount
+                self.env.log_returns(self.id, amount if self.single else {agent: amount})
+
+    def end_one(self) -> None:
+        agent, cut = str(self.random.choice(sorted(self.alive))), bool(self.random.random() < 0.5)
+        last = self.observe(agent) if self.random.random() < 0.7 else None
+        self.env.end_agents(self.id, {agent: last}, truncated=cut)
+        self.close(agent, cut)
+
+    def close(self, agent: str, cut: bool) -> None:
+        self.alive.pop(agent)[-1][3:5] = not cut, cut
+
+
+def decisions(batch) -> list[list]:
+    """The decisions in a batch, but for those of the last episodes."""
+    columns = [
+        batch[name] for name in ("obs", "actions", "rewards", "terminateds", "truncateds", "new_obs", "off_policy")
+    ]
+    return [list(row) for row in zip(*columns, strict=True) if row[0][0] >= 0]
+
+
+@pytest.mark.parametrize("agents", [None, "xyz"])
+@pytest.mark.parametrize("mode", ["complete_episodes", "truncate_episodes"])
+@pytest.mark.parametrize("fragment", [4, 25])
+def test_every_decision_with_its_outcome_is_sampled_once(agents, mode, fragment):
+    """Of episodes that are learned from; rewards that came while others acted, ends, and cut ends included."""
+    expected: dict[tuple, list] = {}
+    played = threading.Event()
+
+    def script(env):
+        plays = Plays(env, agents)
+        in_threads(THREADS, plays.play)
+        expected.update((tuple(row[0].tolist()), row) for rows in plays.lives.values() for row in rows)
+        played.set()
+        while True:  # so that the last fragments fill
+            episode, obs = env.start_episode(), np.full(3, -1, np.float32)
+            env.get_action(episode, obs if agents is None else {"x": obs})
+            env.end_episode(episode, obs if agents is None else {"x": obs})
+
+    specs = {"p": (Tells, OBS_SPACE, ACTION_SPACE, {}), "q": (Tells, OBS_SPACE, ACTION_SPACE, {})}
+    worker = RolloutWorker(
+        lambda context: (Scripted if agents is None else ScriptedAgents)(script),
+        Tells if agents is None else specs,
+        policy_mapping_fn=None if agents is None else lambda agent: "p" if agent == "x" else "q",
+        config={"batch_mode": mode, "rollout_fragment_length": fragment, "accept_off_policy_actions": True},
+    )
+    sampled: dict[tuple, list] = {}
+    count = 0
+    while not (played.is_set() and count >= len(expected)):
+        samples = worker.sample()
+        batches = [samples] if agents is None else samples.policy_batches.values()
+        for batch in batches:
+            found = decisions(batch)
+            count += len(found)
+            sampled.update((tuple(row[0].tolist()), row) for row in found)
+    worker.stop()
+    assert sampled.keys() == expected.keys()
+    assert count == len(expected)
+    for key, (_, action, reward, terminated, truncated, following, logged) in expected.items():
+        assert sampled[key][1:5] == [action, reward, terminated, truncated]
+        assert sampled[key][6] == logged
+        if following is not None:
+            np.testing.assert_array_equal(sampled[key][5], following)
+    metrics = worker.get_metrics()
+    assert len(metrics) >= THREADS * EPISODES
+
+
+class GuessingEnv(ExternalEnv):
+    """Three threads of episodes of five steps; the reward is 1 for the action that the observation tells."""
+
+    def __init__(self, context=None, *, training_enabled=True, logs=False):
+        super().__init__(OBS_SPACE, ACTION_SPACE)
+        self.training_enabled, self.logs = training_enabled, logs
+
+    def run(self):
+        in_threads(3, self.play)
+
+    def play(self, number):
+        random = np.random.default_rng(number)
+        while True:
+            episode = self.start_episode(training_enabled=self.training_enabled or number > 0)
+            for _ in range(5):
+                obs = np.array([number, 0, random.random()], np.float32)
+                if self.logs:
+                    action = int(random.integers(5))
+                    self.log_action(episode, obs, action)
+                else:
+                    action = self.get_action(episode, obs)
+                self.log_returns(episode, float(action == action_for(obs)))
+            self.end_episode(episode, obs)
+
+
+CONFIG = {
+    "train_batch_size": 60,
+    "sgd_minibatch_size": 30,
+    "num_sgd_iter": 2,
+    "model": {"fcnet_hiddens": [8]},
+    "seed": 0,
+}
+
+
+@pytest.fixture
+def trainer_of():
+    """Makes trainers of external environments, and sees that no thread is left of them."""
+    before, trainers = threading.active_count(), []
+
+    def make(config=CONFIG, **how):
+        trainers.append(PPOTrainer(env=lambda context: GuessingEnv(context, **how), config=config))
+        return trainers[-1]
+
+    yield make
+    for trainer in trainers:
+        trainer.stop()
+    until(lambda: threading.active_count() <= before)
+
+
+def test_ppo_trains_and_evaluates(trainer_of):
+    trainer = trainer_of()
+    for iteration in range(3):
+        result = trainer.train()
+        assert result["timesteps_total"] >= 60 * (iteration + 1)
+        assert result["episode_len_mean"] == 5
+    # Running episodes go on, and count from the middle: none is longer than a whole one.
+    assert trainer.evaluate(num_episodes=7)["episode_len_mean"] <= 5
+    assert trainer.train()["episode_len_mean"] <= 5
+
+
+def test_served_episodes_are_not_learned_from(trainer_of):
+    worker = trainer_of(training_enabled=False).worker
+    for _ in range(3):
+        assert set(worker.sample()["obs"][:, 0]) == {1, 2}
+
+
+class TestLoggedActions:
+    def test_are_refused_by_ppo(self, trainer_of):
+        with pytest.raises(PolicyError, match=r"accept_off_policy_actions=True"):
+            trainer_of(logs=True).train()
+
+    def test_are_learned_from_where_the_config_says_so(self, trainer_of):
+        trainer = trainer_of({**CONFIG, "accept_off_policy_actions": True}, logs=True)
+        assert trainer.train()["timesteps_total"] >= 60
+        batch = trainer.worker.sample()
+        assert batch[SampleBatch.OFF_POLICY].all()
+
+
+def test_each_worker_plays_its_own_copy():
+    """A creator partitions a log by the place that it is called for."""
+
+    def make(context):
+        env = Scripted(lambda env: None)
+        env.mine = list(range(7))[context.worker_index - 1 :: context.num_workers]
+        return env
+
+    for index, mine in ((1, [0, 3, 6]), (2, [1, 4]), (3, [2, 5])):
+        worker = RolloutWorker(make, Tells, worker_index=index, num_workers=3)
+        assert worker.foreach_env(lambda env: env.mine) == [mine]
+        worker.stop()

@@ -1,0 +1,339 @@
+"""External environments and their threads: waiting, and every way in which it ends."""
+
+import threading
+import traceback
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rollax import EnvError, EnvStoppedError, to_base_env
+from rollax.env.external import external_base_env
+from rollax.env.external import queue as external_queue
+from rollax.env.external.episodes import ExternalEpisodes
+from tests.env.external.test_external import seen
+from tests.env.external.worlds import LONG, Scripted, answer, in_threads, playing, until
+from tests.env.refused import refused
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE
+
+
+class TestStopping:
+    @pytest.mark.parametrize("polled", [True, False])
+    def test_ends_every_get_action(self, polled):
+        outcomes = []
+
+        def script(env):
+            def play(n):
+                episode = env.start_episode(n)
+                with pytest.raises(EnvStoppedError, match=r"was stopped(?s:.)*return on EnvStoppedError"):
+                    env.get_action(episode, seen(n))
+                outcomes.append(n)
+
+            in_threads(8, play)
+
+        with playing(script) as base:
+            base.reset_rows(np.arange(1))
+            queue = base.env._external_episodes.queue
+            until(lambda: len(queue.waiting) == 8)
+            if polled:
+                assert len(base.poll_rows()) == 8
+            base.stop()
+            assert sorted(outcomes) == list(range(8))
+            assert not base._thread.is_alive()
+            assert base.env.stopped
+            refused(EnvStoppedError, base.env.start_episode, says="was stopped")
+            refused(EnvStoppedError, base.env.get_action, 9, seen(1), says="was stopped")
+            refused(EnvStoppedError, base.env.log_returns, 0, 1.0, says="was stopped")
+            refused(EnvStoppedError, base.env.end_episode, 0, seen(1), says="was stopped")
+            refused(EnvStoppedError, base.poll_rows, says="was stopped")
+            base.stop()
+
+    def test_ends_a_poll_in_another_thread(self):
+        base = to_base_env(Scripted(lambda env: env.end.wait()))
+        base.env.end = threading.Event()
+        base.env.close = base.env.end.set
+        raised = []
+
+        def poll():
+            try:
+                base.poll_rows()
+            except EnvStoppedError as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=poll)
+        thread.start()
+        until(lambda: base.env._external_episodes.queue._awaited)
+        base.stop()
+        thread.join(LONG)
+        assert len(raised) == 1
+        assert not base._thread.is_alive()
+
+    def test_answers_that_come_too_late_go_nowhere(self):
+        base = to_base_env(Scripted(lambda env: env.get_action(env.start_episode(), seen(1))))
+        rows = base.poll_rows()
+        base.stop()
+        answer(base, rows)
+
+    def test_so_do_those_to_who_has_not_noticed_yet(self):
+        queue = external_queue.EventQueue("env", 5.0)
+        call = external_queue.Call(1, 1)
+        queue.waiting.add(call)
+        queue.stop()
+        queue.answer([external_queue.Life("agent0", call=call)], [0])
+        refused(EnvStoppedError, queue.wait, call, says="was stopped")
+
+    def test_before_it_began(self):
+        base = to_base_env(Scripted(lambda env: None))
+        base.stop()
+        refused(EnvStoppedError, base.poll_rows, says="was stopped")
+        assert base._thread is None
+
+    def test_a_run_that_does_not_end_is_said(self, monkeypatch, caplog):
+        monkeypatch.setattr(external_base_env, "_SECONDS_TO_STOP", 0.05)
+        release = threading.Event()
+        base = to_base_env(Scripted(lambda env: release.wait()))
+        base.reset_rows(np.arange(1))
+        base.stop()
+        assert "run() goes on" in caplog.text
+        release.set()
+        base._thread.join(LONG)
+        assert not base._thread.is_alive()
+
+    def test_run_itself_may_stop_it(self):
+        done = threading.Event()
+
+        def script(env):
+            env.base.stop()
+            done.set()
+
+        base = to_base_env(Scripted(script))
+        base.env.base = base
+        with pytest.raises(EnvStoppedError):
+            base.poll_rows()
+        base._thread.join(LONG)
+        assert done.is_set()
+
+
+class TestErrorsOfRun:
+    def fails(self, env):
+        raise ValueError("the simulator broke")
+
+    def test_surface_from_every_poll_with_their_traceback(self):
+        with playing(self.fails) as base:
+            for _ in range(2):
+                error = refused(EnvError, base.poll_rows, says="raised ValueError in run(): the simulator broke")
+                assert isinstance(error.__cause__, ValueError)
+                assert "in fails" in "".join(traceback.format_exception(error))
+
+    def test_wake_a_poll_that_waits(self):
+        def script(env):
+            until(lambda: env._external_episodes.queue._awaited)
+            self.fails(env)
+
+        with playing(script) as base:
+            refused(EnvError, base.poll_rows, says="the simulator broke")
+
+    def test_even_an_exit(self):
+        def script(env):
+            raise SystemExit(3)
+
+        with playing(script) as base:
+            assert isinstance(refused(EnvError, base.poll_rows, says="SystemExit").__cause__, SystemExit)
+
+    def test_a_mistake_of_the_player_is_one(self):
+        with playing(lambda env: env.get_action("unknown", seen(1))) as base:
+            error = refused(EnvError, base.poll_rows, says="raised EnvError in run(): An unknown episode")
+            assert isinstance(error.__cause__, EnvError)
+
+
+class Finished(Scripted):
+    patience = 0.05
+
+
+class TestTheEndOfRun:
+    def test_is_an_error_once_nothing_comes_any_more(self):
+        def script(env):
+            episode = env.start_episode()
+            env.log_action(episode, seen(1), 0)
+            env.log_action(episode, seen(2), 0)
+            env.end_episode(episode, seen(3))
+
+        with playing(script, Finished) as base:
+            assert [len(base.poll_rows()) for _ in range(3)] == [1, 1, 1]
+            for _ in range(2):
+                refused(EnvError, base.poll_rows, says="has finished...Finished...0.05 s...loop in run()")
+
+    def test_others_may_go_on(self):
+        """A player that run() has left behind is served for as long as it comes back in time."""
+        answers = []
+
+        def script(env):
+            def play(n):
+                episode = env.start_episode()
+                for step in range(50):
+                    answers.append(env.get_action(episode, seen(step)))
+
+            threading.Thread(target=in_threads, args=(1, play)).start()
+
+        class Patient(Scripted):
+            patience = 5.0
+
+        with playing(script, Patient) as base:
+            for _ in range(50):
+                answer(base, base.poll_rows())
+            until(lambda: len(answers) == 50)
+        assert answers == [step % 5 for step in range(50)]
+
+
+class TestBackPressure:
+    def test_who_logs_too_much_waits_for_polls(self, monkeypatch):
+        monkeypatch.setattr(external_queue, "MOST_QUEUED", 3)
+        logged, full = [], threading.Event()
+
+        def script(env):
+            wait = env._external_episodes.queue._room.wait
+            env._external_episodes.queue._room.wait = lambda: (full.set(), wait())
+            episode = env.start_episode()
+            for n in range(10):
+                env.log_action(episode, seen(n), 0)
+                logged.append(n)
+
+        with playing(script) as base:
+            base.reset_rows(np.arange(1))
+            assert full.wait(LONG)
+            assert logged == [0, 1, 2]
+            assert [base.poll_rows().obs[0, 0] for _ in range(10)] == list(range(10))
+            until(lambda: len(logged) == 10)
+
+    def test_stopping_ends_it(self, monkeypatch):
+        monkeypatch.setattr(external_queue, "MOST_QUEUED", 3)
+        raised = threading.Event()
+
+        def script(env):
+            episode = env.start_episode()
+            try:
+                for n in range(10):
+                    env.log_action(episode, seen(n), 0)
+            except EnvStoppedError:
+                raised.set()
+
+        with playing(script) as base:
+            base.reset_rows(np.arange(1))
+            queue = base.env._external_episodes.queue
+            until(lambda: queue._room._waiters)
+            base.stop()
+            assert raised.is_set()
+
+
+class TestGathering:
+    """Those who were just answered may ask again in a moment: a poll waits a little for them."""
+
+    def two_players(self):
+        """Two episodes that were asked for and answered."""
+        episodes = ExternalEpisodes("env", OBS_SPACE, ACTION_SPACE, None, 5.0)
+        players = [threading.Thread(target=episodes.ask, args=({n: {"agent0": seen(n)}},)) for n in range(2)]
+        for n in range(2):
+            episodes.start(n, True)
+            players[n].start()
+        until(lambda: len(episodes.queue.waiting) == 2)
+        lives = [event.lives[0] for event in episodes.queue.take()]
+        episodes.queue.answer(lives, [0, 0])
+        for player in players:
+            player.join(LONG)
+        return episodes, episodes.queue
+
+    def test_for_all_of_them(self, monkeypatch):
+        monkeypatch.setattr(external_queue, "_LONGEST_GATHERING", LONG)
+        episodes, queue = self.two_players()
+        queue._taken_at -= 2 * LONG  # the answers took long
+        episodes.log(0, {"agent0": seen(0)}, {"agent0": 0})
+        taken = []
+        poll = threading.Thread(target=lambda: taken.extend(queue.take()))
+        poll.start()
+        until(lambda: queue._awaited == 2)
+        episodes.log(1, {"agent0": seen(1)}, {"agent0": 0})
+        poll.join(LONG)
+        assert len(taken) == 2
+
+    @pytest.mark.parametrize(("took", "waited"), [(0.0, 0.0), (0.002, 0.002), (1.0, 0.005)])
+    def test_but_not_for_longer_than_the_answers_took_and_never_for_long(self, monkeypatch, took, waited):
+        now, timeouts = [0.0], []
+        monkeypatch.setattr(external_queue, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+        episodes, queue = self.two_players()
+        monkeypatch.setattr(queue._news, "wait", timeouts.append)
+        now[0] += took
+        episodes.log(0, {"agent0": seen(0)}, {"agent0": 0})
+        assert len(queue.take()) == 1
+        assert timeouts == [pytest.approx(waited)]
+
+
+def test_a_player_that_is_interrupted_leaves_the_others_alone():
+    """Ctrl-C in a thread that waits: its question may still be answered, and stopping does not wait for it."""
+
+    class Interrupted:
+        def acquire(self):
+            raise KeyboardInterrupt
+
+        def release(self):
+            released.append(self)
+
+    released: list = []
+    queue = external_queue.EventQueue("env", 5.0)
+    calls = [external_queue.Call(1, 1) for _ in range(2)]
+    for call in calls:
+        call.lock = Interrupted()
+        queue.waiting.add(call)
+        with pytest.raises(KeyboardInterrupt):
+            queue.wait(call)
+    assert not queue.waiting
+    queue.answer([external_queue.Life("agent0", call=calls[0])], [0])
+    assert len(released) == 1
+    queue.stop()
+    assert len(released) == 1
+
+
+def test_nothing_grows():
+    """After some thousand episodes every container is as large as after some hundred."""
+
+    def script(env):
+        n = 0
+        while True:
+            ids = [env.start_episode(), *(env.start_episode(n + i, training_enabled=i % 2 == 0) for i in range(15))]
+            n += len(ids)
+            env.log_returns(ids[0], 0.0, {"n": n})
+            env.get_actions({})
+            env.get_actions(dict.fromkeys(ids, seen(1)))
+            env.log_action(ids[1], seen(3), 1)
+            for episode in ids:
+                env.log_returns(episode, 1.0, {"n": n})
+                env.end_episode(episode, seen(4))
+
+    with playing(script) as base:
+        ended, sizes = 0, []
+        for goal in (4_000, 20_000):
+            while ended < goal:
+                rows = base.poll_rows()
+                if len(rows.ended_envs):
+                    base.reset_rows(rows.ended_envs)
+                ended += len(rows.ended_envs)
+                answer(base, rows, 0)
+            sizes.append(contents(base, set()))
+        # What is in flight differs from moment to moment; the lists of the longest known ids are full by then.
+        assert sizes[1] <= sizes[0] + 200
+        assert rows.env_index.max() < 64
+
+
+def contents(value: object, known: set[int]) -> int:
+    """How many elements all containers hold that can be reached from an object of the environments' modules."""
+    if id(value) in known or isinstance(value, type | threading.Thread | np.ndarray):
+        return 0
+    known.add(id(value))
+    if isinstance(value, dict):
+        return len(value) + sum(contents(part, known) for part in [*value.values()])
+    if isinstance(value, list | tuple | set | frozenset) or hasattr(value, "popleft"):
+        return len(value) + sum(contents(part, known) for part in [*value])  # type: ignore[arg-type, misc]
+    if type(value).__module__.startswith("rollax.env") or isinstance(value, Scripted):
+        slots = getattr(type(value), "__slots__", ())
+        attributes = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
+        return sum(contents(part, known) for part in attributes)
+    return 0

@@ -1,0 +1,137 @@
+"""External environments that do what a test tells them, and a contract world that plays clocks and parties."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from rollax import BaseEnv, EnvStoppedError, ExternalEnv, ExternalMultiAgentEnv, to_base_env
+from rollax.env.external.external_base_env import ExternalBaseEnv
+from rollax.env.rows import Rows
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, action_for
+
+LONG = 60.0
+"""Seconds after which a test gives up."""
+
+
+class Scripted(ExternalEnv):
+    """Its `run()` is a function of the environment."""
+
+    def __init__(
+        self, script: Callable[[Any], Any], observation_space: Any = OBS_SPACE, action_space: Any = ACTION_SPACE
+    ):
+        super().__init__(observation_space, action_space)
+        self.script = script
+
+    def run(self):
+        self.script(self)
+
+
+class ScriptedAgents(ExternalMultiAgentEnv):
+    """The same with many agents."""
+
+    def __init__(self, script: Callable[[Any], Any], *spaces: Any):
+        super().__init__(*spaces or (OBS_SPACE, ACTION_SPACE))
+        self.script = script
+
+    def run(self):
+        self.script(self)
+
+
+@contextmanager
+def playing(script: Callable[[Any], Any], kind: type = Scripted, *spaces: Any) -> Iterator[BaseEnv]:
+    """The base env of a script; whatever it still waits for ends with the block, and no thread is left behind."""
+    threads = set(threading.enumerate())
+    base = to_base_env(kind(script, *spaces))
+    try:
+        yield base
+    finally:
+        base.stop()
+        left = set(threading.enumerate()) - threads
+        for thread in left:
+            thread.join(LONG)
+        assert not any(thread.is_alive() for thread in left)
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Waits for something that other threads bring about."""
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(1e-3)
+
+
+def answer(base: BaseEnv, rows: Rows, action: int | None = None) -> None:
+    """Answers every row that waits, as the policy of all tests does or by one action."""
+    acting = np.flatnonzero(rows.acts)
+    if len(acting):
+        values = rows.observations(acting, base.observation_space)
+        actions = [action_for(value) for value in values] if action is None else [action] * len(acting)
+        base.send_rows(rows, acting, np.array(actions, np.int64))
+
+
+def in_threads(count: int, play: Callable[[int], Any]) -> None:
+    """Plays in so many threads at once, until all are done or the environment is stopped."""
+
+    def guarded(index: int) -> None:
+        with suppress(EnvStoppedError):
+            play(index)
+
+    threads = [threading.Thread(target=guarded, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class ExternalClocks(ExternalEnv):
+    """Clocks that play themselves, all in one call per moment; those that have ended wait for a reset."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(OBS_SPACE, ACTION_SPACE)
+        self.clocks = [Clock() for _ in range(num_envs)]
+        self.resets: queue.SimpleQueue[list[tuple[int, int | None]] | None] = queue.SimpleQueue()
+
+    def run(self):
+        running: dict[int, tuple[Any, np.ndarray]] = {}
+        while True:
+            while len(running) < len(self.clocks):
+                told = self.resets.get()
+                if told is None:
+                    return
+                for i, seed in told:
+                    running[i] = self.start_episode(), self.clocks[i].reset(seed=seed)[0]
+            running = {i: running[i] for i in range(len(self.clocks))}
+            actions = self.get_actions(dict(running.values()))
+            for i, (episode, _) in list(running.items()):
+                obs, reward, terminated, truncated, info = self.clocks[i].step(actions[episode])
+                self.log_returns(episode, reward, info)
+                running[i] = episode, obs
+                if terminated or truncated:
+                    self.end_episode(episode, obs, truncated)
+                    del running[i]
+
+    def close(self):
+        self.resets.put(None)
+        for clock in self.clocks:
+            clock.close()
+
+
+class ResetClocks(ExternalBaseEnv):
+    """Tells its clocks when they are reset, so that a sub-environment is the same clock for ever."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.clocks = ExternalClocks(num_envs)
+        super().__init__(self.clocks)
+        self.num_envs = num_envs
+
+    def reset_rows(self, env_index, seeds=None):
+        super().reset_rows(env_index)
+        indices = env_index.tolist()
+        self.clocks.resets.put(list(zip(indices, seeds or [None] * len(indices), strict=True)))

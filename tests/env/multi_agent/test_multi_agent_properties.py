@@ -1,0 +1,235 @@
+"""Random schedules of agents through groups and through PettingZoo, there and back: no reward is lost or counted twice,
+each life is one trajectory, each observation is answered once, and what follows each row is right.
+
+The same for a `MultiAgentEnv` as it is, and for the dict view, is in `tests/evaluation/test_sampler_properties.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rollax import PolicySpec, RolloutWorker, SampleBatch, to_base_env
+from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
+from rollax.policy.policy import Pieces
+from tests.env.drive import drive
+from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, dance_story, queue_story
+from tests.evaluation.reference import Auditor, stories
+from tests.evaluation.worlds import ALL, Encode, Scripted, action_for
+
+AGENTS = "abcd"
+FIRST_DOES = st.sampled_from(["", "", "o", "oT"])
+
+
+def profile(examples: int) -> Any:
+    too_slow = [HealthCheck.too_slow]
+    return settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=too_slow)
+
+
+@st.composite
+def scripts(draw, all_act: bool) -> list[dict]:
+    """One episode of `Scripted`: agents appear, leave, return, are paid at odd times, end by own flags and by all's.
+
+    Args:
+        draw: given by hypothesis.
+        all_act: whoever is alive acts at every step, as in PettingZoo's parallel API.
+    """
+    alive = set(draw(st.sets(st.sampled_from(AGENTS), min_size=1)))
+    goes_on = ["o", "or", "or"] if all_act else ["", "r", "o", "or", "or"]
+    does_what = st.sampled_from([*goes_on, "T", "rC", "oT", "rTC", "orC"])
+    episode: list[dict] = [dict.fromkeys(sorted(alive), "o")]
+    for _ in range(draw(st.integers(0, 7))):
+        step = {agent: draw(does_what if agent in alive else FIRST_DOES) for agent in AGENTS}
+        ended = {agent for agent, does in step.items() if "T" in does or "C" in does}
+        acting = {agent for agent, does in step.items() if "o" in does} - ended
+        alive = (alive | acting) - ended
+        if not acting:
+            somebody = draw(st.sampled_from(AGENTS))
+            step[somebody] = "or" if somebody in alive else "o"
+            alive.add(somebody)
+        episode.append({agent: does for agent, does in step.items() if does})
+    last = {agent: draw(st.sampled_from(["", "r", "o", "or", "T", "orC", "orTC"])) for agent in sorted(alive)}
+    return [*episode, {**last, ALL: draw(st.sampled_from(["T", "C", "TC"]))}]
+
+
+class Declared(Scripted):
+    possible_agents = tuple(AGENTS)
+
+
+class Play(Encode):
+    """Acts by `action_for` on each part of what it sees."""
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        if isinstance(obs_batch, tuple):
+            return tuple(map(action_for, obs_batch)), [], {}
+        return action_for(obs_batch), [], {}
+
+
+PARAMETERS = {
+    "mode": st.sampled_from(["truncate_episodes", "complete_episodes"]),
+    "fragment": st.integers(1, 6),
+    "num_envs": st.integers(1, 3),
+}
+
+
+def run(make: Any, specs: Any, mapping: Any, told_by: Any, mode: str, fragment: int, num_envs: int) -> None:
+    """Samples, and compares all with what `told_by` makes of each environment's log."""
+    config = {"num_envs_per_worker": num_envs, "rollout_fragment_length": fragment, "batch_mode": mode}
+    worker = RolloutWorker(make, specs, policy_mapping_fn=mapping, config=config)
+    told = [told_by(env) for env in worker.env.get_sub_environments()]
+    auditor, metrics, learned = Auditor(told, whole_episodes=mode == "complete_episodes"), [], 0.0
+    for _ in range(5):
+        fragments = {policy_id: flat(*found) for policy_id, found in worker.sampler.sample()[0].items()}
+        auditor.check(fragments)
+        learned += sum(float(np.sum(batch["rewards"], dtype=np.float64)) for batch, _ in fragments.values())
+        metrics += worker.get_metrics()
+    episodes = [episode for story in stories(told) for episode in story.episodes]
+    assert sum(m.reward for m in metrics) == sum(reward for reward, _, _ in episodes)
+    assert sorted(m.length for m in metrics) == sorted(length for _, length, _ in episodes)
+    lives = sorted(sum(lives) for _, _, by_agent in episodes for lives in by_agent.values())
+    found = [sum(m.policy_rewards.get(policy, [])) for m in metrics for policy in m.policy_rewards]
+    assert sum(found) == sum(lives)
+    if mode == "complete_episodes":
+        assert learned == sum(m.reward for m in metrics)
+
+
+def flat(batch: SampleBatch, pieces: Pieces) -> tuple[SampleBatch, Pieces]:
+    """Tuples as single columns: observations side by side, actions as one number."""
+    columns = batch.to_dict()
+    for name in ("actions", "prev_actions"):
+        columns[name] = one_number(columns[name]) if isinstance(columns[name], tuple) else columns[name]
+    if isinstance(columns["obs"], tuple):
+        columns["obs"] = np.concatenate(columns["obs"], axis=1)
+        pieces = replace(pieces, next_obs=np.concatenate(pieces.next_obs, axis=1))
+    return SampleBatch(columns), pieces
+
+
+def one_number(parts: Sequence[Any]) -> Any:
+    return sum(part * 11**position for position, part in enumerate(parts))
+
+
+class Regrouped:
+    """The log of an environment as its groups live it, slowly.
+
+    Args:
+        env: with the log of what really happened.
+        groups: group id -> members.
+    """
+
+    def __init__(self, env: Scripted, groups: Mapping[Hashable, Sequence[Hashable]]) -> None:
+        self.env = env
+        singles = [agent for agent in AGENTS if not any(agent in members for members in groups.values())]
+        self.units = {**groups, **{agent: [agent] for agent in singles}}
+        self.grouped = set(groups)
+
+    @property
+    def log(self) -> list[tuple]:
+        events: list[tuple] = []
+        for kind, *event in self.env.log:
+            if kind == "reset":
+                self.alive: set = set()
+                self.seen: dict = {}
+                events.append(("reset", self._step({}, *event, {}, {}, {})[1]))
+            else:
+                events.append(("step", *self._step(*event)))
+        return events
+
+    def _step(self, actions: dict, obs: dict, rewards: dict, terms: dict, truncs: dict) -> tuple:
+        parts: tuple[dict, ...] = ({}, {}, {}, {}, {})
+        for flags, out in ((terms, parts[3]), (truncs, parts[4])):
+            out[ALL] = flags.get(ALL, False)
+        lived = set(self.alive)
+        for unit, members in self.units.items():
+            if any(member in actions for member in members):
+                parts[0][unit] = self._action(unit, members)
+        self.seen.update(obs)
+        over = parts[3][ALL] or parts[4][ALL]
+        for agent in AGENTS:
+            if over or terms.get(agent) or truncs.get(agent):
+                self.alive.discard(agent)
+            elif agent in obs:
+                self.alive.add(agent)
+        for unit, members in self.units.items():
+            was, is_ = lived.intersection(members), self.alive.intersection(members)
+            paid = [rewards[member] for member in members if member in was and member in rewards]
+            if paid:
+                parts[2][unit] = sum(paid)
+            if was and not is_:
+                own = [(terms.get(m, False), truncs.get(m, False)) for m in was]
+                ends = [flags if any(flags) else (parts[3][ALL], parts[4][ALL]) for flags in own]
+                parts[3][unit] = (False, True) not in ends
+                parts[4][unit] = (False, True) in ends or (True, True) in ends
+            shown = is_ if is_ else was
+            if any(member in obs for member in shown):
+                parts[1][unit] = self._see(members, shown)
+        return parts
+
+    def _see(self, members: Sequence[Hashable], shown: set) -> np.ndarray:
+        nothing = np.zeros(4, np.float32)
+        return np.concatenate([self.seen[member] if member in shown else nothing for member in members])
+
+    def _action(self, unit: Hashable, members: Sequence[Hashable]) -> int:
+        """What `Play` does about what the unit sees before this step."""
+        obs = self._see(members, self.alive.intersection(members))
+        return int(one_number([action_for(part) for part in obs.reshape(-1, 4)]))
+
+
+GROUPINGS = [
+    {group: [agent] for group, agent in zip("wxyz", AGENTS, strict=True)},
+    {"ba": ["b", "a"], "cd": ["c", "d"]},
+    {"ac": ["a", "c"]},
+    {"all but d": ["c", "a", "b"], "only d": ["d"]},
+]
+
+
+@pytest.mark.filterwarnings("default")
+class TestRandomSchedules:
+    @profile(80)
+    @given(
+        episodes=st.lists(scripts(all_act=False), min_size=1, max_size=3),
+        groups=st.sampled_from(GROUPINGS),
+        **PARAMETERS,
+    )
+    def test_groups(self, episodes, groups, mode, fragment, num_envs):
+        def make(context):
+            return Declared(episodes, context.vector_index).with_agent_groups(groups)
+
+        some = Declared(episodes).with_agent_groups(groups)
+        specs = {
+            agent: PolicySpec(Play, some.observation_spaces[agent], some.action_spaces[agent])
+            for agent in (*groups, *AGENTS)
+            if agent in some.observation_spaces
+        }
+        run(make, specs, lambda agent: agent, lambda env: Regrouped(env, groups), mode, fragment, num_envs)
+
+    @profile(80)
+    @given(
+        episodes=st.lists(scripts(all_act=True), min_size=1, max_size=3),
+        two_policies=st.booleans(),
+        **PARAMETERS,
+    )
+    def test_pettingzoo_there_and_back(self, episodes, two_policies, mode, fragment, num_envs):
+        specs = {"x": Play, "y": Play} if two_policies else Play
+        mapping = (lambda agent: "x" if agent in "ac" else "y") if two_policies else None
+        run(
+            lambda context: to_pettingzoo(Declared(episodes, context.vector_index)),
+            specs,
+            mapping,
+            lambda exported: exported.env,
+            *(mode, fragment, num_envs),
+        )
+
+    @profile(40)
+    @given(seeds=st.lists(st.integers(0, 2**31), min_size=1, max_size=3), split=st.integers(1, 3))
+    @pytest.mark.parametrize(("cls", "story"), [(Dance, dance_story), (Queue, queue_story)])
+    def test_from_pettingzoo(self, cls, story, seeds, split):
+        base = to_base_env(cls(), lambda index: cls(), len(seeds))
+        for seed, told in zip(seeds, drive(base, "rows", 25, seeds, split), strict=True):
+            assert told == story(seed, len(told))
+        base.stop()

@@ -1,0 +1,422 @@
+"""PettingZoo's environments, as they come from the library, and ours as its parallel ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pettingzoo
+import pytest
+from gymnasium import spaces
+
+from rollax import EnvError, MultiAgentEnv, MultiAgentError, PPOConfig, RolloutWorker, SpaceError, to_base_env
+from rollax.algorithms.ppo import PPOPolicy
+from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
+from tests.env.drive import drive
+from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, dance_story
+from tests.env.refused import play, refused
+from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE, Party
+from tests.evaluation.worlds import Encode
+
+TIC_TAC_TOE = "classic/tictactoe-v3"
+
+
+def library(kind: str, name: str):
+    """A creator of one of the library's environments."""
+    return lambda context=None: pettingzoo.make(kind, name)
+
+
+LIBRARY = {
+    ("parallel", "classic/rps-v2"): (spaces.Discrete(4), spaces.Discrete(3), 2),
+    ("aec", "classic/rps-v2"): (spaces.Discrete(4), spaces.Discrete(3), 1),
+    ("aec", TIC_TAC_TOE): (None, spaces.Discrete(9), 1),
+    ("aec", "classic/connect_four-v3"): (None, spaces.Discrete(7), 1),
+    ("parallel", "sisl/pursuit-v5"): (spaces.Box(0.0, 30.0, (7, 7, 3), np.float32), spaces.Discrete(5), 8),
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), LIBRARY, ids=map("-".join, LIBRARY))
+class TestLibrary:
+    def test_instance_and_creator(self, kind, name):
+        make, (obs_space, action_space, acting) = library(kind, name), LIBRARY[kind, name]
+        base = to_base_env(make(), make, 2)
+        assert base.num_envs == 2
+        assert base.observation_space == obs_space or isinstance(base.observation_space, spaces.Dict)
+        assert base.action_space == action_space
+        rows = play(base, 0)
+        assert (len(rows), rows.acts.all(), rows.starts.all()) == (2 * acting, True, True)
+        assert [type(env) for env in base.get_sub_environments()] == [type(make())] * 2
+        assert base.try_render() is None
+        base.stop()
+
+    def test_sampling(self, kind, name):
+        acting = LIBRARY[kind, name][2]
+        config = {"num_envs_per_worker": 3, "rollout_fragment_length": 60}
+        worker = RolloutWorker(library(kind, name), RandomLegal, config=config)
+        batch = worker.sample()
+        assert len(batch) == pytest.approx(180 * acting, abs=3 * 2)
+        metrics = worker.get_metrics()
+        if "classic" in name:
+            assert metrics
+            # Two players; an illegal move would have cost 1.
+            assert {m.reward for m in metrics} == {0}
+        worker.stop()
+
+
+class RandomLegal(Encode):
+    """Any action that the mask allows, if there is one."""
+
+    rng = np.random.default_rng(0)
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        mask = (
+            obs_batch["action_mask"] if isinstance(obs_batch, dict) else np.ones((len(obs_batch), self.action_space.n))
+        )
+        assert mask.any(axis=1).all()
+        return np.argmax(mask * self.rng.random(mask.shape), axis=1), [], {}
+
+
+def test_ppo_keeps_to_the_mask():
+    config = PPOConfig(num_envs_per_worker=4, rollout_fragment_length=50, model={"fcnet_hiddens": [16]}, seed=0)
+    worker = RolloutWorker(library("aec", TIC_TAC_TOE), PPOPolicy, config=config)
+    worker.sample()
+    metrics = worker.get_metrics()
+    assert len(metrics) > 15
+    assert {m.reward for m in metrics} == {0}  # an illegal move would have cost 1
+    worker.stop()
+
+
+def test_a_game_of_tic_tac_toe_by_hand():
+    """The last move's reward, the loser's too, and each move's next observation is the mover's own next one."""
+    worker = RolloutWorker(library("aec", TIC_TAC_TOE), FirstFree, config={"rollout_fragment_length": 7})
+    batch = worker.sample()
+    # Squares in turn: X 0 2 4 6, O 1 3 5; X owns the diagonal 2, 4, 6 with the seventh move.
+    by_agent = {agent: np.flatnonzero(batch["agent_id"] == agent) for agent in ("player_1", "player_2")}
+    assert batch["actions"][by_agent["player_1"]].tolist() == [0, 2, 4, 6]
+    assert batch["actions"][by_agent["player_2"]].tolist() == [1, 3, 5]
+    assert batch["rewards"][by_agent["player_1"]].tolist() == [0, 0, 0, 1]
+    assert batch["rewards"][by_agent["player_2"]].tolist() == [0, 0, -1]
+    assert batch["terminateds"].sum() == 2
+    assert not batch["truncateds"].any()
+    for rows in by_agent.values():
+        assert batch["t"][rows].tolist() == list(range(batch["t"][rows[0]], 7, 2))
+        for here, there in pairwise(rows):
+            for key in ("observation", "action_mask"):
+                np.testing.assert_array_equal(batch["new_obs"][key][here], batch["obs"][key][there])
+        # The final observation of both: the board as it was left.
+        assert batch["new_obs"]["observation"][rows[-1]].sum() == 7
+    (metrics,) = worker.get_metrics()
+    assert (metrics.reward, metrics.length) == (0, 7)
+    assert sorted(metrics.policy_rewards["default_policy"]) == [-1, 1]
+
+
+class FirstFree(Encode):
+    """Takes the first free square."""
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        return np.argmax(obs_batch["action_mask"], axis=1), [], {}
+
+
+def test_an_illegal_move_ends_the_game_for_both():
+    base = to_base_env(library("aec", TIC_TAC_TOE)())
+    base.try_reset()
+    base.send_actions({0: {"player_1": 4}})
+    base.poll()
+    base.send_actions({0: {"player_2": 4}})
+    obs, rewards, terminateds, truncateds, _, _ = base.poll()
+    assert set(obs[0]) == {"player_1", "player_2"}
+    assert rewards == {0: {"player_1": 0, "player_2": -1}}
+    # This is how its wrapper says it: both flags for both.
+    assert terminateds == {0: {"player_1": True, "player_2": True, ALL: False}}
+    assert truncateds == {0: {"player_1": True, "player_2": True, ALL: True}}
+
+
+def test_who_never_acts_leaves_nothing(caplog):
+    """The first move ends the game of one who has never seen an observation: there is no step that could be paid."""
+    base = to_base_env(library("aec", TIC_TAC_TOE)())
+    base.try_reset()
+    base.envs[0].env.unwrapped.board.squares[:] = [1, 1, 0, 2, 2, 0, 0, 0, 0]
+    base.send_actions({0: {"player_1": 2}})
+    rows = base.poll_rows()
+    assert (rows.agents, rows.rewards.tolist(), rows.terminateds.tolist()) == (["player_1"], [1.0], [True])
+    assert rows.ended_envs.tolist() == [0]
+    assert "a reward of -1 beside the first observation" in caplog.text
+
+
+class TestSpaces:
+    def test_differing_spaces_are_offered_by_agent(self):
+        class Mixed(Dance):
+            def observation_space(self, agent):
+                return OBS_SPACE if agent == "a" else spaces.Discrete(3)
+
+        base = to_base_env(Mixed())
+        assert base.observation_space is None
+        assert base.action_space == ACTION_SPACE
+        assert base.observation_spaces["a"] == OBS_SPACE
+        assert base.observation_spaces["d"] == spaces.Discrete(3)
+        assert set(base.action_spaces) == set("abcd")
+        refused(EnvError, play, base, 0, says="wrong shape...dance_v0, sub-environment 0, agent...Discrete(3)")
+
+    def test_dicts_of_spaces_without_the_methods_do_not_warn(self):
+        class Old(Dance):
+            observation_spaces = dict.fromkeys("abcd", OBS_SPACE)
+            action_spaces = dict.fromkeys("abcd", ACTION_SPACE)
+
+            def observation_space(self, agent):
+                return pettingzoo.ParallelEnv.observation_space(self, agent)
+
+            def action_space(self, agent):
+                return pettingzoo.ParallelEnv.action_space(self, agent)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert to_base_env(Old()).observation_space == OBS_SPACE
+
+    def test_agents_that_are_not_known_beforehand(self):
+        env = Dance()
+        del env.possible_agents
+        base = to_base_env(env)
+        assert (base.observation_space, base.action_space) == (None, None)
+        assert len(base.reset_rows(np.arange(1))) >= 1
+
+    def test_26_an_agent_that_is_not_declared(self):
+        env = Dance()
+        env.possible_agents = ["a"]
+        with pytest.raises(MultiAgentError, match=r"does not declare(?s:.*)dance_v0, sub-environment 0"):
+            play(to_base_env(env), 30)
+
+
+def test_who_leaves_without_a_flag_has_terminated():
+    class Vanishing(Dance):
+        def reset(self, seed=None, options=None):
+            self.agents = ["a", "b"]
+            return {"a": np.zeros(3, np.float32), "b": np.ones(3, np.float32), "common": 3}, {"a": {}, "common": {}}
+
+        def step(self, actions):
+            obs = {agent: np.full(3, 2.0, np.float32) for agent in (*self.agents, "d")}
+            self.agents = self.agents[1:]
+            no = dict.fromkeys(actions, False)
+            return obs, dict.fromkeys(actions, 1.0), dict(no), dict(no), {}
+
+    rows = play(to_base_env(Vanishing()), 1)
+    assert (rows.agents, rows.terminateds.tolist(), rows.acts.tolist()) == (["a", "b"], [True, False], [False, True])
+    base = to_base_env(Vanishing())
+    rows = base.reset_rows(np.arange(1))
+    for _ in range(2):
+        acting = np.flatnonzero(rows.acts)
+        base.send_rows(rows, acting, np.zeros(len(acting), np.int64))
+        rows = base.poll_rows()
+    assert (rows.agents, rows.terminateds.tolist(), rows.ended_envs.tolist()) == (["b"], [True], [0])
+
+
+def test_who_is_over_before_the_first_turn_is_not_asked():
+    class Stillborn(Queue):
+        def reset(self, seed=None, options=None):
+            super().reset(seed, options)
+            self.agents = ["a", "b"]
+            for part in (self.rewards, self._cumulative_rewards, self.last_action, self.infos):
+                part |= dict.fromkeys("ab", {} if part is self.infos else 0)
+            self.terminations, self.truncations = {"a": True, "b": False}, {"a": False, "b": False}
+            self.agent_selection = "b"
+            self._deads_step_first()
+
+    rows = to_base_env(Stillborn()).reset_rows(np.arange(1), [0])
+    assert rows.agents == ["b"]
+
+
+@pytest.mark.parametrize("cls", [Dance, Queue])
+def test_seed_options_render_and_close_are_passed_through(cls):
+    told: list = []
+
+    class Told(cls):
+        render_mode = "rgb_array"
+
+        def reset(self, seed=None, options=None):
+            told.append((seed, options))
+            return super().reset(seed, options)
+
+        def render(self):
+            return "picture"
+
+    base = to_base_env(Told())
+    base.reset_rows(np.arange(1), [17])
+    assert told == [(17, None)]
+    assert base.try_render() == "picture"
+    before = Party.open_count
+    base.stop()
+    assert Party.open_count == before - 1
+    adapter = base.envs[0]
+    adapter.reset(seed=3, options={"x": 1})
+    assert told[-1] == (3, {"x": 1})
+
+
+def test_rollax_does_not_load_pettingzoo():
+    code = (
+        "import sys, gymnasium, rollax; rollax.to_base_env(gymnasium.make('CartPole-v1'));"
+        "assert 'pettingzoo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Together(MultiAgentEnv):
+    """Agents that all act at once; with `leaving`, one after the other arrives."""
+
+    observation_space, action_space = OBS_SPACE, ACTION_SPACE
+    possible_agents = ("a", "b", "c")
+
+    def __init__(self, leaving: bool) -> None:
+        self.leaving = leaving
+
+    def reset(self, *, seed=None, options=None):
+        self.count, self.alive = 0, list(self.possible_agents)
+        self.seen = [(seed, options)]
+        return self._obs(), {}
+
+    def step(self, actions):
+        assert set(actions) == set(self.alive)
+        self.count += 1
+        obs, rewards = self._obs(), dict.fromkeys(self.alive, 1.0)
+        ended = self.alive[0] if self.leaving and self.count % 3 == 0 else None
+        self.alive = [agent for agent in self.alive if agent != ended]
+        terminateds = {ALL: not self.alive, **({ended: True} if ended else {})}
+        return obs, rewards, terminateds, {ALL: self.count == 60}, {}
+
+    def _obs(self):
+        return {agent: np.full(3, self.count, np.float32) for agent in self.alive}
+
+
+class Turns(Together):
+    """One agent acts at a time; the one before is paid for what it did."""
+
+    def step(self, actions):
+        (actor,) = actions
+        self.count += 1
+        following = self.possible_agents[self.count % 3]
+        obs = {following: np.full(3, self.count, np.float32)}
+        return obs, {actor: float(self.count)}, {ALL: self.count == 10}, {ALL: False}, {following: {"turn": self.count}}
+
+    def _obs(self):
+        return {"a": np.zeros(3, np.float32)}
+
+
+def pettingzoos_own_test(env) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it still imports environments in the old way
+        from pettingzoo.test import parallel_api_test
+    parallel_api_test(env, num_cycles=200)
+
+
+class TestExport:
+    @pytest.mark.parametrize("env", [Together(False), Together(True)], ids=["at once", "leaving"])
+    def test_pettingzoos_own_test(self, env):
+        pettingzoos_own_test(to_pettingzoo(env))
+
+    def test_pettingzoos_own_test_of_one_that_came_from_there(self):
+        with warnings.catch_warnings():
+            # Not every agent of a dance appears in every episode, which the test may point out.
+            warnings.filterwarnings("ignore", "No agents present")
+            warnings.filterwarnings("ignore", "(?s).*Live agent was not given|Agent was given")
+            pettingzoos_own_test(to_pettingzoo(to_base_env(Dance()).envs[0]))
+
+    def test_there_and_back_again(self):
+        def make(_=0):
+            return to_pettingzoo(to_base_env(Dance()).envs[0])
+
+        stories = drive(to_base_env(make(), make, 2), "rows", 40, [5, 6])
+        for seed, story in zip((5, 6), stories, strict=True):
+            plain = [
+                ([event._replace(info={}) for event in moment.events], moment.ended)
+                for moment in dance_story(seed, len(story))
+            ]
+            assert [([event._replace(info={}) for event in moment.events], moment.ended) for moment in story] == plain
+
+    def test_agents_that_take_turns_stay_and_are_told_that_they_do_not_act(self):
+        env = to_pettingzoo(Turns(False))
+        assert isinstance(env, pettingzoo.ParallelEnv)
+        obs, infos = env.reset(seed=4, options={"x": 2})
+        assert env.env.seen == [(4, {"x": 2})]
+        assert (env.agents, infos) == (["a"], {"a": {"acts": True}})
+        obs, rewards, terminateds, truncateds, infos = env.step({"a": 0})
+        assert env.agents == ["a", "b"]
+        assert {agent: value[0] for agent, value in obs.items()} == {"a": 0, "b": 1}
+        assert rewards == {"a": 1.0, "b": 0.0}
+        assert infos == {"a": {"acts": False}, "b": {"acts": True, "turn": 1}}
+        obs, rewards, *_ = env.step({"a": 4, "b": 1})
+        assert {agent: value[0] for agent, value in obs.items()} == {"a": 0, "b": 1, "c": 2}
+        assert rewards == {"a": 0.0, "b": 2.0, "c": 0.0}
+        for _ in range(8):
+            assert terminateds == dict.fromkeys(terminateds, False)
+            obs, rewards, terminateds, truncateds, infos = env.step(dict.fromkeys(env.agents, 0))
+        assert env.agents == []
+        assert terminateds == dict.fromkeys("abc", True)
+        assert truncateds == dict.fromkeys("abc", False)
+        assert {agent: value[0] for agent, value in obs.items()} == {"a": 9, "b": 10, "c": 8}
+
+    def test_an_agents_own_flag_wins(self):
+        class Cut(Together):
+            def step(self, actions):
+                obs, rewards, *_ = super().step(actions)
+                return obs, rewards, {ALL: True}, {"b": True, ALL: False}, {}
+
+        env = to_pettingzoo(Cut(False))
+        env.reset()
+        _, _, terminateds, truncateds, _ = env.step(dict.fromkeys("abc", 0))
+        assert terminateds == {"a": True, "b": False, "c": True}
+        assert truncateds == {"a": False, "b": True, "c": False}
+
+    def test_a_reward_beside_a_first_observation_counts_nowhere(self):
+        class Gifts(Turns):
+            def step(self, actions):
+                obs, _, *rest = super().step(actions)
+                return obs, dict.fromkeys((*actions, *obs), 5.0), *rest
+
+        env = to_pettingzoo(Gifts(False))
+        env.reset()
+        assert env.step({"a": 0})[1] == {"a": 5.0, "b": 0.0}
+
+    def test_who_ends_in_the_moment_of_appearing_has_never_been_there(self):
+        class Flash(Turns):
+            def step(self, actions):
+                obs, rewards, terminateds, *rest = super().step(actions)
+                return obs | {"c": np.zeros(3, np.float32)}, rewards, terminateds | {"c": True}, *rest
+
+        env = to_pettingzoo(Flash(False))
+        env.reset()
+        for part in env.step({"a": 0}):
+            assert set(part) == {"a", "b"}
+
+    def test_25_a_step_without_a_reset(self):
+        env = to_pettingzoo(Together(False))
+        refused(EnvError, env.step, {"a": 0}, says="before the reset...Together, exported to PettingZoo")
+
+    @pytest.mark.parametrize("actions", [{"a": 0, "b": 0}, {"a": 0, "b": 0, "c": 0, "z": 0}])
+    def test_29_actions_of_others(self, actions):
+        env = to_pettingzoo(Together(False))
+        env.reset()
+        refused(MultiAgentError, env.step, actions, says="not those of the agents...Together...['a', 'b', 'c']")
+
+    def test_9_no_spaces(self):
+        class Bare(Together):
+            observation_space = None
+            action_spaces = {"a": spaces.Discrete(3)}
+
+        env = to_pettingzoo(Bare(False))
+        assert env.action_space("a") == spaces.Discrete(3)
+        assert env.action_space("b") == ACTION_SPACE
+        refused(SpaceError, env.observation_space, "b", says="without a space...Bare...agent 'b'")
+
+    def test_what_is_no_multi_agent_env(self):
+        refused(EnvError, to_pettingzoo, Dance(), says="No multi-agent environment...Dance")
+
+    def test_without_pettingzoo(self):
+        code = (
+            "import sys; sys.modules['pettingzoo'] = None\n"
+            "import rollax\n"
+            "try: rollax.to_pettingzoo\n"
+            "except rollax.ConfigError as error: assert \"pip install 'rollax[pettingzoo]'\" in str(error)\n"
+            "else: raise AssertionError"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,313 @@
+"""Videos of chosen episodes of every kind of environment: which frames, how fast, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rollax import BaseEnv, ConfigError, EnvContext, EnvError, RollaxError, record_env, to_base_env
+from rollax.env.making import make_base_env
+from rollax.env.recording import record_env as recording
+from rollax.env.recording.video import VideoFile
+from rollax.env.rows import NO_ENVS, Rows
+from tests.env.recording.films import WHOLE, Film, watch
+from tests.env.refused import play, refused
+from tests.env.wraps import DictView, ListVector, OneAgent
+
+DRAWS = {"render_mode": "rgb_array"}
+
+
+class FilmVector(ListVector):
+    """A user's batch that draws its copies."""
+
+    metadata = Film.metadata
+
+    def __init__(self) -> None:
+        super().__init__(2, lambda: Film(DRAWS))
+
+    def get_sub_environments(self):
+        return []
+
+    def try_render_at(self, index):
+        return self.envs[index].render()
+
+
+class FilmAgents(OneAgent):
+    """A multi-agent env that draws itself."""
+
+    metadata = Film.metadata
+
+    def __init__(self, context) -> None:
+        super().__init__(lambda: Film(context))
+
+    def render(self):
+        return self.env.render()
+
+
+class FilmDicts(DictView):
+    """A user's BaseEnv that begins its next episodes by itself, in the poll after the end."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: Film(DRAWS), 2)
+        self.over = {0, 1}
+
+    def poll(self):
+        parts: tuple[dict, ...] = ({}, {}, {}, {}, {}, {})
+        for i, env in enumerate(self.envs):
+            if i in self.over:
+                obs, infos = env.reset()
+                news = obs, {"a": None}, {"__all__": False}, {"__all__": False}, infos
+            else:
+                news = env.step(self.actions[i])
+            for part, value in zip(parts, news, strict=False):
+                part[i] = value
+        self.over = {i for i, flags in parts[2].items() if flags["__all__"]}
+        return parts
+
+    def try_reset(self, env_id=None):
+        return None
+
+    def try_render(self, env_id=None):
+        return self.envs[env_id or 0].env.render()
+
+
+def native(mode: AutoresetMode):
+    return lambda context: SyncVectorEnv([lambda: Film(context)] * 2, autoreset_mode=mode)
+
+
+MAKERS = {
+    "class": Film,
+    "vector": lambda context: FilmVector(),
+    **{f"native {mode.name}": native(mode) for mode in AutoresetMode},
+    "multi-agent": FilmAgents,
+    "dict view that begins by itself": lambda context: FilmDicts(),
+}
+
+
+def recorded(env, folder, num_envs=2, worker_index=0, **choice) -> recording.RecordedEnv:
+    creator = record_env(env, folder, **choice)
+    base = make_base_env(creator, EnvContext(worker_index=worker_index), num_envs)
+    assert isinstance(base, recording.RecordedEnv)
+    return base
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_every_kind(kind, tmp_path):
+    """Each film shows the reset, every step and the real last one, and nothing of the next episode."""
+    base = recorded(MAKERS[kind], tmp_path, episodes=lambda episode: episode == 1, sub_envs=None)
+    if kind.startswith("dict"):
+        assert base.reset_rows(np.arange(2)) is None
+        for _ in range(9):
+            rows = base.poll_rows()
+            if rows.acts.any():
+                base.send_rows(rows, np.flatnonzero(rows.acts), np.zeros(rows.acts.sum(), np.int64))
+            else:
+                assert base.reset_rows(rows.ended_envs) is None
+    else:
+        play(base, 9)
+    base.stop()
+    assert [path.name for path in sorted(base.paths)] == [f"env_{i}_episode_000001.mp4" for i in (0, 1)]
+    assert sorted(tmp_path.iterdir()) == sorted(base.paths)
+    for path in base.paths:
+        video = watch(path)
+        # Where the step that ends an episode resets too, nobody can see the last state any more.
+        assert video.brightness == (WHOLE[:3] if "SAME_STEP" in kind else WHOLE)
+        assert video.size == (50, 32)
+        assert video.frames_per_second == (30 if "dict" in kind else 7)
+
+
+def test_only_what_is_chosen_is_drawn(tmp_path):
+    base = recorded(Film, tmp_path, episodes=lambda episode: episode % 2 == 1, sub_envs=[1])
+    first, second = base.get_sub_environments()
+    play(base, 12)
+    assert (first.drawn, second.drawn) == (0, 8)
+    assert [path.name for path in base.paths] == ["env_1_episode_000001.mp4", "env_1_episode_000003.mp4"]
+    base.stop()
+
+
+def test_the_first_episode_and_every_hundredth_of_the_first_copy(tmp_path):
+    base = recorded(Film, tmp_path, num_envs=1)
+    play(base, 303)
+    base.stop()
+    assert [path.name for path in base.paths] == ["episode_000000.mp4", "episode_000100.mp4"]
+
+
+def test_only_the_first_worker_records(tmp_path):
+    for worker_index, kind in ((0, recording.RecordedEnv), (1, recording.RecordedEnv)):
+        assert isinstance(recorded(Film, tmp_path, worker_index=worker_index), kind)
+    base = make_base_env(record_env(Film, tmp_path), EnvContext(worker_index=2), 2)
+    assert not isinstance(base, recording.RecordedEnv)
+    assert base.get_sub_environments()[0].render_mode is None
+
+
+def test_an_environment_as_such(tmp_path):
+    base = record_env(Film(DRAWS), tmp_path)
+    assert isinstance(base, BaseEnv)
+    play(base, 3)
+    base.stop()
+    assert watch(tmp_path / "episode_000000.mp4").brightness == WHOLE
+
+
+def test_an_id_is_told_to_draw(tmp_path):
+    creator = record_env("CartPole-v1", tmp_path)
+    (env,) = creator(EnvContext()).get_sub_environments()
+    assert env.render_mode == "rgb_array"
+    (other,) = creator(EnvContext({"render_mode": "human"})).get_sub_environments()
+    assert other.render_mode == "human"
+    base = creator(EnvContext())
+    play(base, 11)  # always to the left: it falls
+    base.stop()
+    video = watch(tmp_path / "episode_000000.mp4")
+    assert video.size == (600, 400)
+    assert video.frames_per_second == 50
+    assert 9 <= len(video.brightness) <= 12
+
+
+def test_a_creator_without_settings_is_left_alone(tmp_path):
+    base = recorded(lambda: Film(DRAWS), tmp_path, num_envs=1)
+    play(base, 3)
+    assert len(base.paths) == 1
+    base.stop()
+
+
+def test_what_is_recorded_trains_as_before(tmp_path):
+    """The rows and everything else pass through."""
+    bare, base = to_base_env(Film(DRAWS), lambda _: Film(DRAWS), 3), recorded(Film, tmp_path, num_envs=3)
+    assert (base.num_envs, base.observation_space, base.action_space) == (3, Film.observation_space, Film.action_space)
+    assert len(base.get_sub_environments()) == 3
+    for _ in range(2):
+        one, other = play(bare, 5), play(base, 5)
+        np.testing.assert_array_equal(one.obs, other.obs)
+        np.testing.assert_array_equal(one.starts, other.starts)
+    assert base.try_render(1).shape == (33, 50, 3)
+    base.stop()
+
+
+def test_an_agent_that_appears_later_begins_no_film(tmp_path):
+    class Joined(FilmAgents):
+        def step(self, actions):
+            obs, rewards, terms, truncs, infos = super().step(actions)
+            obs["b"] = obs["a"]
+            return obs, rewards, terms, truncs, infos
+
+    base = recorded(Joined, tmp_path, num_envs=1, episodes=lambda episode: True)
+    play(base, 6)
+    base.stop()
+    assert [path.name for path in base.paths] == ["episode_000000.mp4", "episode_000001.mp4"]
+    assert [watch(path).brightness for path in base.paths] == [WHOLE, WHOLE]
+
+
+class TestUnfinished:
+    """What did not come to its end leaves no file, and no encoder behind."""
+
+    def test_stop(self, tmp_path):
+        base = recorded(Film, tmp_path)
+        play(base, 2)
+        (video,) = base._videos.values()
+        base.stop()
+        assert video._encoder.returncode is not None
+        assert list(tmp_path.iterdir()) == []
+
+    def test_reset_in_between(self, tmp_path):
+        base = recorded(Film, tmp_path, episodes=lambda episode: episode < 2)
+        play(base, 2)
+        play(base, 3)
+        base.stop()
+        assert [path.name for path in tmp_path.iterdir()] == ["env_0_episode_000001.mp4"]
+
+    def test_an_episode_that_was_lost(self, tmp_path):
+        class Loses(BaseEnv):
+            num_envs = 1
+            observation_space, action_space = Film.observation_space, Film.action_space
+
+            def reset_rows(self, env_index, seeds=None):
+                return Rows.starting(env_index, env_index, np.zeros(len(env_index), np.int64))
+
+            def send_rows(self, rows, selection, actions):
+                pass
+
+            def poll_rows(self):
+                none = np.zeros(0)
+                flags = np.zeros(0, bool)
+                return Rows(
+                    *(NO_ENVS, NO_ENVS, np.zeros(0, np.int64), none, flags, flags, flags, flags, NO_ENVS),
+                    dropped_envs=np.zeros(1, np.int64),
+                )
+
+            def try_render(self, env_id=None):
+                return np.zeros((8, 8, 3), np.uint8)
+
+        base = record_env(Loses(), tmp_path)
+        base.reset_rows(np.zeros(1, np.int64))
+        (video,) = base._videos.values()
+        base.poll_rows()
+        assert (base._videos, video._encoder.returncode is not None) == ({}, True)
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestRefused:
+    def test_an_env_without_frames(self, tmp_path):
+        base = make_base_env(record_env(Film, tmp_path), EnvContext({"blind": True}), 2)
+        refused(EnvError, play, base, 1, says="gives no frames...sub-environment 0...NoneType...render_mode")
+
+    @pytest.mark.parametrize("frame", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), "picture"])
+    def test_no_pictures(self, frame, tmp_path):
+        class Odd(Film):
+            def render(self):
+                return frame
+
+        refused(EnvError, play, recorded(Odd, tmp_path), 1, says="gives no frames...[height, width, 3]")
+
+    def test_a_frame_of_another_size(self, tmp_path):
+        class Grows(Film):
+            def render(self):
+                return np.zeros((8 + 2 * self.state, 8, 3), np.uint8)
+
+        base = recorded(Grows, tmp_path)
+        refused(EnvError, play, base, 1, says="another size...episode_000000.mp4...(10, 8, 3)...(8, 8, 3)")
+        base.stop()
+
+    def test_a_folder_that_cannot_be_written(self, tmp_path):
+        video = VideoFile(tmp_path / "gone" / "episode.mp4", 30)
+        video.add(np.zeros((8, 8, 3), np.uint8))
+        video.discard()
+        (tmp_path / "gone" / ".episode.mp4.part").mkdir()
+        video = VideoFile(tmp_path / "gone" / "episode.mp4", 30)
+        video.add(np.zeros((8, 8, 3), np.uint8))
+        refused(RollaxError, video.finish, says="The video was not written...episode.mp4...part")
+        assert not video.path.exists()
+
+    def test_without_the_extra(self, monkeypatch, tmp_path):
+        monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+        says = "Videos cannot be written...imageio-ffmpeg...pip install 'rollax[video]'"
+        refused(ConfigError, record_env, Film, tmp_path, says=says)
+        refused(ConfigError, record_env, Film(DRAWS), tmp_path, says=says)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="SDL asks for a screen elsewhere")
+def test_quiet_without_a_screen(tmp_path):
+    """SDL would complain on standard error that it finds none."""
+    script = """
+import sys, numpy
+from rollax import EnvContext, record_env
+base = record_env("CartPole-v1", sys.argv[1])(EnvContext())
+base.reset_rows(numpy.arange(1))
+base.stop()
+"""
+    hidden = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "XDG_RUNTIME_DIR")
+    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_screen_is_left_alone(monkeypatch):
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    monkeypatch.setenv("DISPLAY", ":0")
+    recording.quiet_without_screen()
+    assert "SDL_VIDEODRIVER" not in os.environ

@@ -1,0 +1,117 @@
+"""What lives in the process of a remote sub-environment, without the process."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+from rollax import EnvContext, EnvError, MultiAgentEnv, SpaceError
+from rollax.env.copies import Spaces
+from rollax.env.remote.env_host import EnvFacts, EnvHost, Failure
+from tests.env.old_worlds import OldClock
+from tests.env.refused import FORM
+from tests.env.remote.fragile import RAISE, Diary, Fragile
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, DictParties, ListVector, Party
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path / "diary")
+
+
+def host_of(cls, diary, **config) -> EnvHost:
+    return EnvHost(3, lambda index: cls(EnvContext({"diary": diary, **config}, vector_index=index)))
+
+
+def test_facts():
+    assert EnvHost(0, lambda index: Clock()).make() == EnvFacts("Clock", False, OBS_SPACE, ACTION_SPACE)
+    party = EnvFacts("Party", True, OBS_SPACE, ACTION_SPACE, possible_agents="abcd")
+    assert EnvHost(0, lambda index: Party()).make() == party
+    old = EnvHost(0, lambda index: OldClock())
+    assert old.make() == EnvFacts("OldClock", False, OBS_SPACE, ACTION_SPACE)
+    assert old.look_up("seed_to_come") == (False, None)
+    assert old.look_up("seed") == (True, None)
+    assert old.call("seed", (5,), {}) is None
+    assert old.look_up("seed_to_come") == (False, 5)
+
+
+class Unspaced(Clock):
+    observation_space = None
+
+
+class AgentsWithoutSpaces(MultiAgentEnv):
+    """Leaves its spaces to its policies."""
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda index: ListVector(2), EnvError, "cannot be one of several remote"),
+        (lambda index: SyncVectorEnv([Clock] * 2), EnvError, "cannot be one of several remote"),
+        (lambda index: DictParties(2), EnvError, "cannot be one of several remote"),
+        (lambda index: 5, EnvError, "cannot be one of several remote"),
+        (lambda index: Unspaced(), SpaceError, "No Gymnasium space.\n  where:    Unspaced, sub-environment 3"),
+        (lambda index: 1 / 0, EnvError, "raised ZeroDivisionError in its creator"),
+    ],
+)
+def test_what_cannot_be_one_of_several(make, error, says):
+    failure = EnvHost(3, make).make()
+    assert isinstance(failure, Failure)
+    assert type(failure.error) is error
+    assert FORM.match(str(failure.error))
+    assert says in str(failure.error)
+    assert "Traceback" in failure.traceback
+
+
+def test_spaces():
+    declared = EnvHost(0, lambda index: Unspaced(), declared=Spaces(OBS_SPACE)).make()
+    assert declared.observation_space == OBS_SPACE
+    assert EnvHost(0, lambda index: AgentsWithoutSpaces()).make().observation_space is None
+    others = EnvFacts("Clock", False, gym.spaces.Box(0, 1, (2,)), ACTION_SPACE)
+    assert "different spaces" in str(EnvHost(0, lambda index: Clock()).make(expected=others).error)
+
+
+def test_failures_are_returned_with_their_traceback_and_the_action(diary):
+    host = host_of(Fragile, diary)
+    host.make()
+    obs, _ = host.reset(5)
+    assert obs[1] == 3
+    failure = host.step(RAISE)
+    assert "Fragile, sub-environment 3" in str(failure.error)
+    assert "action 1; the traceback above" in str(failure.error)
+    assert failure.traceback.endswith("ValueError: a door fell off\n")
+    assert not failure.process_lost
+
+
+def test_the_old_one_is_closed_and_the_next_reset_tells_that_none_could_be_made(diary):
+    host = host_of(Fragile, diary, bad_makes=1)
+    host.make()
+    failure = host.make()
+    assert "RuntimeError in its creator: no license" in str(failure.error)
+    assert host.reset(None) is failure
+    assert diary.count("closed", 3) == 1
+    host.make()
+    np.testing.assert_array_equal(host.reset(7)[0], host.reset(7)[0])
+    assert host.close() is None
+    assert diary.count("closed", 3) == 2
+
+
+def test_an_existing_env_is_used_once(diary):
+    first = Clock()
+    host = EnvHost(0, lambda index: Clock(), existing=first)
+    host.make()
+    assert host._env is first
+    host.make()
+    assert host._env is not first
+
+
+def test_registrations_of_elsewhere_are_taken_over():
+    spec = gym.spec("CartPole-v1")
+    try:
+        EnvHost(0, lambda index: None, specs={"rollax-tests/Other-v0": spec, "CartPole-v1": None})
+        assert gym.spec("rollax-tests/Other-v0") is spec
+        assert gym.spec("CartPole-v1") is spec
+    finally:
+        del gym.registry["rollax-tests/Other-v0"]

@@ -1,0 +1,368 @@
+"""Remote sub-environments: the contract of every kind, and what is their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import BaseEnv, ConfigError, EnvContext, EnvError, SpaceError, to_base_env
+from rollax.env.making import make_base_env
+from rollax.env.registry import env_creator
+from rollax.env.remote import remote_env
+from tests.env import test_contract
+from tests.env.drive import drive
+from tests.env.kinds import REMOTE
+from tests.env.refused import refused
+from tests.env.remote.fragile import Diary, Fragile
+from tests.env.test_contract import seeds_for
+from tests.env.worlds import ACTION_SPACE, CLOCK_ID, OBS_SPACE, Clock, Party
+
+pytestmark = pytest.mark.usefixtures("small_ray")
+EVERY_KIND = pytest.mark.parametrize("name", REMOTE)
+LOCKSTEP = 1e9
+
+
+@pytest.fixture(scope="module")
+def lockstep(small_ray):
+    """Two sub-environments of each kind, which always wait for each other."""
+    envs = {name: kind.make(2) for name, kind in REMOTE.items()}
+    yield envs
+    for env in envs.values():
+        env.stop()
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path / "diary")
+
+
+def remote(cls, num_envs, wait_ms=0.0, *, config=None, **settings) -> BaseEnv:
+    """As the worker makes it."""
+    settings |= {"remote_envs": True, "remote_env_batch_wait_ms": wait_ms}
+    return make_base_env(env_creator(cls), EnvContext(config or {}, worker_index=2), num_envs, **settings)
+
+
+@EVERY_KIND
+@pytest.mark.parametrize(("view", "split"), [("rows", 1), ("rows", 3), ("dicts", 1)])
+def test_in_lockstep_each_tells_its_story(lockstep, name, view, split):
+    stories = drive(lockstep[name], view, 40, seeds_for(2), split)
+    for story, seed in zip(stories, seeds_for(2), strict=True):
+        assert len(story) > 20
+        assert any(moment.ended for moment in story)
+        assert story == REMOTE[name].story(seed, len(story))
+
+
+@EVERY_KIND
+def test_in_lockstep_all_step_at_every_poll(lockstep, name):
+    env = lockstep[name]
+    rows = env.reset_rows(np.arange(2), seeds_for(2))
+    for _ in range(10):
+        acting = np.flatnonzero(rows.acts)
+        env.send_rows(rows, acting, np.zeros(len(acting), np.int64))
+        rows = env.poll_rows()
+        assert {*rows.env_index.tolist(), *rows.ended_envs.tolist()} == {0, 1}
+        if len(rows.ended_envs):
+            rows = type(rows).concat(rows, env.reset_rows(rows.ended_envs))
+
+
+@pytest.mark.parametrize(("cls", "name"), [(Clock, "remote"), (Party, "remote multi-agent")])
+def test_without_waiting_each_tells_its_story_at_its_own_pace(cls, name):
+    env = remote(cls, 3)
+    for view in ("rows", "dicts"):
+        stories = drive(env, view, 80, seeds_for(3))
+        for story, seed in zip(stories, seeds_for(3), strict=True):
+            assert len(story) > 5
+            assert story == REMOTE[name].story(seed, len(story))
+    env.stop()
+
+
+def test_without_waiting_a_slow_one_stops_nobody(diary):
+    class Slow(Fragile):
+        def step(self, action):
+            if self.index == 1:
+                threading.Event().wait(0.3)
+            return super().step(action)
+
+    env = remote(Slow, 2, config={"diary": diary})
+    assert env.reset_rows(np.arange(2)) is None
+    steps = [0, 0]
+    while steps[1] == 0:
+        rows = env.poll_rows()
+        for index in rows.env_index[~rows.starts].tolist():
+            steps[index] += 1
+        env.send_rows(rows, None, np.zeros(len(rows), np.int64))
+    assert steps[0] > 5
+    env.stop()
+
+
+def test_a_slow_reset_stops_nobody(diary):
+    env = remote(Fragile, 2, config={"diary": diary, "slow_resets": [1]})
+    assert env.reset_rows(np.arange(2)) is None
+    seen: list[int] = []
+    while 1 not in seen:
+        rows = env.poll_rows()
+        seen += rows.env_index.tolist()
+        env.send_rows(rows, None, np.zeros(len(rows), np.int64))
+    assert len(seen) > 5
+    env.stop()
+
+
+def test_a_poll_waits_for_others_as_long_as_it_was_told(diary):
+    """100 ms after the first one: whoever takes 300 ms comes later."""
+    env = remote(Fragile, 3, 100, config={"diary": diary, "slow_resets": [1]})
+    first = env.reset_rows(np.arange(3))
+    assert first.env_index.tolist() == [0, 2]
+    env.send_rows(first, None, np.zeros(2, np.int64))
+    seen = []
+    while 1 not in seen:
+        rows = env.poll_rows()
+        seen += rows.env_index.tolist()
+        env.send_rows(rows, None, np.zeros(len(rows), np.int64))
+    assert {0, 2} <= {*seen}
+    env.stop()
+
+
+def test_a_reset_in_the_middle_of_a_step_forgets_the_step(diary):
+    class Slow(Fragile):
+        def step(self, action):
+            threading.Event().wait(0.3 if self.index == 0 else 0)
+            return super().step(action)
+
+    env = remote(Slow, 2, config={"diary": diary})
+    env.reset_rows(np.arange(2), [1, 2])
+    firsts: list = []
+    while len(firsts) < 2:
+        rows = env.poll_rows()
+        started = rows.starts & (rows.env_index == 0)
+        if started.any():
+            firsts += [rows.obs[started]]
+        elif firsts and not rows.starts.any():
+            assert rows.env_index.tolist() == [1]
+            assert env.reset_rows(np.array([0]), [1]) is None  # its step is under way
+        env.send_rows(rows, None, np.zeros(len(rows), np.int64))
+    np.testing.assert_array_equal(*firsts)
+    env.stop()
+
+
+@pytest.mark.parametrize("name", ["remote", "remote multi-agent"])
+def test_sub_environment_i_is_the_same_however_many_there_are(lockstep, name):
+    alone = REMOTE[name].make(1)
+    (story,), many = drive(alone, "rows", 20, seeds_for(1)), drive(lockstep[name], "rows", 20, seeds_for(2))
+    shortest = min(len(story), len(many[0]))
+    assert story[:shortest] == many[0][:shortest]
+    assert many[0][:5] != many[1][:5]
+    alone.stop()
+
+
+@EVERY_KIND
+def test_spaces_and_what_it_is_made_of(lockstep, name):
+    env = lockstep[name]
+    assert env.num_envs == 2
+    assert env.observation_space == OBS_SPACE
+    assert env.action_space == ACTION_SPACE
+
+
+def test_stand_ins_read_attributes_and_call_methods_over_there(lockstep):
+    env = lockstep["remote"]
+    env.reset_rows(np.arange(2), seeds_for(2))
+    first, second = env.get_sub_environments()
+    assert first.count == 0
+    assert first.action_space == ACTION_SPACE
+    assert second.step(2)[1] == 1.2
+    assert [first.count, second.count] == [0, 1]
+    with pytest.raises(EnvError, match="AttributeError"):
+        second.no_such_thing  # noqa: B018
+    with pytest.raises(AttributeError):
+        second._private  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["remote", "remote multi-agent"])
+def test_answers_that_are_refused(lockstep, name):
+    same = REMOTE[name]._replace(make=lambda num_envs: lockstep[name])
+    answers = test_contract.TestAnswers()
+    answers.test_missing_answer(same)
+    answers.test_answered_twice(same)
+    answers.test_answer_to_who_does_not_wait(same)
+
+
+def test_steps_out_of_an_episode_are_refused():
+    kind = REMOTE["remote"]
+    answers = test_contract.TestAnswers()
+    env = kind.make(1)
+    assert "begun" in answers.refused(env.poll_rows)
+    assert "begun" in answers.refused(env.poll)
+    answers.test_step_after_the_end(kind._replace(make=lambda num_envs: env))
+    env.stop()
+
+
+def test_the_context_says_where(diary):
+    env = remote(Fragile, 2, config={"diary": diary})
+    places = [(e.context.worker_index, e.context.vector_index, e.context.remote) for e in env.get_sub_environments()]
+    assert places == [(2, 0, True), (2, 1, True)]
+    assert diary.count("made") == 2
+    env.stop()
+    assert diary.count("closed") == 2
+
+
+def test_processes_are_many_and_small():
+    class Process(Clock):
+        def facts(self, *names, key):
+            return os.getpid(), [name in sys.modules for name in names], os.environ.get(key)
+
+    env = remote(Process, 2)
+    told = [sub_env.facts("jax", "rollax.evaluation", key="OMP_NUM_THREADS") for sub_env in env.get_sub_environments()]
+    assert len({os.getpid(), *(pid for pid, _, _ in told)}) == 3
+    assert [facts[1:] for facts in told] == [([False, False], "1")] * 2
+    env.stop()
+
+
+def test_what_is_registered_here_only():
+    class Local(Clock):
+        """Of no module that another process could import."""
+
+    gym.register("rollax-tests/Local-v0", entry_point=Local, disable_env_checker=True, order_enforce=False)
+    gym.register("rollax-tests/Stuck-v0", entry_point=Local, kwargs={"lock": threading.Lock()})
+    try:
+        for env_id in ("rollax-tests/Local-v0", CLOCK_ID):
+            env = remote(env_id, 1, LOCKSTEP)
+            assert env.reset_rows(np.arange(1), [5]) is not None
+            assert env.name == env_id
+            env.stop()
+    finally:
+        del gym.registry["rollax-tests/Local-v0"], gym.registry["rollax-tests/Stuck-v0"]
+
+
+def test_an_existing_env_is_one_of_them(diary):
+    first = Fragile(EnvContext({"diary": diary}))
+    others = lambda index: Fragile(EnvContext({"diary": diary}, vector_index=index))  # noqa: E731
+    env = to_base_env(first, others, 2, remote_envs=True, remote_env_batch_wait_ms=LOCKSTEP)
+    assert env.reset_rows(np.arange(2)).obs[:, 1].tolist() == [0, 1]
+    assert diary.count("made") == 2
+    env.stop()
+
+
+def test_frames_are_drawn_over_there():
+    env = to_base_env(None, lambda index: gym.make("CartPole-v1", render_mode="rgb_array"), 1, True, LOCKSTEP)
+    env.try_reset()
+    assert env.try_render().shape == (400, 600, 3)
+    env.stop()
+
+
+def test_pettingzoo_lives_in_actors_too():
+    rps = pytest.importorskip("pettingzoo.classic.rps_v2")
+    env = to_base_env(None, lambda index: rps.parallel_env(max_cycles=3), 2, True, LOCKSTEP)
+    rows = env.reset_rows(np.arange(2), [1, 2])
+    assert rows.agents == ["player_0", "player_1"] * 2
+    for _ in range(3):
+        env.send_rows(rows, None, np.array([0, 1, 0, 1]))
+        rows = env.poll_rows()
+        assert rows.rewards.tolist() == [-1, 1, -1, 1]
+    assert rows.ended_envs.tolist() == [0, 1]
+    env.stop()
+
+
+class WithSpace(Clock):
+    """Its observation space depends on the copy."""
+
+    def __init__(self, context):
+        super().__init__(context)
+        if context.vector_index:
+            self.observation_space = gym.spaces.Box(-1, 1, (2,))
+
+
+class Raising(Clock):
+    def __init__(self, context):
+        raise OSError(f"no display for {context.vector_index}")
+
+
+def test_what_cannot_be_made():
+    with pytest.raises(SpaceError, match=r"(?s)different spaces.*WithSpace, sub-environment 1"):
+        remote(WithSpace, 2)
+    with pytest.raises(EnvError, match="OSError in its creator: no display for 0") as error:
+        remote(Raising, 1)
+    assert "tests/env/test_remote.py" in str(error.value.__cause__)
+
+
+def test_what_cannot_travel():
+    """Locks, for instance, whether the creator or the environment holds them."""
+    lock = threading.Lock()
+    refused(ConfigError, remote, lambda context: lock and Clock(), 1, says="cannot travel...pickle")
+    refused(ConfigError, to_base_env, Locked(lock), None, 1, True, says="cannot travel...pickle")
+
+
+class Locked(Clock):
+    """Cannot be pickled."""
+
+    def __init__(self, lock):
+        self.lock = lock
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "says"),
+    [
+        ("reset", 5, "reset() did not return...sub-environment 1"),
+        ("reset", (np.zeros(2, np.float32), {}), "shape...sub-environment 1, reset()"),
+        ("step", (1, 2, 3, 4), "step() did not return five...sub-environment 1"),
+        ("step", (np.full(3, np.nan, np.float32), 0.0, False, False, {}), "NaN...sub-environment 1, step()"),
+        ("step", (np.zeros(3, np.float32), np.inf, False, False, {}), "infinite reward...sub-environment 1"),
+        ("step", (np.zeros(3, np.float32), 0.0, 1, False, {}), "terminated flag...sub-environment 1"),
+        ("step", (np.zeros(3, np.float32), 0.0, False, False, []), "info...sub-environment 1"),
+    ],
+)
+def test_bad_output_is_refused_as_at_home(bad_pair, method, value, says):
+    for sub_env in bad_pair.get_sub_environments():
+        sub_env.behave({})
+    bad_pair.get_sub_environments()[1].behave({method: value})
+
+    def play():
+        rows = bad_pair.reset_rows(np.arange(2))
+        bad_pair.send_rows(rows, None, np.zeros(2, np.int64))
+        bad_pair.poll_rows()
+
+    refused(EnvError, play, says=says)
+
+
+class Behaving(Clock):
+    """Returns what it was told to."""
+
+    def behave(self, results):
+        self.results = results
+
+    def reset(self, *, seed=None, options=None):
+        return self.results.get("reset", super().reset())
+
+    def step(self, action):
+        return self.results.get("step", super().step(action))
+
+
+@pytest.fixture(scope="module")
+def bad_pair(small_ray):
+    env = remote(Behaving, 2, LOCKSTEP)
+    yield env
+    env.stop()
+
+
+def test_ray_must_be_there(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    error = refused(ConfigError, remote_env._started_ray, says="Ray is not installed...pip install 'rollax[ray]'")
+    assert isinstance(error, ConfigError)
+
+
+def test_without_remote_sub_environments_nothing_of_ray_is_loaded():
+    code = """
+        import sys
+        from rollax import RolloutWorker
+        from tests.env.always_zero import AlwaysZero
+        RolloutWorker("CartPole-v1", AlwaysZero, config={"rollout_fragment_length": 9}).sample()
+        assert "rollax.env.remote.remote_env" not in sys.modules and "ray" not in sys.modules
+    """
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}
+    )

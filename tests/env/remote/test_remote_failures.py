@@ -1,0 +1,198 @@
+"""Remote sub-environments that die, hang or raise."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from rollax import EnvContext, EnvError
+from rollax.env.making import make_base_env
+from rollax.env.restarting import Failures
+from rollax.env.rows import Rows
+from tests.env.refused import FORM
+from tests.env.remote.fragile import DIE, END, GO_ON, HANG, RAISE, Diary, Fragile, FragileParty
+
+pytestmark = pytest.mark.usefixtures("small_ray")
+BOTH = pytest.mark.parametrize("cls", [Fragile, FragileParty])
+LOCKSTEP = 1e9
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path / "diary")
+
+
+@pytest.fixture
+def make(diary):
+    """Makes remote sub-environments as the worker does."""
+    made = []
+
+    def make_one(cls=Fragile, num_envs=3, *, wait_ms=LOCKSTEP, config=None, **settings):
+        context = EnvContext({"diary": diary, **(config or {})})
+        settings |= {"remote_envs": True, "remote_env_batch_wait_ms": wait_ms}
+        made.append(make_base_env(cls, context, num_envs, **settings))
+        return made[-1]
+
+    yield make_one
+    for env in made:
+        env.stop()
+
+
+def act(env, rows: Rows, actions: dict[int, int] | None = None) -> Rows:
+    """One poll after actions by sub-environment, GO_ON where none is given."""
+    acting = np.flatnonzero(rows.acts)
+    chosen = [(actions or {}).get(index, GO_ON) for index in rows.env_index[acting].tolist()]
+    env.send_rows(rows, acting, np.array(chosen))
+    return env.poll_rows()
+
+
+@BOTH
+def test_one_that_dies_is_made_anew_and_the_others_go_on(make, diary, cls, caplog):
+    env = make(cls)
+    rows = act(env, env.reset_rows(np.arange(3), [7, 8, 9]))
+    assert not len(rows.dropped_envs)
+    rows = act(env, rows, {1: DIE})
+    assert rows.dropped_envs.tolist() == [1]
+    assert {*rows.env_index.tolist()} == {0, 2}
+    assert not len(rows.ended_envs)
+    started = env.reset_rows(rows.dropped_envs)
+    assert {*started.env_index.tolist()} == {1}
+    assert {obs[0] for obs in started.obs} == {0}
+    both = act(env, Rows.concat(rows, started))
+    assert [int(obs[0]) for obs in both.obs[:: len(both) // 3]] == [3, 1, 3]  # steps since the reset
+    assert diary.count("made", 1) == 2
+    assert diary.count("made") == 4
+    assert "Sub-environment 1 failed" in caplog.text
+    assert "The process of an environment is gone" in caplog.text
+
+
+def test_the_new_one_has_a_stream_of_its_own_seed(make, diary):
+    def after_a_death():
+        env = make(num_envs=1)
+        rows = env.reset_rows(np.arange(1), [7])
+        started = env.reset_rows(act(env, rows, {0: DIE}).dropped_envs)
+        return rows.obs[0, 2], started.obs[0, 2]
+
+    first, again = after_a_death(), after_a_death()
+    assert first == again
+    assert first[0] != first[1]
+    assert diary.count("reset", 0, None) == 0
+
+
+def test_one_that_hangs_counts_as_dead(make, diary, caplog):
+    env = make(num_envs=2, remote_env_timeout_s=1.0)
+    rows = act(env, env.reset_rows(np.arange(2)), {0: HANG})
+    assert rows.dropped_envs.tolist() == [0]
+    assert rows.env_index.tolist() == [1]
+    assert "no answer within 1 s" in caplog.text
+    assert f"action {HANG}" in caplog.text
+    assert env.reset_rows(rows.dropped_envs).obs[0, 0] == 0
+
+
+def test_one_that_hangs_stops_nobody_who_does_not_wait_for_it(make):
+    env = make(num_envs=2, wait_ms=0, remote_env_timeout_s=1.0)
+    env.reset_rows(np.arange(2))
+    polls, dropped = 0, False
+    while not dropped:
+        rows = env.poll_rows()
+        dropped = rows.dropped_envs.tolist() == [0]
+        polls += 1
+        acting = np.flatnonzero(rows.acts)
+        env.send_rows(rows, acting, np.where(rows.env_index[acting] == 0, HANG, GO_ON))
+    assert polls > 10
+    assert env.reset_rows(np.array([0])) is None
+
+
+def test_what_one_raises_is_raised_with_its_traceback(make):
+    env = make(num_envs=2)
+    rows = env.reset_rows(np.arange(2))
+    with pytest.raises(EnvError, match="ValueError in step.*: a door fell off") as raised:
+        act(env, rows, {1: RAISE})
+    assert FORM.match(str(raised.value))
+    assert "Fragile, sub-environment 1" in str(raised.value)
+    assert "fragile.py" in str(raised.value.__cause__)
+    assert 'raise ValueError("a door fell off")' in str(raised.value.__cause__)
+
+
+@BOTH
+def test_one_that_raises_is_made_anew_if_told_so(make, diary, cls, caplog):
+    env = make(cls, 2, restart_failed_sub_environments=True)
+    rows = act(env, env.reset_rows(np.arange(2)), {0: RAISE})
+    assert rows.dropped_envs.tolist() == [0]
+    assert {*rows.env_index.tolist()} == {1}
+    with pytest.raises(EnvError, match="over or not begun"):
+        env.poll_rows()
+    started = env.reset_rows(rows.dropped_envs)
+    rows = act(env, Rows.concat(rows, started))
+    assert {*rows.env_index.tolist()} == {0, 1}
+    assert diary.count("made", 0) == 2
+    assert diary.count("closed", 0) == 1
+    assert 'raise ValueError("a door fell off")' in caplog.text
+
+
+def test_a_reset_that_raises_is_tried_again(make, diary):
+    env = make(num_envs=1, config={"bad_resets": 2}, restart_failed_sub_environments=True)
+    assert env.reset_rows(np.arange(1), [5]).obs[0, 0] == 0
+    assert diary.count("made") == 3
+    assert diary.count("reset", 0, 5) == 3
+    env.stop()
+    other = make(num_envs=1, wait_ms=0, config={"bad_resets": 5}, restart_failed_sub_environments=True)
+    assert other.reset_rows(np.arange(1), [5]) is None
+    rows = other.poll_rows()
+    assert rows.starts.tolist() == [True]
+    assert not len(rows.dropped_envs)
+
+
+def test_a_reset_that_raises_is_an_error_unless_told_so(make):
+    with pytest.raises(EnvError, match=r"(?s)ValueError in reset.*no level.*sub-environment 0"):
+        make(num_envs=1, config={"bad_resets": 2}).reset_rows(np.arange(1))
+
+
+def test_it_is_not_made_anew_forever(make, diary, monkeypatch):
+    monkeypatch.setattr(Failures, "MOST_IN_A_ROW", 2)
+    env = make(num_envs=1, restart_failed_sub_environments=True)
+    rows = env.reset_rows(np.arange(1))
+    for action in (RAISE, RAISE, END, RAISE, RAISE):
+        rows = act(env, rows, {0: action})
+        rows = env.reset_rows(np.arange(1))
+    with pytest.raises(EnvError, match=r"(?s)failed 3 times in a row.*ValueError in step") as raised:
+        act(env, rows, {0: RAISE})
+    assert "a door fell off" in str(raised.value.__cause__.__cause__)
+    assert diary.count("made") == 5
+
+
+def test_it_is_not_waited_for_while_it_is_made_anew(make, caplog, monkeypatch):
+    """A pause before another try stops nobody else."""
+    monkeypatch.setattr(Failures, "FIRST_PAUSE_S", 1.0)
+    caplog.set_level(logging.CRITICAL)
+    env = make(num_envs=2, wait_ms=0, restart_failed_sub_environments=True)
+    env.reset_rows(np.arange(2))
+    dropped, starts, between = 0, 0, 0
+    while starts < 3:
+        rows = env.poll_rows()
+        dropped += len(rows.dropped_envs)
+        starts += int(rows.starts[rows.env_index == 0].sum())
+        between += dropped == 2 and starts == 2
+        acting = np.flatnonzero(rows.acts)
+        env.send_rows(rows, acting, np.where(rows.env_index[acting] == 0, RAISE, GO_ON))
+        if len(rows.dropped_envs):
+            env.reset_rows(rows.dropped_envs)
+    assert dropped == 2
+    assert between > 20
+
+
+def test_stop_ends_what_does_not_answer(make, diary, monkeypatch):
+    monkeypatch.setattr("rollax.env.remote.remote_env._CLOSE_S", 0.2)
+    env = make(num_envs=2, wait_ms=0)
+    env.reset_rows(np.arange(2))
+    asked = set()
+    while asked != {0, 1}:
+        rows = env.poll_rows()
+        asked |= {*rows.env_index[rows.env_index == 0].tolist()} | ({1} if 0 in asked else set())
+        env.send_rows(rows, None, np.where(rows.env_index == 0, HANG, GO_ON))
+    env.stop()
+    env.stop()
+    assert diary.count("closed", 0) == 0
+    assert diary.count("closed", 1) == 1

@@ -1,0 +1,117 @@
+"""Workers and trainers over remote sub-environments, and over processes of Gymnasium's own."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from rollax import PGTrainer, RolloutWorker, TrainerConfig
+from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from tests.env.always_zero import AlwaysZero
+from tests.env.remote.fragile import DIE, END, GO_ON, Diary, Fragile
+from tests.env.worlds import Clock, Party
+
+LOCKSTEP = 1e9
+
+
+def sampled(env, policies=PPOPolicy, mapping=None, **settings):
+    """Two batches, and the metrics of their episodes."""
+    config = PPOConfig(num_envs_per_worker=2, rollout_fragment_length=40, seed=3, **settings)
+    worker = RolloutWorker(env, policies, policy_mapping_fn=mapping, config=config)
+    batches = [worker.sample(), worker.sample()]
+    worker.stop()
+    return batches, worker.get_metrics()
+
+
+def columns_of(batch) -> dict:
+    """Of one policy, or of several."""
+    parts = batch.policy_batches if hasattr(batch, "policy_batches") else {"default_policy": batch}
+    return {(policy_id, key): part[key] for policy_id, part in parts.items() for key in part}
+
+
+@pytest.mark.parametrize(
+    ("env", "several"), [(Clock, False), (Party, False), (Party, True)], ids=["single", "multi-agent", "two policies"]
+)
+def test_in_lockstep_the_numbers_are_those_of_one_process(small_ray, env, several):
+    policies = {"first": (PPOPolicy, None, None, {}), "other": (PPOPolicy, None, None, {"gamma": 0.5})}
+    mapping = functools.partial(_by_letter) if several else None
+    at_home, away = (
+        sampled(
+            env,
+            policies if several else PPOPolicy,
+            mapping,
+            remote_worker_envs=remote,
+            remote_env_batch_wait_ms=LOCKSTEP,
+        )
+        for remote in (False, True)
+    )
+    for here, there in zip(at_home[0], away[0], strict=True):
+        assert columns_of(here).keys() == columns_of(there).keys()
+        for key, column in columns_of(here).items():
+            np.testing.assert_array_equal(column, columns_of(there)[key], err_msg=str(key))
+    assert at_home[1] == away[1]
+    assert len(at_home[1]) > 10
+
+
+def _by_letter(agent_id):
+    return "first" if agent_id in "ab" else "other"
+
+
+def test_without_waiting_a_trainer_learns_and_evaluates(small_ray):
+    config = {
+        "num_envs_per_worker": 2,
+        "remote_worker_envs": True,
+        "train_batch_size": 200,
+        "evaluation_config": {"num_envs_per_worker": 1},
+    }
+    with PGTrainer(env="CartPole-v1", config=config) as trainer:
+        result = trainer.train()
+        assert result["timesteps_total"] >= 200
+        assert result["episodes_this_iter"] > 2
+        assert trainer.evaluate(num_episodes=2)["episodes"] == 2
+
+
+class Doomed(Fragile):
+    """Episodes of 4 steps; the first process of sub-environment 1 dies in its 6th."""
+
+    def step(self, action):
+        steps = self.diary.count("step", self.index) + 1
+        return super().step(DIE if (self.index, steps) == (1, 6) else END if self.count == 3 else GO_ON)
+
+
+@pytest.mark.parametrize("wait_ms", [0, LOCKSTEP])
+def test_of_an_episode_that_was_lost_nothing_is_learned(small_ray, tmp_path, wait_ms):
+    diary = Diary(tmp_path / "diary")
+    config = TrainerConfig(
+        env_config={"diary": diary},
+        num_envs_per_worker=2,
+        rollout_fragment_length=8,
+        batch_mode="complete_episodes",
+        remote_worker_envs=True,
+        remote_env_batch_wait_ms=wait_ms,
+        seed=0,
+    )
+    worker = RolloutWorker(Doomed, AlwaysZero, config=config)
+    while diary.count("made") < 3:
+        batch = worker.sample()
+        assert {*np.unique(batch["eps_id"], return_counts=True)[1].tolist()} == {4}
+        assert {episode.length for episode in worker.get_metrics()} == {4}
+    worker.stop()
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
+def test_gymnasiums_own_processes_are_a_trainers_env_as_they_are(mode):
+    """The one-machine way, which needs no Ray."""
+
+    def make(_context):
+        return AsyncVectorEnv([Clock] * 2, context="spawn", autoreset_mode=mode)
+
+    config = {"train_batch_size": 40, "seed": 3}
+    with PGTrainer(env=make, config=config) as trainer:
+        result = trainer.train()
+        assert result["timesteps_total"] >= 40
+        assert trainer.worker.env.num_envs == 2
+        assert 1 <= result["episode_len_mean"] <= 4

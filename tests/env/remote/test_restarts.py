@@ -1,0 +1,222 @@
+"""Sub-environments in this process that raise: made anew where the config says so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollax import ConfigError, EnvContext, EnvError, RolloutWorker, SpaceError, TrainerConfig, VectorEnv, to_base_env
+from rollax.env.making import make_base_env
+from rollax.env.registry import env_creator
+from rollax.env.restarting import Failures
+from rollax.env.rows import Rows
+from tests.env.always_zero import AlwaysZero
+from tests.env.remote.fragile import END, GO_ON, RAISE, Diary, Fragile, FragileParty
+from tests.env.worlds import ArrayVector, Clock
+
+BOTH = pytest.mark.parametrize("cls", [Fragile, FragileParty])
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(Failures, "FIRST_PAUSE_S", 0.0)
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path / "diary")
+
+
+def make(cls, diary, num_envs=3, *, restart=True, **config):
+    context = EnvContext({"diary": diary, **config})
+    return make_base_env(env_creator(cls), context, num_envs, restart_failed_sub_environments=restart)
+
+
+def act(env, rows: Rows, actions: dict[int, int] | None = None) -> Rows:
+    """One poll after actions by sub-environment, GO_ON where none is given."""
+    acting = np.flatnonzero(rows.acts)
+    chosen = [(actions or {}).get(index, GO_ON) for index in rows.env_index[acting].tolist()]
+    env.send_rows(rows, acting, np.array(chosen))
+    return env.poll_rows()
+
+
+@BOTH
+def test_one_that_raises_is_made_anew_and_the_others_go_on(cls, diary, caplog):
+    env = make(cls, diary)
+    rows = act(env, env.reset_rows(np.arange(3), [7, 8, 9]))
+    assert not len(rows.dropped_envs)
+    rows = act(env, rows, {1: RAISE, 2: END})
+    assert rows.dropped_envs.tolist() == [1]
+    assert rows.ended_envs.tolist() == [2]
+    assert {*rows.env_index.tolist()} == {0, 2}
+    assert {int(obs[1]) for obs in rows.obs} == {0, 2}
+    started = env.reset_rows(np.array([2, 1]))
+    rows = act(env, Rows.concat(rows, started))
+    counts = dict(zip(rows.env_index.tolist(), (int(obs[0]) for obs in rows.obs), strict=True))
+    assert counts == {0: 3, 1: 1, 2: 1}
+    assert not len(rows.dropped_envs)
+    assert [diary.count("made", index) for index in range(3)] == [1, 2, 1]
+    assert diary.count("closed", 1) == 1
+    assert "Sub-environment 1 failed" in caplog.text
+    assert 'raise ValueError("a door fell off")' in caplog.text
+    env.stop()
+
+
+@BOTH
+def test_all_may_fail_at_once(cls, diary):
+    env = make(cls, diary)
+    rows = act(env, env.reset_rows(np.arange(3)), dict.fromkeys(range(3), RAISE))
+    assert len(rows) == 0
+    assert rows.dropped_envs.tolist() == [0, 1, 2]
+    rows = act(env, env.reset_rows(rows.dropped_envs))
+    assert {*rows.env_index.tolist()} == {0, 1, 2}
+    env.stop()
+
+
+@BOTH
+def test_a_lost_episode_must_be_reset(cls, diary):
+    env = make(cls, diary)
+    rows = act(env, env.reset_rows(np.arange(3)), {1: RAISE})
+    with pytest.raises(EnvError, match="over or not begun"):
+        act(env, rows)
+
+
+@BOTH
+def test_the_error_is_raised_unless_told_so(cls, diary):
+    env = make(cls, diary, restart=False)
+    rows = env.reset_rows(np.arange(3))
+    with pytest.raises(EnvError, match=r"(?s)ValueError in step.*sub-environment 1") as raised:
+        act(env, rows, {1: RAISE})
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+@BOTH
+def test_a_reset_or_a_creator_that_raises_is_tried_again(cls, diary):
+    env = make(cls, diary, 1, bad_resets=2, bad_makes=1)
+    rows = env.reset_rows(np.arange(1), [5])
+    assert rows.obs[0][0] == 0
+    assert diary.count("made") == 4  # the first, one that raised, and one after each bad reset
+    assert diary.count("reset", 0, 5) == 3
+
+
+@BOTH
+def test_the_new_one_has_a_stream_of_its_own_seed(cls, diary):
+    def after_a_failure():
+        env = make(cls, diary, 1)
+        rows = env.reset_rows(np.arange(1), [7])
+        started = env.reset_rows(act(env, rows, {0: RAISE}).dropped_envs)
+        return rows.obs[0][2], started.obs[0][2]
+
+    first, again = after_a_failure(), after_a_failure()
+    assert first == again
+    assert first[0] != first[1]
+    assert diary.count("reset", 0, None) == 0
+
+
+@BOTH
+def test_it_is_not_made_anew_forever(cls, diary, monkeypatch):
+    """An episode's end, or many steps, make up for the failures before."""
+    monkeypatch.setattr(Failures, "MOST_IN_A_ROW", 2)
+    monkeypatch.setattr(Failures, "STEPS_TO_GET_WELL", 10)
+    env = make(cls, diary, 2)
+    rows = env.reset_rows(np.arange(2))
+
+    def play(*actions):
+        nonlocal rows
+        for action in actions:
+            polled = act(env, rows, {1: action})
+            over = np.concatenate((polled.ended_envs, polled.dropped_envs))
+            rows = Rows.concat(polled, env.reset_rows(over)) if len(over) else polled
+
+    play(RAISE, RAISE, END, RAISE, RAISE, *[GO_ON] * 10, RAISE, *[GO_ON] * 9, RAISE)
+    with pytest.raises(EnvError, match=r"(?s)failed 3 times in a row.*ValueError in step") as raised:
+        play(RAISE)
+    assert isinstance(raised.value.__cause__.__cause__, ValueError)
+    assert diary.count("made", 0) == 1
+
+
+def test_pauses_become_longer(monkeypatch):
+    monkeypatch.setattr(Failures, "FIRST_PAUSE_S", 0.1)
+    failures, error = Failures(), EnvError("it failed")
+    assert [failures.count(1, error) for _ in range(5)] == pytest.approx([0, 0.1, 0.2, 0.4, 0.8])
+    with pytest.raises(EnvError, match="6 times"):
+        failures.count(1, error)
+    assert failures.count(2, error) == 0
+
+
+def test_a_new_one_must_be_like_the_others(diary, monkeypatch):
+    class Changing(Fragile):
+        def __init__(self, context):
+            super().__init__(context)
+            if self.diary.count("made") > 2:
+                self.observation_space = Clock.action_space
+
+    monkeypatch.setattr(Failures, "MOST_IN_A_ROW", 2)
+    env = make(Changing, diary, 2)
+    rows = act(env, env.reset_rows(np.arange(2)), {0: RAISE})
+    with pytest.raises(EnvError, match="failed 3 times") as raised:
+        env.reset_rows(rows.dropped_envs)
+    assert isinstance(raised.value.__cause__.__cause__, SpaceError)
+
+
+def test_kinds_that_bring_their_own_sub_environments_say_that_they_cannot(caplog):
+    to_base_env(ArrayVector(2), restart_failed_sub_environments=True)
+    assert "ArrayVector brings its own sub-environments" in caplog.text
+
+
+def test_a_vector_env_may_say_which_it_has_lost():
+    class Losing(VectorEnv):
+        """Returns nothing for its first sub-environment."""
+
+        def __init__(self):
+            clock = Clock()
+            super().__init__(clock.observation_space, clock.action_space, 2)
+
+        def reset_at(self, index, seed=None, options=None):
+            return np.zeros(3, np.float32), {}
+
+        def vector_step(self, actions):
+            self.lost = [0]
+            return [np.ones(3, np.float32)], [2.0], [False], [False], [{}]
+
+    env = to_base_env(Losing())
+    rows = act(env, env.reset_rows(np.arange(2)))
+    assert rows.dropped_envs.tolist() == [0]
+    assert rows.env_index.tolist() == [1]
+    assert rows.rewards.tolist() == [2]
+
+
+@BOTH
+def test_workers_sample_on(cls, diary):
+    """Of an episode that was lost nothing is learned: each lasts 4 steps, or is lost in its second."""
+
+    class Unlucky(cls):
+        def step(self, actions):
+            self.steps = getattr(self, "steps", 0) + 1
+            action = RAISE if self.steps == 6 else END if self.steps % 4 == 0 else GO_ON
+            return super().step(action if cls is Fragile else dict.fromkeys(actions, action))
+
+    config = TrainerConfig(
+        env_config={"diary": diary},
+        num_envs_per_worker=3,
+        rollout_fragment_length=20,
+        batch_mode="complete_episodes",
+        restart_failed_sub_environments=True,
+        seed=0,
+    )
+    worker = RolloutWorker(Unlucky, AlwaysZero, config=config)
+    batch = worker.sample()
+    lengths = np.unique(batch["eps_id"], return_counts=True)[1]
+    assert {*lengths.tolist()} == {4 if cls is Fragile else 8}
+    assert {episode.length for episode in worker.get_metrics()} == {4}
+    assert diary.count("made") > 6
+    worker.stop()
+
+
+def test_keys_of_the_config():
+    with pytest.raises(ConfigError, match="remote_env_batch_wait_ms"):
+        TrainerConfig(remote_env_batch_wait_ms=-1)
+    with pytest.raises(ConfigError, match="remote_env_timeout_s"):
+        TrainerConfig(remote_env_timeout_s=0)
+    with pytest.raises(ConfigError, match="remote_worker_envs"):
+        TrainerConfig(remote_worker_envs="yes please")

@@ -1,0 +1,193 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rollax import EnvError, SpaceError, to_base_env
+from rollax.env.vector.vector_infos import info_list
+from tests.env.drive import drive
+from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock
+
+EVERYONE = np.arange(3)
+
+
+class Countdown(gym.vector.VectorEnv):
+    """Three copies that end after 1, 2 and 3 steps, again and again; the observation is what is left."""
+
+    def __init__(self, **metadata) -> None:
+        self.num_envs = 3
+        self.metadata = metadata
+        self.single_observation_space, self.single_action_space = spaces.Discrete(4), ACTION_SPACE
+        self.observation_space = batch_space(self.single_observation_space, 3)
+        self.action_space = batch_space(ACTION_SPACE, 3)
+        self.seeds = []
+
+    def reset(self, *, seed=None, options=None):
+        self.seeds.append(seed)
+        self.left, self.over = np.array([1, 2, 3]), np.zeros(3, bool)
+        return self.left.copy(), {}
+
+    def step(self, actions):
+        assert self.action_space.contains(actions)
+        self.left = np.where(self.over, [1, 2, 3], self.left - 1)
+        # It rewards resets too, and says that the second copy is over as soon as it is reset.
+        rewards = np.full(3, 7, np.float32)
+        self.over = (self.left == 0) | (self.over & (EVERYONE == 1))
+        return self.left.copy(), rewards, self.over.copy(), np.zeros(3, bool), {"everybody": "here", "each": [4, 5, 6]}
+
+
+class TestCartPole:
+    """Gymnasium's own vector entry point, beside the same env stepped by hand."""
+
+    def test_rows_are_the_steps_of_the_bare_env(self):
+        env, bare = (gym.make_vec("CartPole-v1", 8, vectorization_mode="vector_entry_point") for _ in range(2))
+        base = to_base_env(env)
+        rows = base.reset_rows(np.arange(8), [2**32 - 1] * 8)
+        assert rows is not None
+        obs, _ = bare.reset(seed=(2**32 - 1) % 2**31)
+        np.testing.assert_array_equal(rows.obs, obs)
+        assert rows.starts.all()
+        resets, ends = np.zeros(8, bool), 0
+        for step in range(200):
+            actions = (np.arange(8) + step) % 2
+            acting = np.flatnonzero(rows.acts)
+            base.send_rows(rows, None if len(acting) == 8 else acting, actions[acting])
+            rows = base.poll_rows()
+            obs, rewards, terms, truncs, _ = bare.step(actions)
+            np.testing.assert_array_equal(rows.obs, obs)
+            np.testing.assert_array_equal(rows.starts, resets)
+            np.testing.assert_array_equal(rows.rewards, np.where(resets, 0, rewards))
+            np.testing.assert_array_equal(rows.terminateds, terms)
+            np.testing.assert_array_equal(rows.truncateds, truncs)
+            np.testing.assert_array_equal(rows.acts, ~(terms | truncs))
+            np.testing.assert_array_equal(rows.ended_envs, np.flatnonzero(terms | truncs))
+            resets = terms | truncs
+            ends += int(resets.sum())
+            if len(rows.ended_envs):
+                assert base.reset_rows(rows.ended_envs) is None
+        assert ends > 20
+
+    def test_observations_are_not_copied(self):
+        env = gym.make_vec("CartPole-v1", 4, vectorization_mode="vector_entry_point")
+        given = []
+        step = env.step
+        env.step = lambda actions: given.append(step(actions)) or given[-1]  # type: ignore[method-assign]
+        base = to_base_env(env)
+        rows = base.reset_rows(np.arange(4))
+        base.send_rows(rows, None, np.zeros(4, np.int32))
+        rows = base.poll_rows()
+        assert rows.obs is given[0][0]
+        assert rows.observations(None, base.observation_space) is rows.obs
+
+    def test_cannot_be_reset_in_part(self):
+        base = to_base_env(gym.make_vec("CartPole-v1", 4, vectorization_mode="vector_entry_point"))
+        base.reset_rows(np.arange(4))
+        with pytest.raises(EnvError, match=r"(?s)CartPole-v1.*\[1\].*NEXT_STEP.*autoreset_mode"):
+            base.try_reset(1)
+
+
+def test_rows_of_resets_carry_neither_rewards_nor_flags():
+    base = to_base_env(Countdown(autoreset_mode=AutoresetMode.NEXT_STEP))
+    rows = base.reset_rows(EVERYONE, [5, 6, 7])
+    assert base.env.seeds == [5]
+    told = []
+    for _ in range(4):
+        acting = np.flatnonzero(rows.acts)
+        base.send_rows(rows, acting, np.zeros(len(acting), np.int32))
+        rows = base.poll_rows()
+        told.append([rows.obs, rows.rewards, rows.terminateds, rows.starts, rows.acts])
+        np.testing.assert_array_equal(rows.ended_envs, np.flatnonzero(rows.terminateds))
+        assert rows.info_list() == [{"everybody": "here", "each": value} for value in (4, 5, 6)]
+    # step  left    reward  over   starts  waits
+    #   1   0 1 2   7 7 7   1 0 0  0 0 0   0 1 1
+    #   2   1 0 1   0 7 7   0 1 0  1 0 0   1 0 1
+    #   3   0 2 0   7 0 7   1 0 1  0 1 0   0 0 0   the second is over as it begins: the row after that begins it
+    #   4   1 2 3   0 0 0   0 0 0  1 1 1   1 0 1   and once more
+    expected = [
+        [[0, 1, 2], [7, 7, 7], [1, 0, 0], [0, 0, 0], [0, 1, 1]],
+        [[1, 0, 1], [0, 7, 7], [0, 1, 0], [1, 0, 0], [1, 0, 1]],
+        [[0, 2, 0], [7, 0, 7], [1, 0, 1], [0, 1, 0], [0, 0, 0]],
+        [[1, 2, 3], [0, 0, 0], [0, 0, 0], [1, 1, 1], [1, 0, 1]],
+    ]
+    for found, wanted in zip(told, expected, strict=True):
+        np.testing.assert_array_equal(np.array(found), np.array(wanted))
+
+
+def test_silent_about_its_mode(caplog):
+    base = to_base_env(Countdown())
+    to_base_env(Countdown())
+    assert base.mode is AutoresetMode.NEXT_STEP
+    assert caplog.text.count("Countdown does not say how it resets") == 1
+
+
+def test_the_instance_knows_its_mode_better_than_its_class():
+    env = Countdown(autoreset_mode=AutoresetMode.NEXT_STEP)
+    env.autoreset_mode = AutoresetMode.DISABLED  # type: ignore[attr-defined]
+    assert to_base_env(env).mode is AutoresetMode.DISABLED
+
+
+def test_same_step_without_the_last_observation():
+    base = to_base_env(Countdown(autoreset_mode=AutoresetMode.SAME_STEP))
+    base.send_rows(base.reset_rows(EVERYONE), None, np.zeros(3, np.int64))
+    with pytest.raises(EnvError, match=r"(?s)Countdown, sub-environments \[0\].*everybody.*final_obs"):
+        base.poll_rows()
+
+
+@pytest.mark.parametrize("name", ["DictInfoToList", "RecordEpisodeStatistics"])
+def test_wrappers(name):
+    def make(mode):
+        return SyncVectorEnv([Clock] * 2, autoreset_mode=mode)
+
+    for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED):
+        if name == "RecordEpisodeStatistics" and mode is AutoresetMode.SAME_STEP:
+            continue  # which Gymnasium's wrapper does not know
+        plain, wrapped = to_base_env(make(mode)), to_base_env(getattr(gym.wrappers.vector, name)(make(mode)))
+        assert [type(part) for part in wrapped.get_sub_environments()] == [Clock, Clock]
+        stories = [drive_without_statistics(env) for env in (plain, wrapped)]
+        assert stories[0] == stories[1]
+
+
+def drive_without_statistics(env):
+    if env.env.unwrapped is not env.env:
+        step = env.env.step
+        env.env.step = lambda actions: without_statistics(step(actions))
+    return drive(env, "rows", 20, [3, 4])
+
+
+def without_statistics(result):
+    *parts, infos = result
+    if isinstance(infos, dict):
+        infos = {key: value for key, value in infos.items() if "episode" not in key}
+    return *parts, infos
+
+
+def test_infos_of_a_dict_of_arrays():
+    infos = {
+        "lives": np.array([3, 4]),
+        "late": np.array([1.5, 0.0]),
+        "_late": np.array([True, False]),
+        "deep": {"x": np.array([0, 9]), "_x": np.array([False, True])},
+        "_deep": np.array([False, True]),
+        "scalar": np.array(2),
+        "word": "ab",
+    }
+    shared = {"scalar": np.array(2), "word": "ab"}
+    assert info_list(infos, 2) == [{"lives": 3, "late": 1.5, **shared}, {"lives": 4, "deep": {"x": 9}, **shared}]
+
+
+def test_spaces_are_checked():
+    env = Countdown()
+    env.single_action_space = None  # type: ignore[assignment]
+    with pytest.raises(SpaceError, match="Countdown.single_action_space"):
+        to_base_env(env)
+
+
+def test_render():
+    assert to_base_env(Countdown()).try_render() is None
+    assert OBS_SPACE is to_base_env(SyncVectorEnv([Clock])).observation_space
+    base = to_base_env(gym.make_vec("CartPole-v1", 2, vectorization_mode="sync", render_mode="rgb_array"))
+    base.reset_rows(np.arange(2))
+    assert base.try_render(1).shape == (400, 600, 3)
+    base.stop()
