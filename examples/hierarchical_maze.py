@@ -158,7 +158,9 @@ def train(trainer: PPOTrainer, iterations: int) -> float:
     """Trains, and returns the share of 200 greedy episodes that reach the goal."""
     for _ in range(iterations):
         result = trainer.train()
-        rewards = {name: round(reward, 2) for name, reward in result["policy_reward_mean"].items() if reward is not None}
+        rewards = {
+            name: round(reward, 2) for name, reward in result["policy_reward_mean"].items() if reward is not None
+        }
         print(f"{result['timesteps_total']:7,} steps  mean reward by policy {rewards}")
     return trainer.evaluate(num_episodes=200)["policy_reward_mean"][TOP_LEVEL]
 

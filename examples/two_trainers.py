@@ -52,20 +52,22 @@ def config(policy_to_train: str, **changes: Any) -> dict[str, Any]:
     }
 
 
+def copy_weights(ppo: PPOTrainer, pg: PGTrainer) -> None:
+    """Each of them acts beside what the other has learned."""
+    pg.set_weights(ppo.get_weights(["ppo_policy"]))
+    ppo.set_weights(pg.get_weights(["pg_policy"]))
+
+
 def main(iterations: int = 50) -> float:
     """Trains, and returns the mean reward of the weaker policy in 20 greedy episodes."""
-    ppo = PPOTrainer(
-        env=TwoCarts, config=config("ppo_policy", train_batch_size=1024, lr=1e-3, gamma=0.98, lambda_=0.8)
-    )
+    ppo = PPOTrainer(env=TwoCarts, config=config("ppo_policy", train_batch_size=1024, lr=1e-3, gamma=0.98, lambda_=0.8))
     # One copy, so that no episode is under way while PG learns: it has no correction for actions that an older policy
     # chose, and whoever falls early waits for the other before its steps are learned from.
     pg = PGTrainer(env=TwoCarts, config=config("pg_policy", train_batch_size=1000, num_envs_per_worker=1))
     with ppo, pg:
         for iteration in range(1, iterations + 1):
             trained = ppo.train()["policy_reward_mean"]["ppo_policy"], pg.train()["policy_reward_mean"]["pg_policy"]
-            # Each of them now acts beside what the other has learned.
-            pg.set_weights(ppo.get_weights(["ppo_policy"]))
-            ppo.set_weights(pg.get_weights(["pg_policy"]))
+            copy_weights(ppo, pg)
             if iteration % 5 == 0:
                 print(f"iteration {iteration:3}  mean reward: PPO {trained[0] or 0:.0f}, PG {trained[1] or 0:.0f}")
         return min(ppo.evaluate(num_episodes=20)["policy_reward_mean"].values())

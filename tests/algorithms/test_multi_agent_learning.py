@@ -16,7 +16,7 @@ pytestmark = pytest.mark.learning
 
 
 def test_ppo_multi_agent_cartpole(reaches):
-    reaches(PPOTrainer, MultiAgentCartPole, 800, 300_000, multi_agent_cartpole.CONFIG)
+    reaches(PPOTrainer, MultiAgentCartPole, 800, 100_000, multi_agent_cartpole.CONFIG)
 
 
 class TestRockPaperScissors:
