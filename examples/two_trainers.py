@@ -15,7 +15,7 @@ class TwoCarts(MultiAgentEnv):
     possible_agents = ("left", "right")
 
     def __init__(self, env_config: dict[str, Any]) -> None:
-        self.carts = {agent: gym.make("CartPole-v1") for agent in self.possible_agents}
+        self.carts: dict[Any, gym.Env] = {agent: gym.make("CartPole-v1") for agent in ("left", "right")}
         self.observation_space = self.carts["left"].observation_space
         self.action_space = self.carts["left"].action_space
 
