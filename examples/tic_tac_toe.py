@@ -47,8 +47,8 @@ SELF_PLAY = {
     "train_batch_size": 4096,
     "rollout_fragment_length": 16,
     "sgd_minibatch_size": 512,
-    "num_sgd_iter": 6,
-    "lr": 1e-3,
+    "num_sgd_iter": 8,
+    "lr_schedule": [[0, 1e-3], [300_000, 1e-4]],
     # Much randomness: a policy that knows only its own best lines is lost where a random opponent leaves them.
     "entropy_coeff": 0.15,
 }

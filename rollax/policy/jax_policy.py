@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -14,32 +14,27 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from gymnasium import Space, spaces
+from gymnasium import Space
 
 from rollax import runtime, trees
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig, resolve_config
-from rollax.errors import ConfigError, EnvError, NonFiniteError, PolicyError
+from rollax.errors import ConfigError, NonFiniteError
 from rollax.models.catalog import make_model
 from rollax.models.central_critic import with_critic
 from rollax.models.distributions import DiagGaussian, make_distribution
 from rollax.models.parametric import check_parametric
-from rollax.models.recurrent import is_recurrent, run_model
+from rollax.models.recurrent import run_model
+from rollax.policy import action_masks
+from rollax.policy.action_masks import ActionMasks
 from rollax.policy.learning import Learner, MinibatchPlan, acting_bucket
+from rollax.policy.memory import Memory, as_rows
 from rollax.policy.policy import ActionsResult, Policy
 from rollax.policy.split_model import SplitModel
-from rollax.spaces import zeros
 
 Columns = Mapping[str, Any]
 _FEWEST_VALUES = 32
 _ARGUMENTS = frozenset({"obs_batch", "explore"})
-_ARGUMENT_OF = {
-    SampleBatch.PREV_ACTIONS: "prev_action_batch",
-    SampleBatch.PREV_REWARDS: "prev_reward_batch",
-}
-_TRAJECTORY = (SampleBatch.LIFE_ID, SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS)
-_PER_SEQUENCE = (SampleBatch.STATE_IN, SampleBatch.SEQ_LENS)
-_SEQUENCE_COLUMNS = (SampleBatch.STATE_IN, SampleBatch.LIFE_ID)
 
 
 class JaxPolicy(Policy):
@@ -73,21 +68,15 @@ class JaxPolicy(Policy):
             check_parametric(observation_space, action_space)
         rngs = nnx.Rngs(int(self.rng.integers(2**31)) if seed is None else seed)
         module = self._make_module(rngs)
-        self.recurrent = is_recurrent(module)
-        self._initial_state = tuple(np.asarray(part) for part in module.initial_state()) if self.recurrent else ()
-        self._memory_inputs: tuple[str, ...] = getattr(module, "memory_inputs", ())
-        self.arguments = _ARGUMENTS | {_ARGUMENT_OF[name] for name in self._memory_inputs}
-        if self.recurrent:
-            self.arguments |= {"state_batches"}
-            if self.batch_columns is not None:
-                self.batch_columns = self.batch_columns | {*_SEQUENCE_COLUMNS, *self._memory_inputs}  # type: ignore[misc]
+        self.memory = Memory(module, action_space, model.max_seq_len)
+        self.arguments = _ARGUMENTS | self.memory.arguments
+        if self.batch_columns is not None:
+            self.batch_columns = self.batch_columns | self.memory.batch_columns  # type: ignore[misc]
         self.split = SplitModel(module)
         self.params: Columns = self.split.params
         self.extra: Columns = self.split.extra
         self.on_new_variables: Callable[[], Any] | None = None
-        self.masked = isinstance(observation_space, spaces.Dict) and "action_mask" in observation_space.spaces
-        # Where the entries of each discrete action begin in a mask.
-        self._mask_starts = np.cumsum([0, *_choices(action_space)])[:-1]
+        self.masks = ActionMasks(observation_space, action_space)
         self._fetched = self._fetch_columns()
         self._lr = self.config.schedule("lr")
         self.learner = Learner(self._loss_of_arrays, self.make_optimizer(), self.params)
@@ -157,12 +146,12 @@ class JaxPolicy(Policy):
         dist_inputs, values, state_out = run_model(model, columns)
         if SampleBatch.CRITIC_OBS in columns:
             values = model.critic(columns[SampleBatch.CRITIC_OBS])
-        if self.masked:
-            dist_inputs = self.distribution.mask(dist_inputs, obs["action_mask"])
+        if self.masks.present:
+            dist_inputs = self.distribution.mask(dist_inputs, obs[action_masks.KEY])
         return dist_inputs, values, state_out
 
     def get_initial_state(self) -> list[Any]:
-        return list(self._initial_state)
+        return list(self.memory.initial_state)
 
     def compute_actions(  # type: ignore[override]  the library passes what is accepted
         self,
@@ -175,12 +164,13 @@ class JaxPolicy(Policy):
         rows = trees.length(obs_batch)
         size = acting_bucket(rows)
         columns = {SampleBatch.OBS: obs_batch}
-        if self.recurrent:
-            columns |= self._memory_columns(rows, state_batches, prev_action_batch, prev_reward_batch)
+        if self.memory.present:
+            where = f"policy {self.name!r}"
+            columns |= self.memory.given(rows, state_batches, prev_action_batch, prev_reward_batch, where)
         if size != rows:
             columns = trees.pad(columns, size)
-        if self.masked:
-            self._check_mask(obs_batch["action_mask"])
+        if self.masks.present:
+            self.masks.check(obs_batch, f"policy {self.name!r}")
         if explore:
             noise = self.rng.random((size, self.distribution.num_noise), dtype=np.float32)
             actions, packed, states = self._act(self.params, self.extra, columns, noise)
@@ -191,28 +181,6 @@ class JaxPolicy(Policy):
         self._check_finite(fetches[SampleBatch.ACTION_LOGP])
         actions = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions)
         return actions, [np.asarray(part)[:rows] for part in states], fetches
-
-    def _memory_columns(self, rows: int, states: Sequence[Any], prev_actions: Any, prev_rewards: Any) -> dict[str, Any]:
-        """The columns of memory; where a life has just begun, nothing need be given."""
-        if not len(states):
-            states = [np.broadcast_to(part, (rows, *part.shape)) for part in self._initial_state]
-        columns: dict[str, Any] = {SampleBatch.STATE_IN: tuple(np.asarray(part) for part in states)}
-        shapes = [(rows, *part.shape) for part in self._initial_state]
-        if [part.shape for part in columns[SampleBatch.STATE_IN]] != shapes:
-            raise PolicyError(
-                "A recurrent state of the wrong shape.",
-                where=f"policy {self.name!r}, state_batches of compute_actions",
-                got=[part.shape for part in columns[SampleBatch.STATE_IN]],
-                expected=shapes,
-                fix="pass the state_outs of the step before, or nothing where a life begins",
-            )
-        if SampleBatch.PREV_ACTIONS in self._memory_inputs:
-            none_yet = prev_actions is None
-            columns[SampleBatch.PREV_ACTIONS] = zeros(self.action_space, rows) if none_yet else prev_actions
-        if SampleBatch.PREV_REWARDS in self._memory_inputs:
-            rewards = np.zeros(rows, np.float32) if prev_rewards is None else prev_rewards
-            columns[SampleBatch.PREV_REWARDS] = np.asarray(rewards, np.float32)
-        return columns
 
     def _act_on_arrays(
         self, params: Columns, extra: Columns, columns: Columns, noise: Any, explore: bool
@@ -257,18 +225,11 @@ class JaxPolicy(Policy):
             PolicyError: nothing is given of what a memory needs.
         """
         rows = trees.length(obs_batch)
-        if self.recurrent and not memory:
-            raise PolicyError(
-                "The value of an observation depends on what is remembered.",
-                where=f"policy {self.name!r}, compute_values",
-                got="observations alone",
-                expected=f"memory with {sorted({SampleBatch.STATE_IN, *self._memory_inputs})}",
-                fix="compute_values(pieces.next_obs, pieces.next_memory)",
-            )
+        self.memory.check(memory, f"policy {self.name!r}")
         if rows == 0:
             return np.empty(0, np.float32)
         # The number of trajectory ends differs from fragment to fragment: small ones share one compiled version.
-        columns = {SampleBatch.OBS: obs_batch, **(memory if self.recurrent else {})}
+        columns = {SampleBatch.OBS: obs_batch, **(memory if self.memory.present else {})}
         if SampleBatch.CRITIC_OBS in memory:
             columns = {SampleBatch.CRITIC_OBS: memory[SampleBatch.CRITIC_OBS]}
         columns = trees.pad(columns, max(acting_bucket(rows), _FEWEST_VALUES))
@@ -279,21 +240,6 @@ class JaxPolicy(Policy):
         if SampleBatch.CRITIC_OBS in columns:
             return model.critic(columns[SampleBatch.CRITIC_OBS])
         return run_model(model, columns)[1]
-
-    def _check_mask(self, mask: np.ndarray) -> None:
-        if mask.shape[1:] != (self.distribution.num_mask,) or not len(self._mask_starts):
-            return  # the distribution says so while it is traced
-        allowed = np.logical_or.reduceat(mask, self._mask_starts, axis=1)
-        if not allowed.all():
-            row, action = np.argwhere(~allowed)[0].tolist()
-            several = f", discrete action {action} of {len(self._mask_starts)}" if len(self._mask_starts) > 1 else ""
-            raise EnvError(
-                "An action mask that allows nothing.",
-                where=f"policy {self.name!r}, row {row} of {len(mask)}{several}",
-                got="all zeros",
-                expected="at least one 1",
-                fix="leave one action valid, or end the episode instead of asking for an action",
-            )
 
     def _check_finite(self, logp: np.ndarray) -> None:
         # A sum is finite unless an element is not: cheaper than looking at each.
@@ -316,13 +262,11 @@ class JaxPolicy(Policy):
         Raises:
             NonFiniteError: a loss or gradient is not finite; the weights are those before that gradient step.
         """
-        columns, units = self._units(batch)
         size = self.sgd_minibatch_size
-        if self.recurrent and size is not None:
-            size = max(size // self.config.model.max_seq_len, 1)
-        plan = MinibatchPlan.draw(self.rng, units, size, self.num_sgd_iter, few_sizes=self.recurrent)
+        if size is not None:
+            size = max(size // self.memory.max_seq_len, 1)
+        columns, plan = self._planned(batch, size, self.num_sgd_iter)
         coefficients = self.coefficients()
-        columns = trees.pad(columns, plan.capacity)
         update = self.learner.learn(self.params, self.extra, columns, plan, coefficients, where=f"policy {self.name!r}")
         self._set_variables(update.params, update.extra)
         if update.error is not None:
@@ -331,9 +275,7 @@ class JaxPolicy(Policy):
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Name -> gradient over the whole batch, and its statistics."""
-        columns, units = self._units(batch)
-        plan = MinibatchPlan.draw(self.rng, units, None, 1, few_sizes=self.recurrent)
-        columns = trees.pad(columns, plan.capacity)
+        columns, plan = self._planned(batch, None, 1)
         gradients, stats = self.learner.gradients(self.params, self.extra, columns, plan, self.coefficients())
         return {name: np.array(value) for name, value in gradients.items()}, stats
 
@@ -342,28 +284,19 @@ class JaxPolicy(Policy):
         where = f"policy {self.name!r}"
         self._set_variables(self.learner.apply(self.params, gradients, self._lr(self.timestep), where), self.extra)
 
-    def _units(self, batch: SampleBatch) -> tuple[dict[str, Any], int]:
-        """The columns to train on and how many units minibatches are made of: rows, or sequences of a policy with
-        memory, whose columns are then [units, max_seq_len, ...]."""
-        columns = self.train_columns(batch)
-        if not self.recurrent:
-            return columns, len(batch)
-        length = self.config.model.max_seq_len
-        memory = {name: batch[name] for name in (SampleBatch.STATE_IN, *self._memory_inputs)}
-        bounds = {name: batch[name] for name in (*_TRAJECTORY, SampleBatch.EPS_ID) if name in batch}
-        sequences = SampleBatch({**columns, **memory, **bounds}).sequences(length)
-        units = {
-            name: column if name in _PER_SEQUENCE else trees.tree_map(partial(_by_sequence, length=length), column)
-            for name, column in sequences.items()
-            if name in columns or name in memory or name == SampleBatch.SEQ_LENS
-        }
-        return units, len(sequences[SampleBatch.SEQ_LENS])
+    def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], MinibatchPlan]:
+        """The columns to train on, padded, and which of their rows, or sequences, make up which gradient step."""
+        columns, count = self.train_columns(batch), len(batch)
+        if self.memory.present:
+            columns, count = self.memory.sequences(columns, batch)
+        plan = MinibatchPlan.draw(self.rng, count, size, epochs, few_sizes=self.memory.present)
+        return trees.pad(columns, plan.capacity), plan
 
     def _loss_of_arrays(
         self, params: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, tuple[dict, Columns]]:
-        if self.recurrent:
-            batch, mask = _as_rows(batch, mask)
+        if self.memory.present:
+            batch, mask = as_rows(batch, mask)
         model = self.split.merge(params, extra, learning=True)
         loss, stats = self.loss(model, batch, mask, coefficients)
         return loss, ({**stats, "total_loss": loss}, self.split.extra_of(model))
@@ -400,32 +333,6 @@ class JaxPolicy(Policy):
         """How many versions of its functions JAX has compiled; bounded, because shapes are."""
         functions: list[Any] = [self._act, self._act_greedily, self._value, *self.learner.functions()]
         return sum(function._cache_size() for function in functions)
-
-
-def _by_sequence(leaf: np.ndarray, length: int) -> np.ndarray:
-    return leaf.reshape(-1, length, *leaf.shape[1:])
-
-
-def _as_rows(batch: Columns, mask: jax.Array) -> tuple[dict[str, Any], jax.Array]:
-    """Sequences [B, T, ...] as rows [B·T, ...], with a mask that is 0 on their padding too."""
-    lengths = batch[SampleBatch.SEQ_LENS]
-    rows = {name: column for name, column in batch.items() if name not in _PER_SEQUENCE}
-    width = jax.tree.leaves(rows)[0].shape[1]
-    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
-    real = mask[:, None] * (jnp.arange(width) < lengths[:, None])
-    return {**rows, SampleBatch.STATE_IN: batch[SampleBatch.STATE_IN]}, real.reshape(-1)
-
-
-def _choices(action_space: Space) -> Iterator[int]:
-    """The number of choices of each discrete action, in the order of a mask's entries."""
-    if isinstance(action_space, spaces.Discrete):
-        yield int(action_space.n)
-    elif isinstance(action_space, spaces.MultiDiscrete):
-        yield from action_space.nvec.ravel().tolist()
-    elif isinstance(action_space, spaces.Dict | spaces.Tuple):
-        parts = action_space.spaces
-        for part in parts.values() if isinstance(parts, dict) else parts:
-            yield from _choices(part)
 
 
 def _no_critic_space(policy_class: str) -> ConfigError:

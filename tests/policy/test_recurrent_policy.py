@@ -15,6 +15,7 @@ from rollax import SampleBatch
 from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import PolicyError
+from rollax.policy.memory import Memory
 from tests.models.test_recurrent import Remembering
 
 SEEN, CHOICES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2)
@@ -36,7 +37,7 @@ def experience(policy: Any, lives: list[int], seed: int = 0, episodes: list[int]
         action, reward = np.zeros(1, np.int64), np.zeros(1, np.float32)
         for t in range(length):
             obs: Any = random.uniform(-1, 1, (1, 3)).astype(np.float32)
-            if policy.masked:
+            if policy.masks.present:
                 mask = random.integers(0, 2, (1, 4)).astype(np.int8)
                 mask[0, random.integers(4)] = 1
                 obs = {"x": obs, "action_mask": mask}
@@ -50,6 +51,10 @@ def experience(policy: Any, lives: list[int], seed: int = 0, episodes: list[int]
             episode = {"eps_id": np.array([life if episodes is None else episodes[life]])}
             parts.append(SampleBatch({**columns, **further, **episode, **memory, **fetches}))
     return SampleBatch.concat_samples(parts)
+
+
+def sequences_of(policy: Any, batch: SampleBatch) -> tuple[dict, int]:
+    return policy.memory.sequences(policy.train_columns(batch), batch)
 
 
 def assert_close(left: dict, right: dict) -> None:
@@ -150,10 +155,10 @@ class TestSequences:
         policy = make(cls, MASKED)
         batch = experience(policy, [3, 5, 1])
         clean, clean_stats = policy.compute_gradients(batch)
-        units_of = type(policy)._units
+        cut = Memory.sequences
 
-        def littered(self: Any, batch: SampleBatch) -> tuple[dict, int]:
-            columns, units = units_of(self, batch)
+        def littered(self: Memory, columns: Any, batch: SampleBatch) -> tuple[dict, int]:
+            columns, units = cut(self, columns, batch)
             padding = np.arange(4) >= columns["seq_lens"][:, None]
             assert padding.sum() == 4 * 4 - 9
 
@@ -165,7 +170,7 @@ class TestSequences:
             per_sequence = ("state_in", "seq_lens")
             return {k: v if k in per_sequence else jax.tree.map(litter, v) for k, v in columns.items()}, units
 
-        monkeypatch.setattr(cls, "_units", littered)
+        monkeypatch.setattr(Memory, "sequences", littered)
         dirty, dirty_stats = policy.compute_gradients(batch)
         assert_close(clean, dirty)
         assert_close(clean_stats, dirty_stats)
@@ -177,7 +182,7 @@ class TestSequences:
 
         def rows_behind(policy: Any) -> list[bool]:
             """The rows whose observations the outputs of row 5 depend on, padding included."""
-            columns, _ = policy._units(batch)
+            columns, _ = sequences_of(policy, batch)
             length = policy.config.model.max_seq_len
 
             def loss(obs: jax.Array) -> jax.Array:
@@ -197,7 +202,7 @@ class TestSequences:
         policy = make()
         batch = experience(policy, [6, 2, 9], episodes=[0, 0, 1])
         batch[{"life_id": "terminateds", "terminateds": "life_id"}[known]][:] = 0
-        columns, units = policy._units(batch)
+        columns, units = sequences_of(policy, batch)
         assert columns["seq_lens"].tolist() == [4, 2, 2, 4, 4, 1]
         assert units == 6
         starts = [0, 4, 6, 8, 12, 16]

@@ -1,0 +1,61 @@
+"""Action masks, checked before they reach the compiled function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from rollax.errors import EnvError
+
+KEY = "action_mask"
+"""The key of a Dict observation that says which actions are valid."""
+
+
+class ActionMasks:
+    """Refuses a mask that allows nothing; nothing to do where observations bring none.
+
+    Args:
+        observation_space: of one agent.
+        action_space: of one agent.
+    """
+
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
+        self.present = isinstance(observation_space, spaces.Dict) and KEY in observation_space.spaces
+        counts = list(_choices(action_space))
+        self._width = sum(counts)
+        # Where the entries of each discrete action begin in a mask.
+        self._starts = np.cumsum([0, *counts])[:-1]
+
+    def check(self, obs: Any, where: str) -> None:
+        """Raises EnvError where an observation allows no action."""
+        if not self.present:
+            return
+        mask = obs[KEY]
+        if mask.shape[1:] != (self._width,) or not len(self._starts):
+            return  # the distribution says so while it is traced
+        allowed = np.logical_or.reduceat(mask, self._starts, axis=1)
+        if not allowed.all():
+            row, action = np.argwhere(~allowed)[0].tolist()
+            several = f", discrete action {action} of {len(self._starts)}" if len(self._starts) > 1 else ""
+            raise EnvError(
+                "An action mask that allows nothing.",
+                where=f"{where}, row {row} of {len(mask)}{several}",
+                got="all zeros",
+                expected="at least one 1",
+                fix="leave one action valid, or end the episode instead of asking for an action",
+            )
+
+
+def _choices(action_space: Space) -> Iterator[int]:
+    """The number of choices of each discrete action, in the order of a mask's entries."""
+    if isinstance(action_space, spaces.Discrete):
+        yield int(action_space.n)
+    elif isinstance(action_space, spaces.MultiDiscrete):
+        yield from action_space.nvec.ravel().tolist()
+    elif isinstance(action_space, spaces.Dict | spaces.Tuple):
+        parts = action_space.spaces
+        for part in parts.values() if isinstance(parts, dict) else parts:
+            yield from _choices(part)

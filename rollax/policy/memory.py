@@ -1,0 +1,136 @@
+"""What the model of a `JaxPolicy` remembers: its columns while acting, and sequences of rows for learning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import Space
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.errors import PolicyError
+from rollax.models.recurrent import is_recurrent
+from rollax.spaces import zeros
+
+Columns = Mapping[str, Any]
+_ARGUMENT_OF = {
+    SampleBatch.STATE_IN: "state_batches",
+    SampleBatch.PREV_ACTIONS: "prev_action_batch",
+    SampleBatch.PREV_REWARDS: "prev_reward_batch",
+}
+_TRAJECTORY = (SampleBatch.EPS_ID, SampleBatch.LIFE_ID, SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS)
+_PER_SEQUENCE = (SampleBatch.STATE_IN, SampleBatch.SEQ_LENS)
+
+
+class Memory:
+    """Describes the memory of a model; one without any has none of it, and costs nothing.
+
+    Args:
+        model: the module.
+        action_space: of one agent.
+        max_seq_len: rows of a sequence to learn from.
+    Attributes:
+        present: the model has a memory.
+        columns: what it takes beside the observations: `state_in`, and those of its `memory_inputs`.
+        initial_state: the state at the start of a life, one array per part.
+    """
+
+    def __init__(self, model: Any, action_space: Space, max_seq_len: int) -> None:
+        self.present = is_recurrent(model)
+        self.max_seq_len = max_seq_len if self.present else 1
+        self.initial_state = tuple(np.asarray(part) for part in model.initial_state()) if self.present else ()
+        inputs: tuple[str, ...] = getattr(model, "memory_inputs", ())
+        self.columns = (SampleBatch.STATE_IN, *inputs) if self.present else ()
+        self._action_space = action_space
+
+    @property
+    def arguments(self) -> frozenset[str]:
+        """Those of the arguments of `compute_actions` that it takes."""
+        return frozenset(_ARGUMENT_OF[name] for name in self.columns)
+
+    @property
+    def batch_columns(self) -> frozenset[str]:
+        """The columns of a batch that are needed to learn from it in sequences."""
+        return frozenset((*self.columns, SampleBatch.LIFE_ID)) if self.present else frozenset()
+
+    def given(self, rows: int, states: Sequence[Any], prev_actions: Any, prev_rewards: Any, where: str) -> Columns:
+        """The columns for acting on some rows; where a life has just begun, nothing need be given.
+
+        Raises:
+            PolicyError: states of the wrong shape.
+        """
+        if not len(states):
+            states = [np.broadcast_to(part, (rows, *part.shape)) for part in self.initial_state]
+        state_in = tuple(np.asarray(part) for part in states)
+        shapes = [(rows, *part.shape) for part in self.initial_state]
+        if [part.shape for part in state_in] != shapes:
+            raise PolicyError(
+                "A recurrent state of the wrong shape.",
+                where=f"{where}, state_batches of compute_actions",
+                got=[part.shape for part in state_in],
+                expected=shapes,
+                fix="pass the state_outs of the step before, or nothing where a life begins",
+            )
+        columns: dict[str, Any] = {SampleBatch.STATE_IN: state_in}
+        if SampleBatch.PREV_ACTIONS in self.columns:
+            none_yet = prev_actions is None
+            columns[SampleBatch.PREV_ACTIONS] = zeros(self._action_space, rows) if none_yet else prev_actions
+        if SampleBatch.PREV_REWARDS in self.columns:
+            rewards = np.zeros(rows, np.float32) if prev_rewards is None else prev_rewards
+            columns[SampleBatch.PREV_REWARDS] = np.asarray(rewards, np.float32)
+        return columns
+
+    def check(self, memory: Columns, where: str) -> None:
+        """Raises PolicyError where nothing is given of what the model needs beside observations."""
+        if self.present and not memory:
+            raise PolicyError(
+                "The value of an observation depends on what is remembered.",
+                where=f"{where}, compute_values",
+                got="observations alone",
+                expected=f"memory with {sorted(self.columns)}",
+                fix="compute_values(pieces.next_obs, pieces.next_memory)",
+            )
+
+    def sequences(self, columns: Columns, batch: SampleBatch) -> tuple[dict[str, Any], int]:
+        """The rows to learn from as sequences.
+
+        Args:
+            columns: [N, ...] what the loss reads.
+            batch: N rows, with the columns that `batch_columns` names.
+        Returns:
+            Columns [S, max_seq_len, ...] with `seq_lens` [S] and `state_in` [S, ...], and the number S of sequences.
+        """
+        memory = {name: batch[name] for name in self.columns}
+        bounds = {name: batch[name] for name in _TRAJECTORY if name in batch}
+        padded = SampleBatch({**columns, **memory, **bounds}).sequences(self.max_seq_len)
+        cut = partial(_by_sequence, length=self.max_seq_len)
+        sequences = {
+            name: column if name in _PER_SEQUENCE else trees.tree_map(cut, column)
+            for name, column in padded.items()
+            if name in columns or name in memory or name == SampleBatch.SEQ_LENS
+        }
+        return sequences, len(padded[SampleBatch.SEQ_LENS])
+
+
+def as_rows(sequences: Columns, mask: jax.Array) -> tuple[dict[str, Any], jax.Array]:
+    """Sequences [B, T, ...] as rows [B·T, ...], with a mask that is 0 on their padding too.
+
+    Args:
+        sequences: what `Memory.sequences` returned, or some of them.
+        mask: [B] 1 for a real sequence, 0 for padding.
+    """
+    lengths = sequences[SampleBatch.SEQ_LENS]
+    rows = {name: column for name, column in sequences.items() if name not in _PER_SEQUENCE}
+    width = jax.tree.leaves(rows)[0].shape[1]
+    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
+    real = mask[:, None] * (jnp.arange(width) < lengths[:, None])
+    return {**rows, SampleBatch.STATE_IN: sequences[SampleBatch.STATE_IN]}, real.reshape(-1)
+
+
+def _by_sequence(leaf: np.ndarray, length: int) -> np.ndarray:
+    return leaf.reshape(-1, length, *leaf.shape[1:])
