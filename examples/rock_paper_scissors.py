@@ -93,6 +93,7 @@ CONFIG: dict[str, Any] = {
     "lr": 3e-3,
     "entropy_coeff": 0.01,
     "gamma": 0.9,
+    "evaluation_num_episodes": 500,
 }
 LSTM = {"use_lstm": True, "lstm_cell_size": 32, "max_seq_len": ROUNDS, "fcnet_hiddens": [32]}
 
@@ -105,7 +106,7 @@ def train(iterations: int, **settings: Any) -> float:
             result = trainer.train()
             rewards = {name: round(reward, 1) for name, reward in result["policy_reward_mean"].items()}
             print(f"{result['timesteps_total']:7,} rounds  {rewards}")
-        return trainer.evaluate(num_episodes=500)["policy_reward_mean"]["learner"]
+        return trainer.evaluate()["policy_reward_mean"]["learner"]
 
 
 def main(iterations: int = 30) -> float:

@@ -49,6 +49,7 @@ SELF_PLAY = {
     "sgd_minibatch_size": 512,
     "num_sgd_iter": 8,
     "lr_schedule": [[0, 1e-3], [300_000, 1e-4]],
+    "evaluation_num_episodes": 128,
     # Much randomness: a policy that knows only its own best lines is lost where a random opponent leaves them.
     "entropy_coeff": 0.15,
 }
@@ -65,7 +66,7 @@ def main(iterations: int = 50) -> float:
         for _ in range(iterations):
             result = trainer.train()
             if result["training_iteration"] % 5 == 0:
-                reached = score(trainer.evaluate(num_episodes=128))
+                reached = score(trainer.evaluate())
                 print(f"{result['timesteps_total']:7,} moves  score against random moves {reached:.2f}")
         return score(trainer.evaluate(num_episodes=512))
 

@@ -111,4 +111,4 @@ def make_policy_head(
 
 def policy_outputs(head: PolicyHead, hidden: Float[Array, "B F"], obs: Any) -> Float[Array, "B A"]:
     """What the head makes of hidden features and, if it is parametric, of the embeddings in the observations."""
-    return head(hidden, obs[EMBEDDINGS]) if isinstance(head, ParametricHead) else head(hidden)
+    return head(hidden, jnp.asarray(obs[EMBEDDINGS])) if isinstance(head, ParametricHead) else head(hidden)

@@ -45,13 +45,14 @@ def test_ppo_tic_tac_toe_by_self_play(reaches):
 class TestHierarchicalMaze:
     def test_three_policies(self, reaches):
         # Counted are the walkers' steps and the top level's choices together.
-        reaches(PPOTrainer, Maze, 0.8, 150_000, hierarchical_maze.config(), goals_reached)
+        config = hierarchical_maze.config(evaluation_num_episodes=20)
+        reaches(PPOTrainer, Maze, 0.8, 150_000, config, goals_reached)
 
     def test_a_top_level_alone_gets_nowhere_with_walkers_that_do_not_learn(self):
         with PPOTrainer(Maze, hierarchical_maze.config([TOP_LEVEL])) as trainer:
             for _ in range(10):
                 trainer.train()
-            assert goals_reached(trainer.evaluate(100)) < 0.4
+            assert goals_reached(trainer.evaluate()) < 0.4
 
 
 def goals_reached(evaluation: dict[str, Any]) -> float:

@@ -140,11 +140,11 @@ class TestMaze:
 
     def test_every_choice_has_a_walker_of_its_own(self, maze):
         walkers = []
-        for side in (NORTH, EAST, SOUTH, WEST):
+        for side in (NORTH, EAST, SOUTH, WEST, NORTH):
             self.walk(maze, side, *[NORTH] * WALK_LENGTH)
             walkers.append(maze.walker)
-        assert len(set(walkers)) == 4
-        assert [policy_of(walker) for walker in walkers] == [*WALKERS, *WALKERS]
+        assert len(set(walkers)) == 5
+        assert [policy_of(walker) for walker in walkers] == [*WALKERS, *WALKERS, WALKERS[0]]
         assert policy_of(TOP_LEVEL) == TOP_LEVEL
 
     def test_passing_the_door_ends_the_walk(self, maze):

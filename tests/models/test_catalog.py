@@ -90,7 +90,7 @@ class TestNestings:
             spaces.Tuple([spaces.Discrete(2), IMAGE]),
             spaces.Dict(x=BOX),
             spaces.Dict(x=spaces.Discrete(3), camera=IMAGE, action_mask=spaces.MultiBinary(2)),
-            spaces.Dict(x=BOX, avail_actions=spaces.Box(-1, 1, (2, 4)), action_mask=spaces.MultiBinary(2)),
+            spaces.Dict(x=BOX, avail_actions=spaces.Box(-1, 1, (5, 4)), action_mask=spaces.MultiBinary(5)),
             spaces.Dict(
                 a=spaces.Tuple(
                     [spaces.Dict(b=spaces.MultiBinary(2), c=spaces.Tuple([BOX, spaces.MultiDiscrete([2, 2])]))]

@@ -158,7 +158,13 @@ class TestSpaces:
         assert base.observation_spaces["a"] == OBS_SPACE
         assert base.observation_spaces["d"] == spaces.Discrete(3)
         assert set(base.action_spaces) == set("abcd")
-        refused(EnvError, play, base, 0, says="wrong shape...dance_v0, sub-environment 0, agent...Discrete(3)")
+
+        def begin_until_others_dance() -> None:
+            for seed in range(50):
+                base.reset_rows(np.arange(1), [seed])
+
+        where = "dance_v0, sub-environment 0, agent"
+        refused(EnvError, begin_until_others_dance, says=f"wrong shape...{where}...Discrete(3)")
 
     def test_dicts_of_spaces_without_the_methods_do_not_warn(self):
         class Old(Dance):
