@@ -38,7 +38,7 @@ MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 """Of walkers through cells and of the top level through rooms: north, east, south, west."""
 ROOM_SIZE = 5
 WALK_LENGTH = 12
-WALKS = 30
+WALKS = 20
 
 TOP_LEVEL = "top_level"
 WALKERS = ("north_south", "east_west")
@@ -149,14 +149,14 @@ def config(policies_to_train: list[str] | None = None, **changes: Any) -> dict[s
         # A walker that has learned its way would unlearn it by large steps.
         "lr_schedule": [[0, 3e-3], [150_000, 0.0]],
         "gamma": 0.9,
-        "evaluation_num_episodes": 100,
+        "evaluation_num_episodes": 50,
         "seed": 0,
         **changes,
     }
 
 
 def train(trainer: PPOTrainer, iterations: int) -> float:
-    """Trains, and returns the share of 100 greedy episodes that reach the goal."""
+    """Trains, and returns the share of 50 greedy episodes that reach the goal."""
     for _ in range(iterations):
         result = trainer.train()
         rewards = {

@@ -82,6 +82,12 @@ class Rows:
             return np.ones(len(rows), bool)
         return np.fromiter((self.obs[row] is not None for row in rows.tolist()), bool, len(rows))
 
+    def over_envs(self) -> np.ndarray:
+        """The sub-environments that are to be reset."""
+        if not len(self.dropped_envs):
+            return self.ended_envs
+        return np.concatenate((self.ended_envs, self.dropped_envs))
+
     def training(self) -> np.ndarray:
         """[N] true where the life is learned from."""
         return np.ones(len(self), bool) if self.trains is None else self.trains

@@ -189,11 +189,13 @@ class EpisodeTable:
                 if episode is not None and episode.custom_metrics:
                     self._custom_metrics[episode_id] = episode.custom_metrics
         self._ended.append((ids, env_index, self.rewards[env_index], lengths))
-        trains = self._trains[env_index]
-        if trains.any():
-            self._finished.append(ids[trains])
-        self.finished_steps += int(lengths[trains].sum())
         self.ids[env_index] = -1
+        if not self._all_train:
+            trains = self._trains[env_index]
+            ids, lengths = ids[trains], lengths[trains]
+        if len(ids):
+            self._finished.append(ids)
+            self.finished_steps += int(lengths.sum())
 
     def ids_to_learn(self, env_index: np.ndarray) -> np.ndarray:
         """The ids of the running episodes of these sub-environments; -1 where the episode is only served."""

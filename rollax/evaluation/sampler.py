@@ -192,7 +192,7 @@ class Sampler:
             self._remember_outcomes(rows, outcomes, policies)
         if len(rows.ended_envs) or len(rows.dropped_envs):
             self.episodes.end(rows.ended_envs)
-            started = self.env.reset_rows(np.concatenate((rows.ended_envs, rows.dropped_envs)))
+            started = self.env.reset_rows(rows.over_envs())
             if started is not None:
                 renewed = rows.renewed(started) if policies is None else None
                 if renewed is not None:
