@@ -34,7 +34,7 @@ def main() -> None:
             assert rows is not None
             acting = rows.acts.nonzero()[0]
             if len(acting):
-                base.send_rows(rows, acting, actions[acting])
+                base.send_rows(rows, acting, actions[rows.env_index[acting]])
             rows = base.poll_rows()
             steps += int(np.count_nonzero(~rows.starts))
             if len(rows.ended_envs):
