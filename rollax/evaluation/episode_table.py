@@ -224,23 +224,19 @@ class EpisodeTable:
             policy_ids: the names of the policy numbers.
         """
         by_episode: dict[int, dict[str, list[float]]] = {}
-        for ids, numbers, rewards in self._ended_lives:
-            for episode_id, number, reward in zip(ids.tolist(), numbers.tolist(), rewards.tolist(), strict=True):
-                policy_rewards = by_episode.setdefault(episode_id, {})
-                policy_rewards.setdefault(str(policy_ids[number]), []).append(reward)
+        lives = tuple(map(np.concatenate, zip(*self._ended_lives, strict=True)))
+        for episode_id, number, reward in zip(*(column.tolist() for column in lives), strict=True):
+            policy_rewards = by_episode.setdefault(episode_id, {})
+            policy_rewards.setdefault(str(policy_ids[number]), []).append(reward)
         metrics = []
         for columns in self._ended:
             for episode_id, index, reward, length in zip(*(column.tolist() for column in columns), strict=True):
                 custom = self._custom_metrics.pop(episode_id, {})
                 metrics.append(EpisodeMetrics(reward, length, by_episode.pop(episode_id, {}), custom, index))
-        # Lives may end before their episode: those wait for it.
-        waiting = [
-            tuple(column[np.isin(lives[0], list(by_episode))] for column in lives)
-            for lives in self._ended_lives
-            if by_episode
-        ]
         self._ended_lives.clear()
-        self._ended_lives.extend(lives for lives in waiting if len(lives[0]))
+        if by_episode:  # lives may end before their episode: those wait for it
+            waiting = np.isin(lives[0], list(by_episode))
+            self._ended_lives.append(tuple(column[waiting] for column in lives))
         self._ended.clear()
         return metrics
 

@@ -237,21 +237,17 @@ class MultiAgentBaseEnv(BaseEnv):
         if selection is not None:
             agents = [agents[row] for row in selection.tolist()]
         index_of = (rows.env_index if selection is None else rows.env_index[selection]).tolist()
-        if self.num_envs == 1:
-            self._actions[0].update(zip(agents, values, strict=True))
-        else:
-            for index, agent, value in zip(index_of, agents, values, strict=True):
-                self._actions[index][agent] = value
-        for index in set(index_of):
-            stray = self._actions[index].keys() - self._waiting[index]
-            if stray:
+        waiting, taken = self._waiting, self._actions
+        for index, agent, value in zip(index_of, agents, values, strict=True):
+            if agent not in waiting[index]:
                 raise MultiAgentError(
                     "An action for an agent that is not waiting for one.",
                     where=f"{self.name}, sub-environment {index}",
-                    got=sorted(map(str, stray)),
-                    expected=f"actions for {sorted(map(str, self._waiting[index]))}",
+                    got=[str(agent)],
+                    expected=f"actions for {sorted(map(str, waiting[index]))}",
                     fix="answer only the rows that act",
                 )
+            taken[index][agent] = value
         if sum(map(len, self._actions)) != answered + len(agents):
             raise MultiAgentError(
                 "An agent was answered twice.",
