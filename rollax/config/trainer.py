@@ -271,7 +271,8 @@ class TrainerConfig(BaseModel):
         """
         if config_class is None or isinstance(self, config_class):
             return self.changed(**changes) if changes else self
-        common = self.model_fields_set & TrainerConfig.model_fields.keys()
+        # How much is gathered for an update is the trainer's business, and bounds fields of its own algorithm only.
+        common = (self.model_fields_set & TrainerConfig.model_fields.keys()) - {"train_batch_size"}
         return resolve_config(config_class, {name: getattr(self, name) for name in common}, **changes)
 
     def for_evaluation(self) -> Self:

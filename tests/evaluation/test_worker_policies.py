@@ -167,6 +167,9 @@ class TestPolicies:
         assert type(theirs) is PGConfig
         assert (theirs.gamma, theirs.lr, theirs.batch_mode) == (0.5, 0.25, "truncate_episodes")
         assert worker.get_policy("ours").config.lr == 0.125
+        # A PPO policy that only acts does not mind batches smaller than its minibatches.
+        small = PGConfig(train_batch_size=50)
+        RolloutWorker(Line, {"x": PPOPolicy}, config=small, default_policy_class=PGPolicy)
         with pytest.raises(ConfigError, match="clip_param"):
             RolloutWorker(Line, {"x": (PGPolicy, None, None, {"clip_param": 0.1})}, config=config)
 
