@@ -1,0 +1,28 @@
+"""What holds for every test."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+_MINUTES = 10
+
+
+@pytest.fixture(autouse=True)
+def ends(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that hangs fails, and does not take the whole run with it; long learning runs may take their time."""
+    if request.node.get_closest_marker("learning") is not None:
+        yield
+        return
+
+    def raise_error(*_: Any) -> None:
+        raise TimeoutError(f"the test did not end within {_MINUTES} minutes")
+
+    before = signal.signal(signal.SIGALRM, raise_error)
+    signal.alarm(60 * _MINUTES)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
