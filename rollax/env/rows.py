@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -72,6 +74,17 @@ class Rows:
             values = self.obs if rows is None else [self.obs[row] for row in rows.tolist()]
             return stacked(space, values, lambda row: self._where(row if rows is None else int(rows[row])))
         return self.obs if rows is None else trees.index(self.obs, rows)
+
+    def stack(self, space: Any) -> None:
+        """Turns single observations into columns, once for all policies, where every row has one.
+
+        Args:
+            space: of every agent; None where they differ: nothing is done then.
+        Raises:
+            EnvError: as `observations`.
+        """
+        if space is not None and isinstance(self.obs, list) and not any(map(is_, self.obs, repeat(None))):
+            self.obs = self.observations(None, space)
 
     def _where(self, row: int) -> str:
         return f"sub-environment {self.env_index[row]}, agent {self.agent_of(row)!r}"

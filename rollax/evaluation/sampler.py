@@ -202,6 +202,7 @@ class Sampler:
                 rows, starting = Rows.concat(rows, started), True
         if starting:
             policies = self._start_lives(rows, policies)
+        rows.stack(self.env.observation_space)
         self._rows, self._turns = rows, []
         if policies is None:
             self._take_in(self._ids[0], rows, None, outcomes)
