@@ -316,7 +316,7 @@ class RolloutWorker:
         if config.num_envs_per_worker != self.env.num_envs:  # a vector env brings its own number
             config = config.changed(num_envs_per_worker=self.env.num_envs)
         if config.rollout_fragment_length == "auto" and config.count_steps_by == "agent_steps":
-            return -(-config.fragment_length // max(len(getattr(self.env, "possible_agents", None) or ()), 1))
+            return -(-config.fragment_length // max(len(self.env.possible_agents or ()), 1))
         return config.fragment_length
 
     def _make_episode_table(self) -> EpisodeTable:

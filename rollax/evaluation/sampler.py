@@ -291,15 +291,13 @@ class Sampler:
     def _settle(
         self, policy_id: str, rows: Rows, outcomes: np.ndarray | None, with_obs: np.ndarray | None, obs: trees.Tree
     ) -> None:
-        if not len(rows) or (outcomes is not None and not len(outcomes)):
+        if not self.record or not len(rows) or (outcomes is not None and not len(outcomes)):
             return
         lanes, rewards, terminateds, truncateds = rows.lanes, rows.rewards, rows.terminateds, rows.truncateds
         if outcomes is not None:
             lanes, rewards = lanes[outcomes], rewards[outcomes]
             terminateds, truncateds = terminateds[outcomes], truncateds[outcomes]
         over, complete = terminateds | truncateds, True
-        if not self.record:
-            return
         if isinstance(rows.obs, list):
             complete = over | rows.has_obs(np.arange(len(rows)) if outcomes is None else outcomes)
         trajectories = self._trajectories[policy_id]

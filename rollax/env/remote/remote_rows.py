@@ -92,9 +92,7 @@ class ManyAgents:
 
     def outcome(self, results: dict[int, Any]) -> Rows:
         """The rows of sub-environments that were stepped: number -> what `step` returned."""
-        checked = {i: checked_step(result, self._where(i)) for i, result in results.items()}
-        obs, rewards, terms, truncs, infos = ({i: parts[place] for i, parts in checked.items()} for place in range(5))
-        return self._rows.outcome(obs, rewards, terms, truncs, infos, {})
+        return self._rows.outcome_of({i: checked_step(result, self._where(i)) for i, result in results.items()})
 
     def _where(self, index: int) -> str:
         return f"{self._name}, sub-environment {index}"
