@@ -24,6 +24,8 @@ class SampleBatch(MutableMapping[str, Any]):
     sequences of equal length, each with `seq_lens[i]` real rows and then padding, and `seq_lens` and `state_in` have
     one row per sequence.
 
+    The column `bootstrap` is true on rows that stand for what came after a trajectory piece: no step was made there.
+
     Args:
         columns: the columns by name. Lists of plain numbers become arrays; `infos` becomes an array of objects.
         env_steps: steps of the environment behind these rows, where that is not the number of (real) rows.
@@ -57,6 +59,7 @@ class SampleBatch(MutableMapping[str, Any]):
     STATE_IN = "state_in"
     STATE_OUT = "state_out"
     SEQ_LENS = "seq_lens"
+    BOOTSTRAP = "bootstrap"
     WEIGHTS = "weights"
 
     def __init__(self, columns: Mapping[str, Any] | None = None, *, env_steps: int | None = None) -> None:
@@ -77,7 +80,9 @@ class SampleBatch(MutableMapping[str, Any]):
 
     @property
     def agent_steps(self) -> int:
-        """Number of real rows."""
+        """Number of real rows, bootstrap rows left out."""
+        if self.BOOTSTRAP in self:
+            return int(np.count_nonzero(self.mask() & ~self[self.BOOTSTRAP]))
         return self.count if self.seq_lens is None else int(self.seq_lens.sum())
 
     @property
@@ -258,8 +263,9 @@ class SampleBatch(MutableMapping[str, Any]):
         """A padded copy for recurrent policies: rows cut into sequences, each filled up with zeros to `max_seq_len`.
 
         A sequence ends after `max_seq_len` rows and wherever a trajectory ends: where `life_id`, `eps_id` or `agent_id`
-        changes, after a row that is terminated or truncated (the same agent may begin a new life), and where `t` does
-        not grow (the same fragment twice). Rows of one trajectory must be neighbours, in time order.
+        changes, after a row that is terminated or truncated (the same agent may begin a new life) or that stands for
+        what comes next (`bootstrap`), and where `t` does not grow (the same fragment twice). Rows of one trajectory
+        must be neighbours, in time order.
 
         Args:
             max_seq_len: rows per sequence, at least 1.
@@ -346,7 +352,7 @@ class SampleBatch(MutableMapping[str, Any]):
         for name in (self.LIFE_ID, self.AGENT_ID):
             if name in self:
                 starts[1:] |= self[name][1:] != self[name][:-1]
-        for name in (self.TERMINATEDS, self.TRUNCATEDS):
+        for name in (self.TERMINATEDS, self.TRUNCATEDS, self.BOOTSTRAP):
             if name in self:
                 starts[1:] |= self[name][:-1].astype(bool)
         if self.T in self:

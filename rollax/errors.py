@@ -69,8 +69,19 @@ class CheckpointError(RollaxError):
     """A checkpoint cannot be written, or what is on disk cannot be trusted or does not fit."""
 
 
+class WorkerError(RollaxError):
+    """A rollout worker died, hung, or is not left at all."""
+
+
 class ShapeError(RollaxError, ValueError):
     """An array has the wrong shape."""
+
+
+class RemoteTraceback(Exception):  # noqa: N818  it is no error of its own, but where another one came from
+    """Shows the traceback of another process above the error that came from there."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
 
 
 def _shown(value: Any, limit: int = 300) -> str:

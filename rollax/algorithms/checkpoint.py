@@ -20,7 +20,7 @@ from rollax.spaces import same_space, space_from_json, space_to_json
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
 
-KIND, FORMAT = "rollax-checkpoint", 1
+KIND, FORMAT = "rollax-checkpoint", 2
 _ARRAY, _FLOAT = "$array", "$float"
 
 
@@ -52,9 +52,17 @@ def read(path: Path) -> dict[str, Any]:
     """What a checkpoint holds: algorithm, config, policies (their classes and spaces), and `state` with its arrays.
 
     Raises:
-        CheckpointError: it is missing, damaged, or newer than this version.
+        CheckpointError: it is missing, damaged, or of another format than this version's.
     """
     files = storage.read_directory(path, kind=KIND, format_version=FORMAT)
+    if (found := storage.read_manifest(path)["format_version"]) < FORMAT:
+        raise CheckpointError(
+            "A checkpoint of an older format.",
+            where=path,
+            got=f"format {found}",
+            expected=f"format {FORMAT}",
+            fix="open it with the version of rollax that it names in about.json",
+        )
     about = storage.from_json_bytes(files["about.json"], where=str(path / "about.json"))
     state = storage.from_json_bytes(files["state.json"], where=str(path / "state.json"))
     arrays = storage.bytes_to_arrays(files["arrays.safetensors"], where=str(path / "arrays.safetensors"))

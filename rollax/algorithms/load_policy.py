@@ -60,9 +60,9 @@ def load_policy(
         space_from_json(description["observation_space"]), space_from_json(description["action_space"]), config
     )
     policy.name = policy_id
-    policy.set_state(stored["state"]["worker"]["policies"][policy_id])
+    policy.set_state(stored["state"]["workers"]["policies"][policy_id])
     observation_filter = make_filter(stored["observation_filter"], policy.observation_space)
-    observation_filter.set_state(stored["state"]["worker"]["filters"][policy_id])
+    observation_filter.set_state(stored["state"]["workers"]["filters"][policy_id])
     actions = ActionMap(
         policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions
     )

@@ -67,4 +67,4 @@ class PGTrainer(Trainer):
     policy_class = PGPolicy
 
     def make_optimizer(self) -> SyncSamplesOptimizer:
-        return self.sync_samples_optimizer()
+        return SyncSamplesOptimizer(**self.optimizer_settings())

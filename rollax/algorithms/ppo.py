@@ -11,17 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from flax import nnx
 from gymnasium import Space
 from pydantic import Field
 
-from rollax import trees
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
 from rollax.config import Lambda, SchedulePoints, TrainerConfig
-from rollax.errors import PolicyError
-from rollax.evaluation.postprocessing import generalized_advantages
+from rollax.evaluation.advantages import add_advantages
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate
 from rollax.ops.values import explained_variance, value_loss
@@ -99,27 +96,7 @@ class PPOPolicy(JaxPolicy):
         self._entropy_coeff = self.config.schedule("entropy_coeff")
 
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
-        goes_on = ~batch[SampleBatch.TERMINATEDS][pieces.last]
-        if SampleBatch.CRITIC_OBS in batch:
-            critic_obs = {SampleBatch.CRITIC_OBS: batch[SampleBatch.CRITIC_OBS]}
-            batch[SampleBatch.VF_PREDS] = self.compute_values(batch[SampleBatch.OBS], critic_obs)
-            if goes_on.any() and SampleBatch.CRITIC_OBS not in pieces.next_memory:
-                raise _nothing_to_bootstrap(self.name)
-        next_values = np.zeros(len(goes_on), np.float32)
-        next_values[goes_on] = self.compute_values(
-            trees.index(pieces.next_obs, np.flatnonzero(goes_on)),
-            trees.index(pieces.next_memory, np.flatnonzero(goes_on)),
-        )
-        batch[SampleBatch.ADVANTAGES], batch[SampleBatch.VALUE_TARGETS] = generalized_advantages(
-            batch[SampleBatch.REWARDS],
-            batch[SampleBatch.VF_PREDS],
-            next_values,
-            batch[SampleBatch.TERMINATEDS],
-            pieces.last,
-            gamma=self.config.gamma,
-            lambda_=self.config.lambda_,
-        )
-        return batch
+        return add_advantages(self, batch, pieces, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         names = (
@@ -182,16 +159,6 @@ class PPOPolicy(JaxPolicy):
         self.kl_coeff = state["kl_coeff"] or self.config.kl_coeff
 
 
-def _nothing_to_bootstrap(policy_id: str) -> PolicyError:
-    return PolicyError(
-        "A trajectory goes on, and there is nothing to tell its critic what follows.",
-        where=f"policy {policy_id!r}, postprocess_trajectory",
-        got=f"the column {SampleBatch.CRITIC_OBS!r} alone",
-        expected=f"{SampleBatch.NEW_CRITIC_OBS!r} beside it",
-        fix=f"fill {SampleBatch.NEW_CRITIC_OBS!r} too: what the critic sees after each row",
-    )
-
-
 class PPOTrainer(Trainer):
     """Sample with the current policy, then K epochs of minibatches on what was sampled."""
 
@@ -200,4 +167,4 @@ class PPOTrainer(Trainer):
     policy_class = PPOPolicy
 
     def make_optimizer(self) -> SyncSamplesOptimizer:
-        return self.sync_samples_optimizer()
+        return SyncSamplesOptimizer(**self.optimizer_settings())

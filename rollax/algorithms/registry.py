@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
 
 ALGORITHMS: dict[str, str] = {
+    "A2C": "rollax.algorithms.a2c:A2CTrainer",
+    "A3C": "rollax.algorithms.a3c:A3CTrainer",
+    "APPO": "rollax.algorithms.appo:APPOTrainer",
+    "IMPALA": "rollax.algorithms.impala:IMPALATrainer",
     "PG": "rollax.algorithms.pg:PGTrainer",
     "PPO": "rollax.algorithms.ppo:PPOTrainer",
 }

@@ -16,10 +16,11 @@ from rollax.config import TrainerConfig, resolve_config
 from rollax.env.recording.record_env import RecordedEnv, RecordingCreator
 from rollax.errors import ConfigError
 from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, summarize
-from rollax.evaluation.rollout_worker import DEFAULT_POLICY, RolloutWorker
-from rollax.optimizers.sync_samples import SyncSamplesOptimizer
+from rollax.evaluation.policy_map import DEFAULT_POLICY
+from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.evaluation.workers.worker_set import WorkerSet, worker_arguments
+from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.policy import Policy
-from rollax.policy.spec import PolicySpec
 
 
 class Trainer(ABC):
@@ -46,8 +47,8 @@ class Trainer(ABC):
                 expected="a Gymnasium id, a registered name, a class, or a creator function",
                 fix=f"{type(self).__name__}(env='CartPole-v1')",
             )
-        self.worker = self._make_worker(self.config)
-        self.optimizer = self.make_optimizer()
+        self.workers = WorkerSet(self.config, self.policy_class)
+        self.optimizer: Optimizer = self.make_optimizer()
         self.iteration = 0
         self.time_total_s = 0.0
         self._window = EpisodeWindow(self.config.metrics_num_episodes_for_smoothing)
@@ -67,33 +68,39 @@ class Trainer(ABC):
             fix=f"build a new one, {type(self).__name__}(config=trainer.config.changed(...)), and restore a checkpoint",
         )
 
+    @property
+    def worker(self) -> RolloutWorker:
+        """The worker of this process, which holds the policies that learn."""
+        return self.workers.local
+
     @abstractmethod
-    def make_optimizer(self) -> Any:
+    def make_optimizer(self) -> Optimizer:
         """How samples become updates."""
 
-    def sync_samples_optimizer(self) -> SyncSamplesOptimizer:
-        """The optimizer of synchronous algorithms, with this trainer's settings."""
-        return SyncSamplesOptimizer(
-            self.worker,
-            train_batch_size=self.config.train_batch_size,
-            policies_to_train=self.config.multiagent.policies_to_train,
-            count_steps_by=self.config.count_steps_by,
-        )
+    def optimizer_settings(self) -> dict[str, Any]:
+        """What every optimizer takes, from this trainer's workers and config."""
+        return {
+            "local_worker": self.workers.local,
+            "remote_workers": self.workers.remote,
+            "train_batch_size": self.config.train_batch_size,
+            "policies_to_train": self.config.multiagent.policies_to_train,
+            "count_steps_by": self.config.count_steps_by,
+        }
 
     def train(self) -> dict[str, Any]:
         """One iteration: a step of the optimizer, and an evaluation where one is due. The keys are always the same."""
         started = time.perf_counter()
         steps_before, env_steps_before = self.optimizer.steps, self.optimizer.env_steps
-        self.worker.set_timestep(self.optimizer.steps)
-        stats = self.optimizer.step()
+        stats = self._optimize(started)
         self.iteration += 1
-        episodes = self._window.summary(self.worker.get_metrics())
+        episodes = self._window.summary(self.optimizer.take_episodes())
         trained_s = time.perf_counter() - started
         interval = self.config.evaluation_interval
         evaluation = self.evaluate() if interval and self.iteration % interval == 0 else None
         passed_s = time.perf_counter() - started
         self.time_total_s += passed_s
         policy_rewards = episodes["policy_reward_mean"]
+        timers, queue = self.optimizer.timings.take()
         result: dict[str, Any] = {
             **episodes,
             "policy_reward_mean": {policy_id: policy_rewards.get(policy_id) for policy_id in self.worker.policies},
@@ -104,12 +111,21 @@ class Trainer(ABC):
             "time_this_iter_s": passed_s,
             "time_total_s": self.time_total_s,
             "env_steps_per_s": (self.optimizer.env_steps - env_steps_before) / trained_s,
-            "timers": dict(self.optimizer.timers),
-            "info": {"learner": stats},
+            "timers": timers,
+            "info": {"learner": stats, "queue": queue, "workers": self.workers.health()},
             "evaluation": evaluation,
         }
         self.worker.callbacks.on_train_result(trainer=self, result=result)
         return result
+
+    def _optimize(self, started: float) -> dict[str, dict[str, Any]]:
+        """Steps of the optimizer until the iteration is long enough."""
+        steps_before, config = self.optimizer.steps, self.config
+        while True:
+            stats = self.optimizer.step()
+            enough = self.optimizer.steps - steps_before >= config.timesteps_per_iteration
+            if enough and time.perf_counter() - started >= config.min_time_s_per_iteration:
+                return stats
 
     def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> dict[str, Any]:
         """Plays greedily, in environments of its own, an exact number of episodes.
@@ -172,7 +188,7 @@ class Trainer(ABC):
             CheckpointError: it could not be written whole; nothing is left under its name.
         """
         if exact:
-            self.worker.sampler.restart()
+            self.workers.restart_episodes()
             self._stop_evaluating()
         return checkpoint.write(self, Path(directory) / f"checkpoint_{self.iteration:06d}")
 
@@ -214,7 +230,7 @@ class Trainer(ABC):
             "env_steps": self.optimizer.env_steps,
             "agent_steps": self.optimizer.agent_steps,
             "episodes": self._window.state(),
-            "worker": self.worker.get_state(),
+            "workers": self.workers.get_state(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -224,12 +240,13 @@ class Trainer(ABC):
         self.optimizer.env_steps = state["env_steps"]
         self.optimizer.agent_steps = state["agent_steps"]
         self._window.set_state(state["episodes"])
-        self.worker.set_state(state["worker"])
+        self.workers.set_state(state["workers"])
         self._stop_evaluating()
 
     def stop(self) -> None:
-        """Closes the environments."""
-        self.worker.stop()
+        """Closes the environments, and ends the other processes."""
+        self.optimizer.stop()
+        self.workers.stop()
         self._stop_evaluating()
 
     def _stop_evaluating(self) -> None:
@@ -237,16 +254,8 @@ class Trainer(ABC):
             self._evaluation_worker.stop()
             self._evaluation_worker = None
 
-    def _make_worker(self, config: TrainerConfig, *, record: bool = True) -> RolloutWorker:
-        specs = config.multiagent.policies or {DEFAULT_POLICY: PolicySpec()}
-        return RolloutWorker(
-            config.env,
-            specs,
-            policy_mapping_fn=config.multiagent.policy_mapping_fn,
-            config=config,
-            default_policy_class=self.policy_class,
-            record=record,
-        )
+    def _evaluating_worker(self, config: TrainerConfig) -> RolloutWorker:
+        return RolloutWorker(**worker_arguments(config, self.policy_class), record=False)
 
     def _evaluation_config(self) -> TrainerConfig:
         config = self.config.for_evaluation()
@@ -261,7 +270,7 @@ class Trainer(ABC):
 
     def _get_evaluation_worker(self) -> RolloutWorker:
         if self._evaluation_worker is None:
-            self._evaluation_worker = self._make_worker(self._evaluation_config(), record=False)
+            self._evaluation_worker = self._evaluating_worker(self._evaluation_config())
         return self._evaluation_worker
 
     def _make_recording_worker(self, folder: Path, count: int) -> RolloutWorker:
@@ -270,7 +279,7 @@ class Trainer(ABC):
 
         config = self._evaluation_config()
         recorded = RecordingCreator(config.env, folder, counts)
-        return self._make_worker(config.changed(num_envs_per_worker=1, env=recorded), record=False)
+        return self._evaluating_worker(config.changed(num_envs_per_worker=1, env=recorded))
 
     def __enter__(self) -> Self:
         return self

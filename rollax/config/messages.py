@@ -15,9 +15,7 @@ from rollax.errors import ConfigError
 # Keys of the wider design, which users know from RLlib; "did you mean" would mislead them.
 _LATER = frozenset(
     [
-        *("num_cpus_per_worker", "num_gpus_per_worker", "num_gpus"),
-        *("custom_resources_per_worker", "timesteps_per_iteration", "min_time_s_per_iteration", "input", "output"),
-        *("record_env", "use_lstm", "max_seq_len"),
+        *("input", "output", "record_env", "use_lstm", "max_seq_len"),
     ]
 )
 

@@ -35,6 +35,7 @@ from pydantic import (
 from rollax.config.messages import config_error, is_number_only
 from rollax.config.multiagent import MultiAgentConfig
 from rollax.config.stored import StoredCode, decode_config, encode_config
+from rollax.config.workers import WorkerFields
 from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 from rollax.schedules import Schedule
@@ -68,7 +69,7 @@ Lambda = Annotated[
 """The type of a field `lambda_`, whose key is `lambda`."""
 
 
-class TrainerConfig(BaseModel):
+class TrainerConfig(WorkerFields):
     """The fields that all algorithms share. Wrong values raise ConfigError, from a dict and from keywords alike."""
 
     model_config = ConfigDict(
@@ -106,8 +107,6 @@ class TrainerConfig(BaseModel):
     )
 
     # Sampling
-    num_workers: int = Field(default=0, ge=0, description="processes that sample; 0 samples in the trainer's own")
-    num_envs_per_worker: int = Field(default=1, ge=1, description="sub-environments that one process steps")
     remote_worker_envs: bool = Field(
         default=False, description="whether each sub-environment lives in a Ray actor; they are stepped in parallel"
     )
@@ -216,14 +215,6 @@ class TrainerConfig(BaseModel):
             ConfigError: they contradict each other, or ask for what this version does not have.
             SpaceError: a space that no policy can use.
         """
-        if self.num_workers > 0:
-            raise ConfigError(
-                "Ray workers are not in this version.",
-                where="config key 'num_workers'",
-                got=self.num_workers,
-                expected="0: sampling in the trainer's own process",
-                fix="set num_workers to 0, and num_envs_per_worker to the number of environments",
-            )
         for name in ("observation_space", "action_space"):
             if (space := getattr(self, name)) is not None:
                 check_space(space, f"config key '{name}'")
@@ -249,7 +240,7 @@ class TrainerConfig(BaseModel):
     def fragment_length(self) -> int:
         """Env steps of each sub-environment in one fragment."""
         if self.rollout_fragment_length == "auto":
-            return -(-self.train_batch_size // self.num_envs_per_worker)
+            return -(-self.train_batch_size // (self.num_envs_per_worker * max(self.num_workers, 1)))
         return self.rollout_fragment_length
 
     def schedule(self, name: str) -> Schedule:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +16,8 @@ from rollax.errors import ConfigError
 from rollax.importing import import_module, import_object
 
 EnvCreator = Callable[[EnvContext], Any]
+log = logging.getLogger("rollax.env")
+_REGISTERED_BY_THEIR_PACKAGE = ("gymnasium.", "ale_py.")
 _creators: dict[str, EnvCreator] = {}
 
 
@@ -38,6 +42,48 @@ def register_env(name: str, creator: EnvCreator) -> None:
 def registered_envs() -> list[str]:
     """The names registered in this process."""
     return sorted(_creators)
+
+
+@dataclass(frozen=True, slots=True)
+class Registrations:
+    """What another process must know to make the same environments by name."""
+
+    creators: Mapping[str, EnvCreator]
+    specs: Mapping[str, Any]
+
+
+def registrations(pickled: Callable[[Any], bytes]) -> Registrations:
+    """What is registered here, and with Gymnasium by other packages than its own, as far as it can travel.
+
+    Args:
+        pickled: raises for what cannot travel.
+    """
+    specs = {}
+    for env_id, spec in gym.registry.items():
+        entry_point = spec.entry_point
+        if not (isinstance(entry_point, str) and entry_point.startswith(_REGISTERED_BY_THEIR_PACKAGE)):
+            specs[env_id] = spec
+    return Registrations(_travelling(_creators, pickled), _travelling(specs, pickled))
+
+
+def register_all(registered: Registrations) -> None:
+    """Takes over what is registered in another process; what is known here already stays as it is."""
+    for name, creator in registered.creators.items():
+        _creators.setdefault(name, creator)
+    for env_id, spec in registered.specs.items():
+        gym.registry.setdefault(env_id, spec)
+
+
+def _travelling(entries: Mapping[str, Any], pickled: Callable[[Any], bytes]) -> dict[str, Any]:
+    kept = {}
+    for name, entry in entries.items():
+        try:
+            pickled(entry)
+        except Exception as error:
+            log.debug("%s does not travel to other processes: %s", name, error)
+        else:
+            kept[name] = entry
+    return kept
 
 
 def env_creator(env: Any) -> EnvCreator:

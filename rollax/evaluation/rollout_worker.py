@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
 
 from rollax.batch import MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig
+from rollax.env.base_env import BaseEnv
 from rollax.env.context import EnvContext
 from rollax.env.making import make_base_env
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, PolicyError
-from rollax.evaluation.action_clipping import ActionMap
 from rollax.evaluation.callbacks import make_callbacks, overrides
 from rollax.evaluation.episode_table import EpisodeTable
-from rollax.evaluation.filters import make_filter
-from rollax.evaluation.joint_rows import JointRows
+from rollax.evaluation.messages import Fragment, Update
 from rollax.evaluation.metrics import EpisodeMetrics
-from rollax.evaluation.policy_map import DEFAULT_POLICY, policy_mapping, resolved_config, space_of_agents, specs_of
-from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.evaluation.policy_map import DEFAULT_POLICY, policy_mapping, resolved_config, specs_of
 from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory, postprocess
 from rollax.evaluation.sampler import Sampler
+from rollax.evaluation.worker_policies import EnvSpaces, PolicyMaker, make_runner
 from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables
 from rollax.policy.spec import PolicySpec
-from rollax.spaces import check_space, same_space
 
 
 class RolloutWorker:
@@ -42,6 +41,8 @@ class RolloutWorker:
         worker_index: 0 in the driver.
         num_workers: how many remote workers there are.
         record: keep trajectories; a worker that only evaluates does not.
+        samples: False for one that only holds policies, as the driver of remote workers does: it has no environment. To
+            learn spaces that the config does not give it makes one, and closes it.
     Raises:
         ConfigError, SpaceError, EnvError, PolicyError: what is wrong, where, and how to mend it.
     """
@@ -57,56 +58,76 @@ class RolloutWorker:
         worker_index: int = 0,
         num_workers: int = 0,
         record: bool = True,
+        samples: bool = True,
     ) -> None:
         specs = specs_of(policy_cls_or_specs)
         self.config = resolved_config(config, specs, default_policy_class)
         self.worker_index = worker_index
-        context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
-        self.env = make_base_env(
-            creator_of(env_creator),
-            context,
-            self.config.num_envs_per_worker,
-            remote_envs=self.config.remote_worker_envs,
-            remote_env_batch_wait_ms=self.config.remote_env_batch_wait_ms,
-            remote_env_timeout_s=self.config.remote_env_timeout_s,
-            restart_failed_sub_environments=self.config.restart_failed_sub_environments,
-            observation_space=self.config.observation_space,
-            action_space=self.config.action_space,
-        )
+        self.num_workers = num_workers
+        self.version = 0
+        self._context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
+        self._creator = creator_of(env_creator)
+        self._env = self._make_env() if samples else None
         self.callbacks = make_callbacks(self.config.callbacks)
         policy_of = policy_mapping(policy_mapping_fn, list(specs))
-        spaces = {policy_id: self._spaces(policy_id, spec, policy_of) for policy_id, spec in specs.items()}
-        joint_rows = JointRows(self.env.possible_agents or (), spaces)
-        self.policies = {
-            policy_id: self._make_policy(policy_id, number, spec, default_policy_class, spaces[policy_id], joint_rows)
-            for number, (policy_id, spec) in enumerate(specs.items())
-        }
+        spaces = self._spaces(specs) if self._env is None else EnvSpaces.of(self._env)
+        maker = PolicyMaker(self.config, spaces, policy_of, default_policy_class, worker_index)
+        self.policies, joint_rows = maker.policies(specs)
         self.shared = SharedVariables(self.config.multiagent.shared_variables, self.policies)
         self.runners = {
-            policy_id: self._make_runner(policy, self.config.for_policy(policy.config_class, **specs[policy_id].config))
+            policy_id: make_runner(policy, self.config.for_policy(policy.config_class, **specs[policy_id].config))
             for policy_id, policy in self.policies.items()
         }
-        episodes = self._make_episode_table()
-        if any(overrides_trajectory(policy) for policy in self.policies.values()):
-            episodes.past = {}
         self._joint_rows = joint_rows if any(policy.sees_all_agents for policy in self.policies.values()) else None
-        if episodes.past is not None or self._joint_rows is not None:
-            for runner in self.runners.values():
-                runner.store(BY_TRAJECTORY)
-        self.sampler = Sampler(
-            self.env,
-            self.runners,
-            episodes,
-            policy_of=policy_of,
-            fragment_length=self._fragment_length(),
-            complete_episodes=self.config.batch_mode == "complete_episodes",
-            record=record,
-        )
-        self.sampler.explore = self.config.explore
+        self._sampler = None if self._env is None else self._make_sampler(self._env, policy_of, record)
+
+    @property
+    def env(self) -> BaseEnv:
+        """The environment; a ConfigError in a worker that only holds policies."""
+        if self._env is None:
+            raise self._does_not_sample()
+        return self._env
+
+    @property
+    def sampler(self) -> Sampler:
+        """What steps the environment; a ConfigError in a worker that only holds policies."""
+        if self._sampler is None:
+            raise self._does_not_sample()
+        return self._sampler
+
+    @property
+    def has_env(self) -> bool:
+        """False for a worker that only holds policies."""
+        return self._env is not None
+
+    def __repr__(self) -> str:
+        return f"RolloutWorker(worker_index={self.worker_index})"  # Ray shows it before all that a process prints
+
+    @classmethod
+    def as_remote(
+        cls, num_cpus: float = 1.0, num_gpus: float = 0.0, resources: Mapping[str, float] | None = None
+    ) -> Any:
+        """The Ray actor class of this class: `as_remote().remote(...)` takes what the class itself takes.
+
+        A process of it uses one thread, and no accelerator unless it reserves one. What is registered here by
+        `register_env` is known there. Ray is started if it is not running.
+
+        Args:
+            num_cpus: CPUs that each process reserves.
+            num_gpus: GPUs that each process reserves.
+            resources: further Ray resources by name.
+        Raises:
+            ConfigError: Ray is not installed.
+        """
+        # Only now: with workers in this process alone nothing of Ray is loaded.
+        from rollax.evaluation.workers.ray_processes import actor_class
+
+        return actor_class(cls, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources or {})
 
     def sample(self) -> SampleBatch | MultiAgentBatch:
         """One fragment, postprocessed: a `SampleBatch` where there is one policy, else a `MultiAgentBatch`."""
-        if not self.sampler.record:
+        sampler = self.sampler
+        if not sampler.record:
             raise ConfigError(
                 "This worker keeps no trajectories.",
                 where="RolloutWorker.sample()",
@@ -129,6 +150,61 @@ class RolloutWorker:
         if overrides(self.callbacks, "on_sample_end"):
             self.callbacks.on_sample_end(worker=self, samples=samples)
         return samples
+
+    def sample_fragment(self, update: Update | None = None) -> Fragment:
+        """What `sample` returns, with all else that whoever learns from it wants to know.
+
+        Args:
+            update: what to act with; None goes on with what there is.
+        """
+        started = time.perf_counter()
+        if update is not None:
+            self.take_over(update)
+        batch = self.sample()
+        if isinstance(batch, SampleBatch):
+            (policy_id,) = self.policies
+            batch = MultiAgentBatch({policy_id: batch}, batch.env_steps)
+        only = self.num_workers == 1
+        sent = self.runners if self.worker_index else {}  # those of the driver's own worker are there already
+        return Fragment(
+            worker_index=self.worker_index,
+            version=self.version,
+            batch=batch,
+            env_steps=batch.env_steps,
+            agent_steps=batch.agent_steps,
+            episodes=self.get_metrics(),
+            filters={i: runner.filter.state() if only else runner.filter.take_delta() for i, runner in sent.items()},
+            whole_filters=only,
+            sample_s=time.perf_counter() - started,
+        )
+
+    def sample_gradients(self, update: Update | None = None) -> Fragment:
+        """The same with the gradients of the policies that learn over the rows, in the place of the rows.
+
+        Args:
+            update: what to act with; None goes on with what there is.
+        """
+        fragment = self.sample_fragment(update)
+        started = time.perf_counter()
+        learning = self.config.multiagent.policies_to_train
+        gradients = {
+            policy_id: self.policies[policy_id].compute_gradients(rows)
+            for policy_id, rows in fragment.batch.items()
+            if rows.count and (learning is None or policy_id in learning)
+        }
+        gradients_s = time.perf_counter() - started
+        return replace(fragment, batch=MultiAgentBatch({}, 0), gradients=gradients, gradients_s=gradients_s)
+
+    def take_over(self, update: Update) -> None:
+        """Acts with other weights and filters from now on; what filters have seen since they were last sent is kept."""
+        self.set_weights(update.weights)
+        if self.version == 0:
+            self.set_filters(update.filters)
+        elif self.num_workers > 1:  # an only worker's filters are those that the update's were taken from
+            for policy_id, state in update.filters.items():
+                self.runners[policy_id].filter.sync(state)
+        self.set_timestep(update.timestep)
+        self.version = update.version
 
     def evaluate(self, num_episodes: int) -> list[EpisodeMetrics]:
         """Plays an exact number of whole episodes, a fixed share in each sub-environment, and returns their metrics.
@@ -201,35 +277,56 @@ class RolloutWorker:
             self.runners[policy_id].filter.set_state(state)
 
     def get_state(self) -> dict[str, Any]:
-        """All that a checkpoint holds of this worker: policies, filters, and how far the random streams have come."""
+        """All that a checkpoint holds of this worker: policies, filters, and where it samples how far that has come."""
         policies = {policy_id: policy.get_state() for policy_id, policy in self.policies.items()}
         sharing = {policy_id: policies[policy_id]["weights"] for policy_id in self.shared.policy_ids}
         for policy_id, weights in self.shared.stored_once(sharing).items():
             policies[policy_id] = {**policies[policy_id], "weights": weights}
-        return {
-            "policies": policies,
-            "filters": self.get_filters(),
-            "episodes_begun": self.sampler.episodes.begun.copy(),
-            "next_episode_id": self.sampler.episodes.next_id,
-        }
+        state = {"policies": policies, "filters": self.get_filters()}
+        return {**state, "sampling": self.get_sampling_state()} if self.has_env else state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Takes over what `get_state` returned; fresh episodes begin."""
         for policy_id, values in state["policies"].items():
             self.get_policy(policy_id).set_state(values)
         self.set_filters(state["filters"])
+        if "sampling" in state:
+            self.set_sampling_state(state["sampling"])
+
+    def get_sampling_state(self) -> dict[str, Any]:
+        """How far the environments and the random streams of acting have come."""
+        episodes = self.sampler.episodes
+        return {
+            "episodes_begun": episodes.begun.copy(),
+            "next_episode_id": episodes.next_id,
+            "acting": {policy_id: policy.get_acting_state() for policy_id, policy in self.policies.items()},
+        }
+
+    def set_sampling_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `get_sampling_state` returned; fresh episodes begin."""
         episodes = self.sampler.episodes
         begun = np.asarray(state["episodes_begun"])
         shared = min(len(begun), episodes.num_envs)  # the new config may have another number of sub-environments
         episodes.begun[:shared] = begun[:shared]
         episodes.next_id = state["next_episode_id"]
+        for policy_id, values in state["acting"].items():
+            self.get_policy(policy_id).set_acting_state(values)
+        self.sampler.restart()
+
+    def restart_episodes(self) -> None:
+        """Drops the running episodes; fresh ones begin."""
         self.sampler.restart()
 
     def set_timestep(self, timestep: int) -> None:
         """Tells the policies how many steps have been trained on."""
-        self.sampler.timestep = timestep
+        if self._sampler is not None:
+            self._sampler.timestep = timestep
         for policy in self.policies.values():
             policy.timestep = timestep
+
+    def apply(self, function: Callable[[RolloutWorker], Any]) -> Any:
+        """The function's result for this worker, wherever it lives."""
+        return function(self)
 
     def foreach_env(self, function: Callable[[Any], Any]) -> list[Any]:
         """The function's results over the sub-environments."""
@@ -241,95 +338,86 @@ class RolloutWorker:
 
     def stop(self) -> None:
         """Closes the environments."""
-        self.env.stop()
+        if self._env is not None:
+            self._env.stop()
 
-    def _make_policy(
-        self,
-        policy_id: str,
-        number: int,
-        spec: PolicySpec,
-        default_policy_class: type[Policy] | None,
-        spaces: tuple[Space, Space],
-        joint_rows: JointRows,
-    ) -> Policy:
-        policy_class = spec.policy_class or default_policy_class
-        if policy_class is None:
-            raise PolicyError(
-                "A policy without a class.",
-                where=f"policy {policy_id!r}",
-                expected="a Policy class in its spec",
-                fix="name one; None stands for the algorithm's own policy, and here is no algorithm",
-            )
-        seed = self.config.seed
-        if seed is not None and (number or self.worker_index):
-            seed = int(np.random.SeedSequence((seed, self.worker_index, number)).generate_state(1)[0])
-        changes = {**spec.config, "seed": seed} if spec.config or seed != self.config.seed else {}
-        config = self.config.for_policy(policy_class.config_class, **changes)
-        if getattr(config, "centralized_critic", False):
-            config = config.changed(critic_space=joint_rows.space(spaces[0]))
-        policy = policy_class(*spaces, config)
-        policy.name = policy_id
-        return policy
-
-    def _spaces(self, policy_id: str, spec: PolicySpec, policy_of: Callable[..., str] | None) -> tuple[Space, Space]:
-        return (
-            self._space(policy_id, "observation_space", spec.observation_space, policy_of),
-            self._space(policy_id, "action_space", spec.action_space, policy_of),
-        )
-
-    def _space(self, policy_id: str, kind: str, given: Space | None, policy_of: Callable[..., str] | None) -> Space:
-        of_env = getattr(self.env, kind)
-        given = getattr(self.config, kind) if given is None else given
-        space = of_env if given is None else given
-        if space is None:
-            space = space_of_agents(getattr(self.env, f"{kind}s", None) or {}, policy_id, policy_of, kind)
-        check_space(space, f"policy {policy_id!r}, {kind}")
-        assert space is not None
-        if of_env is not None and not same_space(space, of_env):
-            raise PolicyError(
-                f"The policy's {kind} is not the environment's.",
-                where=f"policy {policy_id!r}",
-                got=space,
-                expected=of_env,
-                fix=f"leave {kind} out to take the environment's, or correct it",
-            )
-        return space
-
-    def _make_runner(self, policy: Policy, config: TrainerConfig) -> PolicyRunner:
-        learning = config.multiagent.policies_to_train
-        learns = learning is None or policy.name in learning
-        runner = PolicyRunner(
-            policy,
-            make_filter(config.observation_filter, policy.observation_space),
-            ActionMap(
-                policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions
-            ),
-            accepts_off_policy=config.accept_off_policy_actions or policy.learns_off_policy or not learns,
-            clip_rewards=config.clip_rewards,
-        )
-        if config.accept_off_policy_actions:
-            runner.store(frozenset({SampleBatch.OFF_POLICY}))
-        return runner
-
-    def _fragment_length(self) -> int:
+    def _make_env(self) -> BaseEnv:
         config = self.config
-        if config.num_envs_per_worker != self.env.num_envs:  # a vector env brings its own number
-            config = config.changed(num_envs_per_worker=self.env.num_envs)
+        return make_base_env(
+            self._creator,
+            self._context,
+            config.num_envs_per_worker,
+            remote_envs=config.remote_worker_envs,
+            remote_env_batch_wait_ms=config.remote_env_batch_wait_ms,
+            remote_env_timeout_s=config.remote_env_timeout_s,
+            restart_failed_sub_environments=config.restart_failed_sub_environments,
+            observation_space=config.observation_space,
+            action_space=config.action_space,
+        )
+
+    def _spaces(self, specs: Mapping[str, PolicySpec]) -> EnvSpaces:
+        """Those of the config where it gives all that is needed, or else those of an environment made to be asked."""
+        config = self.config
+        given = [(config.observation_space, config.action_space)]
+        if None in given[0]:
+            given = [(spec.observation_space, spec.action_space) for spec in specs.values()]
+        # A critic that sees all agents must know who they are.
+        if None not in [space for pair in given for space in pair] and not getattr(config, "centralized_critic", False):
+            return EnvSpaces(config.observation_space, config.action_space)
+        declared = {"observation_space": config.observation_space, "action_space": config.action_space}
+        env = make_base_env(self._creator, self._context, 1, **declared)
+        try:
+            return EnvSpaces.of(env)
+        finally:
+            env.stop()
+
+    def _make_sampler(self, env: BaseEnv, policy_of: Callable[..., str] | None, record: bool) -> Sampler:
+        episodes = self._make_episode_table(env)
+        if any(overrides_trajectory(policy) for policy in self.policies.values()):
+            episodes.past = {}
+        if episodes.past is not None or self._joint_rows is not None:
+            for runner in self.runners.values():
+                runner.store(BY_TRAJECTORY)
+        sampler = Sampler(
+            env,
+            self.runners,
+            episodes,
+            policy_of=policy_of,
+            fragment_length=self._fragment_length(env),
+            complete_episodes=self.config.batch_mode == "complete_episodes",
+            record=record,
+        )
+        sampler.explore = self.config.explore
+        return sampler
+
+    def _fragment_length(self, env: BaseEnv) -> int:
+        config = self.config
+        if config.num_envs_per_worker != env.num_envs:  # a vector env brings its own number
+            config = config.changed(num_envs_per_worker=env.num_envs)
         if config.rollout_fragment_length == "auto" and config.count_steps_by == "agent_steps":
-            return -(-config.fragment_length // max(len(self.env.possible_agents or ()), 1))
+            return -(-config.fragment_length // max(len(env.possible_agents or ()), 1))
         return config.fragment_length
 
-    def _make_episode_table(self) -> EpisodeTable:
+    def _does_not_sample(self) -> ConfigError:
+        return ConfigError(
+            "This worker only holds policies.",
+            where=repr(self),
+            got="samples=False",
+            expected="a worker with an environment",
+            fix="ask a worker that samples, such as those in other processes; or set num_workers to 0",
+        )
+
+    def _make_episode_table(self, env: BaseEnv) -> EpisodeTable:
         def listener(method: str) -> Callable[[Any], Any] | None:
             if not overrides(self.callbacks, method):
                 return None
             call = getattr(self.callbacks, method)
-            return lambda episode: call(worker=self, base_env=self.env, episode=episode)
+            return lambda episode: call(worker=self, base_env=env, episode=episode)
 
         return EpisodeTable(
-            self.env.num_envs,
+            env.num_envs,
             seed=self.config.seed,
-            first_env=(max(self.worker_index, 1) - 1) * self.env.num_envs,
+            first_env=(max(self.worker_index, 1) - 1) * env.num_envs,
             first_id=self.worker_index << 40,
             on_start=listener("on_episode_start"),
             on_step=listener("on_episode_step"),

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from rollax.ops.masked import check_same_shape, masked_mean
-from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate, policy_gradient_loss
+from rollax.ops.policy_gradient import (
+    adapted_kl_coeff,
+    clipped_surrogate,
+    policy_gradient_loss,
+    truncated_reference,
+)
 from rollax.ops.values import explained_variance, value_loss
+from rollax.ops.vtrace import vtrace
 
 __all__ = [
     "adapted_kl_coeff",
@@ -13,5 +19,7 @@ __all__ = [
     "explained_variance",
     "masked_mean",
     "policy_gradient_loss",
+    "truncated_reference",
     "value_loss",
+    "vtrace",
 ]

@@ -1,6 +1,8 @@
-"""Policy losses: REINFORCE, and PPO's clipped objective with its adaptive KL coefficient."""
+"""Policy losses: REINFORCE, and PPO's clipped objective with its adaptive KL coefficient and APPO's reference."""
 
 from __future__ import annotations
+
+import math
 
 import jax.numpy as jnp
 from jax import lax
@@ -84,3 +86,24 @@ def adapted_kl_coeff(coeff: float | Array, kl: float | Array, *, target: float |
         [] the next β.
     """
     return coeff * jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
+
+
+def truncated_reference(
+    target_logp: Float[Array, "B"], behaviour_logp: Float[Array, "B"], *, limit: float = 2.0
+) -> Float[Array, "B"]:
+    """What takes the place of the old policy in the clipped surrogate, where another one has acted.
+
+    Source: Luo et al. (2020), IMPACT, arXiv:1912.00167: the ratio π / max(π', β μ), with β = 1/limit. It is
+    min(μ/π', limit) π/μ: the importance weight of the target policy π' may not be arbitrarily large.
+
+    Args:
+        target_logp: [B] log-probability of the action taken, under the target policy π'.
+        behaviour_logp: [B] the same under the policy μ that acted.
+        limit: the largest weight μ/π'; 2 in RLlib.
+    Returns:
+        [B] log max(π', μ/limit).
+    Raises:
+        ShapeError: the arguments differ in shape.
+    """
+    check_same_shape("truncated_reference", target_logp=target_logp, behaviour_logp=behaviour_logp)
+    return jnp.maximum(target_logp, behaviour_logp - math.log(limit))

@@ -1,74 +1,57 @@
-"""`SyncSamplesOptimizer`: gather, concat, learn, broadcast."""
+"""`SyncSamplesOptimizer`: broadcast, gather, learn."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from typing import Any
-
-from rollax.batch import MultiAgentBatch, SampleBatch
-from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.batch import MultiAgentBatch
+from rollax.evaluation.messages import Fragment
+from rollax.optimizers.optimizer import Optimizer, Stats
 
 
-class SyncSamplesOptimizer:
+class SyncSamplesOptimizer(Optimizer):
     """Each step samples a train batch with the current weights and learns from it.
 
-    Args:
-        local_worker: samples, and holds the policies that learn.
-        remote_workers: none in this version: sampling is in this process.
-        train_batch_size: steps to gather at least.
-        policies_to_train: ids of the policies that learn; None for all.
-        count_steps_by: "env_steps" or "agent_steps".
+    Fragments are joined in the order of the workers, whichever comes first: with one seed and as many workers the
+    numbers are the same in every run.
     """
 
-    def __init__(
-        self,
-        local_worker: RolloutWorker,
-        remote_workers: Sequence[Any] = (),
-        *,
-        train_batch_size: int = 200,
-        policies_to_train: Sequence[str] | None = None,
-        count_steps_by: str = "env_steps",
-    ) -> None:
-        self.local_worker = local_worker
-        self.remote_workers = list(remote_workers)
-        self.train_batch_size = train_batch_size
-        self.policies_to_train = list(local_worker.policies) if policies_to_train is None else list(policies_to_train)
-        self.count_steps_by = count_steps_by
-        self.env_steps = 0
-        self.agent_steps = 0
-        self.timers = {"sample_s": 0.0, "learn_s": 0.0}
-        self._stats: dict[str, dict[str, Any]] = {policy_id: {} for policy_id in self.policies_to_train}
+    def step(self) -> Stats:
+        """Broadcast, gather, learn."""
+        self._broadcast()
+        self._learn(self.gather())
+        return dict(self.stats)
 
-    def step(self) -> dict[str, dict[str, Any]]:
-        """Gather, learn; returns the statistics of each policy that learns. Those of one without data are None."""
-        started = time.perf_counter()
-        batch = self._gather()
-        sampled = time.perf_counter()
-        for policy_id in self.policies_to_train:
-            rows = batch.get(policy_id)
-            if rows is not None and rows.count:
-                self._stats[policy_id] = self.local_worker.policies[policy_id].learn_on_batch(rows) or {}
-            else:
-                self._stats[policy_id] = dict.fromkeys(self._stats[policy_id])
-        self.timers = {"sample_s": sampled - started, "learn_s": time.perf_counter() - sampled}
-        return dict(self._stats)
+    def gather(self) -> MultiAgentBatch:
+        """A train batch, sampled with the weights of the last broadcast."""
+        fragments: list[Fragment] = []
+        missing = self.train_batch_size
+        while missing > 0:
+            found = self._round(1 if not fragments else max(missing // max(self._size(fragments[-1]), 1), 1))
+            fragments += found
+            missing -= sum(map(self._size, found))
+        for fragment in fragments:
+            self._sampled(fragment)
+            self._trained_on(fragment)
+        return MultiAgentBatch.concat_samples([fragment.batch for fragment in fragments])
 
-    def _gather(self) -> MultiAgentBatch:
-        parts: list[MultiAgentBatch] = []
-        gathered = 0
-        while gathered < self.train_batch_size:
-            part = self.local_worker.sample()
-            if isinstance(part, SampleBatch):
-                (policy_id,) = self.local_worker.policies
-                part = MultiAgentBatch({policy_id: part}, part.env_steps)
-            parts.append(part)
-            gathered += part.env_steps if self.count_steps_by == "env_steps" else part.agent_steps
-            self.env_steps += part.env_steps
-            self.agent_steps += part.agent_steps
-        return MultiAgentBatch.concat_samples(parts)
+    def _round(self, wanted: int) -> list[Fragment]:
+        """As many fragments as are wanted, or a few more: the same number of each worker."""
+        if not len(self.remote):
+            return [self.local_worker.sample_fragment()]
+        return self._gather_remote(-(-wanted // len(self.remote)))
 
-    @property
-    def steps(self) -> int:
-        """Steps trained on so far, in the unit of `count_steps_by`."""
-        return self.env_steps if self.count_steps_by == "env_steps" else self.agent_steps
+    def _gather_remote(self, requests: int) -> list[Fragment]:
+        """Some fragments of each worker, in the order of request and worker."""
+        for _ in range(requests):
+            for index in self.remote.indices:
+                self.remote.request(index, "sample_fragment")
+        of_worker: dict[int, list[Fragment]] = {index: [] for index in self.remote.indices}
+        with self.timings.measured("wait_s"):
+            while self.remote.requests_under_way:
+                for index, fragment in self.remote.collect():
+                    of_worker[index].append(fragment)
+        return [
+            fragments[place]
+            for place in range(requests)
+            for _, fragments in sorted(of_worker.items())
+            if place < len(fragments)
+        ]

@@ -220,12 +220,20 @@ class Policy(ABC):
 
     def get_state(self) -> dict[str, Any]:
         """All that a checkpoint must hold: nested dicts of arrays, numbers, strings, lists and None."""
-        return {"weights": dict(self.get_weights()), "timestep": self.timestep}
+        return {"weights": dict(self.get_weights()), "timestep": self.timestep, "acting": self.get_acting_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Takes over what `get_state` of an equal policy returned."""
         self.set_weights(state["weights"])
         self.timestep = state["timestep"]
+        self.set_acting_state(state["acting"])
+
+    def get_acting_state(self) -> dict[str, Any]:
+        """What acting alone advances, such as its random numbers; part of `get_state`."""
+        return {}
+
+    def set_acting_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027  by default there is none
+        """Takes over what `get_acting_state` of an equal policy returned, here or in another process."""
 
     def _cannot(self, method: str) -> PolicyError:
         return PolicyError(

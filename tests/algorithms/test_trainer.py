@@ -113,7 +113,8 @@ class TestResult:
         assert all(result["timesteps_this_iter"] == 64 for result in results)
         total = sum(result["time_this_iter_s"] for result in results)
         assert results[-1]["time_total_s"] == pytest.approx(total)
-        assert all(set(result["timers"]) == {"sample_s", "learn_s"} for result in results)
+        names = {"sample_s", "wait_s", "learn_s", "learner_wait_s", "broadcast_s"}
+        assert all(set(result["timers"]) == names for result in results)
         assert all(result["env_steps_per_s"] > 0 for result in results)
 
     def test_learning_rate_follows_its_schedule(self):
@@ -213,12 +214,12 @@ class TestEvaluate:
             assert made == [0, 1, 2, 3]
             trainer.train()
             policy = trainer.get_policy()
-            rng = policy.rng.bit_generator.state["state"]["state"].copy()
+            rng = policy.acting_rng.bit_generator.state["state"]["state"].copy()
             trainer.evaluate()
             assert made == [0, 1, 2, 3, 0, 1, 2]  # as many as episodes, at most
             trainer.evaluate(7)
             assert len(made) == 7
-            np.testing.assert_array_equal(policy.rng.bit_generator.state["state"]["state"], rng)
+            np.testing.assert_array_equal(policy.acting_rng.bit_generator.state["state"]["state"], rng)
 
     def test_plays_what_the_policy_says(self):
         # A policy that always pushes to the left; exploring, it would do so in half of the steps.

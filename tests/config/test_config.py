@@ -87,7 +87,7 @@ class TestRefuses:
             ({"multiagent": {"policy": {}}}, "multiagent.policy", "did you mean 'policies'?"),
             ({"evaluation_config": {"model": {"fcnet_hidden": [3]}}}, "model.fcnet_hidden", "evaluation_config"),
             ({"zzzz": 1}, "zzzz", "use one of: accept_off_policy_actions, "),
-            ({"num_gpus": 1}, "num_gpus", "does not have yet"),
+            ({"input": "x"}, "input", "does not have yet"),
         ],
     )
     def test_1_unknown_key(self, config, key, hint):
@@ -152,9 +152,6 @@ class TestRefuses:
     @pytest.mark.parametrize("points", [[], [[5, 1], [5, 2]], [[5, 1], [4, 2]]])
     def test_schedule_out_of_order(self, points):
         assert "config key 'clip_param_schedule'" in refusal({"clip_param_schedule": points})
-
-    def test_workers(self):
-        assert "Ray workers are not in this version" in refusal({"num_workers": 2})
 
     @pytest.mark.parametrize("config", [3, ["lr"], {3: 4}, TrainerConfig()])
     def test_no_config(self, config):

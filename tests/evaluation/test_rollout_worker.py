@@ -142,8 +142,8 @@ class TestState:
         assert smaller.get_policy().timestep == 77
         assert smaller.get_filters()["default_policy"]["count"] == state["filters"]["default_policy"]["count"]
         batch = smaller.sample()
-        assert batch["eps_id"].min() == state["next_episode_id"]
-        assert state["episodes_begun"].tolist() == worker.get_state()["episodes_begun"].tolist()
+        assert batch["eps_id"].min() == state["sampling"]["next_episode_id"]
+        assert state["sampling"]["episodes_begun"].tolist() == worker.sampler.episodes.begun.tolist()
 
 
 def test_what_a_policy_is_told():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import ShapeError
-from rollax.ops import adapted_kl_coeff, clipped_surrogate, policy_gradient_loss
+from rollax.ops import adapted_kl_coeff, clipped_surrogate, policy_gradient_loss, truncated_reference
 
 COMPILED = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "compiled"])
 
@@ -115,3 +115,26 @@ def test_wrong_shapes_raise(shape, place, monkeypatch):
     if place:
         with pytest.raises(ShapeError, match="policy_gradient_loss"):
             jax.jit(policy_gradient_loss)(*columns[1:])
+
+
+@COMPILED
+def test_truncated_reference(wrap):
+    #   row    π     π'    μ   μ/π'  max(π', μ/2)  ratio π / max(π', μ/2)
+    #    0   .30   .20   .10   1/2      .20          1.5
+    #    1   .30   .10   .15   1.5      .10          3.0
+    #    2   .30   .05   .40    8       .20          1.5   = 2 π/μ: the weight is limited
+    logp, target_logp, behaviour_logp = (
+        jnp.log(jnp.array(p)) for p in ([0.3] * 3, [0.2, 0.1, 0.05], [0.1, 0.15, 0.4])
+    )
+    reference = wrap(truncated_reference)(target_logp, behaviour_logp)
+    np.testing.assert_allclose(jnp.exp(logp - reference), [1.5, 3, 1.5], rtol=1e-5)
+    weight = jnp.minimum(jnp.exp(behaviour_logp - target_logp), 2.0)
+    np.testing.assert_allclose(jnp.exp(logp - reference), weight * jnp.exp(logp - behaviour_logp), rtol=1e-5)
+    # With a limit of 10, row 2 is not limited.
+    np.testing.assert_allclose(jnp.exp(truncated_reference(target_logp, behaviour_logp, limit=10.0)[2]), 0.05, rtol=1e-5)
+
+
+def test_truncated_reference_refuses_other_shapes(monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ShapeError, match="behaviour_logp"):
+        truncated_reference(jnp.zeros(3), jnp.zeros((3, 1)))

@@ -187,7 +187,7 @@ class TestLearning:
         policy = make(kl_coeff=0.3, entropy_coeff=0.01, vf_clip_param=2.0)
         batch = experience(policy, rows)
         random = np.random.Generator(np.random.SFC64())
-        random.bit_generator.state = policy.rng.bit_generator.state
+        random.bit_generator.state = policy.learning_rng.bit_generator.state
         plan = MinibatchPlan.draw(random, rows, 8, 2)
         expected, statistics = self.reference(policy, batch, plan)
         before = policy.get_weights()
@@ -260,7 +260,7 @@ class TestNotFinite:
         policy, twin = make(num_sgd_iter=1), make(num_sgd_iter=1)
         policy.name = "left"
         good = experience(policy, 8)
-        twin.rng.bit_generator.state = policy.rng.bit_generator.state
+        twin.learning_rng.bit_generator.state = policy.learning_rng.bit_generator.state
         for one in (policy, twin):
             one.learn_on_batch(good)
         for column in ("obs", "advantages", "value_targets"):
@@ -276,7 +276,7 @@ class TestNotFinite:
                 np.testing.assert_array_equal(value, before[name])
         assert policy.learner.num_updates == 1
         # As if nothing had happened, but for the shuffles drawn in vain.
-        twin.rng.bit_generator.state = policy.rng.bit_generator.state
+        twin.learning_rng.bit_generator.state = policy.learning_rng.bit_generator.state
         for one in (policy, twin):
             one.compute_actions(seen(5))
             one.learn_on_batch(good)

@@ -16,6 +16,7 @@ from rollax.env.adapting import adapted
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import NO_SPACES, Spaces, check_spaces, env_name, space_of
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, spaces_of_agents
+from rollax.env.registry import Registrations, register_all
 from rollax.env.vector.vector_env import VectorEnv, frame_of
 from rollax.errors import EnvError, RollaxError
 
@@ -56,7 +57,7 @@ class EnvHost:
         make_env: makes it, from its number.
         existing: used once in place of what `make_env` would make.
         declared: the spaces of the config.
-        specs: what is registered with Gymnasium where the environment was asked for.
+        registered: what is registered where the environment was asked for.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class EnvHost:
         make_env: Callable[[int], Any],
         existing: Any = None,
         declared: Spaces = NO_SPACES,
-        specs: Mapping[str, Any] | None = None,
+        registered: Registrations | None = None,
     ) -> None:
         self.index = index
         self._make_env = make_env
@@ -74,8 +75,8 @@ class EnvHost:
         self._env: Any = None
         self._not_made: Failure | None = None
         self._where = f"sub-environment {index}"
-        for env_id, spec in (specs or {}).items():
-            gym.registry.setdefault(env_id, spec)
+        if registered is not None:
+            register_all(registered)
 
     def make(self, pause_s: float = 0.0, expected: EnvFacts | None = None) -> EnvFacts | Failure:
         """Makes the environment; one that there was is closed.

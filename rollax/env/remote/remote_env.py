@@ -1,30 +1,21 @@
-"""Ray actors that each hold one sub-environment. The only place below evaluation that imports Ray, when it is used."""
+"""Ray actors that each hold one sub-environment. The only place below evaluation that uses Ray."""
 
 from __future__ import annotations
 
-import logging
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import gymnasium as gym
-
+from rollax.cluster import started_ray
 from rollax.env import checks
 from rollax.env.copies import NO_SPACES, Spaces, check_spaces
+from rollax.env.registry import registrations
 from rollax.env.remote.env_host import EnvFacts, EnvHost, Failure
-from rollax.errors import ConfigError, EnvError
+from rollax.errors import ConfigError, EnvError, RemoteTraceback
 
 _CLOSE_S = 5.0  # how long environments may take to close before their processes end
 _EARLY_S = 0.01  # Ray counts whole milliseconds, and may be back a little before its time
 _START_S = 60.0  # beyond the time limit, for a new process and the environment in it
-
-
-class RemoteTraceback(Exception):  # noqa: N818  it is no error of its own, but where another one came from
-    """Shows the traceback of another process above the error that was made from it."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
 
 
 class Call(NamedTuple):
@@ -58,7 +49,7 @@ class EnvActors:
         declared: Spaces = NO_SPACES,
         timeout_s: float | None = None,
     ) -> None:
-        self._ray = _started_ray()
+        self._ray = started_ray("remote_worker_envs")
         self._timeout_s = float("inf") if timeout_s is None else timeout_s
         # The processes are small and mostly wait: Ray is to start them all, however few cores there are.
         self._host = self._ray.remote(num_cpus=0)(EnvHost)
@@ -74,7 +65,7 @@ class EnvActors:
 
     def _travelling(self, make_env: Callable[[int], Any], existing: Any, declared: Spaces) -> tuple[Any, ...]:
         try:
-            return tuple(map(self._ray.put, (make_env, existing, declared, _specs(self._ray.cloudpickle.dumps))))
+            return tuple(map(self._ray.put, (make_env, existing, declared, registrations(self._ray.cloudpickle.dumps))))
         except Exception as error:
             raise ConfigError(
                 "An environment, or its creator, that cannot travel to another process.",
@@ -85,8 +76,8 @@ class EnvActors:
             ) from error
 
     def _start(self, index: int, *, first: bool = False) -> Any:
-        make_env, existing, declared, specs = self._arguments
-        return self._host.remote(index, make_env, existing if first else None, declared, specs)
+        make_env, existing, declared, registered = self._arguments
+        return self._host.remote(index, make_env, existing if first else None, declared, registered)
 
     def _made_alike(self) -> EnvFacts:
         outcomes = self._get({i: Call(actor.make.remote(), "make") for i, actor in enumerate(self._actors)})
@@ -219,38 +210,3 @@ def _lost(index: int, call: Call, what: str, details: str) -> Failure:
         fix="look for a crash in native code, a lack of memory, sys.exit(), or an endless loop",
     )
     return Failure(error, process_lost=True)
-
-
-def _started_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError(
-            "Ray is not installed.",
-            where="remote_worker_envs",
-            got=str(error),
-            expected="the package ray, which runs the processes of remote sub-environments",
-            fix="pip install 'rollax[ray]', or leave remote_worker_envs out",
-        ) from error
-    if not ray.is_initialized():
-        with warnings.catch_warnings():
-            # JAX warns of every fork; those of Ray become other programs at once.
-            warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
-            ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    return ray
-
-
-def _specs(pickled: Callable[[Any], bytes]) -> dict[str, Any]:
-    """What is registered with Gymnasium here and perhaps not elsewhere, as far as it can travel."""
-    specs = {}
-    for env_id, spec in gym.registry.items():
-        entry_point = spec.entry_point
-        if isinstance(entry_point, str) and entry_point.startswith(("gymnasium.", "ale_py.")):
-            continue  # registered by its own package
-        try:
-            pickled(spec)
-        except Exception as error:
-            checks.log.debug("%s does not travel to remote environments: %s", env_id, error)
-        else:
-            specs[env_id] = spec
-    return specs

@@ -8,7 +8,9 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from rollax import EnvContext, EnvError, MultiAgentEnv, SpaceError
+from rollax.env import registry
 from rollax.env.copies import Spaces
+from rollax.env.registry import Registrations, env_creator
 from rollax.env.remote.env_host import EnvFacts, EnvHost, Failure
 from tests.env.old_worlds import OldClock
 from tests.env.refused import FORM
@@ -109,9 +111,11 @@ def test_an_existing_env_is_used_once(diary):
 
 def test_registrations_of_elsewhere_are_taken_over():
     spec = gym.spec("CartPole-v1")
+    registered = Registrations({"elsewhere": Clock}, {"rollax-tests/Other-v0": spec, "CartPole-v1": None})
     try:
-        EnvHost(0, lambda index: None, specs={"rollax-tests/Other-v0": spec, "CartPole-v1": None})
+        EnvHost(0, lambda index: None, registered=registered)
         assert gym.spec("rollax-tests/Other-v0") is spec
         assert gym.spec("CartPole-v1") is spec
+        assert env_creator("elsewhere") is Clock
     finally:
-        del gym.registry["rollax-tests/Other-v0"]
+        del gym.registry["rollax-tests/Other-v0"], registry._creators["elsewhere"]

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from rollax import BaseEnv, ConfigError, EnvContext, EnvError, SpaceError, to_base_env
+from rollax.cluster import started_ray
 from rollax.env.making import make_base_env
 from rollax.env.registry import env_creator
-from rollax.env.remote import remote_env
 from tests.env import test_contract
 from tests.env.drive import drive
 from tests.env.kinds import REMOTE
@@ -352,7 +352,8 @@ def bad_pair(small_ray):
 
 def test_ray_must_be_there(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    error = refused(ConfigError, remote_env._started_ray, says="Ray is not installed...pip install 'rollax[ray]'")
+    says = "Ray is not installed...pip install 'rollax[ray]'"
+    error = refused(ConfigError, lambda: started_ray("remote_worker_envs"), says=says)
     assert isinstance(error, ConfigError)
 
 

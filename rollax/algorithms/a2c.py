@@ -1,0 +1,57 @@
+"""A2C: advantage actor-critic, A3C in lockstep.
+
+Source: Mnih et al. (2016), arXiv:1602.01783, for the loss; see `rollax.algorithms.a3c`. All workers sample with the
+same weights, and one gradient step is made on what they have sampled together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gymnasium import Space
+from pydantic import Field
+
+from rollax.algorithms.a3c import A3CConfig, A3CPolicy
+from rollax.algorithms.trainer import Trainer
+from rollax.optimizers.sync_samples import SyncSamplesOptimizer
+
+
+class A2CConfig(A3CConfig):
+    """The fields of A2C beside those of A3C."""
+
+    train_batch_size: int = Field(default=200, ge=1, description="steps that one gradient step learns from")
+    rollout_fragment_length: int = Field(
+        default=20, ge=1, description="t_max, env steps of each sub-environment between two bootstraps"
+    )
+    microbatch_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="rows that are on the device at once: the gradient of a batch is added up over parts of this size; "
+        "None takes the batch as a whole",
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.microbatch_size is not None:
+            self.refuse_larger("microbatch_size", "train_batch_size")
+
+
+class A2CPolicy(A3CPolicy):
+    """The policy of A3C, which may learn from a batch in parts."""
+
+    config_class = A2CConfig
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        super().__init__(observation_space, action_space, config)
+        self.microbatch_size = self.config.microbatch_size
+
+
+class A2CTrainer(Trainer):
+    """Sample with the current policy, then one gradient step on what was sampled."""
+
+    name = "A2C"
+    config_class = A2CConfig
+    policy_class = A2CPolicy
+
+    def make_optimizer(self) -> SyncSamplesOptimizer:
+        return SyncSamplesOptimizer(**self.optimizer_settings())

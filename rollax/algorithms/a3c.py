@@ -1,0 +1,108 @@
+"""A3C: asynchronous advantage actor-critic.
+
+Source: Mnih et al. (2016), arXiv:1602.01783, algorithm S3: each worker computes the gradient of
+    -log π(a|s) A + c_v (V(s) - R)² - c_e H(π(·|s))
+on a short fragment of its own experience, and one optimizer applies the gradients as they come. Deviations: a loss is
+the mean over a fragment's rows, not the sum; R and A are generalized advantage estimates (arXiv:1506.02438), with λ = 1
+the paper's; Adam takes the place of RMSProp. Advantages are not standardized.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from flax import nnx
+from gymnasium import Space
+from pydantic import Field
+
+from rollax.algorithms.trainer import Trainer
+from rollax.batch import SampleBatch
+from rollax.config import Lambda, SchedulePoints, TrainerConfig
+from rollax.evaluation.advantages import add_advantages
+from rollax.ops.masked import masked_mean
+from rollax.ops.policy_gradient import policy_gradient_loss
+from rollax.ops.values import explained_variance, value_loss
+from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
+from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
+from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.policy import Pieces
+
+
+class A3CConfig(TrainerConfig):
+    """The fields of A3C beside the common ones; symbols are those of the module's equation."""
+
+    rollout_fragment_length: int = Field(
+        default=10, ge=1, description="t_max, env steps of each sub-environment that one gradient is computed from"
+    )
+    lr: float = Field(default=1e-3, ge=0, description="α, the step size of Adam (RLlib: 1e-4, for sums over the rows)")
+    lambda_: Lambda = 1.0
+    vf_loss_coeff: float = Field(default=0.5, ge=0, description="c_v, weight of the value loss")
+    entropy_coeff: float = Field(default=0.01, ge=0, description="c_e, weight of the entropy bonus")
+    entropy_coeff_schedule: SchedulePoints | None = Field(
+        default=None, description="[[timestep, c_e], ...], linear in between; takes the place of entropy_coeff"
+    )
+    grad_clip: float | None = Field(
+        default=0.5, gt=0, description="bound on the global norm of the gradient (RLlib: 40, for sums); None for none"
+    )
+    centralized_critic: bool = Field(
+        default=False,
+        description="whether the value function sees what all agents observe and what the others do; the agents still "
+        "act on their own observations",
+    )
+    critic_space: Space | None = Field(
+        default=None, description="what a centralized critic sees; None asks the environment, as it should be"
+    )
+
+
+class A3CPolicy(JaxPolicy):
+    """Actor and critic trained on advantages of whole fragments."""
+
+    config_class = A3CConfig
+    batch_columns = frozenset(
+        {SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.VF_PREDS},
+    )
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        super().__init__(observation_space, action_space, config)
+        self._entropy_coeff = self.config.schedule("entropy_coeff")
+
+    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        return add_advantages(self, batch, pieces, gamma=self.config.gamma, lambda_=self.config.lambda_)
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        names = (SampleBatch.ADVANTAGES, SampleBatch.VALUE_TARGETS, SampleBatch.CRITIC_OBS)
+        return {**super().train_columns(batch), **{name: batch[name] for name in names if name in batch}}
+
+    def coefficients(self) -> dict[str, float]:
+        return {**super().coefficients(), "entropy_coeff": self._entropy_coeff(self.timestep)}
+
+    def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+        dist_inputs, values = self.forward(model, batch)
+        logp = self.distribution.logp(dist_inputs, batch[SampleBatch.ACTIONS])
+        policy_loss = policy_gradient_loss(logp, batch[SampleBatch.ADVANTAGES], mask)
+        targets = batch[SampleBatch.VALUE_TARGETS]
+        vf_loss = value_loss(values, targets, mask)
+        entropy = masked_mean(self.distribution.entropy(dist_inputs), mask)
+        loss = policy_loss + self.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
+        return loss, {
+            "policy_loss": policy_loss,
+            "vf_loss": vf_loss,
+            "entropy": entropy,
+            "vf_explained_var": explained_variance(targets, values, mask),
+        }
+
+    def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, Any], dict[str, Any]]:
+        gradients, stats = super().compute_gradients(batch)
+        return gradients, {**stats, "cur_lr": self.coefficients()["lr"]}
+
+
+class A3CTrainer(Trainer):
+    """Workers compute gradients; the driver applies each as it comes."""
+
+    name = "A3C"
+    config_class = A3CConfig
+    policy_class = A3CPolicy
+
+    def make_optimizer(self) -> AsyncGradientsOptimizer:
+        return AsyncGradientsOptimizer(**self.optimizer_settings())

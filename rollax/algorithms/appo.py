@@ -1,0 +1,132 @@
+"""APPO: asynchronous proximal policy optimization.
+
+Source: Luo et al. (2020), IMPACT, arXiv:1912.00167: PPO's clipped surrogate (arXiv:1707.06347, Eq. 7) on V-trace
+advantages, with a target policy π' between the policy μ that acted and the policy π that learns. V-trace corrects for
+π'/μ, and the surrogate's ratio is π / max(π', μ/2), which is min(μ/π', 2) π/μ. The target takes over the weights of π
+every `target_update_frequency` updates. Deviations: values are those of the learning network; an update is K gradient
+steps on one batch that is then dropped, not drawn from a circular buffer. The optional penalty is KL(π' || π).
+
+With `vtrace` false there is no target: the workers estimate advantages (arXiv:1506.02438), and the ratio is π/μ, as in
+PPO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from gymnasium import Space
+from pydantic import Field
+
+from rollax.algorithms.impala import IMPALAConfig, IMPALAPolicy, IMPALATrainer, learned_rows
+from rollax.batch import SampleBatch
+from rollax.config import resolve_config
+from rollax.evaluation.advantages import add_advantages
+from rollax.ops.masked import masked_mean
+from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate, truncated_reference
+from rollax.policy.jax_policy import Columns
+from rollax.policy.policy import Pieces
+
+_TARGET_LOGP, _TARGET_DIST_INPUTS = "target_logp", "target_dist_inputs"
+_OF_WORKERS = frozenset({SampleBatch.VF_PREDS, SampleBatch.ACTION_DIST_INPUTS})
+
+
+class APPOConfig(IMPALAConfig):
+    """The fields of APPO beside those of IMPALA."""
+
+    clip_param: float = Field(default=0.4, ge=0, description="ε, how far the probability ratio may leave 1")
+    vtrace: bool = Field(
+        default=True,
+        description="whether advantages are those of V-trace, computed where the policy learns; false: generalized "
+        "advantage estimates, computed where it acts",
+    )
+    target_update_frequency: int = Field(
+        default=1, ge=1, description="updates from one renewal of the target network to the next"
+    )
+    use_kl_loss: bool = Field(default=False, description="whether a KL penalty joins the loss")
+    kl_coeff: float = Field(default=1.0, gt=0, description="first weight of the KL penalty, which adapts to kl_target")
+    kl_target: float = Field(default=0.01, gt=0, description="the KL divergence that an update should have")
+
+
+class APPOPolicy(IMPALAPolicy):
+    """Actor and critic trained on the clipped surrogate, with a target network."""
+
+    config_class = APPOConfig
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        config = resolve_config(self.config_class, config)
+        self.has_targets = config.vtrace
+        if not config.vtrace:
+            self.batch_columns = self.batch_columns | _OF_WORKERS  # type: ignore[misc]
+        super().__init__(observation_space, action_space, config)
+        self.kl_coeff = self.config.kl_coeff
+
+    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        if self.config.vtrace:
+            return super().postprocess_rows(batch, pieces)
+        return add_advantages(self, batch, pieces, gamma=self.config.gamma, lambda_=self.config.lambda_)
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        columns = super().train_columns(batch)
+        if self.config.vtrace:
+            return columns
+        names = (SampleBatch.ADVANTAGES, SampleBatch.VALUE_TARGETS, SampleBatch.ACTION_DIST_INPUTS)
+        return {**columns, **{name: batch[name] for name in names}}
+
+    def coefficients(self) -> dict[str, float]:
+        return {**super().coefficients(), "kl_coeff": self.kl_coeff}
+
+    def target_columns(
+        self, model: nnx.Module, target_model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> dict[str, jax.Array]:
+        dist_inputs, _ = self.forward(target_model, batch)
+        logp = self.distribution.logp(dist_inputs, batch[SampleBatch.ACTIONS])
+        return {_TARGET_LOGP: logp, _TARGET_DIST_INPUTS: dist_inputs}
+
+    def updated_targets(self, targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
+        due = num_updates % (self.config.target_update_frequency * self.num_sgd_iter) == 0
+        return {name: jnp.where(due, params[name], target) for name, target in targets.items()}
+
+    def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+        d = self.distribution
+        dist_inputs, values = self.forward(model, batch)
+        logp = d.logp(dist_inputs, batch[SampleBatch.ACTIONS])
+        if self.config.vtrace:
+            targets, advantages = self.vtrace(batch[_TARGET_LOGP], values, batch, mask)
+            reference = truncated_reference(batch[_TARGET_LOGP], batch[SampleBatch.ACTION_LOGP])
+            old_dist_inputs = batch[_TARGET_DIST_INPUTS]
+            mask = learned_rows(batch, mask)
+        else:
+            targets, advantages = batch[SampleBatch.VALUE_TARGETS], batch[SampleBatch.ADVANTAGES]
+            reference, old_dist_inputs = batch[SampleBatch.ACTION_LOGP], batch[SampleBatch.ACTION_DIST_INPUTS]
+        policy_loss = clipped_surrogate(logp, reference, advantages, mask, clip=self.config.clip_param)
+        loss, stats = self.with_critic_and_entropy(policy_loss, dist_inputs, values, targets, mask, coefficients)
+        kl = masked_mean(d.kl(old_dist_inputs, dist_inputs), mask)
+        if self.config.use_kl_loss:
+            loss = loss + coefficients["kl_coeff"] * kl
+        return loss, {**stats, **self.ratio_statistics(logp, batch, mask), "kl": kl}
+
+    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
+        stats = super().learn_on_batch(batch)
+        stats["cur_kl_coeff"] = self.kl_coeff if self.config.use_kl_loss else 0.0
+        if self.config.use_kl_loss:
+            self.kl_coeff = float(adapted_kl_coeff(self.kl_coeff, stats["kl"], target=self.config.kl_target))
+        return stats
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "kl_coeff": self.kl_coeff}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        super().set_state(state)
+        self.kl_coeff = state["kl_coeff"]
+
+
+class APPOTrainer(IMPALATrainer):
+    """The same stream of samples as IMPALA's, with more than one gradient step on each batch."""
+
+    name = "APPO"
+    config_class = APPOConfig
+    policy_class = APPOPolicy

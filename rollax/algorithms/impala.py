@@ -1,0 +1,208 @@
+"""IMPALA: actor-critic learning from actions that older policies have chosen.
+
+Source: Espeholt et al. (2018), arXiv:1802.01561, section 4.2: with targets v and advantages A of V-trace, the loss is
+    -log π(a|s) A + c_v (V(s) - v)² - c_e H(π(·|s)).
+With c_v = 1/2 the value gradient is (v - V) ∇V as in the paper, which weighs it with a baseline cost of 1/2 again.
+Deviations: a loss is the mean over the rows of a batch, not the sum; Adam by default, RMSProp with `opt_type`.
+
+What came after a trajectory piece is a row of the batch: the learner values it with the weights that it has by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from gymnasium import Space
+from pydantic import Field
+
+from rollax.algorithms.trainer import Trainer
+from rollax.batch import SampleBatch
+from rollax.config import Lambda, SchedulePoints, TrainerConfig, resolve_config
+from rollax.config.asynchronous import AsyncSamplesFields
+from rollax.errors import ConfigError
+from rollax.evaluation.advantages import check_critic_obs
+from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
+from rollax.ops.masked import masked_mean
+from rollax.ops.policy_gradient import policy_gradient_loss
+from rollax.ops.values import explained_variance, value_loss
+from rollax.ops.vtrace import vtrace
+from rollax.optimizers.async_samples import AsyncSamplesOptimizer
+from rollax.optimizers.async_samples import AsyncSamplesOptimizer
+from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.policy import Pieces
+
+_MAX_LOG_RHO = 60.0
+
+
+class IMPALAConfig(AsyncSamplesFields, TrainerConfig):
+    """The fields of IMPALA beside the common ones; symbols are those of the module's equation and of `vtrace`."""
+
+    train_batch_size: int = Field(default=500, ge=1, description="steps that one update learns from")
+    rollout_fragment_length: int = Field(
+        default=50, ge=1, description="n, env steps of each sub-environment between two bootstraps"
+    )
+    timesteps_per_iteration: int = Field(default=10_000, ge=0, description="steps of one train() at least")
+    num_sgd_iter: int = Field(
+        default=1, ge=1, description="gradient steps on each train batch, each on all of it"
+    )
+    lr: float = Field(default=5e-4, ge=0, description="α, the step size of the optimizer")
+    opt_type: Literal["adam", "rmsprop"] = Field(default="adam", description="the optimizer")
+    decay: float = Field(default=0.99, ge=0, lt=1, description="of RMSProp: the decay of its mean of squares")
+    epsilon: float = Field(default=0.1, gt=0, description="of RMSProp: what is added to that mean")
+    grad_clip: float | None = Field(
+        default=40.0, gt=0, description="bound on the global norm of the gradient; None for none"
+    )
+    lambda_: Lambda = 1.0
+    vtrace_clip_rho_threshold: float = Field(default=1.0, gt=0, description="ρ̄, the limit of ratios in the targets")
+    vtrace_clip_pg_rho_threshold: float = Field(
+        default=1.0, gt=0, description="the limit of ratios in the policy gradient"
+    )
+    vf_loss_coeff: float = Field(default=0.5, ge=0, description="c_v, weight of the value loss")
+    entropy_coeff: float = Field(default=0.01, ge=0, description="c_e, weight of the entropy bonus")
+    entropy_coeff_schedule: SchedulePoints | None = Field(
+        default=None, description="[[timestep, c_e], ...], linear in between; takes the place of entropy_coeff"
+    )
+
+    max_requests_in_flight_per_worker: int = Field(
+        default=2, ge=1, description="fragments that each worker is asked for ahead"
+    )
+    learner_queue_size: int = Field(default=4, ge=1, description="train batches that may wait for the learner")
+    broadcast_interval: int = Field(default=1, ge=1, description="updates from one handing out of weights to the next")
+    replay_proportion: float = Field(
+        default=0.0, ge=0, description="recent fragments that are learned from once more, for each fresh one"
+    )
+    replay_buffer_num_slots: int = Field(default=0, ge=0, description="recent fragments that are kept for that")
+
+    def check(self) -> None:
+        super().check()
+        if self.replay_proportion and not self.replay_buffer_num_slots:
+            raise ConfigError(
+                "Fragments are to be learned from once more, and none are kept.",
+                where="config keys 'replay_proportion' and 'replay_buffer_num_slots'",
+                got=f"replay_proportion={self.replay_proportion}, replay_buffer_num_slots=0",
+                expected="a positive number of slots",
+                fix="raise replay_buffer_num_slots, or set replay_proportion to 0",
+            )
+
+
+class IMPALAPolicy(JaxPolicy):
+    """Actor and critic trained on V-trace returns."""
+
+    config_class = IMPALAConfig
+    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP})
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        config = resolve_config(self.config_class, config)
+        if config.accept_off_policy_actions:  # their log-probability is computed from it
+            self.batch_columns = self.batch_columns | {SampleBatch.ACTION_DIST_INPUTS}  # type: ignore[misc]
+        super().__init__(observation_space, action_space, config)
+        self.num_sgd_iter = self.config.num_sgd_iter
+        self._entropy_coeff = self.config.schedule("entropy_coeff")
+
+    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        check_critic_obs(batch, pieces, self.name)
+        return add_bootstrap_rows(batch, pieces)
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        names = (
+            SampleBatch.REWARDS,
+            SampleBatch.TERMINATEDS,
+            SampleBatch.ACTION_LOGP,
+            SampleBatch.BOOTSTRAP,
+            SampleBatch.CRITIC_OBS,
+        )
+        return {**super().train_columns(batch), **{name: batch[name] for name in names if name in batch}}
+
+    def coefficients(self) -> dict[str, float]:
+        return {**super().coefficients(), "entropy_coeff": self._entropy_coeff(self.timestep)}
+
+    def make_optimizer(self) -> optax.GradientTransformation:
+        if self.config.opt_type == "adam":
+            return super().make_optimizer()
+        clip = self.config.grad_clip
+        return optax.chain(
+            optax.identity() if clip is None else optax.clip_by_global_norm(clip),
+            optax.scale_by_rms(self.config.decay, self.config.epsilon),
+        )
+
+    def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+        dist_inputs, values = self.forward(model, batch)
+        logp = self.distribution.logp(dist_inputs, batch[SampleBatch.ACTIONS])
+        targets, advantages = self.vtrace(logp, values, batch, mask)
+        mask = learned_rows(batch, mask)
+        policy_loss = policy_gradient_loss(logp, advantages, mask)
+        loss, stats = self.with_critic_and_entropy(policy_loss, dist_inputs, values, targets, mask, coefficients)
+        return loss, {**stats, **self.ratio_statistics(logp, batch, mask)}
+
+    def vtrace(
+        self, logp: jax.Array, values: jax.Array, batch: Columns, mask: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Targets and advantages [B] for the policy that gives the actions `logp`; see `rollax.ops.vtrace`."""
+        config = self.config
+        return vtrace(
+            logp - batch[SampleBatch.ACTION_LOGP],
+            jnp.where(batch[SampleBatch.TERMINATEDS], 0.0, config.gamma),
+            batch[SampleBatch.REWARDS],
+            values,
+            batch[SampleBatch.BOOTSTRAP],
+            mask,
+            clip_rho_threshold=config.vtrace_clip_rho_threshold,
+            clip_pg_rho_threshold=config.vtrace_clip_pg_rho_threshold,
+            lambda_=config.lambda_,
+        )
+
+    def with_critic_and_entropy(
+        self,
+        policy_loss: jax.Array,
+        dist_inputs: jax.Array,
+        values: jax.Array,
+        targets: jax.Array,
+        mask: jax.Array,
+        coefficients: Columns,
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """`(loss, statistics)`: the policy's loss with the value loss and the entropy bonus."""
+        vf_loss = value_loss(values, targets, mask)
+        entropy = masked_mean(self.distribution.entropy(dist_inputs), mask)
+        loss = policy_loss + self.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
+        return loss, {
+            "policy_loss": policy_loss,
+            "vf_loss": vf_loss,
+            "entropy": entropy,
+            "vf_explained_var": explained_variance(targets, values, mask),
+        }
+
+    def ratio_statistics(self, logp: jax.Array, batch: Columns, mask: jax.Array) -> dict[str, jax.Array]:
+        """Mean and maximum of π/μ over the rows, and the part of them that ρ̄ limits."""
+        log_rhos = jnp.where(mask > 0, logp - batch[SampleBatch.ACTION_LOGP], 0.0)
+        rhos = jnp.exp(jnp.minimum(log_rhos, _MAX_LOG_RHO))
+        limited = (rhos > self.config.vtrace_clip_rho_threshold).astype(jnp.float32)
+        return {
+            "mean_rho": masked_mean(rhos, mask),
+            "max_rho": jnp.where(mask > 0, rhos, 0.0).max(),
+            "limited_rhos": masked_mean(limited, mask),
+        }
+
+
+def learned_rows(batch: Mapping[str, jax.Array], mask: jax.Array) -> jax.Array:
+    """[B] 1 for a row to learn from: real, and not there for its value alone."""
+    return jnp.where(batch[SampleBatch.BOOTSTRAP], 0.0, mask)
+
+
+class IMPALATrainer(Trainer):
+    """Samples stream in, a learner makes updates of them, and its weights go out."""
+
+    name = "IMPALA"
+    config_class = IMPALAConfig
+    policy_class = IMPALAPolicy
+
+    def make_optimizer(self) -> AsyncSamplesOptimizer:
+        return AsyncSamplesOptimizer(**self.optimizer_settings())
+
+    def optimizer_settings(self) -> dict[str, Any]:
+        streaming = {name: getattr(self.config, name) for name in AsyncSamplesFields.model_fields}
+        return {**super().optimizer_settings(), **streaming, "seed": self.config.seed}

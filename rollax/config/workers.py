@@ -1,0 +1,60 @@
+"""The fields that say where sampling runs, what it may use there, and what happens when it fails."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field, PositiveFloat
+
+
+class WorkerFields(BaseModel):
+    """Processes that sample: their number, their resources, and what becomes of one that fails."""
+
+    num_workers: int = Field(
+        default=0, ge=0, description="processes that sample, as Ray actors; 0 samples in the trainer's own, without Ray"
+    )
+    num_envs_per_worker: int = Field(default=1, ge=1, description="sub-environments that one process steps")
+    num_cpus_per_worker: float = Field(default=1.0, ge=0, description="CPUs that each worker reserves")
+    num_gpus_per_worker: float = Field(
+        default=0.0, ge=0, description="GPUs that each worker reserves; with 0 it acts on the CPU"
+    )
+    custom_resources_per_worker: dict[str, PositiveFloat] = Field(
+        default={}, description="further Ray resources that each worker reserves, by name"
+    )
+    num_cpus_for_driver: float = Field(
+        default=1.0, ge=0, description="CPUs that Ray Tune reserves for the process that learns"
+    )
+    num_gpus: float = Field(default=0.0, ge=0, description="GPUs that Ray Tune reserves for the process that learns")
+    ray_address: str | None = Field(
+        default=None,
+        description="address of a running Ray cluster; None takes RAY_ADDRESS, or a cluster on this machine, or else "
+        "starts one for this run",
+    )
+    recreate_failed_workers: bool = Field(
+        default=True,
+        description="whether a worker that died, hung or raised is started anew, with its index and current weights",
+    )
+    ignore_worker_failures: bool = Field(
+        default=False, description="whether the run goes on without a worker that failed and is not started anew"
+    )
+    max_num_worker_restarts: int = Field(
+        default=1000, ge=0, description="restarts of all workers together, over the whole run"
+    )
+    num_consecutive_worker_failures_tolerance: int = Field(
+        default=3, ge=0, description="failures of one worker in a row, without a fragment between, that are survived"
+    )
+    delay_between_worker_restarts_s: float = Field(
+        default=1.0,
+        ge=0,
+        description="seconds before the second restart in a row; each further one waits twice as long, up to a minute",
+    )
+    sample_timeout_s: float | None = Field(
+        default=600.0,
+        gt=0,
+        description="seconds without a fragment after which a worker has hung and is replaced; None: no limit",
+    )
+    worker_start_timeout_s: float = Field(
+        default=600.0, gt=0, description="seconds that a worker may take to be placed on a node and to make its envs"
+    )
+    timesteps_per_iteration: int = Field(
+        default=0, ge=0, description="steps of one train() at least; 0: one step of the optimizer is enough"
+    )
+    min_time_s_per_iteration: float = Field(default=0.0, ge=0, description="seconds of one train() at least")

@@ -1,0 +1,58 @@
+"""What passes between the process that learns and those that sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollax.batch import MultiAgentBatch
+from rollax.evaluation.metrics import EpisodeMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a worker is to act with from now on.
+
+    Args:
+        version: updates of the weights so far.
+        timestep: steps trained on so far.
+        weights: policy id -> weights.
+        filters: policy id -> state of its observation filter.
+    """
+
+    version: int
+    timestep: int
+    weights: Mapping[str, Any]
+    filters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """What a worker has sampled.
+
+    Args:
+        worker_index: whose it is.
+        version: of the weights that chose its actions.
+        batch: the rows by policy; empty where gradients were asked for.
+        env_steps: steps of the environments behind it.
+        agent_steps: rows that were sampled.
+        episodes: those that ended in it.
+        filters: policy id -> what its observation filter saw, or all that it knows.
+        whole_filters: which of the two: an only worker sends all, which is exact, where a sum of parts is rounded.
+        sample_s: seconds of sampling.
+        gradients: policy id -> `(gradients, statistics)` over its rows; empty where rows were asked for.
+        gradients_s: seconds of computing them.
+    """
+
+    worker_index: int
+    version: int
+    batch: MultiAgentBatch
+    env_steps: int
+    agent_steps: int
+    episodes: list[EpisodeMetrics]
+    filters: Mapping[str, Any]
+    whole_filters: bool
+    sample_s: float
+    gradients: Mapping[str, tuple[Any, dict[str, Any]]] = field(default_factory=dict)
+    gradients_s: float = 0.0

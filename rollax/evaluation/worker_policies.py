@@ -1,0 +1,148 @@
+"""The policies of one worker: made from their specs, with the spaces, filters and runners that belong to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from gymnasium import Space
+
+from rollax.batch import SampleBatch
+from rollax.config import TrainerConfig
+from rollax.env.base_env import BaseEnv
+from rollax.errors import PolicyError
+from rollax.evaluation.action_clipping import ActionMap
+from rollax.evaluation.filters import make_filter
+from rollax.evaluation.joint_rows import JointRows
+from rollax.evaluation.policy_map import space_of_agents
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.policy.policy import Policy
+from rollax.policy.spec import PolicySpec
+from rollax.spaces import check_space, same_space
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpaces:
+    """What policies must know of an environment.
+
+    Args:
+        observation_space, action_space: of every agent; None where agents differ.
+        observation_spaces, action_spaces: by agent, where they are known.
+        possible_agents: where they are known.
+    """
+
+    observation_space: Space | None = None
+    action_space: Space | None = None
+    observation_spaces: Mapping[Hashable, Space] | None = None
+    action_spaces: Mapping[Hashable, Space] | None = None
+    possible_agents: Sequence[Hashable] = ()
+
+    @classmethod
+    def of(cls, env: BaseEnv) -> EnvSpaces:
+        """Those of an environment that has been made."""
+        names = ("observation_space", "action_space", "observation_spaces", "action_spaces")
+        return cls(*(getattr(env, name, None) for name in names), possible_agents=env.possible_agents or ())
+
+
+class PolicyMaker:
+    """Makes the policies of one worker.
+
+    Args:
+        config: the worker's.
+        spaces: of its environment.
+        policy_of: which policy an agent has; None where there is one policy.
+        default_policy_class: what a spec without a class stands for.
+        worker_index: 0 in the driver, which draws the same random numbers as the first worker.
+    """
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        spaces: EnvSpaces,
+        policy_of: Callable[..., str] | None,
+        default_policy_class: type[Policy] | None,
+        worker_index: int,
+    ) -> None:
+        self._config = config
+        self._env = spaces
+        self._policy_of = policy_of
+        self._default_policy_class = default_policy_class
+        self._worker_number = max(worker_index, 1) - 1
+
+    def policies(self, specs: Mapping[str, PolicySpec]) -> tuple[dict[str, Policy], JointRows]:
+        """The policies by id, and what joins the rows of all agents for those that see them."""
+        spaces = {policy_id: self._spaces(policy_id, spec) for policy_id, spec in specs.items()}
+        joint_rows = JointRows(self._env.possible_agents, spaces)
+        policies = {
+            policy_id: self._policy(policy_id, number, spec, spaces[policy_id], joint_rows)
+            for number, (policy_id, spec) in enumerate(specs.items())
+        }
+        return policies, joint_rows
+
+    def _policy(
+        self, policy_id: str, number: int, spec: PolicySpec, spaces: tuple[Space, Space], joint_rows: JointRows
+    ) -> Policy:
+        policy_class = spec.policy_class or self._default_policy_class
+        if policy_class is None:
+            raise PolicyError(
+                "A policy without a class.",
+                where=f"policy {policy_id!r}",
+                expected="a Policy class in its spec",
+                fix="name one; None stands for the algorithm's own policy, and here is no algorithm",
+            )
+        seed = self._config.seed
+        if seed is not None and (number or self._worker_number):
+            seed = int(np.random.SeedSequence((seed, self._worker_number, number)).generate_state(1)[0])
+        changes = {**spec.config, "seed": seed} if spec.config or seed != self._config.seed else {}
+        config = self._config.for_policy(policy_class.config_class, **changes)
+        if getattr(config, "centralized_critic", False):
+            config = config.changed(critic_space=joint_rows.space(spaces[0]))
+        policy = policy_class(*spaces, config)
+        policy.name = policy_id
+        return policy
+
+    def _spaces(self, policy_id: str, spec: PolicySpec) -> tuple[Space, Space]:
+        return (
+            self._space(policy_id, "observation_space", spec.observation_space),
+            self._space(policy_id, "action_space", spec.action_space),
+        )
+
+    def _space(self, policy_id: str, kind: str, given: Space | None) -> Space:
+        of_env = getattr(self._env, kind)
+        given = getattr(self._config, kind) if given is None else given
+        space = of_env if given is None else given
+        if space is None:
+            space = space_of_agents(getattr(self._env, f"{kind}s") or {}, policy_id, self._policy_of, kind)
+        check_space(space, f"policy {policy_id!r}, {kind}")
+        assert space is not None
+        if of_env is not None and not same_space(space, of_env):
+            raise PolicyError(
+                f"The policy's {kind} is not the environment's.",
+                where=f"policy {policy_id!r}",
+                got=space,
+                expected=of_env,
+                fix=f"leave {kind} out to take the environment's, or correct it",
+            )
+        return space
+
+
+def make_runner(policy: Policy, config: TrainerConfig) -> PolicyRunner:
+    """The runner of one policy.
+
+    Args:
+        policy: it.
+        config: its own: the worker's, with the changes of its spec.
+    """
+    learning = config.multiagent.policies_to_train
+    learns = learning is None or policy.name in learning
+    runner = PolicyRunner(
+        policy,
+        make_filter(config.observation_filter, policy.observation_space),
+        ActionMap(policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions),
+        accepts_off_policy=config.accept_off_policy_actions or policy.learns_off_policy or not learns,
+        clip_rewards=config.clip_rewards,
+    )
+    if config.accept_off_policy_actions:
+        runner.store(frozenset({SampleBatch.OFF_POLICY}))
+    return runner

@@ -1,0 +1,179 @@
+"""Workers as Ray actors. The only place of evaluation that uses Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rollax.cluster import started_here, started_ray
+from rollax.env.registry import register_all, registrations
+from rollax.errors import ConfigError, RemoteTraceback, WorkerError
+
+_GPU_SHARE = 0.9  # of the part of a GPU's memory that a worker reserves; the rest is for what JAX does not count
+
+
+def actor_class(
+    worker_class: type,
+    *,
+    num_cpus: float,
+    num_gpus: float,
+    resources: Mapping[str, float],
+    ray_address: str | None = None,
+) -> Any:
+    """The Ray actor class of a worker class; see `RolloutWorker.as_remote`.
+
+    Its constructor also takes `make_now=False`, which leaves the making to a call of `make()`: what that raises arrives
+    as it is, where Ray only tells the text of what a constructor raises.
+    """
+    ray = started_ray("num_workers", ray_address)
+    registered = registrations(ray.cloudpickle.dumps)
+
+    class RemoteWorker(worker_class):
+        def __init__(self, *args: Any, make_now: bool = True, **kwargs: Any) -> None:
+            register_all(registered)
+            self.worker_index = kwargs.get("worker_index", 0)
+            self._make: Callable[[], None] = partial(super().__init__, *args, **kwargs)
+            if make_now:
+                self._make()
+
+        def make(self) -> None:
+            self._make()
+
+    RemoteWorker.__name__ = RemoteWorker.__qualname__ = worker_class.__name__
+    options = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": dict(resources)}
+    return ray.remote(**options, runtime_env={"env_vars": process_settings(num_gpus)})(RemoteWorker)
+
+
+def process_settings(num_gpus: float) -> dict[str, str]:
+    """The environment variables of a process that samples: one thread, and no accelerator unless it reserves one."""
+    settings = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    if num_gpus == 0:
+        return {**settings, "JAX_PLATFORMS": "cpu"}
+    return {**settings, "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{min(num_gpus, 1.0) * _GPU_SHARE:.3f}"}
+
+
+class _RayCalls:
+    """The part of `Processes` that does not depend on how workers are made."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+
+    def call(self, worker: Any, method: str, *arguments: Any) -> Any:
+        return getattr(worker, method).remote(*arguments)
+
+    def wait(self, references: Sequence[Any], count: int, timeout_s: float) -> list[Any]:
+        timeout = None if timeout_s == float("inf") else max(timeout_s, 0.0)
+        return self._ray.wait(list(references), num_returns=count, timeout=timeout)[0]
+
+    def outcomes(self, references: Sequence[Any]) -> list[Any]:
+        try:
+            return self._ray.get(list(references))
+        except Exception:  # of which one it is told when they are asked one by one
+            return [self._outcome(reference) for reference in references]
+
+    def _outcome(self, reference: Any) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(reference)
+        except errors.RayTaskError as error:
+            cause = error.cause
+            cause.__cause__ = RemoteTraceback(str(error))
+            return cause
+        except errors.RayError as error:
+            return WorkerError(
+                "The process of a worker is gone.",
+                got=str(error),
+                expected="a process that goes on",
+                fix="look for a crash in native code, a lack of memory, sys.exit(), or a node that was lost",
+            )
+
+    def put(self, value: Any) -> Any:
+        return self._ray.put(value)
+
+    def kill(self, worker: Any) -> None:
+        if self._ray.is_initialized():
+            self._ray.kill(worker)
+
+
+class RayHandles(_RayCalls):
+    """Actors that somebody else has made.
+
+    Args:
+        handles: of the actors, by index from 1.
+    """
+
+    def __init__(self, handles: Sequence[Any]) -> None:
+        super().__init__(started_ray("num_workers"))
+        self._handles = list(handles)
+
+    def start(self, index: int) -> Any:
+        return self._handles[index - 1]
+
+    def kill(self, worker: Any) -> None:
+        """Leaves it to whoever has made it."""
+
+
+class RayProcesses(_RayCalls):
+    """Actors made here, from what the worker class takes.
+
+    Args:
+        worker_class: the class of the workers.
+        count: how many there will be.
+        arguments: what its constructor takes by name, beside the index.
+        num_cpus, num_gpus, resources: that each reserves.
+        ray_address: of a running cluster.
+    Raises:
+        ConfigError: the arguments cannot travel, or there are not so many CPUs, GPUs or resources.
+    """
+
+    def __init__(
+        self,
+        worker_class: type,
+        count: int,
+        arguments: Mapping[str, Any],
+        *,
+        num_cpus: float,
+        num_gpus: float,
+        resources: Mapping[str, float],
+        ray_address: str | None = None,
+    ) -> None:
+        ray = started_ray("num_workers", ray_address)
+        super().__init__(ray)
+        reserved = {"CPU": num_cpus, "GPU": num_gpus, **resources}
+        _refuse_too_much(ray, count, {name: amount for name, amount in reserved.items() if amount})
+        self._class = actor_class(
+            worker_class, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources, ray_address=ray_address
+        )
+        try:
+            # One object for all of them, now and when they are started anew.
+            self._arguments = {name: ray.put(value) for name, value in arguments.items()}
+        except Exception as error:
+            raise ConfigError(
+                "A config that cannot travel to another process.",
+                where="num_workers",
+                got=f"{type(error).__name__}: {error}",
+                expected="an environment, policies and callbacks that cloudpickle can store",
+                fix="make what they need (files, locks, simulators) inside of the env creator, not outside",
+            ) from error
+
+    def start(self, index: int) -> Any:
+        return self._class.remote(**self._arguments, worker_index=index, make_now=False)
+
+
+def _refuse_too_much(ray: Any, count: int, reserved: Mapping[str, float]) -> None:
+    """Refuses what there will never be: a cluster that others have started may grow, one of this process does not."""
+    if not started_here(ray):
+        return
+    there = ray.cluster_resources()
+    lacking = {name: amount * count for name, amount in reserved.items() if amount * count > there.get(name, 0.0)}
+    if lacking:
+        raise ConfigError(
+            "The workers need more than there is.",
+            where="config keys 'num_workers', 'num_cpus_per_worker', 'num_gpus_per_worker', "
+            "'custom_resources_per_worker'",
+            got=", ".join(f"{name}: {amount:g}" for name, amount in lacking.items()),
+            expected="at most " + ", ".join(f"{name}: {there.get(name, 0.0):g}" for name in lacking),
+            fix="lower num_workers or what each reserves (num_cpus_per_worker=0 or 0.5 shares cores), or connect to a "
+            "larger cluster with ray_address",
+        )

@@ -1,0 +1,113 @@
+"""`WorkerSet`: the worker of the process that learns, and those in other processes that sample for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rollax.config import TrainerConfig
+from rollax.env.registry import env_creator as creator_of
+from rollax.evaluation.policy_map import DEFAULT_POLICY
+from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.evaluation.workers.failures import FailureRules
+from rollax.evaluation.workers.remote_workers import RemoteWorkers
+from rollax.policy.policy import Policy
+from rollax.policy.spec import PolicySpec
+
+
+class WorkerSet:
+    """The workers that a config asks for. With `num_workers` 0 the local one samples, and nothing of Ray is loaded.
+
+    Args:
+        config: it.
+        policy_class: what a policy spec without a class stands for.
+    Attributes:
+        local: holds the policies that learn; with remote workers it has no environment.
+        remote: those in other processes.
+    Raises:
+        ConfigError, SpaceError, EnvError, PolicyError: what is wrong, wherever it was found.
+    """
+
+    def __init__(self, config: TrainerConfig, policy_class: type[Policy]) -> None:
+        self.config = config
+        self._arguments = worker_arguments(config, policy_class)
+        self.local = RolloutWorker(**self._arguments, num_workers=config.num_workers, samples=config.num_workers == 0)
+        self.remote = RemoteWorkers.of([])
+        if config.num_workers:
+            self.remote = self._started()
+
+    def _started(self) -> RemoteWorkers:
+        # Only now: without remote workers nothing of Ray is loaded.
+        from rollax.evaluation.workers.ray_processes import RayProcesses
+
+        config = self.config
+        processes = RayProcesses(
+            RolloutWorker,
+            config.num_workers,
+            {**self._arguments, "num_workers": config.num_workers},
+            num_cpus=config.num_cpus_per_worker,
+            num_gpus=config.num_gpus_per_worker,
+            resources=config.custom_resources_per_worker,
+            ray_address=config.ray_address,
+        )
+        remote = RemoteWorkers(processes, config.num_workers, FailureRules.of(config), made_on_request=True)
+        remote.make_all()
+        return remote
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds of all workers: the policies, and how far sampling has come in each process."""
+        if len(self.remote):
+            sampling = list(self.remote.call_all("get_sampling_state").values())
+        else:
+            sampling = [self.local.get_sampling_state()]
+        return {**self.local.get_state(), "sampling": sampling}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `get_state` of as many workers, or fewer or more, returned; fresh episodes begin."""
+        self.local.set_state({name: state[name] for name in ("policies", "filters")})
+        if not len(self.remote):
+            self.local.set_sampling_state(state["sampling"][0])
+            return
+        self.remote.call_all("set_filters", self.local.get_filters())
+        states = {index: (values,) for index, values in enumerate(state["sampling"], start=1)}
+        self.remote.call_each("set_sampling_state", states)
+
+    def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
+        """The function's results over the workers that sample, in their order."""
+        if len(self.remote):
+            return list(self.remote.call_all("apply", function).values())
+        return [self.local.apply(function)]
+
+    def health(self) -> dict[str, Any]:
+        """How many workers sample, how many restarts there were, and the last error of each that ever failed."""
+        failures = self.remote.failures
+        errors = {str(index): f"{type(error).__name__}: {error}" for index, error in sorted(failures.last.items())}
+        return {
+            "healthy": len(self.remote) if self.config.num_workers else 1,
+            "restarts": failures.restarts,
+            "last_errors": errors,
+        }
+
+    def restart_episodes(self) -> None:
+        """Drops all running episodes; fresh ones begin."""
+        if len(self.remote):
+            self.remote.call_all("restart_episodes")
+        else:
+            self.local.restart_episodes()
+
+    def stop(self) -> None:
+        """Closes all environments and ends the other processes."""
+        self.remote.stop()
+        self.local.stop()
+
+
+def worker_arguments(config: TrainerConfig, policy_class: type[Policy]) -> dict[str, Any]:
+    """What a `RolloutWorker` of a config takes, by name."""
+    return {
+        # Found here: a name may be registered in this process alone.
+        "env_creator": creator_of(config.env),
+        "policy_cls_or_specs": config.multiagent.policies or {DEFAULT_POLICY: PolicySpec()},
+        "policy_mapping_fn": config.multiagent.policy_mapping_fn,
+        "config": config,
+        "default_policy_class": policy_class,
+    }

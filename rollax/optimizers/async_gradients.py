@@ -1,0 +1,47 @@
+"""`AsyncGradientsOptimizer`: workers compute gradients, and each is applied as it comes."""
+
+from __future__ import annotations
+
+from rollax.evaluation.messages import Fragment
+from rollax.optimizers.optimizer import Optimizer, Stats
+
+_REQUEST = "sample_gradients"
+
+
+class AsyncGradientsOptimizer(Optimizer):
+    """Each step applies the gradients that have come, and sends their workers on with the weights that follow.
+
+    How much one gradient is computed from is the workers' `rollout_fragment_length`; `train_batch_size` is not read.
+
+    Source: Mnih et al. (2016), arXiv:1602.01783, with processes in the place of threads.
+    """
+
+    def step(self) -> Stats:
+        """Collect, apply, broadcast."""
+        if not len(self.remote):
+            self._broadcast()
+            self._apply(self.local_worker.sample_gradients())
+            return dict(self.stats)
+        if not self.remote.requests_under_way:
+            self._broadcast()
+            for index in self.remote.indices:
+                self.remote.request(index, _REQUEST)
+        with self.timings.measured("wait_s"):
+            replies = self.remote.collect()
+        for index, fragment in replies:
+            self._apply(fragment)
+            self._broadcast()
+            self.remote.request(index, _REQUEST)
+        return dict(self.stats)
+
+    def _apply(self, fragment: Fragment) -> None:
+        self._sampled(fragment)
+        with self.timings.measured("learn_s"):
+            for policy_id in self.policies_to_train:
+                if policy_id in fragment.gradients:
+                    gradients, stats = fragment.gradients[policy_id]
+                    self.local_worker.policies[policy_id].apply_gradients(gradients)
+                    self.stats[policy_id] = stats
+                else:
+                    self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
+        self._trained_on(fragment)

@@ -1,0 +1,160 @@
+"""`AsyncSamplesOptimizer`: samples stream in, a learner thread learns from them, weights go out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollax.batch import MultiAgentBatch
+from rollax.evaluation.messages import Fragment
+from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.evaluation.workers.remote_workers import RemoteWorkers
+from rollax.optimizers.learner_thread import LearnerThread
+from rollax.optimizers.optimizer import Optimizer, Stats
+
+_POLL_S = 0.05  # how often a step that waits for samples looks whether the learner has finished
+
+
+class _TrainBatch(NamedTuple):
+    fragments: list[Fragment]  # fresh ones: they are counted
+    replayed: list[Fragment]
+
+
+class AsyncSamplesOptimizer(Optimizer):
+    """Remote workers always sample, and a thread learns from what they send; neither waits for the other.
+
+    Policies are some updates old when their samples are learned from. How many is bounded by the requests in flight and
+    the queue, both of fixed size, and reported. When the queue is full, sampling waits: no sample is thrown away. The
+    learner rests between two steps: then everything may be read and written. Without remote workers a step samples and
+    learns in turn, in the caller's thread.
+
+    Source: Espeholt et al. (2018), arXiv:1802.01561, section 3.
+
+    Args:
+        local_worker, remote_workers, train_batch_size, policies_to_train, count_steps_by: see `Optimizer`.
+        max_requests_in_flight_per_worker: fragments that each worker is asked for ahead.
+        learner_queue_size: train batches that may wait for the learner.
+        broadcast_interval: updates from one handing out of the weights to the next.
+        replay_proportion: recent fragments that are learned from once more, for each fresh one.
+        replay_buffer_num_slots: recent fragments that are kept for that.
+        seed: of the choice among them.
+    """
+
+    def __init__(
+        self,
+        local_worker: RolloutWorker,
+        remote_workers: Sequence[Any] | RemoteWorkers = (),
+        *,
+        train_batch_size: int = 500,
+        policies_to_train: Sequence[str] | None = None,
+        count_steps_by: str = "env_steps",
+        max_requests_in_flight_per_worker: int = 2,
+        learner_queue_size: int = 4,
+        broadcast_interval: int = 1,
+        replay_proportion: float = 0.0,
+        replay_buffer_num_slots: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            local_worker,
+            remote_workers,
+            train_batch_size=train_batch_size,
+            policies_to_train=policies_to_train,
+            count_steps_by=count_steps_by,
+        )
+        self._requests_ahead = max_requests_in_flight_per_worker
+        self._queue_size = learner_queue_size
+        self._broadcast_interval = broadcast_interval
+        self._replay_proportion = replay_proportion
+        self._recent: deque[Fragment] = deque(maxlen=replay_buffer_num_slots)
+        self._rng = np.random.default_rng(seed)
+        self._gathered: list[Fragment] = []
+        self._waiting: _TrainBatch | None = None  # there was no room for it in the queue
+        self._learner: LearnerThread | None = None
+        self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest version that the learner has to hand out
+        self.replayed_steps = 0
+
+    def step(self) -> Stats:
+        """Passes on samples and weights until one more train batch has been learned from."""
+        self.local_worker.set_timestep(self.steps)
+        if not len(self.remote):
+            return self._serial_step()
+        if self._learner is None:
+            self._learner = LearnerThread(self._learn_from, self._queue_size, self.timings)
+        learner, before = self._learner, self._learner.updates
+        if not self.remote.requests_under_way:
+            self._broadcast()
+            for index in self.remote.indices * self._requests_ahead:
+                self.remote.request(index, "sample_fragment")
+        learner.resume()
+        try:
+            while learner.updates == before:
+                self._exchange(learner)
+        finally:
+            learner.rest()
+        return dict(self.stats)
+
+    def stop(self) -> None:
+        if self._learner is not None:
+            self._learner.stop()
+            self._learner = None
+
+    def _serial_step(self) -> Stats:
+        while (train_batch := self._take_train_batch()) is None:
+            fragment = self.local_worker.sample_fragment()
+            self._sampled(fragment)
+            self._gathered.append(fragment)
+        self._learn_from(train_batch)
+        return dict(self.stats)
+
+    def _exchange(self, learner: LearnerThread) -> None:
+        """Passes on what has come: fragments to the learner, weights and requests to the workers."""
+        if self._waiting is None:
+            with self.timings.measured("wait_s"):
+                replies = self.remote.collect(_POLL_S)
+            self._hand_out()
+            for index, fragment in replies:
+                self.remote.request(index, "sample_fragment")
+                self._sampled(fragment)
+                self._gathered.append(fragment)
+            self._waiting = self._take_train_batch()
+        while self._waiting is not None and learner.put(self._waiting, _POLL_S):
+            self.timings.add_queue_depth(len(learner))
+            self._waiting = self._take_train_batch()
+
+    def _hand_out(self) -> None:
+        if self._weights:
+            self._publish(*self._weights.pop())
+
+    def _take_train_batch(self) -> _TrainBatch | None:
+        """The first of the fragments that make up a train batch, and what is replayed beside them."""
+        size = 0
+        for count, fragment in enumerate(self._gathered, start=1):
+            size += self._size(fragment)
+            if size >= self.train_batch_size:
+                fresh, self._gathered = self._gathered[:count], self._gathered[count:]
+                train_batch = _TrainBatch(fresh, self._replayed(count))
+                self._recent.extend(fresh)
+                return train_batch
+        return None
+
+    def _replayed(self, fresh: int) -> list[Fragment]:
+        wanted = fresh * self._replay_proportion
+        count = int(wanted) + int(self._rng.random() < wanted % 1)
+        if not self._recent:
+            return []
+        return [self._recent[place] for place in self._rng.integers(len(self._recent), size=count)]
+
+    def _learn_from(self, train_batch: _TrainBatch) -> None:
+        """One update of each policy; in the learner's thread where there are remote workers."""
+        batches = [fragment.batch for fragment in (*train_batch.fragments, *train_batch.replayed)]
+        self._learn(MultiAgentBatch.concat_samples(batches))
+        for fragment in train_batch.fragments:
+            self._trained_on(fragment)
+        self.replayed_steps += sum(map(self._size, train_batch.replayed))
+        self._version += 1
+        if len(self.remote) and self._version % self._broadcast_interval == 0:
+            self._weights.append((self._version, self.local_worker.get_weights()))

@@ -1,0 +1,106 @@
+"""`LearnerThread`: learns from a queue of batches beside the thread that samples."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from rollax.optimizers.timings import Timings
+
+
+class LearnerThread:
+    """Learns from one batch after another, except while its owner lets it rest.
+
+    While it rests the owner may read and write all that learning changes. It rests at first.
+
+    Args:
+        learn: learns from one batch.
+        queue_size: batches that may wait.
+        timings: where the time that it waits is noted.
+    """
+
+    def __init__(self, learn: Callable[[Any], None], queue_size: int, timings: Timings) -> None:
+        self._learn = learn
+        self._size = queue_size
+        self._timings = timings
+        self._batches: deque[Any] = deque()
+        self._changed = threading.Condition()
+        self._resting, self._learning, self._stopped = True, False, False
+        self._error: BaseException | None = None
+        self.updates = 0
+        self._thread = threading.Thread(target=self._run, name="rollax-learner", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def put(self, batch: Any, timeout_s: float) -> bool:
+        """Adds a batch to the queue; False where there was no room within the time.
+
+        Raises:
+            Exception: what ended the learner.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._batches) < self._size or self._error, timeout_s)
+            self._raise_error()
+            if len(self._batches) >= self._size:
+                return False
+            self._batches.append(batch)
+            self._changed.notify_all()
+            return True
+
+    def resume(self) -> None:
+        """It may learn again."""
+        with self._changed:
+            self._raise_error()
+            self._resting = False
+            self._changed.notify_all()
+
+    def rest(self) -> None:
+        """Waits until it is between two batches, and keeps it there.
+
+        Raises:
+            Exception: what ended the learner.
+        """
+        with self._changed:
+            self._resting = True
+            self._changed.wait_for(lambda: not self._learning)
+            self._raise_error()
+
+    def stop(self) -> None:
+        """Ends the thread, after the batch that it learns from."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            started = time.perf_counter()
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped or (self._batches and not self._resting))
+                if self._stopped:
+                    return
+                batch = self._batches.popleft()
+                self._learning = True
+                self._changed.notify_all()
+            self._timings.add("learner_wait_s", time.perf_counter() - started)
+            error = None
+            try:
+                self._learn(batch)
+            except BaseException as raised:  # it is raised again in the owner's thread
+                error = raised
+            with self._changed:
+                self._learning = False
+                self._error = error
+                self.updates += error is None
+                self._changed.notify_all()
+            if error is not None:
+                return
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error

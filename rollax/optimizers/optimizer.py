@@ -1,0 +1,110 @@
+"""What all policy optimizers share: workers that sample, policies that learn, and the books of both."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from rollax.batch import MultiAgentBatch
+from rollax.evaluation.messages import Fragment, Update
+from rollax.evaluation.metrics import EpisodeMetrics
+from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.evaluation.workers.remote_workers import RemoteWorkers
+from rollax.optimizers.timings import Timings
+
+Stats = dict[str, dict[str, Any]]
+
+
+class Optimizer(ABC):
+    """Turns samples into updates, a step at a time.
+
+    Args:
+        local_worker: holds the policies that learn; without remote workers it samples too.
+        remote_workers: those that sample: a `RemoteWorkers`, or Ray actors of `RolloutWorker.as_remote()`.
+        train_batch_size: steps to learn from at once, at least.
+        policies_to_train: ids of the policies that learn; None for all.
+        count_steps_by: "env_steps" or "agent_steps".
+    Attributes:
+        env_steps, agent_steps: learned from so far.
+        stats: policy id -> statistics of its last update; the values of a policy that had no data are None.
+    """
+
+    def __init__(
+        self,
+        local_worker: RolloutWorker,
+        remote_workers: Sequence[Any] | RemoteWorkers = (),
+        *,
+        train_batch_size: int = 200,
+        policies_to_train: Sequence[str] | None = None,
+        count_steps_by: str = "env_steps",
+    ) -> None:
+        self.local_worker = local_worker
+        self.remote = RemoteWorkers.of(remote_workers)
+        self.train_batch_size = train_batch_size
+        self.policies_to_train = list(local_worker.policies) if policies_to_train is None else list(policies_to_train)
+        self.count_steps_by = count_steps_by
+        self.env_steps = 0
+        self.agent_steps = 0
+        self.stats: Stats = {policy_id: {} for policy_id in self.policies_to_train}
+        self.timings = Timings()
+        self._version = 0
+        self._episodes: list[EpisodeMetrics] = []
+
+    @abstractmethod
+    def step(self) -> Stats:
+        """Learns from at least one batch; returns the statistics of each policy that learns."""
+
+    @property
+    def steps(self) -> int:
+        """Steps trained on so far, in the unit of `count_steps_by`."""
+        return self.env_steps if self.count_steps_by == "env_steps" else self.agent_steps
+
+    def take_episodes(self) -> list[EpisodeMetrics]:
+        """The episodes that have ended since the last call."""
+        episodes, self._episodes = self._episodes, []
+        return episodes
+
+    def stop(self) -> None:  # noqa: B027  most have nothing to end
+        """Ends what runs beside the caller's thread; the workers are not its own, and stay."""
+
+    def _size(self, fragment: Fragment) -> int:
+        """What a fragment counts for, in the unit of `train_batch_size`."""
+        return fragment.env_steps if self.count_steps_by == "env_steps" else fragment.agent_steps
+
+    def _broadcast(self) -> None:
+        """Remote workers act with the weights and filters of now from their next request on."""
+        self.local_worker.set_timestep(self.steps)
+        if len(self.remote):
+            self._version += 1
+            self._publish(self._version, self.local_worker.get_weights())
+
+    def _publish(self, version: int, weights: Any) -> None:
+        with self.timings.measured("broadcast_s"):
+            self.remote.publish(Update(version, self.steps, weights, self.local_worker.get_filters()))
+
+    def _sampled(self, fragment: Fragment) -> None:
+        """Books a fragment that has come."""
+        self.timings.add("sample_s", fragment.sample_s + fragment.gradients_s)
+        self._episodes += fragment.episodes
+        for policy_id, state in fragment.filters.items():
+            observation_filter = self.local_worker.runners[policy_id].filter
+            (observation_filter.set_state if fragment.whole_filters else observation_filter.merge)(state)
+
+    def _trained_on(self, fragment: Fragment) -> None:
+        """Counts a fragment that is learned from."""
+        self.env_steps += fragment.env_steps
+        self.agent_steps += fragment.agent_steps
+        self.timings.add_lag(self._version - fragment.version if len(self.remote) else 0)
+
+    def _learn(self, batch: MultiAgentBatch) -> None:
+        """One update of each policy that learns, from its rows of a batch."""
+        started = time.perf_counter()
+        for policy_id in self.policies_to_train:
+            rows = batch.get(policy_id)
+            if rows is not None and rows.count:
+                self.stats[policy_id] = self.local_worker.policies[policy_id].learn_on_batch(rows) or {}
+            else:
+                self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
+        self.timings.add("learn_s", time.perf_counter() - started)

@@ -1,0 +1,127 @@
+"""A3C's advantages, loss and gradient by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import RolloutWorker, SampleBatch
+from rollax.algorithms.a3c import A3CConfig, A3CPolicy
+from rollax.policy.learning import MinibatchPlan
+from rollax.policy.policy import Pieces
+from tests.algorithms.envs import Corridor
+from tests.algorithms.tables import Table, f32
+
+TABLE: dict[str, Any] = {"model": {"custom_model": Table}, "seed": 0}
+
+
+def make(states=4, **config):
+    return A3CPolicy(spaces.Discrete(states), spaces.Discrete(2), {**TABLE, **config})
+
+
+def entropy(p):
+    return -p * math.log(p) - (1 - p) * math.log(1 - p)
+
+
+class TestLoss:
+    # Row i is in state i; the last row is padding. p is the probability of action 0.
+    #   row    p   action   A   -A log π     V    R   (V - R)²
+    #    0    1/2     0     2    2 ln 2      1    3      4
+    #    1    1/4     0    -1   -1 ln 4      2   2.5    .25
+    #    2    1/4     1     3    3 ln 4/3    0   -1      1
+    #   R has variance (1.5² + 1² + 2.5²)/3 = 9.5/3, R - V = (2, .5, -1) has (1.5² + 0 + 1.5²)/3 = 4.5/3.
+    P = (0.5, 0.25, 0.25)
+
+    def gradient(self, timestep=0, **config):
+        policy = make(**{"vf_loss_coeff": 0.25, "entropy_coeff": 0.1, **config})
+        policy.timestep = timestep
+        logits = np.log([[p, 1 - p] for p in (*self.P, 0.5)])
+        policy.set_weights({"logits": logits, "values": f32(1, 2, 0, 9)})
+        columns = {
+            "obs": np.arange(4),
+            "actions": np.array([0, 0, 1, 1]),
+            "advantages": f32(2, -1, 3, np.nan),
+            "value_targets": f32(3, 2.5, -1, np.inf),
+        }
+        plan = MinibatchPlan(np.array([[0, 1, 2, -1]], np.int32), 1, 0, 4)
+        gradients, stats = policy.learner.gradients(policy.params, policy.extra, columns, plan, policy.coefficients())
+        return {name: np.asarray(value) for name, value in gradients.items()}, stats
+
+    def test_value(self):
+        _, stats = self.gradient()
+        policy_loss = (2 * math.log(2) - math.log(4) + 3 * math.log(4 / 3)) / 3
+        mean_entropy = sum(map(entropy, self.P)) / 3
+        expected = {
+            "policy_loss": policy_loss,
+            "vf_loss": 5.25 / 3,
+            "entropy": mean_entropy,
+            "vf_explained_var": 1 - 4.5 / 9.5,
+            "total_loss": policy_loss + 0.25 * 5.25 / 3 - 0.1 * mean_entropy,
+        }
+        assert stats == pytest.approx(expected, rel=1e-5)
+
+    def test_gradient(self):
+        gradients, _ = self.gradient()
+        # -A (onehot - p) + c_e p_k (ln p_k + H), divided by 3 rows; 2 c_v (V - R) / 3
+        expected = np.array([[-1, 1], [0.75, -0.75], [0.75, -0.75], [0, 0]])
+        for row, p in enumerate(self.P):
+            expected[row] += 0.1 * np.array([q * (math.log(q) + entropy(p)) for q in (p, 1 - p)])
+        np.testing.assert_allclose(gradients["logits"], expected / 3, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(gradients["values"], 2 * 0.25 * f32(-2, -0.5, 1, 0) / 3, rtol=1e-5)
+
+    def test_entropy_coefficient_follows_its_schedule(self):
+        _, stats = self.gradient(timestep=50, entropy_coeff_schedule=[[0, 0.4], [100, 0.0]], vf_loss_coeff=0.0)
+        assert stats["total_loss"] == pytest.approx(stats["policy_loss"] - 0.2 * stats["entropy"], rel=1e-5)
+
+
+def test_advantages_by_hand():
+    # γ = 0.1 and λ = 1: A_t + V_t reads as digits, the last one is the value that a piece goes on with.
+    policy = make(10, gamma=0.1)
+    policy.set_weights({**policy.get_weights(), "values": f32(0, 0, 0, 0, 0, 0, 0, 7, 8, 9)})
+    batch = SampleBatch(
+        {
+            "obs": np.arange(5),
+            "rewards": f32(1, 2, 3, 4, 5),
+            "vf_preds": f32(0, 0, 0, 0, 0.5),
+            "terminateds": np.array([0, 1, 0, 0, 0], bool),
+        }
+    )
+    #                                terminated      cut   cut
+    policy.postprocess_rows(batch, Pieces(np.array([0, 1, 0, 1, 1], bool), np.array([7, 8, 9])))
+    np.testing.assert_allclose(batch["value_targets"], f32(1.2, 2, 3.48, 4.8, 5.9), rtol=1e-6)
+    np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.48, 4.8, 5.4), rtol=1e-6)
+
+
+def test_lambda_is_that_of_the_config():
+    # With λ = 0, A = 1 + γ V(s + 1) - V(s); V(3) counts only where the episode was truncated there.
+    config = A3CConfig(**TABLE, gamma=0.5, lambda_=0.0, num_envs_per_worker=2, rollout_fragment_length=6)
+    worker = RolloutWorker(Corridor, A3CPolicy, config=config)
+    value = f32(10, 20, 40, 80)
+    worker.get_policy().set_weights({"logits": np.zeros((4, 2)), "values": value})
+    batch = worker.sample()
+    assert isinstance(batch, SampleBatch)
+    state, terminated = batch["obs"], batch["terminateds"]
+    assert terminated.any()
+    expected = 1 + 0.5 * np.where(terminated, 0, value[state + 1]) - value[state]
+    np.testing.assert_allclose(batch["advantages"], expected, rtol=1e-5)
+
+
+def test_gradients_of_a_worker_are_applied_elsewhere():
+    worker = RolloutWorker(Corridor, A3CPolicy, config=A3CConfig(**TABLE, num_envs_per_worker=2, lr=0.01))
+    batch = worker.sample()
+    assert isinstance(batch, SampleBatch)
+    away = worker.get_policy()
+    at_home, all_at_once = make(lr=0.01), make(lr=0.01)
+    for policy in (at_home, all_at_once):
+        policy.set_weights(away.get_weights())
+    gradients, stats = away.compute_gradients(batch)
+    at_home.apply_gradients(gradients)
+    expected = all_at_once.learn_on_batch(batch)
+    assert stats == pytest.approx(expected, rel=1e-5)
+    for name, value in all_at_once.get_weights().items():
+        np.testing.assert_allclose(at_home.get_weights()[name], value, rtol=1e-5, atol=1e-7)
+        assert not np.array_equal(value, away.get_weights()[name])

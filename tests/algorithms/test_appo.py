@@ -1,0 +1,255 @@
+"""APPO's loss and gradient by hand, with and without V-trace, its target network and its penalty."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import RolloutWorker, SampleBatch
+from rollax.algorithms.appo import APPOConfig, APPOPolicy
+from rollax.policy.learning import MinibatchPlan
+from rollax.policy.policy import Pieces
+from tests.algorithms.envs import Corridor
+from tests.algorithms.tables import Table, f32
+
+TABLE: dict[str, Any] = {"model": {"custom_model": Table}, "seed": 0}
+NAN = float("nan")
+
+
+def make(states=6, **config):
+    return APPOPolicy(spaces.Discrete(states), spaces.Discrete(2), {**TABLE, **config})
+
+
+def entropy(p):
+    return -p * math.log(p) - (1 - p) * math.log(1 - p)
+
+
+def kl(q, p):
+    return q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
+
+
+def logits_of(*probabilities):
+    return np.log([[p, 1 - p] for p in probabilities])
+
+
+def one_gradient(policy, columns, rows):
+    plan = MinibatchPlan(np.array([rows], np.int32), 1, 0, len(rows))
+    extra, coefficients = policy.extra, policy.coefficients()
+    gradients, stats = policy.learner.gradients(policy.params, extra, columns, plan, coefficients)
+    return {name: np.asarray(value) for name, value in gradients.items()}, stats
+
+
+class TestLoss:
+    # γ = 1/2, ρ̄ = 2, ρ̄' = 3, ε = 0.4. A piece of three rows that is cut, one of one row that terminates, padding. Action
+    # 0 is taken; p is its probability under the policy that learns, π' under the target, μ when it was taken. V, δ, v and
+    # A are as for IMPALA with π' in the place of π.
+    #   row   V   r    p    π'    μ   π'/μ   δ                         v                         A
+    #    0    1   2   .6   .4    .4    1     2 + 2/2 - 1 = 2           1 + 2 + (9/4)/2 = 33/8    2 + 17/8 - 1 = 25/8
+    #    1    2   1   .3   .4    .1    4     2 (1 + 4/2 - 2) = 2       2 + 2 + 1/4 = 17/4        3 (1 + 9/4 - 2) = 15/4
+    #    2    4   1   .36  .2    .8   1/4    (1 + 8/2 - 4)/4 = 1/4     17/4                      (1 + 4 - 4)/4 = 1/4
+    #    3    8   bootstrap
+    #    4    4   3   .1   .5    .5    1     3 - 4 = -1                3                         3 - 4 = -1
+    #    5        padding
+    # Here row 1's surprise is 2 + (1/4)/2 = 17/8, so v = 33/8 and A = 3 (1 + 17/8 - 2) = 27/8; row 0's is 2 + 17/16 =
+    # 49/16, so v = 65/16 and A = 2 + 33/16 - 1 = 49/16.
+    #   row   max(π', μ/2)   p / that      A      ratio · A   clip · A    min
+    #    0        .4            1.5      49/16     4.59       4.2875     1.4 · 49/16   clip binds from above
+    #    1        .4            .75      27/8      2.53       2.53       .75 · 27/8
+    #    2        .4            .9       1/4        .225       .225      .9 / 4        the weight of π' is limited
+    #    4        .5            .2      -1         -.2        -.6        -.6           clip binds from below
+    P, TARGET, MU = (0.6, 0.3, 0.36, 0.1), (0.4, 0.4, 0.2, 0.5), (0.4, 0.1, 0.8, 0.5)
+    VALUES, TARGETS = f32(1, 2, 4, 4), f32(65 / 16, 33 / 8, 17 / 4, 3)
+    SURROGATES = (1.4 * 49 / 16, 0.75 * 27 / 8, 0.9 / 4, -0.6)
+    ROWS = (0, 1, 2, 4)
+    CONFIG = {
+        "gamma": 0.5,
+        "vtrace_clip_rho_threshold": 2.0,
+        "vtrace_clip_pg_rho_threshold": 3.0,
+        "clip_param": 0.4,
+        "vf_loss_coeff": 0.25,
+        "entropy_coeff": 0.1,
+        "kl_coeff": 0.3,
+    }
+
+    def gradient(self, **config):
+        policy = make(**{**self.CONFIG, **config})
+        policy.set_weights(self.weights(self.TARGET, f32(50, 60, 70, 80)))  # the target's values are not read
+        state = policy.get_state()
+        policy.set_state({**state, "weights": self.weights(self.P, self.VALUES)})
+        columns = {
+            "obs": np.arange(6),
+            "actions": np.zeros(6, int),
+            "action_logp": np.log(f32(*self.MU[:3], 1e-9, self.MU[3], NAN)),
+            "rewards": f32(2, 1, 1, NAN, 3, NAN),
+            "terminateds": np.array([0, 0, 0, 0, 1, 0], bool),
+            "bootstrap": np.array([0, 0, 0, 1, 0, 0], bool),
+        }
+        return one_gradient(policy, columns, [0, 1, 2, 3, 4, -1])
+
+    @staticmethod
+    def weights(p, values):
+        logits = logits_of(*p[:3], 0.5, p[3], 0.5)
+        return {"logits": logits, "values": f32(*values[:3], 8, values[3], 99)}
+
+    def test_value(self):
+        _, stats = self.gradient()
+        errors = self.VALUES - self.TARGETS
+        policy_loss, vf_loss = -sum(self.SURROGATES) / 4, (errors**2).mean()
+        mean_entropy = sum(map(entropy, self.P)) / 4
+        expected = {
+            "policy_loss": policy_loss,
+            "vf_loss": vf_loss,
+            "entropy": mean_entropy,
+            "vf_explained_var": 1 - errors.var() / self.TARGETS.var(),
+            "kl": sum(map(kl, self.TARGET, self.P)) / 4,
+            "mean_rho": (1.5 + 3 + 0.45 + 0.2) / 4,  # of p, not of π'
+            "max_rho": 3,
+            "limited_rhos": 1 / 4,
+            "total_loss": policy_loss + 0.25 * vf_loss - 0.1 * mean_entropy,
+        }
+        assert stats == pytest.approx(expected, rel=1e-5)
+
+    @pytest.mark.parametrize("use_kl_loss", [False, True])
+    def test_gradient(self, use_kl_loss):
+        gradients, _ = self.gradient(use_kl_loss=use_kl_loss)
+        # -ratio A (onehot - p) where the clip does not bind; c_e p_k (ln p_k + H); β (p - π'); divided by 4 rows
+        expected = np.zeros((6, 2))
+        weights = (0, self.SURROGATES[1], self.SURROGATES[2], 0)
+        for row, p, target, weight in zip(self.ROWS, self.P, self.TARGET, weights, strict=True):
+            expected[row] = -weight * np.array([1 - p, p - 1])
+            expected[row] += 0.1 * np.array([q * (math.log(q) + entropy(p)) for q in (p, 1 - p)])
+            expected[row] += use_kl_loss * 0.3 * np.array([p - target, target - p])
+        np.testing.assert_allclose(gradients["logits"], expected / 4, rtol=1e-5, atol=1e-6)
+        errors = np.zeros(6, np.float32)
+        errors[list(self.ROWS)] = self.VALUES - self.TARGETS
+        np.testing.assert_allclose(gradients["values"], 2 * 0.25 * errors / 4, rtol=1e-5)
+
+
+class TestWithoutVTrace:
+    # PPO's surrogate with ε = 0.4; row i is in state i, the last row is padding.
+    #   row   p     μ    ratio    A    min(r A, clip(r) A)    V    R   (V - R)²
+    #    0   .6    .4     1.5     2           2.8             1    3      4        clip binds
+    #    1   .25   .5     0.5    -1          -0.6             2   2.5    .25       clip binds
+    #    2   .5    .4    1.25     4           5               0   -1      1
+    P, MU = (0.6, 0.25, 0.5), (0.4, 0.5, 0.4)
+    CONFIG = {"vtrace": False, "clip_param": 0.4, "vf_loss_coeff": 0.25, "entropy_coeff": 0.1}
+
+    def gradient(self, **config):
+        policy = make(4, **{**self.CONFIG, **config})
+        policy.set_weights({"logits": logits_of(*self.P, 0.5), "values": f32(1, 2, 0, 9)})
+        columns = {
+            "obs": np.arange(4),
+            "actions": np.zeros(4, int),
+            "action_logp": np.log(f32(*self.MU, 1e-3)),
+            "action_dist_inputs": logits_of(*self.MU, 0.01).astype(np.float32),
+            "advantages": f32(2, -1, 4, NAN),
+            "value_targets": f32(3, 2.5, -1, NAN),
+            "rewards": np.zeros(4, np.float32),
+            "terminateds": np.zeros(4, bool),
+        }
+        return one_gradient(policy, columns, [0, 1, 2, -1])
+
+    def test_value(self):
+        _, stats = self.gradient(use_kl_loss=True, kl_coeff=0.3)
+        policy_loss, mean_kl = -(2.8 - 0.6 + 5) / 3, sum(map(kl, self.MU, self.P)) / 3
+        mean_entropy = sum(map(entropy, self.P)) / 3
+        expected = {
+            "policy_loss": policy_loss,
+            "vf_loss": 5.25 / 3,
+            "entropy": mean_entropy,
+            "vf_explained_var": 1 - 4.5 / 9.5,  # R has variance 9.5/3, R - V = (2, .5, -1) has 4.5/3
+            "kl": mean_kl,
+            "mean_rho": 3.25 / 3,
+            "max_rho": 1.5,
+            "limited_rhos": 2 / 3,
+            "total_loss": policy_loss + 0.25 * 5.25 / 3 - 0.1 * mean_entropy + 0.3 * mean_kl,
+        }
+        assert stats == pytest.approx(expected, rel=1e-5)
+
+    def test_gradient(self):
+        gradients, _ = self.gradient(entropy_coeff=0.0)
+        np.testing.assert_allclose(gradients["logits"], np.array([[0, 0], [0, 0], [-2.5, 2.5], [0, 0]]) / 3, atol=1e-6)
+        np.testing.assert_allclose(gradients["values"], 2 * 0.25 * f32(-2, -0.5, 1, 0) / 3, rtol=1e-5)
+
+    def test_advantages_come_from_the_worker(self):
+        # With λ = 0, A = 1 + γ V(s + 1) - V(s); V(3) counts only where the episode was truncated there.
+        config = APPOConfig(**TABLE, vtrace=False, gamma=0.5, lambda_=0.0, num_envs_per_worker=2)
+        worker = RolloutWorker(Corridor, APPOPolicy, config=config)
+        value = f32(10, 20, 40, 80)
+        policy = worker.get_policy()
+        assert isinstance(policy, APPOPolicy)
+        policy.set_weights({"logits": np.zeros((4, 2)), "values": value})
+        batch = worker.sample()
+        assert isinstance(batch, SampleBatch)
+        assert "bootstrap" not in batch
+        expected = 1 + 0.5 * np.where(batch["terminateds"], 0, value[batch["obs"] + 1]) - value[batch["obs"]]
+        np.testing.assert_allclose(batch["advantages"], expected, rtol=1e-5)
+        assert policy.learn_on_batch(batch)["kl"] == pytest.approx(0, abs=1e-6)
+
+    def test_there_is_no_target(self):
+        policy = make(vtrace=False)
+        assert policy.targets == {}
+        assert "vf_preds" not in make().compute_actions(np.zeros(2, int))[2]
+        assert "vf_preds" in policy.compute_actions(np.zeros(2, int))[2]
+
+
+def experience(policy, rows=12):
+    obs = np.arange(rows) % 4
+    actions, _, fetches = policy.compute_actions(obs)
+    flags = {"terminateds": np.zeros(rows, bool), "truncateds": np.zeros(rows, bool)}
+    rewards = np.where(actions == obs % 2, 1, -1).astype(np.float32)
+    batch = SampleBatch({"obs": obs, "actions": actions, "rewards": rewards, **flags, **fetches})
+    return policy.postprocess_rows(batch, Pieces(np.arange(rows) % 5 == 1, np.zeros(3, int)))
+
+
+def same(arrays, others):
+    return all(np.array_equal(arrays[name], others[name]) for name in others)
+
+
+class TestTarget:
+    @pytest.mark.parametrize(("frequency", "iterations"), [(1, 2), (3, 2), (2, 1)])
+    def test_is_renewed_after_so_many_updates(self, frequency, iterations):
+        policy = make(4, target_update_frequency=frequency, num_sgd_iter=iterations, lr=0.1)
+        targets = policy.get_weights()
+        assert same(policy.targets, targets)
+        for update in range(1, 7):
+            policy.learn_on_batch(experience(policy))
+            if update % frequency == 0:
+                targets = policy.get_weights()
+            assert same(policy.targets, targets), update
+            assert same(policy.get_weights(), targets) == (update % frequency == 0)
+
+    def test_is_saved(self):
+        policy, again = (make(4, target_update_frequency=2, lr=0.1) for _ in range(2))
+        policy.learn_on_batch(experience(policy))
+        again.set_state(policy.get_state())
+        assert same(again.targets, policy.targets)
+        assert not same(again.targets, again.get_weights())
+        for _ in range(2):
+            batch = experience(policy)
+            assert again.learn_on_batch(batch) == policy.learn_on_batch(batch)
+            assert same(again.get_weights(), policy.get_weights())
+            assert same(again.targets, policy.targets)
+
+
+class TestPenalty:
+    def test_its_weight_follows_the_divergence_and_is_saved(self):
+        policy = make(4, use_kl_loss=True, kl_coeff=0.2, kl_target=1e-9, num_sgd_iter=3, lr=0.1)
+        stats = policy.learn_on_batch(experience(policy))
+        assert stats["kl"] > 0
+        assert stats["cur_kl_coeff"] == 0.2
+        assert policy.kl_coeff == pytest.approx(0.3)
+        again = make(4, use_kl_loss=True, kl_target=1e6, num_sgd_iter=3, lr=0.1)
+        again.set_state(policy.get_state())
+        assert again.kl_coeff == policy.kl_coeff
+        assert again.learn_on_batch(experience(again))["cur_kl_coeff"] == pytest.approx(0.3)
+        assert again.kl_coeff == pytest.approx(0.15)
+
+    def test_without_it_nothing_adapts(self):
+        policy = make(4, kl_target=1e-9, num_sgd_iter=3, lr=0.1)
+        assert policy.learn_on_batch(experience(policy))["cur_kl_coeff"] == 0
+        assert policy.kl_coeff == 1.0

@@ -1,0 +1,213 @@
+"""IMPALA's whole loss and its gradient by hand, what feeds it, and which rows count."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import RolloutWorker, SampleBatch
+from rollax.algorithms.impala import IMPALAConfig, IMPALAPolicy
+from rollax.errors import ConfigError, PolicyError
+from rollax.policy.learning import MinibatchPlan
+from rollax.policy.policy import Pieces
+from tests.algorithms.envs import Corridor, Echo
+from tests.algorithms.tables import Table, f32
+
+TABLE: dict[str, Any] = {"model": {"custom_model": Table}, "seed": 0}
+NAN = float("nan")
+
+
+def make(states=6, **config):
+    return IMPALAPolicy(spaces.Discrete(states), spaces.Discrete(2), {**TABLE, **config})
+
+
+def entropy(p):
+    return -p * math.log(p) - (1 - p) * math.log(1 - p)
+
+
+class TestLoss:
+    # γ = 1/2, ρ̄ = 2, ρ̄' = 3. One piece of two rows that terminates, one of two that is cut; then padding.
+    # p is the probability of action 0, π that of the action taken, μ what it was when it was taken.
+    #   row   V   r    p   action   π     μ    ρ   min(ρ, 1)   δ                          v                A
+    #    0    2   2   .2     0     .2    .4   1/2    1/2   (2 + 4/2 - 2)/2 = 1      2 + 1 - 2/4 = 5/2   (2 + 1 - 2)/2 = 1/2
+    #    1    4   3   .2     1     .8    .2    4      1    2 (3 - 4) = -2           2                   3 (3 - 4) = -3
+    #    2    2   1   .5     0     .5   .125   4      1    2 (1 + 4/2 - 2) = 2      2 + 2 + 1/4 = 17/4  3 (1 + 9/4 - 2) = 15/4
+    #    3    4   1   .3     0     .3    .6   1/2    1/2   (1 + 8/2 - 4)/2 = 1/2    9/2                 (1 + 4 - 4)/2 = 1/2
+    #    4    8    bootstrap
+    #    5         padding
+    P, ACTIONS, MU = (0.2, 0.2, 0.5, 0.3), (0, 1, 0, 0), (0.4, 0.2, 0.125, 0.6)
+    TARGETS, ADVANTAGES = f32(5 / 2, 2, 17 / 4, 9 / 2), f32(1 / 2, -3, 15 / 4, 1 / 2)
+    VALUES = f32(2, 4, 2, 4)
+    CONFIG = {
+        "gamma": 0.5,
+        "vtrace_clip_rho_threshold": 2.0,
+        "vtrace_clip_pg_rho_threshold": 3.0,
+        "vf_loss_coeff": 0.25,
+        "entropy_coeff": 0.1,
+    }
+
+    def gradient(self, timestep=0, **config):
+        policy = make(**{**self.CONFIG, **config})
+        policy.timestep = timestep
+        logits = np.log([[p, 1 - p] for p in (*self.P, 0.5, 0.5)])
+        policy.set_weights({"logits": logits, "values": f32(*self.VALUES, 8, 99)})
+        columns = {
+            "obs": np.arange(6),
+            "actions": np.array([*self.ACTIONS, 0, 0]),
+            "action_logp": f32(*np.log(self.MU), -50, NAN),
+            "rewards": f32(2, 3, 1, 1, NAN, NAN),
+            "terminateds": np.array([0, 1, 0, 0, 0, 0], bool),
+            "bootstrap": np.array([0, 0, 0, 0, 1, 0], bool),
+        }
+        plan = MinibatchPlan(np.array([[0, 1, 2, 3, 4, -1]], np.int32), 1, 0, 6)
+        gradients, stats = policy.learner.gradients(policy.params, policy.extra, columns, plan, policy.coefficients())
+        return {name: np.asarray(value) for name, value in gradients.items()}, stats
+
+    def test_value(self):
+        _, stats = self.gradient()
+        logp = np.log([p if action == 0 else 1 - p for p, action in zip(self.P, self.ACTIONS, strict=True)])
+        policy_loss = -(self.ADVANTAGES * logp).sum() / 4
+        errors = self.VALUES - self.TARGETS
+        np.testing.assert_array_equal(errors, f32(-1 / 2, 2, -9 / 4, -1 / 2))
+        vf_loss = (1 / 4 + 4 + 81 / 16 + 1 / 4) / 4
+        mean_entropy = sum(map(entropy, self.P)) / 4
+        expected = {
+            "policy_loss": policy_loss,
+            "vf_loss": vf_loss,
+            "entropy": mean_entropy,
+            "vf_explained_var": 1 - errors.var() / self.TARGETS.var(),
+            "mean_rho": 9 / 4,
+            "max_rho": 4,
+            "limited_rhos": 1 / 2,
+            "total_loss": policy_loss + 0.25 * vf_loss - 0.1 * mean_entropy,
+        }
+        assert stats == pytest.approx(expected, rel=1e-5)
+
+    def test_gradient(self):
+        gradients, _ = self.gradient()
+        # -A (onehot - p) + c_e p_k (ln p_k + H), divided by the 4 rows to learn from; 2 c_v (V - v) / 4
+        expected = np.zeros((6, 2))
+        for row, (p, action, advantage) in enumerate(zip(self.P, self.ACTIONS, self.ADVANTAGES, strict=True)):
+            expected[row] = -advantage * (np.eye(2)[action] - [p, 1 - p])
+            expected[row] += 0.1 * np.array([q * (math.log(q) + entropy(p)) for q in (p, 1 - p)])
+        np.testing.assert_allclose(gradients["logits"], expected / 4, rtol=1e-5, atol=1e-7)
+        errors = f32(-1 / 2, 2, -9 / 4, -1 / 2, 0, 0)
+        np.testing.assert_allclose(gradients["values"], 2 * 0.25 * errors / 4, rtol=1e-5)
+
+    def test_entropy_coefficient_follows_its_schedule(self):
+        _, stats = self.gradient(timestep=50, entropy_coeff_schedule=[[0, 0.4], [100, 0.0]], vf_loss_coeff=0.0)
+        assert stats["total_loss"] == pytest.approx(stats["policy_loss"] - 0.2 * stats["entropy"], rel=1e-5)
+
+    def test_lambda(self):
+        # λ = 0: v = V + δ = (3, 2, 4, 9/2)
+        _, stats = self.gradient(**{"lambda": 0.0})
+        assert stats["vf_loss"] == pytest.approx((1 + 4 + 4 + 1 / 4) / 4)
+
+
+def test_what_a_worker_samples_and_an_older_policy_may_learn_from():
+    # Each step earns 1 and leads from state s to s + 1; state 3 is the end, a truncation in sub-environments of odd
+    # number. On-policy: v_s = 1 + γ v_{s+1}, up to where the piece goes on with a value.
+    config = IMPALAConfig(**TABLE, gamma=0.5, num_envs_per_worker=2, rollout_fragment_length=5)
+    worker = RolloutWorker(Corridor, IMPALAPolicy, config=config)
+    batch = worker.sample()
+    assert isinstance(batch, SampleBatch)
+    #                               terminates   truncated       cut         cut
+    assert batch["obs"].tolist() == [0, 1, 2] + [0, 1, 2, 3] + [0, 1, 2] + [0, 1, 2]
+    assert np.flatnonzero(batch["bootstrap"]).tolist() == [6, 9, 12]
+    assert np.flatnonzero(batch["terminateds"]).tolist() == [2]
+    assert np.flatnonzero(batch["truncateds"]).tolist() == [5]
+    assert (batch.count, batch.agent_steps, batch.env_steps) == (13, 10, 10)
+    policy = worker.get_policy()
+    assert isinstance(policy, IMPALAPolicy)
+    policy.set_weights({"logits": np.zeros((4, 2)), "values": f32(0, 0, 8, 80)})
+    gradients, _ = policy.compute_gradients(batch)
+    #   after state 2: 1.75 1.5 1 (terminated), 11.75 21.5 41 (truncated, V = 80), twice 3.5 5 (cut, V = 8)
+    #   state 0: V = 0, state 1: V = 0, state 2: V = 8; 10 rows; c_v = 1/2
+    sums = f32(1.75 + 11.75 + 2 * 3.5, 1.5 + 21.5 + 2 * 5, 1 + 41 - 2 * 8, 0)
+    np.testing.assert_allclose(gradients["values"], -sums / 10, rtol=1e-5)
+
+
+def test_an_observation_after_the_end_may_allow_no_action():
+    space = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": spaces.Box(-1, 1, (2,), np.float32)})
+    policy = IMPALAPolicy(space, spaces.Discrete(3), {"model": {"fcnet_hiddens": (4,)}, "seed": 0})
+    obs = {"action_mask": np.array([[1, 0, 1], [0, 1, 1]], np.int8), "x": np.ones((2, 2), np.float32)}
+    actions, _, fetches = policy.compute_actions(obs)
+    flags = {"terminateds": np.zeros(2, bool), "truncateds": np.array([False, True])}
+    batch = SampleBatch({"obs": obs, "actions": actions, "rewards": f32(1, 2), **flags, **fetches})
+    after = {"action_mask": np.zeros((1, 3), np.int8), "x": np.ones((1, 2), np.float32)}
+    batch = policy.postprocess_rows(batch, Pieces(np.array([False, True]), after))
+    assert batch["bootstrap"].tolist() == [False, False, True]
+    gradients, stats = policy.compute_gradients(batch)
+    assert all(np.isfinite(value).all() for value in jax.tree.leaves((gradients, stats)))
+    before = policy.get_weights()
+    policy.learn_on_batch(batch)
+    assert any(not np.array_equal(value, before[name]) for name, value in policy.get_weights().items())
+
+
+def test_a_critic_that_sees_more_must_be_told_what_follows():
+    policy = make()
+    flags = {"terminateds": np.zeros(1, bool)}
+    batch = SampleBatch({"obs": np.zeros(1, int), "critic_obs": np.zeros((1, 2)), **flags})
+    with pytest.raises(PolicyError, match="new_critic_obs"):
+        policy.postprocess_rows(batch, Pieces(np.array([True]), np.zeros(1, int)))
+    further = {"critic_obs": np.ones((1, 2))}
+    batch = policy.postprocess_rows(batch, Pieces(np.array([True]), np.zeros(1, int), further))
+    assert batch["critic_obs"].tolist() == [[0, 0], [1, 1]]
+
+
+def test_logged_actions_have_a_probability_of_their_own():
+    accepting = make(accept_off_policy_actions=True)
+    accepting.set_weights({"logits": np.log(np.full((6, 2), [0.25, 0.75])), "values": np.zeros(6)})
+    obs = np.zeros(8, int)
+    actions, _, fetches = accepting.compute_actions(obs)
+    assert set(actions) == {0, 1}
+    given = accepting.fetches_of(np.zeros(8, int), fetches)
+    np.testing.assert_allclose(given["action_logp"], np.log(np.full(8, 0.25)), rtol=1e-5)
+    assert "action_dist_inputs" not in make().compute_actions(obs)[2]
+
+
+class TestOptimizer:
+    def test_rmsprop_by_hand(self):
+        # The first mean of squares is (1 - decay) g², so a step is lr g / sqrt((1 - decay) g² + ε).
+        policy = make(opt_type="rmsprop", decay=0.9, epsilon=0.01, lr=0.5, grad_clip=None)
+        policy.apply_gradients({"logits": np.zeros((6, 2), np.float32), "values": f32(1, -2, 0, 0, 0, 0)})
+        step = f32(-0.5 / math.sqrt(0.11), 1 / math.sqrt(0.41), 0, 0, 0, 0)
+        np.testing.assert_allclose(policy.get_weights()["values"], step, rtol=1e-5)
+
+    def test_gradients_are_clipped_first(self):
+        # The norm of (3, -4) is 5: clipped to 1 it is (0.6, -0.8).
+        policy = make(opt_type="rmsprop", decay=0.0, epsilon=1.0, lr=1.0, grad_clip=1.0)
+        policy.apply_gradients({"logits": np.zeros((6, 2), np.float32), "values": f32(3, -4, 0, 0, 0, 0)})
+        step = f32(-0.6 / math.sqrt(1.36), 0.8 / math.sqrt(1.64), 0, 0, 0, 0)
+        np.testing.assert_allclose(policy.get_weights()["values"], step, rtol=1e-5)
+
+    def test_adam_by_default(self):
+        policy = make(lr=0.5)
+        policy.apply_gradients({"logits": np.zeros((6, 2), np.float32), "values": f32(3, -4, 0, 0, 0, 0)})
+        np.testing.assert_allclose(policy.get_weights()["values"], f32(-0.5, 0.5, 0, 0, 0, 0), rtol=1e-5)
+
+    def test_2_an_unknown_one_is_refused(self):
+        with pytest.raises(ConfigError, match="opt_type"):
+            IMPALAConfig(opt_type="sgd")  # pyright: ignore[reportArgumentType]
+
+
+def test_3_nothing_kept_to_learn_from_again():
+    with pytest.raises(ConfigError, match="replay_buffer_num_slots"):
+        IMPALAConfig(replay_proportion=0.5)
+
+
+def test_every_step_of_an_update_sees_the_whole_batch():
+    config = {"num_sgd_iter": 3, "num_envs_per_worker": 2, "env_config": {"space": spaces.Discrete(3)}, "seed": 0}
+    worker = RolloutWorker(Echo, IMPALAPolicy, config=IMPALAConfig(**config))
+    policy = worker.get_policy()
+    assert isinstance(policy, IMPALAPolicy)
+    batch = worker.sample()
+    assert isinstance(batch, SampleBatch)
+    stats = policy.learn_on_batch(batch)
+    assert policy.learner.num_updates == 3
+    assert stats["max_rho"] > 1  # the last step's policy is no longer the one that acted

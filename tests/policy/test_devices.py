@@ -1,0 +1,169 @@
+"""A learner with eight devices learns what one with a single device learns; checked in a process that has eight."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rollax.errors import NonFiniteError
+from rollax.policy.devices import Devices
+from tests.policy import test_recurrent_policy as recurrent
+from tests.policy.test_jax_policy import CHOICES, SEEN, SMALL, Stateful, experience, seen
+from tests.policy.test_jax_policy import make as make_ppo
+from tests.policy.test_targets import Distilled
+
+REPOSITORY = Path(__file__).parents[2]
+DEVICES = 8
+
+
+def rows(policy: Any, seed: int) -> Any:
+    return experience(policy, 41, seed)  # room for 44, which 8 does not divide
+
+
+def sequences(policy: Any, seed: int) -> Any:
+    return recurrent.experience(policy, [6, 2, 9, 5, 1, 1, 3], seed)
+
+
+def microbatched() -> Any:
+    policy = make_ppo(sgd_minibatch_size=20)
+    policy.microbatch_size = 6
+    return policy
+
+
+def with_dropout() -> Any:
+    return make_ppo(model={"custom_model": Stateful}, lr=1e-3)
+
+
+KINDS: dict[str, tuple[Any, Any]] = {
+    "minibatches": (lambda: make_ppo(sgd_minibatch_size=12, kl_coeff=0.2), rows),
+    "microbatches": (microbatched, rows),
+    "memory": (lambda: recurrent.make(sgd_minibatch_size=12), sequences),
+    "targets": (lambda: Distilled(SEEN, CHOICES, SMALL), rows),
+    "dropout and batch statistics": (with_dropout, rows),
+}
+
+
+def one_and_eight(kind: str) -> tuple[Any, Any, list[Any]]:
+    """Two equal policies, and batches for both."""
+    make, batch_of = KINDS[kind]
+    local_devices = jax.local_devices
+    jax.local_devices = lambda: local_devices()[:1]
+    one = make()
+    jax.local_devices = local_devices
+    eight = make()
+    assert (one.learner.devices.count, eight.learner.devices.count) == (1, DEVICES)
+    return one, eight, [batch_of(one, seed) for seed in range(3)]
+
+
+def assert_close(left: Any, right: Any, what: str) -> None:
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_allclose(left[name], right[name], rtol=1e-3, atol=2e-5, err_msg=f"{what}: {name}")
+
+
+def learns_the_same(kind: str) -> None:
+    one, eight, batches = one_and_eight(kind)
+    compilations = 0
+    for number, batch in enumerate(batches):
+        assert_close(one.learn_on_batch(batch), eight.learn_on_batch(batch), f"{kind}, statistics")
+        assert_close(one.get_weights(), eight.get_weights(), f"{kind}, weights")
+        assert_close(one.targets, eight.targets, f"{kind}, targets")
+        (gradients, _), (expected, _) = (policy.compute_gradients(batch) for policy in (eight, one))
+        assert_close(expected, gradients, f"{kind}, gradients")
+        for policy in (one, eight):
+            policy.apply_gradients(gradients)
+        if not eight.memory.present:
+            actions = [policy.compute_actions(seen(5), explore=False)[0] for policy in (one, eight)]
+            np.testing.assert_array_equal(*actions)
+        if number:
+            assert eight.compilations() == compilations, kind
+        compilations = eight.compilations()
+    again = KINDS[kind][0]()
+    again.set_state(eight.get_state())
+    again.learn_on_batch(batches[0])
+    again.compute_gradients(batches[0])
+    again.apply_gradients(gradients)
+    eight.set_weights(eight.get_weights())
+    eight.learn_on_batch(batches[0])
+    assert eight.compilations() == compilations, kind
+
+
+def shares_rows_out_and_acts_on_one() -> None:
+    _, policy, (batch, *_) = one_and_eight("minibatches")
+    placed, shardings, by_row, loss = [], [], policy.learner.devices.by_row, policy.loss
+
+    def watched(tree: Any) -> Any:
+        placed.append(by_row(tree))
+        return placed[-1]
+
+    def seen_at(shape: tuple[int, ...], sharding: Any) -> None:
+        shardings.append((sharding, shape))
+
+    def spy(model: Any, batch: Any, mask: Any, coefficients: Any) -> Any:
+        for leaf in (mask, batch["obs"]):
+            jax.debug.inspect_array_sharding(leaf, callback=partial(seen_at, leaf.shape))
+        return loss(model, batch, mask, coefficients)
+
+    policy.learner.devices.by_row, policy.loss = watched, spy
+    policy.learn_on_batch(batch)
+    (columns,) = placed
+    for name, column in columns.items():
+        assert len(column.sharding.device_set) == DEVICES, name
+        # 41 rows are padded to 44, and those to 48.
+        assert {shard.data.shape[0] for shard in column.addressable_shards} == {6}, name
+    # Of the minibatches of 12, padded to 16, each device has 2 rows.
+    assert {sharding.shard_shape(shape)[0] for sharding, shape in shardings} == {2}
+    for name, leaf in {**policy.params, **policy.extra}.items():
+        assert len(leaf.sharding.device_set) == 1, name
+    for leaf in jax.tree.leaves(policy.learner.optimizer_state):
+        assert len(leaf.sharding.device_set) == DEVICES
+        assert leaf.is_fully_replicated
+
+
+def stops_before_what_is_not_finite() -> None:
+    one, eight, (batch, *_) = one_and_eight("minibatches")
+    batch["advantages"][3] = np.nan
+    messages = []
+    for policy in (one, eight):
+        with pytest.raises(NonFiniteError) as error:
+            policy.learn_on_batch(batch)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+    assert_close(one.get_weights(), eight.get_weights(), "weights")
+
+
+def check() -> None:
+    """All of it; an AssertionError says what is not so."""
+    warnings.simplefilter("error")
+    for kind in KINDS:
+        learns_the_same(kind)
+    shares_rows_out_and_acts_on_one()
+    stops_before_what_is_not_finite()
+
+
+def test_eight_devices_learn_the_same():
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
+    done = subprocess.run(
+        [sys.executable, "-c", "from tests.policy.test_devices import check; check()"],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_with_one_device_nothing_is_placed_by_hand():
+    devices = Devices(jax.local_devices()[:1])
+    tree = {"x": np.zeros(3)}
+    for placed in (devices.everywhere(tree), devices.by_row(tree), devices.share_rows(tree), devices.first(tree)):
+        assert placed is tree

@@ -1,0 +1,250 @@
+"""The compiled update against a plain loop: minibatches, microbatches, target parameters."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from rollax.errors import CheckpointError, NonFiniteError
+from rollax.ops.masked import masked_mean
+from rollax.policy.learner import Learner
+from rollax.policy.learning import MinibatchPlan
+
+
+def squared_error(params, targets, extra, batch, mask, coefficients):
+    """A linear fit, weighted; also counts the rows it saw."""
+    errors = (batch["inputs"]["x"] @ params["w"] + params["b"] - batch["y"]) ** 2
+    loss = coefficients["weight"] * masked_mean(errors, mask)
+    seen = {"steps": extra["steps"] + 1}
+    return loss, ({"loss": loss, "rows": mask.sum(), "bias": params["b"]}, seen)
+
+
+def plain_loss(params, x, y):
+    return 0.5 * jnp.mean((x @ params["w"] + params["b"] - y) ** 2)
+
+
+def start():
+    params = {"w": jnp.array([0.5, -1.0, 2.0]), "b": jnp.array(0.25, jnp.float32)}
+    return params, {"steps": jnp.array(0, jnp.int32)}
+
+
+def data(rows):
+    random = np.random.default_rng(rows)
+    x = random.standard_normal((rows, 3), dtype=np.float32)
+    return x, (x @ np.array([1.0, 2.0, 3.0], np.float32) + 0.1 * random.standard_normal(rows)).astype(np.float32)
+
+
+def padded(x, y, rows):
+    extra = rows - len(x)
+    # What stands in the padding must not matter.
+    return {
+        "inputs": {"x": np.concatenate([x, np.full((extra, 3), 1e3, np.float32)])},
+        "y": np.concatenate([y, np.full(extra, -1e3, np.float32)]),
+    }
+
+
+class TestLearner:
+    @pytest.mark.parametrize(("rows", "size"), [(1, 4), (3, None), (10, 4), (33, None), (33, 32), (100, 32)])
+    def test_equals_a_plain_loop_without_padding(self, rows, size):
+        epochs, lr = 3, 0.05
+        x, y = data(rows)
+        plan = MinibatchPlan.draw(np.random.default_rng(1), rows, size, epochs)
+        params, extra = start()
+        learner = Learner(squared_error, optax.scale_by_adam(), params)
+        update = learner.learn(
+            params, extra, padded(x, y, plan.capacity), plan, {"lr": lr, "weight": 0.5}, where="policy 'p'"
+        )
+
+        expected, _ = start()
+        adam = optax.adam(lr)
+        state, steps = adam.init(expected), []
+        for chosen in plan.rows[: plan.steps]:
+            chosen = chosen[chosen >= 0]
+            loss, gradient = jax.value_and_grad(plain_loss)(expected, x[chosen], y[chosen])
+            steps.append((float(loss), len(chosen), float(expected["b"])))
+            direction, state = adam.update(gradient, state)
+            expected = optax.apply_updates(expected, direction)
+        for name, value in expected.items():
+            np.testing.assert_allclose(update.params[name], value, rtol=1e-5, atol=1e-6)
+        assert update.error is None
+        assert learner.num_updates == plan.steps == update.extra["steps"]
+        # Statistics are plain means over the steps of the last epoch.
+        means = np.mean(steps[plan.last_epoch :], axis=0)
+        got = [update.statistics[name] for name in ("loss", "rows", "bias")]
+        np.testing.assert_allclose(got, means, rtol=1e-4, atol=1e-6)
+
+    def test_one_compilation_for_all_sizes_of_a_bucket(self):
+        params, extra = start()
+        learner = Learner(squared_error, optax.scale_by_adam(), params)
+        for rows in range(113, 129):
+            plan = MinibatchPlan.draw(np.random.default_rng(rows), rows, 32, 2)
+            batch = padded(*data(rows), plan.capacity)
+            update = learner.learn(params, extra, batch, plan, {"lr": rows / 1e4, "weight": 1.0}, where="")
+            params, extra = update.params, update.extra
+        update_function: object = learner.functions()[0]
+        assert update_function._cache_size() == 1  # pyright: ignore[reportAttributeAccessIssue]
+
+    def test_stops_before_the_step_that_is_not_finite(self):
+        x, y = data(8)
+        y[5] = np.nan
+        plan = MinibatchPlan(np.arange(8, dtype=np.int32).reshape(4, 2), 4, 0, 8)
+        params, extra = start()
+        learner = Learner(squared_error, optax.scale_by_adam(), params)
+        update = learner.learn(params, extra, padded(x, y, 8), plan, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
+
+        params, extra = start()
+        reference = Learner(squared_error, optax.scale_by_adam(), params)
+        short = MinibatchPlan(plan.rows, 2, 0, 8)  # the first two steps alone
+        expected = reference.learn(
+            params, extra, padded(x, y, 8), short, {"lr": 0.1, "weight": 1.0}, where="policy 'p'"
+        )
+        for name, value in expected.params.items():
+            np.testing.assert_array_equal(update.params[name], value)
+        assert update.extra["steps"] == 2
+        states = learner.optimizer_arrays(), reference.optimizer_arrays()
+        assert all(np.array_equal(states[0][name], states[1][name]) for name in states[1])
+        message = str(update.error)
+        assert isinstance(update.error, NonFiniteError)
+        assert "policy 'p', gradient step 2: the loss (loss), the gradient of b, the gradient of w" in message
+        assert "columns ['y']" in message
+
+    def test_a_gradient_without_a_bound_is_found_though_the_loss_has_one(self):
+        def loss(params, targets, extra, batch, mask, coefficients):
+            # The slope of a square root at 0 is infinite.
+            return jnp.sqrt(jnp.abs(params["w"])).sum() + masked_mean(batch["y"], mask), ({}, extra)
+
+        params = {"w": jnp.zeros(2)}
+        learner = Learner(loss, optax.scale_by_adam(), params)
+        plan = MinibatchPlan.draw(np.random.default_rng(0), 2, 2, 2)
+        update = learner.learn(params, {}, {"y": np.ones(2, np.float32)}, plan, {"lr": 0.1}, where="policy 'p'")
+        assert "gradient step 0: the gradient of w" in str(update.error)
+        np.testing.assert_array_equal(update.params["w"], 0)
+
+    def test_applying_a_gradient_that_is_not_finite_changes_nothing(self):
+        params, _ = start()
+        learner = Learner(squared_error, optax.scale_by_adam(), params)
+        bad = {"w": np.array([0, np.inf, 0], np.float32), "b": np.float32(0)}
+        with pytest.raises(NonFiniteError, match=r"policy 'p', gradient step 0: the gradient of w"):
+            learner.apply(params, bad, 0.1, where="policy 'p'")
+        np.testing.assert_array_equal(params["b"], 0.25)
+        assert learner.num_updates == 0
+
+    def test_optimizer_state_goes_out_and_in(self):
+        params, _ = start()
+        learner, other = (Learner(squared_error, optax.scale_by_adam(), params) for _ in range(2))
+        gradient = {"w": np.ones(3, np.float32), "b": np.float32(2)}
+        moved = learner.apply(jax.tree.map(jnp.copy, params), gradient, 0.1, where="")
+        other.set_optimizer_arrays(learner.optimizer_arrays(), where="")
+        again = [one.apply(jax.tree.map(jnp.copy, moved), gradient, 0.1, where="") for one in (learner, other)]
+        np.testing.assert_array_equal(again[0]["w"], again[1]["w"])
+        with pytest.raises(CheckpointError, match=r"another optimizer(.|\n)*policy 'p'"):
+            other.set_optimizer_arrays({"x": np.zeros(3)}, where="policy 'p'")
+
+
+class TestMicrobatches:
+    def learned(self, micro, rows=17, size=7, epochs=2):
+        seen = set()
+
+        def loss(params, targets, extra, batch, mask, coefficients):
+            seen.add((mask.shape, batch["y"].shape, batch["inputs"]["x"].shape))
+            return squared_error(params, targets, extra, batch, mask, coefficients)
+
+        params, extra = start()
+        plan = MinibatchPlan.draw(np.random.default_rng(1), rows, size, epochs, microbatch_size=micro)
+        learner = Learner(loss, optax.scale_by_adam(), params)
+        batch, coefficients = padded(*data(rows), plan.capacity), {"lr": 0.05, "weight": 0.5}
+        gradients, stats = learner.gradients(params, extra, batch, plan, coefficients)
+        update = learner.learn(params, extra, batch, plan, coefficients, where="policy 'p'")
+        assert update.error is None
+        return gradients, stats, update, seen
+
+    @pytest.mark.parametrize("micro", [1, 2, 3, 6])
+    def test_equal_one_big_batch(self, micro):
+        whole_gradients, whole_stats, whole, _ = self.learned(None)
+        gradients, stats, update, seen = self.learned(micro)
+        # Nothing larger than a microbatch is ever differentiated.
+        assert seen == {((micro,), (micro,), (micro, 3))}
+        for name, value in whole_gradients.items():
+            np.testing.assert_allclose(gradients[name], value, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(update.params[name], whole.params[name], rtol=1e-4, atol=1e-6)
+        for name in ("loss", "bias"):
+            np.testing.assert_allclose(stats[name], whole_stats[name], rtol=1e-5)
+            np.testing.assert_allclose(update.statistics[name], whole.statistics[name], rtol=1e-4)
+
+    def test_those_without_rows_leave_the_state_as_it_is(self):
+        # 17 rows in minibatches of 7, 7 and 3 are in parts of 3: three, three and one with rows; two epochs.
+        assert self.learned(3)[2].extra["steps"] == 2 * (3 + 3 + 1)
+
+    def test_one_that_is_not_finite_is_found(self):
+        params, extra = start()
+        x, y = data(8)
+        y[6] = np.inf
+        plan = MinibatchPlan.draw(np.random.default_rng(0), 8, None, 1, microbatch_size=3)
+        learner = Learner(squared_error, optax.scale_by_adam(), params)
+        update = learner.learn(params, extra, padded(x, y, 8), plan, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
+        assert "gradient step 0: the loss (loss), the gradient of b" in str(update.error)
+        np.testing.assert_array_equal(update.params["b"], 0.25)
+
+
+def pulled(params, targets, extra, batch, mask, coefficients):
+    """A loss whose gradient is the mean of y + target."""
+    return masked_mean(params["w"] * (batch["y"] + targets["w"]), mask), ({}, extra)
+
+
+def every_other(targets, params, num_updates):
+    return {"w": jnp.where(num_updates % 2 == 0, params["w"] + 10, targets["w"])}
+
+
+class TestTargets:
+    # The step is 0.5 (y + t), and after every other one t becomes w + 10.
+    #   step   y     t     y + t     w        t after
+    #                               1.0       1.0
+    #    1     2    1.0     3.0    -0.5       1.0
+    #    2     5    1.0     6.0    -3.5       6.5
+    #    3     2    6.5     8.5    -7.75      6.5
+    #    4     5    6.5    11.5   -13.5      -3.5
+    Y = np.float32([2, 5])
+    PLAN = np.array([[0], [1], [0], [1]], np.int32)
+
+    def learner(self):
+        params = {"w": jnp.array(1.0, jnp.float32)}
+        return params, Learner(pulled, optax.identity(), params, updated_targets=every_other)
+
+    def learn(self, learner, params, rows, y=Y):
+        plan = MinibatchPlan(rows, len(rows), 0, len(y))
+        return learner.learn(params, {}, {"y": y}, plan, {"lr": 0.5}, where="policy 'p'")
+
+    def test_move_after_each_step_as_the_hook_says(self):
+        params, learner = self.learner()
+        np.testing.assert_array_equal(learner.targets_of(params)["w"], 1.0)
+        update = self.learn(learner, params, self.PLAN)
+        assert (float(update.params["w"]), float(learner.targets["w"])) == (-13.5, -3.5)
+
+    @pytest.mark.parametrize("first", [1, 2, 3])
+    def test_steps_are_counted_over_all_calls(self, first):
+        params, learner = self.learner()
+        params = self.learn(learner, params, self.PLAN[:first]).params
+        update = self.learn(learner, params, self.PLAN[first:])
+        assert (float(update.params["w"]), float(learner.targets["w"])) == (-13.5, -3.5)
+
+    def test_are_read_and_moved_by_gradients_from_here_or_elsewhere(self):
+        params, learner = self.learner()
+        for step in range(4):
+            plan = MinibatchPlan(self.PLAN[step:], 1, 0, 2)
+            gradients, _ = learner.gradients(params, {}, {"y": self.Y}, plan, {"lr": 0.5})
+            params = learner.apply(params, {"w": np.array(gradients["w"])}, 0.5, where="")
+        assert (float(params["w"]), float(learner.targets["w"])) == (-13.5, -3.5)
+
+    def test_are_kept_where_a_step_is_not_finite(self):
+        params, learner = self.learner()
+        update = self.learn(learner, params, np.array([[0], [1], [2], [1]], np.int32), np.float32([2, 5, np.nan]))
+        assert "gradient step 2" in str(update.error)
+        assert (float(update.params["w"]), float(learner.targets["w"])) == (-3.5, 6.5)
+
+    def test_of_a_loss_without_any_there_are_none(self):
+        params, _ = start()
+        learner = Learner(squared_error, optax.scale_by_adam(), params)
+        assert learner.targets_of(params) == {}

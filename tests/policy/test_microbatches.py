@@ -1,0 +1,73 @@
+"""A policy that looks at few rows at a time learns what it would learn from all of them at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollax.algorithms.ppo import PPOPolicy
+from tests.policy import test_recurrent_policy as recurrent
+from tests.policy.test_jax_policy import experience, make
+
+_NOT_A_MEAN = "vf_explained_var"
+
+
+def watched(policy: Any, micro: int | None, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of rows that its loss is compiled for."""
+    sizes, loss = [], policy.loss
+
+    def spy(model: Any, batch: Any, mask: Any, coefficients: Any) -> Any:
+        sizes.append(len(mask))
+        return loss(model, batch, mask, coefficients)
+
+    monkeypatch.setattr(policy, "loss", spy)
+    policy.microbatch_size = micro
+    return sizes
+
+
+def compared(whole: Any, parts: Any, batch: Any) -> None:
+    (expected, stats), (gradients, got) = whole.compute_gradients(batch), parts.compute_gradients(batch)
+    for name, value in expected.items():
+        np.testing.assert_allclose(gradients[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+    for name in stats.keys() - {_NOT_A_MEAN}:
+        np.testing.assert_allclose(got[name], stats[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    stats, got = whole.learn_on_batch(batch), parts.learn_on_batch(batch)
+    for name, value in whole.get_weights().items():
+        # Adam divides small gradients by themselves, and with them the difference between two sums.
+        np.testing.assert_allclose(parts.get_weights()[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+    for name in stats.keys() - {_NOT_A_MEAN}:
+        np.testing.assert_allclose(got[name], stats[name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_of_rows(monkeypatch):
+    # 21 rows: minibatches of 8, 8 and 5, in parts of 3, 3 and 2, and 3 and 2 with an empty one.
+    whole, parts = (make(kl_coeff=0.3, entropy_coeff=0.01) for _ in range(2))
+    sizes = watched(parts, 3, monkeypatch)
+    compared(whole, parts, experience(whole, 21))
+    assert set(sizes) == {3}
+
+
+def test_of_sequences_weighs_by_the_rows_in_them(monkeypatch):
+    # Sequences of at most 4 rows: of 4, 2; 2; 4, 4, 1; 3. Minibatches of 5 of them, and of 2, in parts of 2.
+    whole, parts = (recurrent.make(sgd_minibatch_size=20) for _ in range(2))
+    sizes = watched(parts, 11, monkeypatch)
+    compared(whole, parts, recurrent.experience(whole, [6, 2, 9, 3]))
+    assert set(sizes) == {8}
+
+
+def test_of_fewer_rows_than_a_sequence_has_are_one_sequence(monkeypatch):
+    policy: Any = recurrent.make(PPOPolicy)
+    sizes = watched(policy, 1, monkeypatch)
+    policy.learn_on_batch(recurrent.experience(policy, [6, 2]))
+    assert set(sizes) == {4}
+
+
+def test_as_large_as_the_minibatch_is_none_at_all(monkeypatch):
+    policies = [make(), make()]
+    sizes = watched(policies[1], 8, monkeypatch)
+    batch = experience(policies[0], 16)
+    stats = [policy.learn_on_batch(batch) for policy in policies]
+    assert stats[0] == stats[1]
+    assert set(sizes) == {8}

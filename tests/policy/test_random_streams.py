@@ -1,0 +1,87 @@
+"""Acting and learning draw from two streams of one seed, so that it does not matter which process acts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollax.policy.policy import Policy
+from tests.policy.test_jax_policy import experience, make, seen
+
+
+def test_acting_does_not_change_what_is_learned():
+    batch = experience(make(seed=9), 24)
+    busy, idle = make(), make()
+    for _ in range(3):
+        busy.compute_actions(seen(5))
+    assert busy.learn_on_batch(batch) == idle.learn_on_batch(batch)
+    for name, value in busy.get_weights().items():
+        np.testing.assert_array_equal(value, idle.get_weights()[name])
+
+
+def test_learning_does_not_change_the_noise_of_acting():
+    policy, other = make(lr=0.0), make(lr=0.0)  # the weights stay
+    policy.learn_on_batch(experience(make(seed=9), 24))
+    np.testing.assert_array_equal(policy.compute_actions(seen(64))[0], other.compute_actions(seen(64))[0])
+
+
+def test_the_streams_differ_and_each_follows_the_seed():
+    draws = [make(seed=seed) for seed in (3, 3, 4)]
+    acting, learning = ([getattr(policy, name).random() for policy in draws] for name in ("acting_rng", "learning_rng"))
+    assert acting[0] == acting[1] != acting[2]
+    assert learning[0] == learning[1] != learning[2]
+    assert acting[0] != learning[0]
+
+
+def test_the_acting_state_alone_takes_over_where_another_acts():
+    # One that learns and one that acts for it, as in another process, are together like one that does both.
+    whole, driver, worker = make(), make(), make()
+    for seed in range(3):
+        batch = experience(whole, 24, seed)
+        worker.set_weights(driver.get_weights())
+        np.testing.assert_array_equal(experience(worker, 24, seed)["actions"], batch["actions"])
+        assert whole.learn_on_batch(batch) == driver.learn_on_batch(batch)
+    driver.set_acting_state(worker.get_acting_state())
+    resumed = make(seed=99)
+    resumed.set_state(driver.get_state())
+    expected = whole.compute_actions(seen(64))[0]
+    for one in (driver, resumed):
+        np.testing.assert_array_equal(one.compute_actions(seen(64))[0], expected)
+
+
+class Counting(Policy):
+    """Its actions count up."""
+
+    count = 0
+
+    def compute_actions(self, obs_batch: Any) -> Any:
+        self.count += 1
+        return [self.count] * len(obs_batch), [], {}
+
+    def get_acting_state(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def set_acting_state(self, state: Mapping[str, Any]) -> None:
+        self.count = state["count"]
+
+
+class Plain(Counting):
+    """Nothing of it goes on."""
+
+    get_acting_state = Policy.get_acting_state
+    set_acting_state = Policy.set_acting_state
+
+
+def test_any_policy_may_have_an_acting_state():
+    spaces_ = spaces.Discrete(2), spaces.Discrete(100)
+    policy, other, plain = Counting(*spaces_), Counting(*spaces_), Plain(*spaces_)
+    for one in (policy, plain):
+        one.compute_actions(np.zeros(1))
+    other.set_state(policy.get_state())
+    assert other.compute_actions(np.zeros(1))[0] == [2]
+    assert plain.get_acting_state() == plain.get_state()["acting"] == {}
+    other.set_state(plain.get_state() | {"acting": {"count": 5}})
+    assert other.count == 5

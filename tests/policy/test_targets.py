@@ -1,0 +1,142 @@
+"""Target parameters of a `JaxPolicy`: what the loss sees of them, and where they go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax.algorithms.pg import PGPolicy
+from rollax.algorithms.ppo import PPOPolicy
+from rollax.config.multiagent import SharedParts
+from rollax.errors import PolicyError
+from rollax.ops.masked import masked_mean
+from rollax.policy.shared_variables import SharedVariables
+from tests.policy.test_jax_policy import CHOICES, SEEN, SMALL, experience
+from tests.policy.test_recurrent_policy import LSTM
+from tests.policy.test_recurrent_policy import experience as lives
+
+TAU = 0.25
+
+
+class Distilled(PPOPolicy):
+    """Its values go after the product of what they are and what the target says."""
+
+    has_targets = True
+
+    def target_columns(self, model: Any, target_model: Any, batch: Any, mask: Any, coefficients: Any) -> dict:
+        values, target_values = (self.forward(one, batch)[1] for one in (model, target_model))
+        return {"wanted": values * target_values + coefficients["clip"], "seen": mask}
+
+    def loss(self, model: Any, batch: Any, mask: Any, coefficients: Any) -> tuple[jax.Array, dict]:
+        errors = (self.forward(model, batch)[1] - batch["wanted"]) ** 2
+        return masked_mean(errors, mask), {"wanted": masked_mean(batch["wanted"], mask), "seen": batch["seen"].sum()}
+
+    def updated_targets(self, targets: Any, params: Any, num_updates: Any) -> dict:
+        due = num_updates % 2 == 0
+        return {name: jnp.where(due, TAU * params[name] + (1 - TAU) * old, old) for name, old in targets.items()}
+
+
+def make(**config: Any) -> Distilled:
+    return Distilled(SEEN, CHOICES, {**SMALL, **config})
+
+
+def arrays(columns: Any) -> dict[str, np.ndarray]:
+    return {name: np.array(value) for name, value in columns.items()}
+
+
+def assert_equal(left: Any, right: Any, **tolerance: float) -> None:
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_allclose(left[name], right[name], err_msg=name, **{"rtol": 0, **tolerance})
+
+
+def moved(policy: Any) -> Any:
+    """The policy after an update, so that its targets are not its parameters."""
+    policy.learn_on_batch(experience(policy, 24))
+    assert not np.array_equal(policy.targets["value_head.kernel"], policy.params["value_head.kernel"])
+    return policy
+
+
+def test_columns_are_those_of_both_models_and_no_gradient_flows_through_them():
+    policy = moved(make())
+    batch = experience(policy, 13)
+    obs = jnp.asarray(batch["obs"])
+
+    def values(params: Any) -> jax.Array:
+        return policy.split.merge(params, policy.extra)(obs)[1]
+
+    wanted = np.array(values(policy.params) * values(policy.targets) + 0.2)
+    expected = jax.grad(lambda params: jnp.mean((values(params) - wanted) ** 2))(dict(policy.params))
+    gradients, stats = policy.compute_gradients(batch)
+    assert_equal(gradients, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(stats["wanted"], wanted.mean(), rtol=1e-5)
+    assert stats["seen"] == 13
+
+
+def test_move_inside_the_update_as_the_hook_says():
+    # 8 rows in minibatches of 4, once: two steps, and the target moves after the second.
+    policy = make(sgd_minibatch_size=4, num_sgd_iter=1)
+    before = arrays(policy.targets)
+    assert_equal(before, arrays(policy.params))
+    policy.learn_on_batch(experience(policy, 8))
+    after = {name: TAU * np.array(policy.params[name]) + (1 - TAU) * value for name, value in before.items()}
+    assert_equal(arrays(policy.targets), after, rtol=1e-6, atol=1e-7)
+    policy.apply_gradients({name: np.ones_like(value) for name, value in after.items()})  # the third
+    assert_equal(arrays(policy.targets), after, rtol=1e-6, atol=1e-7)
+
+
+def test_with_memory_the_columns_are_of_rows():
+    policy: Any = Distilled(SEEN, CHOICES, {**SMALL, "model": LSTM})
+    batch = lives(policy, [3, 7, 1])
+    _, stats = policy.compute_gradients(batch)
+    assert stats["seen"] == 11  # of 5 sequences of 4
+    # The target is the model itself, and the states are those of sampling: v·v + clip.
+    np.testing.assert_allclose(stats["wanted"], np.mean(batch["vf_preds"] ** 2) + 0.2, rtol=1e-4)
+
+
+def test_are_no_weights_but_go_into_the_state_and_out():
+    policy = moved(make())
+    assert policy.get_weights().keys() == policy.params.keys()
+    state, other = policy.get_state(), make(seed=99)
+    saved = arrays(state["targets"])
+    other.set_state(state)
+    assert_equal(arrays(other.targets), saved)
+    stats = [one.learn_on_batch(experience(one, 16, seed=1)) for one in (policy, other)]
+    assert stats[0] == stats[1]
+    assert_equal(arrays(policy.targets), arrays(other.targets))
+    assert_equal(state["targets"], saved)  # what was read does not change
+
+
+def test_of_another_model_are_refused():
+    state = make().get_state()
+    del state["targets"]["value_head.bias"]
+    with pytest.raises(PolicyError, match=r"another model(.|\n)*'default_policy', target parameters"):
+        make().set_state(state)
+
+
+def test_new_weights_are_a_new_start():
+    policy, other = moved(make()), make(seed=99)
+    policy.set_weights(other.get_weights())
+    assert_equal(arrays(policy.targets), other.get_weights())
+
+
+def test_without_them_there_is_nothing_to_hold():
+    policy = PGPolicy(SEEN, CHOICES, {"model": {"fcnet_hiddens": (8,)}, "seed": 0})
+    assert policy.targets == policy.get_state()["targets"] == {}
+
+
+def test_are_not_shared_but_begin_as_what_is():
+    policies = {"a": make(seed=1), "b": make(seed=2)}
+    SharedVariables({"all": SharedParts(parts=("policy_head", "value_head"))}, policies)
+    a, b = policies["a"], policies["b"]
+    assert_equal(arrays(b.targets), b.get_weights())
+    np.testing.assert_array_equal(b.targets["value_head.kernel"], a.params["value_head.kernel"])
+    before = arrays(b.targets)
+    moved(a)
+    np.testing.assert_array_equal(b.params["value_head.kernel"], a.params["value_head.kernel"])
+    assert_equal(arrays(b.targets), before)
+    moved(b)
