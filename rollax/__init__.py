@@ -10,6 +10,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rollax.algorithms.a2c import A2CConfig as A2CConfig
+    from rollax.algorithms.a2c import A2CPolicy as A2CPolicy
+    from rollax.algorithms.a2c import A2CTrainer as A2CTrainer
+    from rollax.algorithms.a3c import A3CConfig as A3CConfig
+    from rollax.algorithms.a3c import A3CPolicy as A3CPolicy
+    from rollax.algorithms.a3c import A3CTrainer as A3CTrainer
+    from rollax.algorithms.appo import APPOConfig as APPOConfig
+    from rollax.algorithms.appo import APPOPolicy as APPOPolicy
+    from rollax.algorithms.appo import APPOTrainer as APPOTrainer
+    from rollax.algorithms.impala import IMPALAConfig as IMPALAConfig
+    from rollax.algorithms.impala import IMPALAPolicy as IMPALAPolicy
+    from rollax.algorithms.impala import IMPALATrainer as IMPALATrainer
     from rollax.algorithms.load_policy import load_policy as load_policy
     from rollax.algorithms.pg import PGConfig as PGConfig
     from rollax.algorithms.pg import PGPolicy as PGPolicy
@@ -43,11 +55,15 @@ if TYPE_CHECKING:
     from rollax.errors import RollaxError as RollaxError
     from rollax.errors import ShapeError as ShapeError
     from rollax.errors import SpaceError as SpaceError
+    from rollax.errors import WorkerError as WorkerError
     from rollax.evaluation.callbacks import Callbacks as Callbacks
     from rollax.evaluation.filters import MeanStdFilter as MeanStdFilter
     from rollax.evaluation.filters import NoFilter as NoFilter
     from rollax.evaluation.rollout_worker import RolloutWorker as PolicyEvaluator  # noqa: F401
     from rollax.evaluation.rollout_worker import RolloutWorker as RolloutWorker
+    from rollax.optimizers.async_gradients import AsyncGradientsOptimizer as AsyncGradientsOptimizer
+    from rollax.optimizers.async_samples import AsyncSamplesOptimizer as AsyncSamplesOptimizer
+    from rollax.optimizers.optimizer import Optimizer as Optimizer
     from rollax.optimizers.sync_samples import SyncSamplesOptimizer as SyncSamplesOptimizer
     from rollax.policy.jax_policy import JaxPolicy as JaxPolicy
     from rollax.policy.policy import Policy as Policy
@@ -56,6 +72,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES_OF = {
+    "rollax.algorithms.a2c": "A2CConfig A2CPolicy A2CTrainer",
+    "rollax.algorithms.a3c": "A3CConfig A3CPolicy A3CTrainer",
+    "rollax.algorithms.appo": "APPOConfig APPOPolicy APPOTrainer",
+    "rollax.algorithms.impala": "IMPALAConfig IMPALAPolicy IMPALATrainer",
     "rollax.algorithms.load_policy": "load_policy",
     "rollax.algorithms.pg": "PGConfig PGPolicy PGTrainer",
     "rollax.algorithms.ppo": "PPOConfig PPOPolicy PPOTrainer",
@@ -74,10 +94,13 @@ _NAMES_OF = {
     "rollax.env.registry": "register_env",
     "rollax.env.vector.vector_env": "VectorEnv",
     "rollax.errors": "BatchError CheckpointError ConfigError EnvError MultiAgentError "
-    "NonFiniteError PolicyError RollaxError ShapeError SpaceError",
+    "NonFiniteError PolicyError RollaxError ShapeError SpaceError WorkerError",
     "rollax.evaluation.callbacks": "Callbacks",
     "rollax.evaluation.filters": "MeanStdFilter NoFilter",
     "rollax.evaluation.rollout_worker": "PolicyEvaluator RolloutWorker",
+    "rollax.optimizers.async_gradients": "AsyncGradientsOptimizer",
+    "rollax.optimizers.async_samples": "AsyncSamplesOptimizer",
+    "rollax.optimizers.optimizer": "Optimizer",
     "rollax.optimizers.sync_samples": "SyncSamplesOptimizer",
     "rollax.policy.jax_policy": "JaxPolicy",
     "rollax.policy.policy": "Policy",

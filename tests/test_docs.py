@@ -186,11 +186,11 @@ def with_tables(content: str) -> str:
 
 
 def config_table(config_class: type[BaseModel]) -> str:
-    """A Markdown table of the fields of a config; of an algorithm's only those that are not the common ones."""
-    own = config_class.__annotations__ if config_class is not TrainerConfig else config_class.model_fields
+    """A Markdown table of the fields of a config; of an algorithm's only those that are not as all have them."""
+    common = TrainerConfig.model_fields if config_class is not TrainerConfig else {}
     rows = ["| key | default | meaning |", "|---|---|---|"]
     for name, field in config_class.model_fields.items():
-        if name in own:
+        if name not in common or (field.default, field.description) != (common[name].default, common[name].description):
             key = field.validation_alias if isinstance(field.validation_alias, str) else name
             default = {} if isinstance(field.default, BaseModel) else field.default
             meaning = (field.description or "").replace("|", "\\|")

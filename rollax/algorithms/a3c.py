@@ -24,7 +24,6 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.values import explained_variance, value_loss
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
-from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.policy import Pieces
 

@@ -32,7 +32,6 @@ from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.values import explained_variance, value_loss
 from rollax.ops.vtrace import vtrace
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
-from rollax.optimizers.async_samples import AsyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.policy import Pieces
 

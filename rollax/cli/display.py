@@ -28,6 +28,7 @@ class Progress:
     evaluation: float | None
     elapsed: float
     left: float | None
+    where_time_went: str = ""
 
     @classmethod
     def of(cls, result: Mapping[str, Any], left: float | None) -> Progress:
@@ -41,6 +42,7 @@ class Progress:
             evaluation=number_in(result, "evaluation", "episode_reward_mean"),
             elapsed=number_in(result, "time_total_s") or 0.0,
             left=left,
+            where_time_went=where_time_went(result),
         )
 
     def cells(self, thousands: str = "") -> dict[str, str]:
@@ -136,6 +138,8 @@ class LiveDisplay(Display):
             cells = progress.cells(thousands=",")
             table.add_row(*(cells[name] for name in names[:-2]))
         yield table
+        if self._recent and self._recent[-1].where_time_went:
+            yield Text(self._recent[-1].where_time_went)
         yield Text(self._clock())
         if self._evaluated is not None:
             steps, reward = (self._evaluated.cells(thousands=",")[name] for name in ("steps", "evaluation"))
@@ -152,6 +156,18 @@ class LiveDisplay(Display):
             "stopping after this iteration; Ctrl-C again ends at once" if self._stopping else "Ctrl-C saves and stops"
         )
         return f"{duration(last.elapsed + since)} elapsed{left}  ({what})"
+
+
+def where_time_went(result: Mapping[str, Any]) -> str:
+    """One line on the last iteration: seconds by what they were spent on, and how workers and learner keep up."""
+    names = ("sample", "wait", "learn", "learner_wait", "broadcast")
+    spent = [(name, number_in(result, "timers", f"{name}_s")) for name in names]
+    parts = [f"{name.replace('_', ' ')} {seconds:.2f} s" for name, seconds in spent if seconds]
+    lag, depth = (number_in(result, "info", "queue", name) for name in ("policy_lag_mean", "queue_depth_mean"))
+    parts += [f"policy lag {lag:.1f}"] if lag else []
+    parts += [f"queue {depth:.1f}"] if depth else []
+    restarts = number_in(result, "info", "workers", "restarts")
+    return "  ".join([*parts, *([f"worker restarts {restarts:.0f}"] if restarts else [])])
 
 
 def make_display(title: str, quiet: bool) -> Display:

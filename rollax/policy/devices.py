@@ -23,7 +23,6 @@ class Devices:
     def __init__(self, devices: Sequence[Any] | None = None) -> None:
         devices = jax.local_devices() if devices is None else devices
         self.count = len(devices)
-        self._first = devices[0]
         mesh = Mesh(np.array(devices), ("rows",))
         self._everywhere = NamedSharding(mesh, PartitionSpec())
         self._by_row = NamedSharding(mesh, PartitionSpec("rows"))
@@ -41,7 +40,7 @@ class Devices:
         return tree if self.count == 1 else lax.with_sharding_constraint(tree, self._by_row)
 
     def first(self, tree: Any) -> Any:
-        """Arrays of `everywhere` as they lie on the first device, uncopied; or any arrays, put there."""
+        """The arrays as they lie on the first of their devices, uncopied."""
         if self.count == 1:
             return tree
         return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, tree)

@@ -264,10 +264,11 @@ class JaxPolicy(Policy):
         if self.memory.present:
             batch, mask = as_rows(batch, mask)
         if self.has_targets:
-            # Without this the forward pass of the columns would be differentiated, and the gradient thrown away.
-            model, target_model = (self.split.merge(lax.stop_gradient(dict(a)), extra) for a in (params, targets))
-            further = self.target_columns(model, target_model, batch, mask, coefficients)
-            batch = {**batch, **lax.stop_gradient(further)}
+            fixed, target_model = (
+                self.split.merge(lax.stop_gradient(dict(params)), extra),
+                self.split.merge(targets, extra),
+            )
+            batch = {**batch, **self.target_columns(fixed, target_model, batch, mask, coefficients)}
         model = self.split.merge(params, extra, learning=True)
         loss, stats = self.loss(model, batch, mask, coefficients)
         return loss, ({**stats, "total_loss": loss}, self.split.extra_of(model))

@@ -45,22 +45,20 @@ def one_gradient(policy, columns, rows):
 
 class TestLoss:
     # γ = 1/2, ρ̄ = 2, ρ̄' = 3, ε = 0.4. A piece of three rows that is cut, one of one row that terminates, padding. Action
-    # 0 is taken; p is its probability under the policy that learns, π' under the target, μ when it was taken. V, δ, v and
-    # A are as for IMPALA with π' in the place of π.
-    #   row   V   r    p    π'    μ   π'/μ   δ                         v                         A
-    #    0    1   2   .6   .4    .4    1     2 + 2/2 - 1 = 2           1 + 2 + (9/4)/2 = 33/8    2 + 17/8 - 1 = 25/8
-    #    1    2   1   .3   .4    .1    4     2 (1 + 4/2 - 2) = 2       2 + 2 + 1/4 = 17/4        3 (1 + 9/4 - 2) = 15/4
-    #    2    4   1   .36  .2    .8   1/4    (1 + 8/2 - 4)/4 = 1/4     17/4                      (1 + 4 - 4)/4 = 1/4
+    # 0 is taken; p is its probability under the policy that learns, π' under the target, μ when it was taken. V-trace
+    # corrects for π'/μ.
+    #   row   V   r    p    π'    μ   π'/μ   δ                       v                           A
+    #    0    1   2   .6   .4    .4    1     2 + 2/2 - 1 = 2         1 + 2 + (17/8)/2 = 65/16    2 + (33/8)/2 - 1 = 49/16
+    #    1    2   1   .3   .4    .1    4     2 (1 + 4/2 - 2) = 2     2 + 2 + (1/4)/2 = 33/8      3 (1 + 17/8 - 2) = 27/8
+    #    2    4   1   .36  .2    .8   1/4    (1 + 8/2 - 4)/4 = 1/4   17/4                        (1 + 4 - 4)/4 = 1/4
     #    3    8   bootstrap
-    #    4    4   3   .1   .5    .5    1     3 - 4 = -1                3                         3 - 4 = -1
+    #    4    4   3   .1   .5    .5    1     3 - 4 = -1              3                           3 - 4 = -1
     #    5        padding
-    # Here row 1's surprise is 2 + (1/4)/2 = 17/8, so v = 33/8 and A = 3 (1 + 17/8 - 2) = 27/8; row 0's is 2 + 17/16 =
-    # 49/16, so v = 65/16 and A = 2 + 33/16 - 1 = 49/16.
-    #   row   max(π', μ/2)   p / that      A      ratio · A   clip · A    min
-    #    0        .4            1.5      49/16     4.59       4.2875     1.4 · 49/16   clip binds from above
-    #    1        .4            .75      27/8      2.53       2.53       .75 · 27/8
-    #    2        .4            .9       1/4        .225       .225      .9 / 4        the weight of π' is limited
-    #    4        .5            .2      -1         -.2        -.6        -.6           clip binds from below
+    #   row   max(π', μ/2)   ratio p / that   min(ratio A, clip(ratio) A)
+    #    0        .4              1.5             1.4 · 49/16   clip binds from above
+    #    1        .4              .75             .75 · 27/8
+    #    2        .4              .9              .9 / 4        the weight μ/π' = 4 is limited to 2
+    #    4        .5              .2             -.6            clip binds from below
     P, TARGET, MU = (0.6, 0.3, 0.36, 0.1), (0.4, 0.4, 0.2, 0.5), (0.4, 0.1, 0.8, 0.5)
     VALUES, TARGETS = f32(1, 2, 4, 4), f32(65 / 16, 33 / 8, 17 / 4, 3)
     SURROGATES = (1.4 * 49 / 16, 0.75 * 27 / 8, 0.9 / 4, -0.6)

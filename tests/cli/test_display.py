@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from rollax.cli.display import Display, LiveDisplay, PlainDisplay, Progress, duration, make_display
+from rollax.cli.display import Display, LiveDisplay, PlainDisplay, Progress, duration, make_display, where_time_went
 
 
 def progress(iteration, **changes):
@@ -45,6 +45,21 @@ def test_cells():
 def test_what_is_not_known_is_a_dash():
     cells = Progress.of({"training_iteration": 1, "episode_reward_mean": None}, left=None).cells()
     assert [cells[name] for name in ("steps/s", "reward", "length", "evaluation", "left")] == ["-"] * 5
+
+
+def test_where_time_went():
+    result = {
+        "timers": {"sample_s": 1.5, "wait_s": 0.25, "learn_s": 0.5, "learner_wait_s": 0.0, "broadcast_s": 0.01},
+        "info": {"queue": {"policy_lag_mean": 4.16, "queue_depth_mean": None}, "workers": {"restarts": 2}},
+    }
+    assert where_time_went(result) == (
+        "sample 1.50 s  wait 0.25 s  learn 0.50 s  broadcast 0.01 s  policy lag 4.2  worker restarts 2"
+    )
+    assert where_time_went({}) == ""
+    screen = io.StringIO()
+    with LiveDisplay("x", Console(file=screen, force_terminal=True, width=100, height=30)) as display:
+        display.update(progress(1, **result))
+    assert "learn 0.50 s" in screen.getvalue()
 
 
 def test_live_display_shows_the_last_iterations():

@@ -123,15 +123,15 @@ def test_truncated_reference(wrap):
     #    0   .30   .20   .10   1/2      .20          1.5
     #    1   .30   .10   .15   1.5      .10          3.0
     #    2   .30   .05   .40    8       .20          1.5   = 2 π/μ: the weight is limited
-    logp, target_logp, behaviour_logp = (
-        jnp.log(jnp.array(p)) for p in ([0.3] * 3, [0.2, 0.1, 0.05], [0.1, 0.15, 0.4])
-    )
+    logp, target_logp, behaviour_logp = (jnp.log(jnp.array(p)) for p in ([0.3] * 3, [0.2, 0.1, 0.05], [0.1, 0.15, 0.4]))
     reference = wrap(truncated_reference)(target_logp, behaviour_logp)
     np.testing.assert_allclose(jnp.exp(logp - reference), [1.5, 3, 1.5], rtol=1e-5)
     weight = jnp.minimum(jnp.exp(behaviour_logp - target_logp), 2.0)
     np.testing.assert_allclose(jnp.exp(logp - reference), weight * jnp.exp(logp - behaviour_logp), rtol=1e-5)
     # With a limit of 10, row 2 is not limited.
-    np.testing.assert_allclose(jnp.exp(truncated_reference(target_logp, behaviour_logp, limit=10.0)[2]), 0.05, rtol=1e-5)
+    np.testing.assert_allclose(
+        jnp.exp(truncated_reference(target_logp, behaviour_logp, limit=10.0)[2]), 0.05, rtol=1e-5
+    )
 
 
 def test_truncated_reference_refuses_other_shapes(monkeypatch):

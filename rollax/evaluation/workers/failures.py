@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from rollax.config import TrainerConfig
-from rollax.errors import WorkerError
+from rollax.errors import RemoteTraceback, WorkerError
 
 log = logging.getLogger("rollax.workers")
 _LONGEST_DELAY_S = 60.0
@@ -77,16 +77,17 @@ class Failures:
         rules = self.rules
         self.last[index] = error
         failures = self._in_a_row[index] = self._in_a_row.get(index, 0) + 1
-        told = f"{type(error).__name__}: {error}"
+        # The traceback of the other process ends with the error itself.
+        told = error.__cause__ if isinstance(error.__cause__, RemoteTraceback) else f"{type(error).__name__}: {error}"
         if rules.restart and failures <= rules.tolerance and self.restarts < rules.max_restarts:
             self.restarts += 1
             delay = 0.0 if failures == 1 else min(rules.delay_s * 2.0 ** (failures - 2), _LONGEST_DELAY_S)
-            log.warning("Worker %d failed and is started anew in %g s. %s", index, delay, told, exc_info=error)
+            log.warning("Worker %d failed and is started anew in %g s. %s", index, delay, told)
             return delay
         if not (rules.ignore or rules.restart):
             raise error
         why = "" if not rules.restart else f" after {failures} failures in a row and {self.restarts} restarts in all"
-        log.error("Worker %d failed and is given up%s. %s", index, why, told, exc_info=error)
+        log.error("Worker %d failed and is given up%s. %s", index, why, told)
         return None
 
 
