@@ -32,22 +32,40 @@ class Link:
             yield json.loads(line)
 
 
-def serve_rates(collect: Callable[[], int], **facts: Any) -> None:
+def serve_rates(collect: Callable[[], int], *, lead_in: Callable[[], Any] | None = None, **facts: Any) -> None:
     """Serves rounds that measure a rate: calls `collect` until the asked time has passed, and reports steps per second.
 
     Args:
         collect: does one unit of work (a fragment, an iteration) and returns how many steps it held.
+        lead_in: called before the clock of a round starts: where other processes go on working between two rounds it
+            uses up what they have prepared.
         facts: what the harness should note about this side: settings, thread counts.
     """
+    _serve(collect, lambda amount, seconds: amount / seconds, lead_in, facts)
+
+
+def serve_costs(collect: Callable[[], int], **facts: Any) -> None:
+    """The same, reported as microseconds per unit."""
+    _serve(collect, lambda amount, seconds: 1e6 * seconds / amount, None, facts)
+
+
+def _serve(
+    collect: Callable[[], int],
+    figure: Callable[[int, float], float],
+    lead_in: Callable[[], Any] | None,
+    facts: dict[str, Any],
+) -> None:
     link = Link()
     collect()
     link.send(event="ready", facts=facts)
     for settings in link.rounds():
+        if lead_in is not None:
+            lead_in()
         amount, start = 0, time.perf_counter()
         deadline = start + settings["seconds"]
         while time.perf_counter() < deadline:
             amount += collect()
-        link.send(event="round", value=amount / (time.perf_counter() - start))
+        link.send(event="round", value=figure(amount, time.perf_counter() - start))
 
 
 def serve_durations(work: Callable[[], Any], *, warm_up: int, **facts: Any) -> None:

@@ -35,16 +35,23 @@ def main() -> None:
         .debugging(seed=0)
     )
     algorithm = config.build_algo()
-    # APPO learns from each batch more than once: what it has done with one counts once, as it does on the other sides.
-    uses = config.circular_buffer_iterations_per_batch if args.algorithm == "APPO" else 1
-    trained_before = 0
+    counted = 0
 
     def collect() -> int:
-        nonlocal trained_before
-        learned = algorithm.train()["learners"]["__all_modules__"]
-        trained = int(learned["num_env_steps_trained_lifetime"]) // uses
-        steps, trained_before = trained - trained_before, trained
-        return steps
+        nonlocal counted
+        result = algorithm.train()
+        learned = result.get("learners", {}).get("__all_modules__", {})
+        # RLlib counts the row that it adds to each piece, and APPO a step each time it is learned from: a step counts
+        # once here.
+        trained = int(learned.get("num_env_steps_trained_lifetime", 0))
+        fresh = min(trained, int(result["num_env_steps_sampled_lifetime"])) - counted
+        if not fresh and not learned:
+            return 0
+        counted += fresh
+        return fresh
+
+    while not collect():
+        pass  # its actors are still starting
 
     serve_rates(
         collect,

@@ -1,4 +1,4 @@
-"""Training iterations of rollax's PPO: their duration, steps per second, or the growth of memory over many of them."""
+"""Training iterations of one of rollax's algorithms: their duration, steps per second, or the growth of memory over many of them."""
 
 import argparse
 import json
@@ -15,6 +15,7 @@ def main() -> None:
     """Serves rounds of the asked measure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("measure", choices=["duration", "rate", "memory"])
+    parser.add_argument("--algorithm", default="PPO")
     parser.add_argument("--env", required=True)
     parser.add_argument("--config", type=json.loads, required=True, help="the trainer's config, as JSON")
     parser.add_argument("--native-envs", type=int, default=0, help="this many copies in one native vector env")
@@ -22,15 +23,17 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=300)
     args = parser.parse_args()
 
-    from rollax import PPOTrainer
+    from rollax.algorithms.registry import get_trainer_class
 
     env = (lambda _context: make_native(args.env, args.native_envs)) if args.native_envs else args.env
-    trainer = PPOTrainer(env=env, config=args.config | {"seed": 0})
-    installed = versions("rollax", "jax", "flax", "gymnasium", "ale-py", "numpy")
+    trainer = get_trainer_class(args.algorithm)(env=env, config=args.config | {"seed": 0})
+    workers = args.config.get("num_workers", 0)
+    installed = versions("rollax", *(["ray"] if workers else []), "jax", "flax", "gymnasium", "ale-py", "numpy")
     if args.measure == "duration":
         serve_durations(trainer.train, warm_up=args.warm_up, versions=installed)
     elif args.measure == "rate":
-        serve_rates(lambda: trainer.train()["timesteps_this_iter"], versions=installed)
+        lead_in = trainer.train if workers else None
+        serve_rates(lambda: trainer.train()["timesteps_this_iter"], lead_in=lead_in, versions=installed)
     else:
         _serve_memory(trainer.train, args.warm_up, args.iterations, installed)
     trainer.stop()

@@ -100,6 +100,11 @@ class RolloutWorker:
         """False for a worker that only holds policies."""
         return self._env is not None
 
+    @property
+    def sends_filters(self) -> bool:
+        """Whether what its filters saw goes with its fragments; those of the driver's own worker are there already."""
+        return self.worker_index > 0
+
     def __repr__(self) -> str:
         return f"RolloutWorker(worker_index={self.worker_index})"  # Ray shows it before all that a process prints
 
@@ -165,7 +170,7 @@ class RolloutWorker:
             (policy_id,) = self.policies
             batch = MultiAgentBatch({policy_id: batch}, batch.env_steps)
         only = self.num_workers == 1
-        sent = self.runners if self.worker_index else {}  # those of the driver's own worker are there already
+        sent = self.runners if self.sends_filters else {}
         return Fragment(
             worker_index=self.worker_index,
             version=self.version,

@@ -92,6 +92,7 @@ class AsyncSamplesOptimizer(Optimizer):
         learner.resume()
         try:
             while learner.updates == before:
+                learner.check()
                 self._exchange(learner)
         finally:
             learner.rest()

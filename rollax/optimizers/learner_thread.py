@@ -30,6 +30,7 @@ class LearnerThread:
         self._changed = threading.Condition()
         self._resting, self._learning, self._stopped = True, False, False
         self._error: BaseException | None = None
+        self._resumed = 0.0  # time.perf_counter() of the last rest's end
         self.updates = 0
         self._thread = threading.Thread(target=self._run, name="rollax-learner", daemon=True)
         self._thread.start()
@@ -45,18 +46,24 @@ class LearnerThread:
         """
         with self._changed:
             self._changed.wait_for(lambda: len(self._batches) < self._size or self._error, timeout_s)
-            self._raise_error()
+            self.check()
             if len(self._batches) >= self._size:
                 return False
             self._batches.append(batch)
             self._changed.notify_all()
             return True
 
+    def check(self) -> None:
+        """Raises what ended the learner, if anything has."""
+        if self._error is not None:
+            raise self._error
+
     def resume(self) -> None:
         """It may learn again."""
         with self._changed:
-            self._raise_error()
+            self.check()
             self._resting = False
+            self._resumed = time.perf_counter()
             self._changed.notify_all()
 
     def rest(self) -> None:
@@ -68,7 +75,7 @@ class LearnerThread:
         with self._changed:
             self._resting = True
             self._changed.wait_for(lambda: not self._learning)
-            self._raise_error()
+            self.check()
 
     def stop(self) -> None:
         """Ends the thread, after the batch that it learns from."""
@@ -87,7 +94,7 @@ class LearnerThread:
                 batch = self._batches.popleft()
                 self._learning = True
                 self._changed.notify_all()
-            self._timings.add("learner_wait_s", time.perf_counter() - started)
+            self._timings.add("learner_wait_s", time.perf_counter() - max(started, self._resumed))
             error = None
             try:
                 self._learn(batch)
@@ -100,7 +107,3 @@ class LearnerThread:
                 self._changed.notify_all()
             if error is not None:
                 return
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error

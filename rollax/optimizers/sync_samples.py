@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from rollax.batch import MultiAgentBatch
 from rollax.evaluation.messages import Fragment
 from rollax.optimizers.optimizer import Optimizer, Stats
@@ -49,9 +51,6 @@ class SyncSamplesOptimizer(Optimizer):
             while self.remote.requests_under_way:
                 for index, fragment in self.remote.collect():
                     of_worker[index].append(fragment)
-        return [
-            fragments[place]
-            for place in range(requests)
-            for _, fragments in sorted(of_worker.items())
-            if place < len(fragments)
-        ]
+        # One that failed for good brings less; one that was asked in a step which was interrupted brings more.
+        rounds = zip_longest(*(fragments for _, fragments in sorted(of_worker.items())))
+        return [fragment for fragments in rounds for fragment in fragments if fragment is not None]

@@ -264,10 +264,8 @@ class JaxPolicy(Policy):
         if self.memory.present:
             batch, mask = as_rows(batch, mask)
         if self.has_targets:
-            fixed, target_model = (
-                self.split.merge(lax.stop_gradient(dict(params)), extra),
-                self.split.merge(targets, extra),
-            )
+            fixed = self.split.merge(lax.stop_gradient(dict(params)), extra)
+            target_model = self.split.merge(targets, extra)
             batch = {**batch, **self.target_columns(fixed, target_model, batch, mask, coefficients)}
         model = self.split.merge(params, extra, learning=True)
         loss, stats = self.loss(model, batch, mask, coefficients)

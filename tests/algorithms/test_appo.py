@@ -44,15 +44,15 @@ def one_gradient(policy, columns, rows):
 
 
 class TestLoss:
-    # γ = 1/2, ρ̄ = 2, ρ̄' = 3, ε = 0.4. A piece of three rows that is cut, one of one row that terminates, padding. Action
-    # 0 is taken; p is its probability under the policy that learns, π' under the target, μ when it was taken. V-trace
-    # corrects for π'/μ.
-    #   row   V   r    p    π'    μ   π'/μ   δ                       v                           A
-    #    0    1   2   .6   .4    .4    1     2 + 2/2 - 1 = 2         1 + 2 + (17/8)/2 = 65/16    2 + (33/8)/2 - 1 = 49/16
-    #    1    2   1   .3   .4    .1    4     2 (1 + 4/2 - 2) = 2     2 + 2 + (1/4)/2 = 33/8      3 (1 + 17/8 - 2) = 27/8
-    #    2    4   1   .36  .2    .8   1/4    (1 + 8/2 - 4)/4 = 1/4   17/4                        (1 + 4 - 4)/4 = 1/4
+    # γ = 1/2, ρ̄ = 2, ρ̄' = 3, ε = 0.4. A piece of three rows that is cut, one of one row that terminates, padding.
+    # Action 0 is taken; p is its probability under the policy that learns, π' under the target, μ when it was taken.
+    # V-trace corrects for π'/μ.
+    #   row   V   r    p    π'    μ   π'/μ   δ                       v                         A
+    #    0    1   2   .6   .4    .4    1     2 + 2/2 - 1 = 2         1 + 2 + (17/8)/2 = 65/16  2 + (33/8)/2 - 1 = 49/16
+    #    1    2   1   .3   .4    .1    4     2 (1 + 4/2 - 2) = 2     2 + 2 + (1/4)/2 = 33/8    3 (1 + 17/8 - 2) = 27/8
+    #    2    4   1   .36  .2    .8   1/4    (1 + 8/2 - 4)/4 = 1/4   17/4                      (1 + 4 - 4)/4 = 1/4
     #    3    8   bootstrap
-    #    4    4   3   .1   .5    .5    1     3 - 4 = -1              3                           3 - 4 = -1
+    #    4    4   3   .1   .5    .5    1     3 - 4 = -1              3                         3 - 4 = -1
     #    5        padding
     #   row   max(π', μ/2)   ratio p / that   min(ratio A, clip(ratio) A)
     #    0        .4              1.5             1.4 · 49/16   clip binds from above

@@ -31,13 +31,13 @@ def entropy(p):
 
 
 class TestLoss:
-    # γ = 1/2, ρ̄ = 2, ρ̄' = 3. One piece of two rows that terminates, one of two that is cut; then padding.
+    # γ = 1/2, ρ̄ = 2, ρ̄' = 3, c̄ = 1. One piece of two rows that terminates, one of two that is cut; then padding.
     # p is the probability of action 0, π that of the action taken, μ what it was when it was taken.
-    #   row   V   r    p   action   π     μ    ρ   min(ρ, 1)   δ                          v                A
-    #    0    2   2   .2     0     .2    .4   1/2    1/2   (2 + 4/2 - 2)/2 = 1      2 + 1 - 2/4 = 5/2   (2 + 1 - 2)/2 = 1/2
-    #    1    4   3   .2     1     .8    .2    4      1    2 (3 - 4) = -2           2                   3 (3 - 4) = -3
-    #    2    2   1   .5     0     .5   .125   4      1    2 (1 + 4/2 - 2) = 2      2 + 2 + 1/4 = 17/4  3 (1 + 9/4 - 2) = 15/4
-    #    3    4   1   .3     0     .3    .6   1/2    1/2   (1 + 8/2 - 4)/2 = 1/2    9/2                 (1 + 4 - 4)/2 = 1/2
+    #   row   V   r    p   action   π     μ    ρ    δ                      v                      A
+    #    0    2   2   .2     0     .2    .4   1/2   (2 + 4/2 - 2)/2 = 1    2 + 1 - 2/4 = 5/2      (2 + 1 - 2)/2 = 1/2
+    #    1    4   3   .2     1     .8    .2    4    2 (3 - 4) = -2         2                      3 (3 - 4) = -3
+    #    2    2   1   .5     0     .5   .125   4    2 (1 + 4/2 - 2) = 2    2 + 2 + 1/4 = 17/4     3 (1 + 9/4 - 2) = 15/4
+    #    3    4   1   .3     0     .3    .6   1/2   (1 + 8/2 - 4)/2 = 1/2  9/2                    (1 + 4 - 4)/2 = 1/2
     #    4    8    bootstrap
     #    5         padding
     P, ACTIONS, MU = (0.2, 0.2, 0.5, 0.3), (0, 1, 0, 0), (0.4, 0.2, 0.125, 0.6)
@@ -116,8 +116,8 @@ def test_what_a_worker_samples_and_an_older_policy_may_learn_from():
     worker = RolloutWorker(Corridor, IMPALAPolicy, config=config)
     batch = worker.sample()
     assert isinstance(batch, SampleBatch)
-    #                               terminates   truncated       cut         cut
-    assert batch["obs"].tolist() == [0, 1, 2] + [0, 1, 2, 3] + [0, 1, 2] + [0, 1, 2]
+    #                                terminates   truncated    cut     cut
+    assert batch["obs"].tolist() == [0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 0, 1, 2]
     assert np.flatnonzero(batch["bootstrap"]).tolist() == [6, 9, 12]
     assert np.flatnonzero(batch["terminateds"]).tolist() == [2]
     assert np.flatnonzero(batch["truncateds"]).tolist() == [5]

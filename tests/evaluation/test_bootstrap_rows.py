@@ -95,7 +95,7 @@ def first_of(pieces: Pieces) -> tuple[Any, dict]:
 
 def test_sequences_of_a_cut_piece_run_into_them_and_end_there():
     longer = add_bootstrap_rows(*fragment())
-    # The life goes on in the next fragment, whose first row saw the same as the bootstrap row: it begins a new sequence.
+    # The life goes on in the next fragment. Its first row saw what the bootstrap row saw: it begins a new sequence.
     following = fragment()[0][:2]
     following["bootstrap"] = np.zeros(2, bool)
     both: Any = SampleBatch.concat_samples([longer[:3], following])

@@ -40,6 +40,10 @@ def actor_class(
         def make(self) -> None:
             self._make()
 
+        @property
+        def sends_filters(self) -> bool:
+            return True
+
     RemoteWorker.__name__ = RemoteWorker.__qualname__ = worker_class.__name__
     options = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": dict(resources)}
     return ray.remote(**options, runtime_env={"env_vars": process_settings(num_gpus)})(RemoteWorker)
@@ -60,6 +64,13 @@ class _RayCalls:
         self._ray = ray
 
     def call(self, worker: Any, method: str, *arguments: Any) -> Any:
+        if not self._ray.is_initialized():  # which a call would do, with a cluster that knows of no worker
+            raise WorkerError(
+                "Ray was shut down under the workers.",
+                where=f"{method}()",
+                expected="Ray to run as long as they are used",
+                fix="stop the trainer before ray.shutdown(), and make a new one after it",
+            )
         return getattr(worker, method).remote(*arguments)
 
     def wait(self, references: Sequence[Any], count: int, timeout_s: float) -> list[Any]:
@@ -74,19 +85,22 @@ class _RayCalls:
 
     def _outcome(self, reference: Any) -> Any:
         errors = self._ray.exceptions
+        gone = (errors.RayActorError, errors.WorkerCrashedError, errors.NodeDiedError, errors.ObjectLostError)
         try:
             return self._ray.get(reference)
-        except errors.RayTaskError as error:
-            cause = error.cause
-            cause.__cause__ = RemoteTraceback(str(error))
-            return cause
-        except errors.RayError as error:
+        except gone as error:
             return WorkerError(
                 "The process of a worker is gone.",
                 got=str(error),
                 expected="a process that goes on",
                 fix="look for a crash in native code, a lack of memory, sys.exit(), or a node that was lost",
             )
+        except errors.RayError as error:
+            cause = getattr(error, "cause", None)
+            if cause is None or isinstance(cause, errors.RayError):
+                cause = _cannot_travel(error)
+            cause.__cause__ = RemoteTraceback(str(error))
+            return cause
 
     def put(self, value: Any) -> Any:
         return self._ray.put(value)
@@ -159,6 +173,16 @@ class RayProcesses(_RayCalls):
 
     def start(self, index: int) -> Any:
         return self._class.remote(**self._arguments, worker_index=index, make_now=False)
+
+
+def _cannot_travel(error: Exception) -> WorkerError:
+    *_, last = str(error).strip().splitlines() or [repr(error)]
+    return WorkerError(
+        "A worker raised what cannot travel to this process.",
+        got=last,
+        expected="an exception that pickle stores and makes again",
+        fix="mend the cause shown above; an exception travels if its attributes do and str(error) is all it is made of",
+    )
 
 
 def _refuse_too_much(ray: Any, count: int, reserved: Mapping[str, float]) -> None:

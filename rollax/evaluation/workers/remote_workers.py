@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from rollax.errors import WorkerError
 from rollax.evaluation.messages import Update
 from rollax.evaluation.workers.failures import FailureRules, Failures, hung, no_worker_left
 from rollax.evaluation.workers.processes import Processes
@@ -23,17 +25,22 @@ class Reply(NamedTuple):
     value: Any
 
 
+class _Call(NamedTuple):
+    method: str
+    kind: Literal["make", "request", "forgotten", "call"]
+
+
 @dataclass(slots=True)
 class _Worker:
     handle: Any
     started: bool  # it has answered once
-    since: float  # time.monotonic() of its last answer, or of the request before which it had nothing to do
+    since: float  # time.monotonic() of its last answer, or of the call before which it had nothing to do
     version: int = -1  # of the last update that was sent to it
-    under_way: dict[Any, str] = field(default_factory=dict)  # reference -> method
+    under_way: dict[Any, _Call] = field(default_factory=dict)  # by reference
 
 
 class RemoteWorkers:
-    """Workers in other processes, by index from 1. No call waits but `collect` and `call_all`.
+    """Workers in other processes, by index from 1. Only `collect`, `make_all` and calls wait.
 
     A worker that dies, raises or hangs is handled by the rules: it is started anew with its index, the last update and
     the requests that it had under way, or the run goes on without it, or its error is raised.
@@ -58,7 +65,8 @@ class RemoteWorkers:
         self.failures = Failures(rules)
         self._update: Any = None
         self._version = 0
-        self._owner: dict[Any, int] = {}  # reference of a request under way -> worker
+        self._owner: dict[Any, int] = {}  # reference of a call under way -> worker
+        self._arrived: list[Reply] = []  # nobody has collected them yet
         self._restarts: dict[int, tuple[float, list[str]]] = {}  # worker -> when, and the requests that were lost
         self._next_look = 0.0
         self._workers = {index: self._start(index) for index in range(1, count + 1)}
@@ -85,9 +93,15 @@ class RemoteWorkers:
         return sorted({*self._workers, *self._restarts})
 
     @property
+    def healthy(self) -> int:
+        """Workers that are made, and have not failed since."""
+        return sum(worker.started for worker in self._workers.values())
+
+    @property
     def requests_under_way(self) -> int:
-        """Requests whose reply is still to come."""
-        return len(self._owner) + sum(len(methods) for _, methods in self._restarts.values())
+        """Requests whose reply is still to be collected."""
+        sent = sum(call.kind == "request" for worker in self._workers.values() for call in worker.under_way.values())
+        return sent + sum(len(methods) for _, methods in self._restarts.values())
 
     def publish(self, update: Update) -> None:
         """What workers act with from their next request on: it is stored once, for all of them."""
@@ -101,12 +115,10 @@ class RemoteWorkers:
         worker = self._workers.get(index)
         if worker is None:
             return  # it has been given up since it was last heard of
-        if not worker.under_way:
-            worker.since = time.monotonic()
         news = ()
         if worker.version != self._version and self._update is not None:
             news, worker.version = (self._update,), self._version
-        self._send(index, worker, method, *news)
+        self._send(index, worker, _Call(method, "request"), *news)
 
     def collect(self, timeout_s: float = _FOREVER) -> list[Reply]:
         """The replies that have come; waits for one at least, as long as any request is under way.
@@ -116,66 +128,82 @@ class RemoteWorkers:
             Exception: what a worker raised, where the rules let nothing else be done.
         """
         until = time.monotonic() + timeout_s
-        while self._owner or self._restarts:
-            now = time.monotonic()
-            self._restart_those_due(now)
-            self._look_for_hung(now)
-            replies = self._take_ready(min(until, self._wake_up()) - now)
-            if replies or time.monotonic() >= until:
-                return replies
-        return []
+        while self.requests_under_way:
+            self._take_ready(0.0 if self._arrived else until - time.monotonic())
+            if self._arrived or time.monotonic() >= until:
+                break
+        arrived, self._arrived = self._arrived, []
+        return arrived
 
-    def call_all(self, method: str, *arguments: Any) -> dict[int, Any]:
-        """What a method of every worker returned, by index; waits for all. One that fails meanwhile is missing."""
-        return self.call_each(method, dict.fromkeys(self._workers, arguments))
+    def forget_requests(self) -> None:
+        """Nobody wants the replies any more that are still to be collected."""
+        self._arrived.clear()
+        for _, methods in self._restarts.values():
+            methods.clear()
+        for worker in self._workers.values():
+            for reference, call in worker.under_way.items():
+                if call.kind == "request":
+                    worker.under_way[reference] = call._replace(kind="forgotten")
 
-    def call_each(self, method: str, arguments_of: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+    def call_all(self, method: str, *arguments: Any, raises: bool = False) -> dict[int, Any]:
+        """What a method of every worker returned, by index; waits for all. One that fails meanwhile is missing.
+
+        Args:
+            method: of the workers.
+            arguments: that it is called with.
+            raises: what the method raises is no failure of the worker, but raised here.
+        """
+        return self.call_each(method, dict.fromkeys(self._workers, arguments), raises=raises)
+
+    def call_each(
+        self, method: str, arguments_of: Mapping[int, tuple[Any, ...]], *, raises: bool = False
+    ) -> dict[int, Any]:
         """The same for some workers, each with arguments of its own."""
         called = {
-            self._processes.call(self._workers[index].handle, method, *arguments): index
+            self._send(index, self._workers[index], _Call(method, "call"), *arguments): index
             for index, arguments in arguments_of.items()
             if index in self._workers
         }
-        timeout_s = self.failures.rules.timeout_s
-        ready = self._processes.wait(list(called), len(called), timeout_s) if called else []
-        values: dict[int, Any] = {}
-        for reference, outcome in zip(ready, self._processes.outcomes(ready), strict=True):
-            if isinstance(outcome, Exception):
-                self._failed(called[reference], outcome)
-            else:
-                values[called[reference]] = outcome
-        for reference in called.keys() - set(ready):
-            self._failed(called[reference], hung(called[reference], timeout_s, starting=False))
+        outcomes: dict[Any, Any] = {}
+        while self._owner.keys() & called.keys():
+            outcomes |= self._take_ready(_FOREVER, returned=raises)
+        values = {called[reference]: outcome for reference, outcome in outcomes.items() if reference in called}
+        for index in sorted(values):
+            if raises and isinstance(values[index], Exception):
+                raise values[index]
         return dict(sorted(values.items()))
 
     def make_all(self) -> None:
         """Waits until all workers are made.
 
         Raises:
-            Exception: what making one of them raised; all are stopped then.
+            Exception: what making one of them raised, as soon as it has; all are stopped then.
         """
+        limit = self.failures.rules.start_timeout_s
+        until = time.monotonic() + limit
         try:
-            rules = self.failures.rules
-            made = {next(iter(worker.under_way)): index for index, worker in self._workers.items() if worker.under_way}
-            ready = self._processes.wait(list(made), len(made), rules.start_timeout_s) if made else []
-            for outcome in self._processes.outcomes(ready):
-                if isinstance(outcome, Exception):
-                    raise outcome
-            late = [made[reference] for reference in made.keys() - set(ready)]
-            if late:
-                raise hung(late[0], rules.start_timeout_s, starting=True)
-            for reference in ready:
-                self._settled(made[reference], reference)
+            while self._owner:
+                ready = self._processes.wait(list(self._owner), 1, until - time.monotonic())
+                if not ready:
+                    raise hung(min(self._owner.values()), limit, starting=True)
+                for reference, outcome in zip(ready, self._processes.outcomes(ready), strict=True):
+                    if isinstance(outcome, Exception):
+                        outcome.add_note(_in_worker(self._owner[reference]))
+                        raise outcome
+                    self._settled(self._owner[reference], reference)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
         """Closes the environments of all workers and ends their processes."""
-        workers, self._workers, self._restarts, self._owner = self._workers, {}, {}, {}
-        if not workers:
-            return
-        stopping = [self._processes.call(worker.handle, "stop") for worker in workers.values() if worker.started]
+        workers = self._workers
+        self._workers, self._restarts, self._owner, self._arrived = {}, {}, {}, []
+        stopping = []
+        for worker in workers.values():
+            if worker.started:
+                with suppress(WorkerError):  # it cannot be called any more, and so has stopped
+                    stopping.append(self._processes.call(worker.handle, "stop"))
         if stopping:
             self._processes.wait(stopping, len(stopping), _STOP_S)
         for worker in workers.values():
@@ -184,67 +212,85 @@ class RemoteWorkers:
     def _start(self, index: int) -> _Worker:
         worker = _Worker(self._processes.start(index), started=not self._made_on_request, since=time.monotonic())
         if self._made_on_request:
-            self._send(index, worker, "make")
+            self._send(index, worker, _Call("make", "make"))
         return worker
 
-    def _send(self, index: int, worker: _Worker, method: str, *arguments: Any) -> None:
-        reference = self._processes.call(worker.handle, method, *arguments)
-        worker.under_way[reference] = method
+    def _send(self, index: int, worker: _Worker, call: _Call, *arguments: Any) -> Any:
+        if not worker.under_way:
+            worker.since = time.monotonic()
+        reference = self._processes.call(worker.handle, call.method, *arguments)
+        worker.under_way[reference] = call
         self._owner[reference] = index
+        return reference
 
-    def _take_ready(self, timeout_s: float) -> list[Reply]:
-        references = list(self._owner)
-        if not references:
-            time.sleep(max(min(timeout_s, 0.05), 0.0))  # all that there are wait for their restart
-            return []
-        ready = self._processes.wait(references, 1, max(timeout_s, 0.0))
-        if ready and len(references) > 1:
-            ready = self._processes.wait(references, len(references), 0.0)
-        replies = []
+    def _take_ready(self, timeout_s: float, *, returned: bool = False) -> dict[Any, Any]:
+        """Books what has come, once anything has or the time has passed; sees to restarts and to those that hang.
+
+        Args:
+            timeout_s: how long to wait.
+            returned: what a call of `call_each` raised is an outcome like others.
+        Returns:
+            reference -> outcome, of the calls of `call_each`.
+        """
+        self._restart_those_due()
+        timeout_s = max(min(timeout_s, self._wake_up() - time.monotonic()), 0.0)
+        references, ready = list(self._owner), []
+        if references:
+            ready = self._processes.wait(references, 1, timeout_s)
+            if ready and len(references) > 1:
+                ready = self._processes.wait(references, len(references), 0.0)
+        else:
+            time.sleep(timeout_s)  # all that there are wait for their restart
+        outcomes = {}
         for reference, outcome in zip(ready, self._processes.outcomes(ready), strict=True):
             index = self._owner.get(reference)
             if index is None:
                 continue  # of a worker that has failed in another of its requests
-            if isinstance(outcome, Exception):
+            called = self._workers[index].under_way[reference].kind == "call"
+            if isinstance(outcome, Exception) and not (called and returned and not isinstance(outcome, WorkerError)):
                 self._failed(index, outcome)
-            elif self._settled(index, reference) != "make":
+                continue
+            kind = self._settled(index, reference)
+            if kind == "call":
+                outcomes[reference] = outcome
+            elif kind == "request":
                 self.failures.succeeded(index)
-                replies.append(Reply(index, outcome))
-        return replies
+                self._arrived.append(Reply(index, outcome))
+        self._look_for_hung()  # only now: who has answered while nobody was listening has not hung
+        return outcomes
 
     def _settled(self, index: int, reference: Any) -> str:
         worker = self._workers[index]
         del self._owner[reference]
         worker.started, worker.since = True, time.monotonic()
-        return worker.under_way.pop(reference)
+        return worker.under_way.pop(reference).kind
 
     def _failed(self, index: int, error: Exception) -> None:
         """Ends a worker that failed, and decides what becomes of its requests."""
-        if index not in self._workers:
-            return
-        error.add_note(f"(in rollout worker {index})")
+        error.add_note(_in_worker(index))
         worker = self._workers.pop(index)
         for reference in worker.under_way:
             del self._owner[reference]
         self._processes.kill(worker.handle)
         delay = self.failures.delay_before_restart(index, error)
         if delay is not None:
-            lost = [method for method in worker.under_way.values() if method != "make"]
+            lost = [call.method for call in worker.under_way.values() if call.kind == "request"]
             self._restarts[index] = (time.monotonic() + delay, lost)
         elif not len(self):
             raise no_worker_left(self.failures.last)
 
-    def _restart_those_due(self, now: float) -> None:
+    def _restart_those_due(self) -> None:
+        now = time.monotonic()
         for index in [index for index, (due, _) in self._restarts.items() if due <= now]:
             _, lost = self._restarts.pop(index)
             self._workers[index] = self._start(index)
             for method in lost:
                 self.request(index, method)
 
-    def _look_for_hung(self, now: float) -> None:
+    def _look_for_hung(self) -> None:
+        now, rules = time.monotonic(), self.failures.rules
         if now < self._next_look:
             return
-        rules = self.failures.rules
         self._next_look = now + min(rules.timeout_s, rules.start_timeout_s) / _LOOKS
         for index, worker in list(self._workers.items()):
             limit = rules.timeout_s if worker.started else rules.start_timeout_s
@@ -253,3 +299,7 @@ class RemoteWorkers:
 
     def _wake_up(self) -> float:
         return min([self._next_look, *(due for due, _ in self._restarts.values())])
+
+
+def _in_worker(index: int) -> str:
+    return f"(in rollout worker {index})"

@@ -56,8 +56,9 @@ class WorkerSet:
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds of all workers: the policies, and how far sampling has come in each process."""
-        if len(self.remote):
-            sampling = list(self.remote.call_all("get_sampling_state").values())
+        if self.config.num_workers:
+            states = self.remote.call_all("get_sampling_state")
+            sampling = [states.get(index) for index in range(1, self.config.num_workers + 1)]  # None: it has failed
         else:
             sampling = [self.local.get_sampling_state()]
         return {**self.local.get_state(), "sampling": sampling}
@@ -65,17 +66,23 @@ class WorkerSet:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Takes over what `get_state` of as many workers, or fewer or more, returned; fresh episodes begin."""
         self.local.set_state({name: state[name] for name in ("policies", "filters")})
-        if not len(self.remote):
-            self.local.set_sampling_state(state["sampling"][0])
-            return
-        self.remote.call_all("set_filters", self.local.get_filters())
-        states = {index: (values,) for index, values in enumerate(state["sampling"], start=1)}
-        self.remote.call_each("set_sampling_state", states)
+        states = {index: (values,) for index, values in enumerate(state["sampling"], start=1) if values is not None}
+        if self.config.num_workers:
+            self.remote.forget_requests()  # of the run before, and its weights
+            self.remote.call_all("restart_episodes")  # of those too that the state says nothing of
+            self.remote.call_all("set_filters", self.local.get_filters())
+            self.remote.call_each("set_sampling_state", states)
+        elif 1 in states:
+            self.local.set_sampling_state(*states[1])
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
-        """The function's results over the workers that sample, in their order."""
-        if len(self.remote):
-            return list(self.remote.call_all("apply", function).values())
+        """The function's results over the workers that sample, in their order.
+
+        Raises:
+            Exception: what the function raised in one of them.
+        """
+        if self.config.num_workers:
+            return list(self.remote.call_all("apply", function, raises=True).values())
         return [self.local.apply(function)]
 
     def health(self) -> dict[str, Any]:
@@ -83,14 +90,14 @@ class WorkerSet:
         failures = self.remote.failures
         errors = {str(index): f"{type(error).__name__}: {error}" for index, error in sorted(failures.last.items())}
         return {
-            "healthy": len(self.remote) if self.config.num_workers else 1,
+            "healthy": self.remote.healthy if self.config.num_workers else 1,
             "restarts": failures.restarts,
             "last_errors": errors,
         }
 
     def restart_episodes(self) -> None:
         """Drops all running episodes; fresh ones begin."""
-        if len(self.remote):
+        if self.config.num_workers:
             self.remote.call_all("restart_episodes")
         else:
             self.local.restart_episodes()

@@ -1,0 +1,94 @@
+"""Env steps per second that Sample Factory's APPO trains on: its own processes, which rest between two rounds."""
+
+import argparse
+import os
+import shutil
+import tempfile
+import threading
+import time
+
+import gymnasium as gym
+import psutil
+import torch
+from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
+from sample_factory.envs.env_utils import register_env
+from sample_factory.train import make_runner
+
+from benchmarks.protocol import Link, versions
+
+_WARM_UP_STEPS = 100_000
+_LEAD_IN_S = 1.0  # the queues are full when the processes go on, and empty a moment later
+
+
+def make_env(full_env_name, cfg=None, env_config=None, render_mode=None):
+    return gym.make(full_env_name, render_mode=render_mode)
+
+
+def serve(link: Link, runner, folder: str) -> None:
+    """Answers the harness from a thread beside Sample Factory's event loop; ends everything after the last round."""
+
+    def steps() -> int:
+        return sum(runner.env_steps.values())
+
+    while steps() < _WARM_UP_STEPS:
+        time.sleep(0.2)
+    processes = psutil.Process().children(recursive=True)
+    for process in processes:
+        process.suspend()
+    link.send(
+        event="ready",
+        facts={
+            "threads": torch.get_num_threads(),
+            "versions": versions("sample-factory", "torch", "gymnasium", "numpy"),
+        },
+    )
+    for settings in link.rounds():
+        for process in processes:
+            process.resume()
+        time.sleep(_LEAD_IN_S)
+        before, start = steps(), time.perf_counter()
+        time.sleep(settings["seconds"])
+        after, took = steps(), time.perf_counter() - start
+        for process in processes:
+            process.suspend()
+        link.send(event="round", value=(after - before) / took)
+    for process in processes:
+        process.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--env", required=True)
+    parser.add_argument("--num-workers", type=int, required=True)
+    parser.add_argument("--num-envs", type=int, required=True)
+    args = parser.parse_args()
+    link = Link()
+
+    register_env(args.env, make_env)
+    folder = tempfile.mkdtemp()
+    settings = [
+        "--algo=APPO",
+        f"--env={args.env}",
+        f"--num_workers={args.num_workers}",
+        f"--num_envs_per_worker={args.num_envs}",
+        "--device=cpu",
+        "--use_rnn=False",
+        *("--encoder_mlp_layers", "64", "64"),
+        "--nonlinearity=tanh",
+        "--actor_critic_share_weights=False",
+        "--seed=0",
+        f"--train_dir={folder}",
+        # Its processes are quiet while the other sides have their turn.
+        "--heartbeat_reporting_interval=100000",
+    ]
+    argument_parser, _ = parse_sf_args(settings)
+    _, runner = make_runner(parse_full_cfg(argument_parser, settings))
+    runner.init()
+    threading.Thread(target=serve, args=(link, runner, folder), daemon=True).start()
+    runner.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Workers that live in the test's own process, and do what a script says by a clock that the test owns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rollax.errors import WorkerError
+from rollax.evaluation.messages import Update
+from rollax.evaluation.workers.remote_workers import Reply
+
+NEVER = float("inf")
+
+
+SAMPLE = "sample_fragment"
+
+
+class BrokenError(Exception):
+    """What a worker raises."""
+
+
+class Clock:
+    """Stands in for the module `time`; it passes only when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept = 0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    perf_counter = monotonic
+
+    def sleep(self, seconds: float) -> None:
+        assert 0 <= seconds < NEVER
+        self.slept += 1
+        assert self.slept < 1000, "it sleeps instead of working"
+        self.now += seconds
+
+
+class Does(NamedTuple):
+    """What one call of a worker does.
+
+    Args:
+        after_s: how long it runs; NEVER for one that hangs.
+        outcome: what it raises, or None for the usual value.
+    """
+
+    after_s: float = 1.0
+    outcome: Exception | None = None
+
+
+class Called(NamedTuple):
+    """A call as it was made: of which worker (its index, and how many of that index there were before)."""
+
+    index: int
+    generation: int
+    method: str
+    arguments: tuple[Any, ...]
+
+
+class StandIn:
+    """Implements `Processes`. A value tells its call: `(method, index, generation, how many such calls before)`.
+
+    Args:
+        clock: that everything happens by.
+        script: `(index, generation, method)` -> what its calls do, one after another, where it is not `Does()`.
+    """
+
+    def __init__(self, clock: Clock, script: dict[tuple[int, int, str], Sequence[Does]] | None = None) -> None:
+        self.clock = clock
+        self.script = {key: list(does) for key, does in (script or {}).items()}
+        self.generations: dict[int, int] = {}
+        self.started: list[tuple[int, float]] = []  # index, and when
+        self.calls: list[Called] = []
+        self.puts: list[Any] = []
+        self.killed: list[tuple[int, int]] = []
+        self.waits = 0
+        self._free: dict[tuple[int, int], float] = {}  # when it will have done all that it was asked
+        self._done: list[tuple[float, Any]] = []  # by reference
+        self._of: list[tuple[int, int]] = []
+
+    def start(self, index: int) -> Any:
+        worker = index, self.generations.get(index, -1) + 1
+        self.generations[index] = worker[1]
+        self.started.append((index, self.clock.now))
+        self._free[worker] = self.clock.now
+        return worker
+
+    def call(self, worker: Any, method: str, *arguments: Any) -> Any:
+        index, generation = worker
+        before = sum(call[:3] == (index, generation, method) for call in self.calls)
+        self.calls.append(Called(index, generation, method, arguments))
+        steps = self.script.get((index, generation, method), [])
+        does = steps.pop(0) if steps else Does()
+        self._free[worker] = max(self._free[worker], self.clock.now) + does.after_s
+        value = (method, index, generation, before) if does.outcome is None else does.outcome
+        self._done.append((self._free[worker], value))
+        self._of.append(worker)
+        return len(self._done) - 1
+
+    def wait(self, references: Sequence[Any], count: int, timeout_s: float) -> list[Any]:
+        assert 0 < count <= len(references) == len(set(references))
+        assert timeout_s >= 0
+        self.waits += 1
+        assert self.waits < 10_000, "it asks over and over"
+        last = sorted(self._done[reference][0] for reference in references)[count - 1]
+        until = min(last, self.clock.now + timeout_s)
+        assert until < NEVER, "nothing will ever come"
+        self.clock.now = max(self.clock.now, until)
+        return [reference for reference in references if self._done[reference][0] <= self.clock.now]
+
+    def outcomes(self, references: Sequence[Any]) -> list[Any]:
+        assert all(self._done[reference][0] <= self.clock.now for reference in references)
+        return [self._done[reference][1] for reference in references]
+
+    def put(self, value: Any) -> Any:
+        self.puts.append(value)
+        return "stored", len(self.puts) - 1
+
+    def kill(self, worker: Any) -> None:
+        self.killed.append(worker)
+        gone = WorkerError("The process of a worker is gone.")
+        for reference, (done, _) in enumerate(self._done):
+            if self._of[reference] == worker and done > self.clock.now:
+                self._done[reference] = self.clock.now, gone
+
+    def asked(self, index: int, method: str = SAMPLE) -> list[tuple[int, tuple[Any, ...]]]:
+        """Generation and arguments of the calls of a method of the workers of an index."""
+        return [call[1::2] for call in self.calls if (call.index, call.method) == (index, method)]
+
+
+def update(version: int) -> Update:
+    return Update(version, 100 * version, {"a": {"w": version}}, {})
+
+
+def value(index: int, generation: int, number: int, method: str = SAMPLE) -> Reply:
+    return Reply(index, (method, index, generation, number))

@@ -1,0 +1,252 @@
+"""What becomes of workers that fail, by a clock of the test's own."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from rollax.errors import EnvError, WorkerError
+from rollax.evaluation.workers.failures import FailureRules
+from tests.evaluation.workers.stand_in import NEVER, SAMPLE, BrokenError, Does, update, value
+
+
+class TestRestarts:
+    def test_with_its_index_the_last_update_and_what_it_was_to_do(self, pool, caplog):
+        # Worker 2 raises in the second of three requests: it answers the first, and is asked anew for the other two.
+        script = {(2, 0, SAMPLE): [Does(), Does(1, BrokenError("no oil"))]}
+        workers, stand_in = pool(script=script, made_on_request=True)
+        workers.make_all()
+        workers.publish(update(1))
+        for index in (2, 2, 2, 1):
+            workers.request(index, SAMPLE)
+        workers.publish(update(2))
+        found = []
+        while workers.requests_under_way:
+            found += workers.collect()
+        assert sorted(found) == [value(1, 0, 0), value(2, 0, 0), value(2, 1, 0), value(2, 1, 1)]
+        assert stand_in.generations == {1: 0, 2: 1}
+        assert stand_in.killed == [(2, 0)]
+        old, new = ("stored", 0), ("stored", 1)
+        assert stand_in.asked(2) == [(0, (old,)), (0, ()), (0, ()), (1, (new,)), (1, ())]
+        assert [call.method for call in stand_in.calls if call[:2] == (2, 1)] == ["make", SAMPLE, SAMPLE]
+        assert workers.failures.restarts == 1
+        assert [*workers.failures.last] == [2]
+        assert "Worker 2 failed and is started anew in 0 s. BrokenError: no oil" in caplog.text
+
+    def test_no_update_where_none_was_published(self, pool):
+        workers, stand_in = pool(script={(1, 0, SAMPLE): [Does(1, BrokenError())]})
+        workers.request(1, SAMPLE)
+        assert workers.collect() == [value(1, 1, 0)]
+        assert stand_in.asked(1) == [(0, ()), (1, ())]
+
+    def test_a_request_while_it_waits_for_its_restart(self, pool):
+        script = {(1, generation, SAMPLE): [Does(1, BrokenError())] for generation in range(2)}
+        workers, stand_in = pool(script=script)
+        workers.request(1, SAMPLE)
+        assert workers.collect(2.5) == []  # two failures; the second restart waits until 1004
+        workers.publish(update(7))
+        workers.request(1, "sample_gradients")
+        assert (workers.requests_under_way, workers.healthy, len(workers), workers.indices) == (2, 1, 2, [1, 2])
+        assert workers.collect() == [value(1, 2, 0)]
+        assert workers.collect() == [value(1, 2, 0, "sample_gradients")]
+        assert stand_in.asked(1)[2:] == [(2, (("stored", 0),))]
+
+    @pytest.mark.parametrize("made_on_request", [False, True])
+    def test_waits_double_from_one_to_the_next(self, pool, made_on_request, clock):
+        # Every attempt fails 1 s after it was asked (or made). Restarts follow at once, then after 2, 4 and 8 s.
+        method = "make" if made_on_request else SAMPLE
+        script = {
+            (1, generation, method): [Does(1, BrokenError())] for generation in range(1 if made_on_request else 0, 5)
+        }
+        if made_on_request:
+            script[1, 0, SAMPLE] = [Does(1, BrokenError())]
+        rules = FailureRules(restart=True, tolerance=4, delay_s=2.0)
+        workers, stand_in = pool(2, rules, script, made_on_request=made_on_request)
+        workers.make_all()
+        begun = clock.now
+        workers.request(1, SAMPLE)
+        assert workers.collect() == []  # given up
+        assert [when - begun for index, when in stand_in.started if index == 1][1:] == [1, 4, 9, 18]
+        assert clock.now - begun == 19
+        assert workers.indices == [2]
+
+    def test_waits_have_a_limit_of_a_minute(self, pool, clock):
+        script = {(1, generation, SAMPLE): [Does(0, BrokenError())] for generation in range(8)}
+        workers, stand_in = pool(1, FailureRules(restart=True, tolerance=9, delay_s=8.0), script)
+        workers.request(1, SAMPLE)
+        assert workers.collect() == [value(1, 8, 0)]
+        starts = [when for _, when in stand_in.started]
+        assert np.diff(starts).tolist() == [0, 8, 16, 32, 60, 60, 60, 60]
+
+    def test_a_reply_ends_the_row_of_failures(self, pool, clock):
+        script = {(1, generation, SAMPLE): [Does(), Does(1, BrokenError())] for generation in range(6)}
+        workers, _ = pool(1, FailureRules(restart=True, tolerance=1, delay_s=100.0), script)
+        for _ in range(7):
+            workers.request(1, SAMPLE)
+        found = []
+        while workers.requests_under_way:
+            found += workers.collect()
+        assert [reply.value[2] for reply in found] == [*range(7)]
+        assert workers.failures.restarts == 6
+        assert clock.now == 1013
+
+    def test_not_more_than_so_many_of_all_together(self, pool, caplog):
+        script = {(index, 0, SAMPLE): [Does(index, BrokenError(f"of {index}"))] for index in (1, 2, 3)}
+        workers, stand_in = pool(3, FailureRules(restart=True, max_restarts=2), script)
+        for index in (1, 2, 3):
+            workers.request(index, SAMPLE)
+        found = []
+        while workers.requests_under_way:
+            found += workers.collect()
+        assert found == [value(1, 1, 0), value(2, 1, 0)]
+        assert workers.indices == [1, 2]
+        assert "Worker 3 failed and is given up after 1 failures in a row and 2 restarts in all" in caplog.text
+        assert stand_in.killed == [(1, 0), (2, 0), (3, 0)]
+
+    def test_failing_in_two_requests_at_once_counts_once(self, pool, clock):
+        script = {(1, 0, SAMPLE): [Does(1, BrokenError("a")), Does(0, BrokenError("b"))]}
+        workers, stand_in = pool(script=script)
+        for _ in range(3):
+            workers.request(1, SAMPLE)
+        assert workers.collect(1.0) == []
+        assert workers.failures.restarts == 1
+        assert stand_in.killed == [(1, 0)]
+        assert str(workers.failures.last[1]) == "a"
+        found = []
+        while workers.requests_under_way:
+            found += workers.collect()
+        assert found == [value(1, 1, number) for number in range(3)]
+
+    def test_what_a_dead_worker_still_answers_is_not_heard(self, pool, clock):
+        # It failed in its first request; the second one's answer is there at the same moment.
+        script = {(1, 0, SAMPLE): [Does(1, BrokenError()), Does(0)]}
+        workers, _ = pool(script=script)
+        workers.request(1, SAMPLE)
+        workers.request(1, SAMPLE)
+        clock.now += 3
+        assert workers.collect(0.0) == []
+        assert workers.requests_under_way == 2
+        assert workers.collect() == [value(1, 1, 0)]
+        assert workers.collect() == [value(1, 1, 1)]
+
+    def test_what_came_with_an_error_that_is_raised_is_not_lost(self, pool, clock):
+        workers, _ = pool(3, FailureRules(), {(2, 0, SAMPLE): [Does(1, BrokenError())]})
+        for index in (1, 2, 3):
+            workers.request(index, SAMPLE)
+        clock.now += 1
+        with pytest.raises(BrokenError):
+            workers.collect()
+        assert workers.requests_under_way == 2
+        assert sorted(workers.collect()) == [value(1, 0, 0), value(3, 0, 0)]
+
+
+class TestWithoutRestarts:
+    def test_the_error_itself_is_raised(self, pool):
+        error = EnvError("A wheel came off.")
+        error.__cause__ = ValueError("as told by another process")
+        workers, stand_in = pool(rules=FailureRules(), script={(2, 0, SAMPLE): [Does(1, error)]})
+        workers.request(2, SAMPLE)
+        with pytest.raises(EnvError, match="A wheel came off") as raised:
+            workers.collect()
+        assert raised.value is error
+        assert raised.value.__notes__ == ["(in rollout worker 2)"]
+        assert str(raised.value.__cause__) == "as told by another process"
+        assert stand_in.killed == [(2, 0)]
+
+    def test_or_the_run_goes_on_without_it(self, pool, caplog):
+        caplog.set_level(logging.ERROR)
+        script = {(2, 0, SAMPLE): [Does(1, BrokenError("x"))]}
+        workers, _ = pool(rules=FailureRules(ignore=True), script=script)
+        for index in (1, 2, 2):
+            workers.request(index, SAMPLE)
+        assert workers.collect() == [value(1, 0, 0)]
+        assert workers.requests_under_way == 0
+        assert (workers.indices, len(workers), workers.healthy) == ([1], 1, 1)
+        assert "Worker 2 failed and is given up. BrokenError: x" in caplog.text
+        workers.request(2, SAMPLE)  # as somebody may who has not heard of it
+        assert workers.requests_under_way == 0
+        assert workers.call_all("get_state") == {1: ("get_state", 1, 0, 0)}
+
+    @pytest.mark.parametrize("rules", [FailureRules(ignore=True), FailureRules(restart=True, max_restarts=0)])
+    def test_none_is_left(self, pool, rules):
+        last = BrokenError("of 1")
+        script = {(1, 0, SAMPLE): [Does(2, last)], (2, 0, SAMPLE): [Does(1, BrokenError("of 2"))]}
+        workers, _ = pool(2, rules, script)
+        workers.request(1, SAMPLE)
+        workers.request(2, SAMPLE)
+        with pytest.raises(WorkerError, match=r"No rollout worker is left") as raised:
+            workers.collect()
+        assert raised.value.__cause__ is last
+        assert "worker 1: BrokenError: of 1; worker 2: BrokenError: of 2" in str(raised.value)
+        assert workers.indices == []
+
+
+class TestHung:
+    RULES = FailureRules(restart=True, timeout_s=10.0, start_timeout_s=60.0)
+
+    def test_no_answer_in_time(self, pool, clock):
+        script = {(1, 0, SAMPLE): [Does(9), Does(9), Does(NEVER)]}
+        workers, stand_in = pool(rules=self.RULES, script=script)
+        for _ in range(4):
+            workers.request(1, SAMPLE)
+        assert workers.collect() == [value(1, 0, 0)]
+        assert workers.collect() == [value(1, 0, 1)]
+        assert clock.now == 1018  # 9 s each: the time counts from answer to answer
+        assert workers.collect() == [value(1, 1, 0)]
+        _, when = stand_in.started[-1]
+        assert 1028 < when < 1028.5
+        assert isinstance(workers.failures.last[1], WorkerError)
+        assert str(workers.failures.last[1]).startswith("A rollout worker has hung.\n  where:    worker 1\n  got:")
+        assert stand_in.killed == [(1, 0)]
+        assert workers.collect() == [value(1, 1, 1)]
+
+    def test_while_others_answer_all_the_time(self, pool, clock):
+        workers, stand_in = pool(rules=self.RULES, script={(1, 0, SAMPLE): [Does(NEVER)]})
+        workers.request(1, SAMPLE)
+        workers.request(2, SAMPLE)
+        while clock.now < 1011:
+            for reply in workers.collect():
+                workers.request(reply.index, SAMPLE)
+        assert stand_in.killed == [(1, 0)]
+
+    def test_who_has_nothing_to_do_has_not_hung(self, pool, clock):
+        workers, stand_in = pool(rules=self.RULES)
+        workers.request(1, SAMPLE)
+        workers.collect()
+        clock.now += 100
+        workers.request(1, SAMPLE)
+        assert workers.collect() == [value(1, 0, 1)]
+        assert stand_in.killed == []
+
+    def test_who_answered_while_nobody_listened_has_not_hung(self, pool, clock):
+        workers, stand_in = pool(rules=self.RULES, script={(2, 0, SAMPLE): [Does(), Does(98)]})
+        for index in (1, 2, 1, 2):
+            workers.request(index, SAMPLE)
+        clock.now += 90  # the driver evaluates
+        assert sorted(workers.collect(0.0)) == [value(1, 0, 0), value(1, 0, 1), value(2, 0, 0)]
+        assert stand_in.killed == []
+        assert workers.collect() == [value(2, 0, 1)]
+
+    def test_starting_has_a_time_of_its_own(self, pool, clock):
+        script = {(1, 0, SAMPLE): [Does(1, BrokenError())], (1, 1, "make"): [Does(59)], (1, 2, "make"): [Does(NEVER)]}
+        script[1, 1, SAMPLE] = [Does(NEVER)]
+        workers, stand_in = pool(rules=self.RULES, script=script, made_on_request=True)
+        workers.make_all()
+        workers.request(1, SAMPLE)
+        found = workers.collect()
+        # 1002 raised; made until 1061; hung until 1071 and a bit; started again a second later, and 60 s later again
+        assert found == [value(1, 3, 0)]
+        starts = [when for index, when in stand_in.started if index == 1]
+        assert starts[:2] == [1000, 1002]
+        assert 1071 < starts[2] - 1.0 < 1071.5
+        assert 60 < starts[3] - 2.0 - starts[2] < 60.5
+        assert "did not start in time" in str(workers.failures.last[1])
+
+    def test_no_limit(self, pool, clock):
+        rules = FailureRules(restart=True, timeout_s=NEVER)
+        workers, stand_in = pool(rules=rules, script={(1, 0, SAMPLE): [Does(1e5)]})
+        workers.request(1, SAMPLE)
+        assert workers.collect() == [value(1, 0, 0)]
+        assert stand_in.killed == []

@@ -1,0 +1,228 @@
+"""`RemoteWorkers` by a clock of the test's own: who is asked what, and what comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollax.errors import EnvError, WorkerError
+from rollax.evaluation.messages import Update
+from rollax.evaluation.workers.failures import FailureRules
+from rollax.evaluation.workers.remote_workers import RemoteWorkers
+from tests.evaluation.workers.stand_in import NEVER, SAMPLE, BrokenError, Does, update, value
+
+
+class TestRequests:
+    def test_replies_come_in_the_order_of_the_requests_of_a_worker(self, pool, clock):
+        # Worker 1 answers at 1, 2 and 3 s, worker 2 at 5 and 6 s.
+        workers, _ = pool(script={(2, 0, SAMPLE): [Does(5)]})
+        assert workers.indices == [1, 2]
+        for index in (1, 2, 1, 1, 2):
+            workers.request(index, SAMPLE)
+        assert workers.requests_under_way == 5
+        assert workers.collect() == [value(1, 0, 0)]
+        assert clock.now == 1001
+        clock.now += 1.5
+        assert workers.collect() == [value(1, 0, 1)]
+        clock.now = 1005.0
+        assert sorted(workers.collect()) == [value(1, 0, 2), value(2, 0, 0)]
+        assert workers.requests_under_way == 1
+        assert workers.collect() == [value(2, 0, 1)]
+        assert workers.collect() == []
+
+    def test_waits_no_longer_than_it_is_told(self, pool, clock):
+        workers, _ = pool(script={(1, 0, SAMPLE): [Does(5)]})
+        workers.request(1, SAMPLE)
+        assert workers.collect(0.25) == []
+        assert clock.now == 1000.25
+        assert workers.collect(0.0) == []
+        assert workers.collect(60) == [value(1, 0, 0)]
+        assert clock.now == 1005
+
+    def test_a_worker_is_sent_each_update_once(self, pool):
+        workers, stand_in = pool()
+        workers.request(1, SAMPLE)
+        workers.publish(update(1))
+        for index in (1, 1, 2):
+            workers.request(index, SAMPLE)
+        workers.publish(update(4))
+        workers.publish(update(5))
+        for index in (1, 1, 2, 2):
+            workers.request(index, "sample_gradients")
+        first, second, last = (("stored", number) for number in range(3))
+        assert stand_in.asked(1) == [(0, ()), (0, (first,)), (0, ())]
+        assert stand_in.asked(2) == [(0, (first,))]
+        assert stand_in.asked(1, "sample_gradients") == stand_in.asked(2, "sample_gradients") == [(0, (last,)), (0, ())]
+        assert second not in [argument for call in stand_in.calls for argument in call.arguments]
+
+    def test_an_update_is_stored_once_however_many_take_it(self, pool):
+        weights = {"a": {"w": np.zeros(2_500_000, np.float32)}}  # 10 MB
+        workers, stand_in = pool(8)
+        for version in (1, 2, 3):
+            workers.publish(Update(version, 0, weights, {}))
+            for index in workers.indices:
+                workers.request(index, SAMPLE)
+            while workers.requests_under_way:
+                workers.collect()
+        assert [put.version for put in stand_in.puts] == [1, 2, 3]
+        sent = [argument for call in stand_in.calls for argument in call.arguments]
+        assert sent == [("stored", number) for number in range(3) for _ in range(8)]
+
+    def test_forgotten_ones_bring_nothing(self, pool):
+        broken = Does(0.5, BrokenError("x"))
+        workers, stand_in = pool(3, script={(3, 0, SAMPLE): [broken], (3, 1, SAMPLE): [Does(), broken]})
+        for index in (1, 1, 2, 3):
+            workers.request(index, SAMPLE)
+        workers.request(3, SAMPLE)
+        workers.collect(0.5)  # worker 3 failed, and has two to do again
+        workers.collect(0.6)
+        workers.forget_requests()
+        assert workers.requests_under_way == 0
+        assert workers.collect() == []
+        workers.request(2, SAMPLE)
+        assert workers.collect() == [value(2, 0, 1)]
+        assert len(stand_in.asked(1)) == 2
+
+
+class TestCalls:
+    def test_of_all(self, pool):
+        workers, stand_in = pool(3, script={(1, 0, "apply"): [Does(7)]})
+        assert workers.call_all("apply", "f") == {index: ("apply", index, 0, 0) for index in (1, 2, 3)}
+        assert [call.arguments for call in stand_in.calls] == [("f",)] * 3
+
+    def test_of_some_with_arguments_of_their_own(self, pool):
+        workers, stand_in = pool(2)
+        assert [*workers.call_each("set_state", {2: ("b",), 3: ("nobody",)})] == [2]
+        assert stand_in.asked(2, "set_state") == [(0, ("b",))]
+        assert stand_in.asked(1, "set_state") == []
+
+    def test_replies_that_come_meanwhile_are_kept(self, pool):
+        workers, _ = pool()
+        workers.request(1, SAMPLE)
+        workers.request(2, SAMPLE)
+        workers.call_all("get_state")
+        assert workers.requests_under_way == 2
+        assert workers.collect() == [value(1, 0, 0), value(2, 0, 0)]
+        assert workers.requests_under_way == 0
+
+    def test_one_that_fails_is_missing_and_started_anew(self, pool):
+        script = {(2, 0, "get_state"): [Does(1, BrokenError("x"))]}
+        workers, stand_in = pool(script=script)
+        workers.request(2, SAMPLE)
+        workers.request(2, SAMPLE)
+        workers.request(1, SAMPLE)
+        assert workers.call_all("get_state") == {1: ("get_state", 1, 0, 0)}
+        found = []
+        while workers.requests_under_way:
+            found += workers.collect()
+        # What it had answered by then is its answer; the call is not made again.
+        assert sorted(found) == [value(1, 0, 0), value(2, 0, 0), value(2, 0, 1)]
+        assert stand_in.asked(2, "get_state") == [(0, ())]
+        workers.request(2, SAMPLE)
+        assert workers.collect() == [value(2, 1, 0)]
+
+    def test_without_restarts_its_error_is_raised(self, pool):
+        workers, _ = pool(rules=FailureRules(), script={(2, 0, "get_state"): [Does(1, BrokenError("x"))]})
+        with pytest.raises(BrokenError, match="x"):
+            workers.call_all("get_state")
+
+    def test_what_the_callers_own_function_raises_is_no_failure_of_the_worker(self, pool):
+        script = {(2, 0, "apply"): [Does(1, BrokenError("x"))], (3, 0, "apply"): [Does(1, WorkerError("gone"))]}
+        workers, stand_in = pool(3, script=script)
+        with pytest.raises(BrokenError, match="x"):
+            workers.call_all("apply", raises=True)
+        assert stand_in.killed == [(3, 0)]
+        assert workers.healthy == 2
+
+    def test_one_that_hangs(self, pool, clock):
+        rules = FailureRules(restart=True, timeout_s=10.0)
+        workers, stand_in = pool(rules=rules, script={(1, 0, "get_state"): [Does(NEVER)]})
+        assert workers.call_all("get_state") == {2: ("get_state", 2, 0, 0)}
+        assert 1010 < clock.now < 1010.5
+        assert stand_in.killed == [(1, 0)]
+
+    def test_one_that_first_finishes_much_else_has_not_hung(self, pool, clock):
+        workers, _ = pool(rules=FailureRules(timeout_s=10.0), script={(1, 0, SAMPLE): [Does(8)] * 3})
+        for _ in range(3):
+            workers.request(1, SAMPLE)
+        assert [*workers.call_all("get_state")] == [1, 2]
+        assert clock.now == 1025
+
+    def test_one_that_is_still_starting_has_not_hung(self, pool, clock):
+        script = {(1, 0, SAMPLE): [Does(1, BrokenError())], (1, 1, "make"): [Does(50)]}
+        rules = FailureRules(restart=True, timeout_s=10.0)
+        workers, _ = pool(rules=rules, script=script, made_on_request=True)
+        workers.make_all()
+        workers.request(1, SAMPLE)
+        workers.collect(2.0)
+        assert [*workers.call_all("get_state")] == [1, 2]
+        assert workers.failures.restarts == 1
+
+    def test_restarts_that_are_due_meanwhile_are_made(self, pool, clock):
+        script = {(1, generation, SAMPLE): [Does(1, BrokenError())] for generation in range(2)}
+        workers, stand_in = pool(script={**script, (2, 0, "get_state"): [Does(100)]})
+        workers.request(1, SAMPLE)
+        workers.collect(2.5)
+        assert [*workers.call_all("get_state")] == [2]
+        assert [when for index, when in stand_in.started if index == 1] == [1000, 1001, 1004]
+        assert workers.collect() == [value(1, 2, 0)]
+
+
+class TestMaking:
+    def test_all_are_made(self, pool, clock):
+        workers, _ = pool(3, script={(2, 0, "make"): [Does(30)]}, made_on_request=True)
+        assert workers.healthy == 0
+        workers.make_all()
+        assert workers.healthy == 3
+        assert clock.now == 1030
+        assert workers.requests_under_way == 0
+
+    def test_an_error_is_raised_at_once_and_all_are_stopped(self, pool, clock):
+        error = EnvError("no display")
+        script = {(1, 0, "make"): [Does(NEVER)], (3, 0, "make"): [Does(2, error)]}
+        workers, stand_in = pool(3, script=script, made_on_request=True)
+        with pytest.raises(EnvError, match="no display") as raised:
+            workers.make_all()
+        assert raised.value is error
+        assert raised.value.__notes__ == ["(in rollout worker 3)"]
+        assert clock.now == 1002 + 1  # worker 2, which was made, takes a second to close its environments
+        assert sorted(stand_in.killed) == [(1, 0), (2, 0), (3, 0)]
+        assert [call.index for call in stand_in.calls if call.method == "stop"] == [2]
+        assert workers.indices == []
+
+    def test_one_that_does_not_start(self, pool, clock):
+        rules = FailureRules(restart=True, start_timeout_s=60.0)
+        workers, stand_in = pool(2, rules, {(2, 0, "make"): [Does(NEVER)]}, made_on_request=True)
+        with pytest.raises(WorkerError, match=r"(?s)did not start in time.*worker 2.*no answer for 60 s"):
+            workers.make_all()
+        assert len(stand_in.killed) == 2
+
+
+class TestStop:
+    def test_environments_are_closed_and_processes_ended(self, pool, clock):
+        workers, stand_in = pool(3, script={(2, 0, "stop"): [Does(NEVER)], (3, 0, "stop"): [Does(1, BrokenError())]})
+        workers.request(1, SAMPLE)
+        workers.stop()
+        assert clock.now == 1005  # it waits no longer
+        assert [call.index for call in stand_in.calls if call.method == "stop"] == [1, 2, 3]
+        assert stand_in.killed == [(1, 0), (2, 0), (3, 0)]
+        workers.stop()
+        assert (len(workers), workers.requests_under_way, workers.collect()) == (0, 0, [])
+
+    def test_nobody_can_be_called_any_more(self, pool, monkeypatch):
+        def gone(*_: Any) -> Any:
+            raise WorkerError("Ray was shut down under the workers.")
+
+        workers, stand_in = pool()
+        monkeypatch.setattr(stand_in, "call", gone)
+        workers.stop()
+        assert len(stand_in.killed) == 2
+
+
+def test_nobody():
+    workers = RemoteWorkers.of([])
+    assert (len(workers), workers.indices, workers.healthy, workers.collect()) == (0, [], 0, [])
+    workers.stop()
+    assert RemoteWorkers.of(workers) is workers
