@@ -12,7 +12,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-REQUIREMENTS = {"sb3": ("stable-baselines3", "sbx-rl"), "rllib": ("ray[rllib]", "torch"), "sf": ("sample-factory", "torch")}
+REQUIREMENTS = {
+    "sb3": ("stable-baselines3", "sbx-rl"),
+    "rllib": ("ray[rllib]", "torch"),
+    "sf": ("sample-factory", "torch"),
+}
 _OWN_FOLDER = "ROLLAX_PEER_VENVS"
 
 

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.curves import driver_curve, pendulum_curve, soak_summary
 from benchmarks.measure import BUSY_PERCENT
+from benchmarks.numbers import rounded
 from benchmarks.peers import ROOT
 from benchmarks.rows import make_rows
 from benchmarks.run_all import RESULTS
+from benchmarks.soak import RESULT as SOAKED
 
 BEGIN = "<!-- tables: begin (written by python -m benchmarks.report) -->"
 END = "<!-- tables: end -->"
@@ -25,8 +28,18 @@ def main() -> int:
     if missing:
         print(f"no figures for: {', '.join(missing)}", file=sys.stderr)
     page = ROOT / "BENCHMARKS.md"
-    _replace_tables(page, "\n\n".join([_targets_table(results), _figures_table(results), _notes(results)]))
+    parts = [_targets_table(results), _figures_table(results), _notes(results), *_curves(results)]
+    _replace_tables(page, "\n\n".join(parts))
     return 0
+
+
+def _curves(results: list[dict[str, Any]]) -> list[str]:
+    """What a table of targets cannot show, as far as it has been measured."""
+    by_name = {result["name"]: result for result in results}
+    curves = [driver_curve(by_name), pendulum_curve(by_name)]
+    if SOAKED.exists():
+        curves.append(soak_summary(json.loads(SOAKED.read_text())))
+    return [curve for curve in curves if curve]
 
 
 def _replace_tables(page: Path, tables: str) -> None:
@@ -52,7 +65,7 @@ def _targets_table(results: list[dict[str, Any]]) -> str:
 def _asked(result: dict[str, Any], target: dict[str, Any]) -> str:
     if "against" not in target:
         sign = "≥" if target["sense"] == "at least" else "≤"
-        return f"{target['side']} {sign} {_number(target['limit'])} {result['unit']}"
+        return f"{target['side']} {sign} {rounded(target['limit'])} {result['unit']}"
     if target["at_least"] is None:
         return f"× {target['against']}"
     if target["at_least"] == 1.0:
@@ -62,7 +75,7 @@ def _asked(result: dict[str, Any], target: dict[str, Any]) -> str:
 
 def _measured(result: dict[str, Any], target: dict[str, Any]) -> str:
     if "against" not in target:
-        return f"{_number(target['figure'])} {result['unit']}"
+        return f"{rounded(target['figure'])} {result['unit']}"
     low, high = target["ratios"]
     return f"{target['ratio']:.3g} × ({low:.3g} to {high:.3g})"
 
@@ -73,10 +86,10 @@ def _figures_table(results: list[dict[str, Any]]) -> str:
     for result in results:
         for i, (name, side) in enumerate(result["sides"].items()):
             rounds = side["rounds"]
-            spread = f"{_number(min(rounds))} to {_number(max(rounds))}" if len(rounds) > 1 else ""
+            spread = f"{rounded(min(rounds))} to {rounded(max(rounds))}" if len(rounds) > 1 else ""
             label = f"`{result['name']}`" if i == 0 else ""
             lines.append(
-                f"| {label} | {name} | {_number(side['median'])} {result['unit']} | {spread} | {len(rounds)} |"
+                f"| {label} | {name} | {rounded(side['median'])} {result['unit']} | {spread} | {len(rounds)} |"
             )
     return "\n".join(lines)
 
@@ -113,14 +126,6 @@ def _describe_versions(name: str, side: dict[str, Any]) -> str:
     words = ", ".join(f"{library} {version}" for library, version in side["versions"].items())
     threads = f"; {side['threads']} PyTorch threads, its default" if "threads" in side else ""
     return f"{name}: {words}{threads}."
-
-
-def _number(value: float) -> str:
-    """Returns three significant digits, with thousands separated."""
-    if abs(value) >= 1000:
-        digits = len(str(int(abs(value)))) - 3
-        return f"{round(value, -digits):,.0f}"
-    return f"{value:.3g}"
 
 
 if __name__ == "__main__":

@@ -61,6 +61,9 @@ class SampleBatch(MutableMapping[str, Any]):
     SEQ_LENS = "seq_lens"
     BOOTSTRAP = "bootstrap"
     WEIGHTS = "weights"
+    DISCOUNTS = "discounts"
+    INDICES = "indices"
+    PRIORITIES = "priorities"
 
     def __init__(self, columns: Mapping[str, Any] | None = None, *, env_steps: int | None = None) -> None:
         self._columns: dict[str, trees.Tree] = {}

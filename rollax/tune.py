@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from rollax.algorithms.trainer import Trainer, evaluation_result
 from rollax.config import TrainerConfig, resolve_config
 from rollax.env.registry import Registrations, register_all, registrations
 from rollax.errors import CheckpointError, ConfigError, RollaxError
-from rollax.evaluation.workers.ray_processes import process_settings
+from rollax.evaluation.actor_class import process_settings
 
 try:
     from ray import cloudpickle
@@ -93,7 +92,7 @@ class TunedTrainer(Trainable):
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Builds the trainer anew, for another trial or other hyperparameters."""
         self.cleanup()
-        self._build(copy.deepcopy(new_config))
+        self._build(new_config)
         return True
 
     def cleanup(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import subprocess
@@ -11,26 +10,23 @@ import sys
 import warnings
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import Callbacks, CheckpointError, ConfigError, PGTrainer, PPOTrainer, load_policy, register_env
+from rollax import Callbacks, CheckpointError, ConfigError, PGTrainer, PPOTrainer, load_policy
+from tests.paying import EPISODE, SMALL, paying_env
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what Ray's modules warn of as they load
-    import ray
-    from ray import tune
-    from ray.tune.schedulers import PopulationBasedTraining
+    from ray.tune.trainable import trainable as module_of_trainable
 
 from rollax.tune import TunedTrainer, checkpoint_in, keep_to_reserved, plain, trainable
+
 
 @pytest.fixture
 def make(monkeypatch, tmp_path):
     """Makes trials in this process, without Ray; their folders are temporary ones."""
-    from ray.tune.trainable import trainable as module
-
-    monkeypatch.setattr(module, "DEFAULT_STORAGE_PATH", str(tmp_path / "trials"))
+    monkeypatch.setattr(module_of_trainable, "DEFAULT_STORAGE_PATH", str(tmp_path / "trials"))
     made = []
 
     def make_one(algorithm="PPO", **config):
@@ -203,7 +199,6 @@ class TestCheckpoints:
         weights = trial.trainer.get_weights()["default_policy"]
         old = trial.trainer
         new = {"env": paying_env(), **SMALL, "evaluation_interval": 2, "evaluation_num_episodes": 1, "lr": 5e-3}
-        untouched = json.dumps({**new, "env": None})
         assert trial.reset(new) is True
         assert closed  # the environments of the old one
         assert trial.trainer is not old
@@ -214,7 +209,6 @@ class TestCheckpoints:
         assert (result["training_iteration"], result["timesteps_total"]) == (1, 32)
         assert result["info"]["learner"]["default_policy"]["cur_lr"] == 5e-3
         assert math.isnan(result["evaluation"]["episode_reward_mean"])
-        assert json.dumps({**new, "env": None}) == untouched
 
     def test_a_reset_that_fails_leaves_nothing_open(self, make):
         closed = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 
 import numpy as np
@@ -61,96 +62,99 @@ def quietly(function):
         return function()
 
 
-class TestUnderTune:
-    """What needs Ray. Each process that Tune starts loads JAX, so there are few runs here."""
+@pytest.fixture(scope="module")
+def grid(small_cluster, tmp_path_factory):
+    """Two learning rates, with an environment and a callback that only this process knows."""
 
-    @pytest.fixture(scope="class")
-    def grid(self, small_cluster, tmp_path_factory):
-        """Two learning rates, with an environment and a callback that only this process knows."""
+    class Noting(Callbacks):
+        def on_episode_end(self, *, worker, base_env, episode):
+            episode.custom_metrics["length"] = episode.length
 
-        class Noting(Callbacks):
-            def on_episode_end(self, *, worker, base_env, episode):
-                episode.custom_metrics["length"] = episode.length
+        def on_train_result(self, *, trainer, result):
+            result["nproc"] = os.environ["NPROC"]
 
-        register_env("PayingByName", paying_env())
-        config = {"env": "PayingByName", "env_config": {"pay": 0.5}, "callbacks": Noting}
-        config |= {"lr": tune.grid_search([1e-3, 2e-3]), "evaluation_interval": 2, "evaluation_num_episodes": 1}
-        at_the_end = tune.CheckpointConfig(checkpoint_at_end=True)
-        return fit(config, 3, tmp_path_factory.mktemp("grid"), checkpoint=at_the_end)
+    register_env("PayingByName", paying_env())
+    config = {"env": "PayingByName", "env_config": {"pay": 0.5}, "callbacks": Noting}
+    config |= {"lr": tune.grid_search([1e-3, 2e-3]), "evaluation_interval": 2, "evaluation_num_episodes": 1}
+    at_the_end = tune.CheckpointConfig(checkpoint_at_end=True)
+    return fit(config, 3, tmp_path_factory.mktemp("grid"), checkpoint=at_the_end)
 
-    def test_a_grid_has_its_results(self, grid):
-        table = grid.get_dataframe().sort_values("config/lr")
-        assert not grid.errors
-        assert table["config/lr"].tolist() == table["info/learner/default_policy/cur_lr"].tolist() == [1e-3, 2e-3]
-        assert table["training_iteration"].tolist() == [3, 3]
-        assert table["timesteps_total"].tolist() == [96, 96]
-        assert table["episode_reward_mean"].tolist() == [2.0, 2.0]  # 4 steps of 0.5
-        assert table["custom_metrics/length_mean"].tolist() == [4.0, 4.0]
-        # Files of Tune have the columns of the first iteration, which had no evaluation.
-        history = grid[0].metrics_dataframe["evaluation/episode_reward_mean"]
-        np.testing.assert_array_equal(history, [np.nan, 2.0, 2.0])
 
-    def test_the_best_checkpoint_is_a_policy(self, grid):
-        best = grid.get_best_result("info/learner/default_policy/cur_lr", "max")
-        with best.checkpoint.as_directory() as folder:
-            assert checkpoint_in(folder).name == "checkpoint_000003"
-            with PPOTrainer.from_checkpoint(checkpoint_in(folder), env=paying_env(), callbacks=None) as trainer:
-                assert (trainer.config.lr, trainer.iteration) == (2e-3, 3)
-                assert trainer.train()["timesteps_total"] == 128
+def test_a_grid_has_its_results(grid):
+    assert not grid.errors
+    table = grid.get_dataframe().sort_values("config/lr")
+    assert table["config/lr"].tolist() == table["info/learner/default_policy/cur_lr"].tolist() == [1e-3, 2e-3]
+    assert table["training_iteration"].tolist() == [3, 3]
+    assert table["timesteps_total"].tolist() == [96, 96]
+    assert table["episode_reward_mean"].tolist() == [2.0, 2.0]  # 4 steps of 0.5
+    assert table["custom_metrics/length_mean"].tolist() == [4.0, 4.0]
+    assert table["nproc"].tolist() == ["1", "1"]  # what is reserved, but at least one
+    # Files of Tune have the columns of the first iteration, which had no evaluation.
+    history = grid[0].metrics_dataframe["evaluation/episode_reward_mean"]
+    np.testing.assert_array_equal(history, [np.nan, 2.0, 2.0])
 
-    def test_an_error_is_told_and_a_search_goes_on_where_it_was(self, small_cluster, tmp_path):
-        mended = tmp_path / "mended"
-        # 32 steps in an iteration: the first trial fails in its third one. Of the second the config is wrong.
-        fails = {"fails_at": 70, "mended": str(mended)}
-        config = {"env": paying_env(), "env_config": fails}
-        config["model"] = tune.grid_search([{"fcnet_hiddens": [4]}, {"fcnet_hidden": [4]}])
-        each = tune.CheckpointConfig(checkpoint_frequency=1)
-        results = fit(config, 4, tmp_path, checkpoint=each)
-        assert results[0].metrics["training_iteration"] == 2
-        assert "the simulator is gone" in str(results[0].error)
-        assert "Unknown config key 'fcnet_hidden'" in str(results[1].error)
-        assert "did you mean 'fcnet_hiddens'?" in str(results[1].error)
-        mended.touch()
-        restored = quietly(
-            lambda: tune.Tuner.restore(results.experiment_path, trainable("PPO"), resume_errored=True).fit()
-        )
-        history = restored[0].metrics_dataframe
-        assert history["training_iteration"].tolist() == [1, 2, 3, 4]
-        assert history["timesteps_total"].tolist() == [32, 64, 96, 128]
-        assert history["iterations_since_restore"].tolist() == [1, 2, 1, 2]
 
-    def test_population_based_training_keeps_what_it_perturbed(self, small_cluster, tmp_path):
-        # The second trial pays more, so the first one takes over its config, weights and counters, and the learning
-        # rate doubled or halved.
-        config = {"env": paying_env(), "env_config": {"pay": tune.grid_search([0.0, 1.0])}, "lr": 1e-3}
-        population = PopulationBasedTraining(
-            perturbation_interval=2,
-            hyperparam_mutations={"lr": [1e-3]},
-            custom_explore_fn=lambda config: {**config, "lr": 3e-3},
-            quantile_fraction=0.5,
-            synch=True,
-        )
-        results = fit(
-            config, 4, tmp_path, scheduler=population, metric="episode_reward_mean", mode="max", reuse_actors=True
-        )
-        assert not results.errors
-        poor, rich = results
-        learned_with = "info/learner/default_policy/cur_lr"
-        assert rich.metrics_dataframe[learned_with].tolist() == [1e-3] * 4
-        assert poor.metrics_dataframe[learned_with].tolist() == [1e-3] * 2 + [3e-3] * 2
-        assert poor.metrics_dataframe["timesteps_total"].tolist() == [32, 64, 96, 128]
-        assert poor.metrics_dataframe["episode_reward_mean"].tolist()[1:3] == [0.0, 4.0]
+def test_the_best_checkpoint_is_a_policy(grid):
+    best = grid.get_best_result("info/learner/default_policy/cur_lr", "max")
+    with best.checkpoint.as_directory() as folder:
+        assert checkpoint_in(folder).name == "checkpoint_000003"
+        with PPOTrainer.from_checkpoint(checkpoint_in(folder), env=paying_env(), callbacks=None) as trainer:
+            assert (trainer.config.lr, trainer.iteration) == (2e-3, 3)
+            assert trainer.train()["timesteps_total"] == 128
 
-    def test_workers_live_in_the_trial_and_there_is_one_ray(self, small_cluster, tmp_path):
-        def here():
-            """1 for the bundles of a trial, and 2 for the same Ray."""
-            context = ray.get_runtime_context()
-            in_group = context.get_placement_group_id() is not None
-            return float(in_group) + 2.0 * (context.gcs_address == address)
 
-        address = ray.get_runtime_context().gcs_address
-        config = {"env": paying_env(), "env_config": {"pay": here}, "num_workers": 1, "num_cpus_per_worker": 0.25}
-        [result] = fit(config, 1, tmp_path)
-        assert not result.error
-        assert result.metrics["info"]["workers"]["healthy"] == 1
-        assert result.metrics["episode_reward_mean"] == EPISODE * 3.0
+def test_an_error_is_told_and_a_search_goes_on_where_it_was(small_cluster, tmp_path):
+    mended = tmp_path / "mended"
+    # 32 steps in an iteration: it fails in the third one.
+    config = {"env": paying_env(), "env_config": {"fails_at": 70, "mended": str(mended)}}
+    each = tune.CheckpointConfig(checkpoint_frequency=1)
+    results = fit(config, 4, tmp_path, checkpoint=each)
+    assert results[0].metrics["training_iteration"] == 2
+    assert "the simulator is gone" in str(results[0].error)
+    mended.touch()
+    restored = quietly(lambda: tune.Tuner.restore(results.experiment_path, trainable("PPO"), resume_errored=True).fit())
+    history = restored[0].metrics_dataframe
+    assert history["training_iteration"].tolist() == [1, 2, 3, 4]
+    assert history["timesteps_total"].tolist() == [32, 64, 96, 128]
+    assert history["iterations_since_restore"].tolist() == [1, 2, 1, 2]
+
+
+def test_population_based_training_keeps_what_it_perturbed(small_cluster, tmp_path):
+    # The second trial pays more, so the first one takes over its weights, counters and config, with another lr.
+    config = {"env": paying_env(), "env_config": {"pay": tune.grid_search([0.0, 1.0])}, "lr": 1e-3}
+    population = PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        hyperparam_mutations={"lr": [1e-3]},
+        custom_explore_fn=lambda config: {**config, "lr": 3e-3},
+        quantile_fraction=0.5,
+        synch=True,
+    )
+    results = fit(
+        config, 4, tmp_path, scheduler=population, metric="episode_reward_mean", mode="max", reuse_actors=True
+    )
+    assert not results.errors
+    poor, rich = results
+    learned_with = "info/learner/default_policy/cur_lr"
+    assert rich.metrics_dataframe[learned_with].tolist() == [1e-3] * 4
+    assert poor.metrics_dataframe[learned_with].tolist() == [1e-3] * 2 + [3e-3] * 2
+    assert poor.metrics_dataframe["timesteps_total"].tolist() == [32, 64, 96, 128]
+    assert poor.metrics_dataframe["episode_reward_mean"].tolist()[1:3] == [0.0, 4.0]
+
+
+def test_workers_live_in_the_trial_and_there_is_one_ray_and_a_wrong_config_fails_alone(small_cluster, tmp_path):
+    def here():
+        """1 for the bundles of a trial, and 2 for the same Ray."""
+        context = ray.get_runtime_context()
+        in_group = context.get_placement_group_id() is not None
+        return float(in_group) + 2.0 * (context.gcs_address == address)
+
+    address = ray.get_runtime_context().gcs_address
+    config = {"env": paying_env(), "env_config": {"pay": here}, "num_workers": 1, "num_cpus_per_worker": 0.25}
+    config["model"] = tune.grid_search([{"fcnet_hiddens": [4]}, {"fcnet_hidden": [4]}])
+    result, wrong = fit(config, 1, tmp_path)
+    assert not result.error
+    assert result.metrics["info"]["workers"]["healthy"] == 1
+    assert result.metrics["episode_reward_mean"] == EPISODE * 3.0
+    assert "Unknown config key 'fcnet_hidden'" in str(wrong.error)
+    assert "did you mean 'fcnet_hiddens'?" in str(wrong.error)

@@ -16,7 +16,7 @@ from sample_factory.train import make_runner
 
 from benchmarks.protocol import Link, versions
 
-_WARM_UP_STEPS = 100_000
+_WARM_UP_STEPS = 30_000
 _LEAD_IN_S = 1.0  # the queues are full when the processes go on, and empty a moment later
 
 
@@ -48,7 +48,9 @@ def serve(link: Link, runner, folder: str) -> None:
         time.sleep(_LEAD_IN_S)
         before, start = steps(), time.perf_counter()
         time.sleep(settings["seconds"])
-        after, took = steps(), time.perf_counter() - start
+        while (after := steps()) == before:
+            time.sleep(0.01)
+        took = time.perf_counter() - start
         for process in processes:
             process.suspend()
         link.send(event="round", value=(after - before) / took)

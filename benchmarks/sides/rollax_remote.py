@@ -1,16 +1,9 @@
 """rollax's `RolloutWorker.sample` over environments that sleep in every step: remote ones, or one in the process."""
 
 import argparse
-import time
-from typing import Any
 
-import gymnasium as gym
-import numpy as np
-
-from benchmarks.free_env import ACTION_SPACE, OBSERVATION_SPACE
 from benchmarks.protocol import serve_rates, versions
-
-OBSERVATION = np.zeros(4, np.float32)
+from benchmarks.sleeping_env import SleepingEnv
 
 
 def main() -> None:
@@ -25,21 +18,8 @@ def main() -> None:
     from rollax.algorithms.ppo import PPOConfig, PPOPolicy
     from rollax.models.config import ModelConfig
 
-    class Sleeper(gym.Env):
-        """Costs nothing but time."""
-
-        observation_space, action_space = OBSERVATION_SPACE, ACTION_SPACE
-
-        def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-            self.count = 0
-            return OBSERVATION, {}
-
-        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-            time.sleep(args.sleep_ms / 1000)
-            self.count += 1
-            return OBSERVATION, 1.0, self.count == 100, False, {}
-
     config = PPOConfig(
+        env_config={"sleep_ms": args.sleep_ms},
         num_envs_per_worker=args.num_envs,
         rollout_fragment_length=20,
         remote_worker_envs=args.wait_ms is not None,
@@ -47,7 +27,7 @@ def main() -> None:
         model=ModelConfig(fcnet_hiddens=(64, 64), fcnet_activation="tanh"),
         seed=0,
     )
-    worker = RolloutWorker(Sleeper, PPOPolicy, config=config)
+    worker = RolloutWorker(SleepingEnv, PPOPolicy, config=config)
 
     def collect() -> int:
         steps = worker.sample().env_steps

@@ -1,4 +1,4 @@
-"""Training iterations of one of rollax's algorithms: their duration, steps per second, or the growth of memory over many of them."""
+"""Training iterations of one of the algorithms: their duration, their rate, or how memory grows over many of them."""
 
 import argparse
 import json

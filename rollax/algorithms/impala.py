@@ -46,9 +46,7 @@ class IMPALAConfig(AsyncSamplesFields, TrainerConfig):
         default=50, ge=1, description="n, env steps of each sub-environment between two bootstraps"
     )
     timesteps_per_iteration: int = Field(default=10_000, ge=0, description="steps of one train() at least")
-    num_sgd_iter: int = Field(
-        default=1, ge=1, description="gradient steps on each train batch, each on all of it"
-    )
+    num_sgd_iter: int = Field(default=1, ge=1, description="gradient steps on each train batch, each on all of it")
     lr: float = Field(default=5e-4, ge=0, description="α, the step size of the optimizer")
     opt_type: Literal["adam", "rmsprop"] = Field(default="adam", description="the optimizer")
     decay: float = Field(default=0.99, ge=0, lt=1, description="of RMSProp: the decay of its mean of squares")
@@ -66,16 +64,6 @@ class IMPALAConfig(AsyncSamplesFields, TrainerConfig):
     entropy_coeff_schedule: SchedulePoints | None = Field(
         default=None, description="[[timestep, c_e], ...], linear in between; takes the place of entropy_coeff"
     )
-
-    max_requests_in_flight_per_worker: int = Field(
-        default=2, ge=1, description="fragments that each worker is asked for ahead"
-    )
-    learner_queue_size: int = Field(default=4, ge=1, description="train batches that may wait for the learner")
-    broadcast_interval: int = Field(default=1, ge=1, description="updates from one handing out of weights to the next")
-    replay_proportion: float = Field(
-        default=0.0, ge=0, description="recent fragments that are learned from once more, for each fresh one"
-    )
-    replay_buffer_num_slots: int = Field(default=0, ge=0, description="recent fragments that are kept for that")
 
     def check(self) -> None:
         super().check()

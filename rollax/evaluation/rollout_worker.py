@@ -125,7 +125,7 @@ class RolloutWorker:
             ConfigError: Ray is not installed.
         """
         # Only now: with workers in this process alone nothing of Ray is loaded.
-        from rollax.evaluation.workers.ray_processes import actor_class
+        from rollax.evaluation.actor_class import actor_class
 
         return actor_class(cls, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources or {})
 

@@ -18,8 +18,9 @@ from rollax import runtime, trees
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.models.distributions import make_distribution
-from rollax.policy.acting import Acting, check_logp
+from rollax.policy.acting import Acting, check_finite
 from rollax.policy.action_masks import ActionMasks
+from rollax.policy.exploration.exploration import Exploration, FromDistribution
 from rollax.policy.learner import Learner
 from rollax.policy.learning import MinibatchPlan, acting_bucket
 from rollax.policy.memory import Memory, as_rows
@@ -54,6 +55,8 @@ class JaxPolicy(Policy):
     microbatch_size: int | None = None
     """Rows that are looked at together: the gradient of a step is the mean over all of its microbatches, weighted by
     their rows. None: all rows of the step."""
+    row_statistics: tuple[str, ...] = ()
+    """Those of the loss's statistics that are columns [B]: `learn_on_batch` returns them for all rows, in order."""
     has_targets = False
     """Whether there are target parameters, copies of the parameters at first."""
 
@@ -66,12 +69,13 @@ class JaxPolicy(Policy):
         self.acting_rng = np.random.Generator(np.random.SFC64(acting))
         self.learning_rng = np.random.Generator(np.random.SFC64(learning))
         rngs = nnx.Rngs(int(np.random.default_rng(initial).integers(2**31)) if seed is None else seed)
-        self.distribution = make_distribution(action_space, squash=self.squash_actions)
-        where = type(self).__name__
-        module = make_policy_model(observation_space, action_space, self.distribution, self.config, rngs, where)
+        self.exploration = self.make_exploration()
+        module = self.make_model(rngs)
         self.sees_all_agents = self.sees_all_agents or sees_all_agents(self.config)
         self.memory = Memory(module, action_space, self.config.model.max_seq_len)
-        self.arguments = _ARGUMENTS | self.memory.arguments
+        self._exploring_state = self.exploration.initial_state()
+        remembered = {"state_batches"} if self._exploring_state else frozenset()
+        self.arguments = _ARGUMENTS | self.memory.arguments | remembered
         if self.batch_columns is not None:
             told = {SampleBatch.VF_PREDS} if self.sees_all_agents else frozenset()
             self.batch_columns = (self.batch_columns - told) | self.memory.batch_columns  # type: ignore[misc]
@@ -82,16 +86,29 @@ class JaxPolicy(Policy):
             self.split.params,
             updated_targets=self.updated_targets if self.has_targets else None,
             count_rows=self._count_rows,
+            row_statistics=self.row_statistics,
         )
         self.params: Columns
         self.extra: Columns
         self.params, self.extra = self.learner.devices.first((self.split.params, self.split.extra))
         self.on_new_variables: Callable[[], Any] | None = None
         self.masks = ActionMasks(observation_space, action_space)
-        self._acting = Acting(self.split, self.distribution, self.masks.present, self.batch_columns)
+        self._acting = Acting(self.split, self.exploration, self.masks.present, self.batch_columns)
+        self._checked = next(iter(self.exploration.fetched))
         self._lr = self.config.schedule("lr")
 
     # What an algorithm defines.
+
+    def make_exploration(self) -> Exploration:
+        """How actions come from the model's outputs: by default they are drawn from `self.distribution`."""
+        self.distribution = make_distribution(self.action_space, squash=self.squash_actions)
+        self._logp = jax.jit(self.distribution.logp)
+        return FromDistribution(self.distribution)
+
+    def make_model(self, rngs: nnx.Rngs) -> Any:
+        """The model, an actor and critic by default: `model(obs) -> (outputs, values)`."""
+        spaces = self.observation_space, self.action_space
+        return make_policy_model(*spaces, self.distribution, self.config, rngs, type(self).__name__)
 
     @abstractmethod
     def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
@@ -159,7 +176,7 @@ class JaxPolicy(Policy):
         return self._acting.forward(model, columns)[:2]
 
     def get_initial_state(self) -> list[Any]:
-        return list(self.memory.initial_state)
+        return [*self.memory.initial_state, *self._exploring_state]
 
     def compute_actions(  # type: ignore[override]  the library passes what is accepted
         self,
@@ -172,6 +189,13 @@ class JaxPolicy(Policy):
         rows = trees.length(obs_batch)
         size = acting_bucket(rows)
         columns = {SampleBatch.OBS: obs_batch}
+        exploring: list[Any] = []
+        if self._exploring_state:
+            parts = len(self.memory.initial_state)
+            exploring = list(state_batches[parts:]) or [
+                np.repeat(part[None], rows, 0) for part in self._exploring_state
+            ]
+            state_batches = state_batches[:parts]
         if self.memory.present:
             where = f"policy {self.name!r}"
             columns |= self.memory.given(rows, state_batches, prev_action_batch, prev_reward_batch, where)
@@ -180,16 +204,18 @@ class JaxPolicy(Policy):
         if self.masks.present:
             self.masks.check(obs_batch, f"policy {self.name!r}")
         # Drawn on the host, so the compiled function is pure and cheap (a device generator costs more).
-        noise = self.acting_rng.random((size, self.distribution.num_noise), dtype=np.float32) if explore else None
+        noise = None
+        if explore:
+            noise, exploring = self.exploration.noise(self.acting_rng, size, self.timestep, exploring)
         actions, states, fetches = self._acting.actions(self.params, self.extra, columns, noise, rows)
-        check_logp(fetches[SampleBatch.ACTION_LOGP], self.name, self.timestep)
-        return actions, states, fetches
+        check_finite(fetches[self._checked], self.name, self.timestep)
+        return actions, [*states, *exploring], fetches
 
     def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
         if SampleBatch.ACTION_DIST_INPUTS not in fetches:
             return {}
-        logp = self._acting.logp(fetches[SampleBatch.ACTION_DIST_INPUTS], actions)
-        check_logp(logp, self.name, self.timestep)
+        logp = np.array(self._logp(fetches[SampleBatch.ACTION_DIST_INPUTS], actions))
+        check_finite(logp, self.name, self.timestep)
         return {SampleBatch.ACTION_LOGP: logp}
 
     def compute_values(self, obs_batch: Any, memory: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
@@ -227,7 +253,8 @@ class JaxPolicy(Policy):
         self._set_variables(update.params, update.extra)
         if update.error is not None:
             raise update.error
-        return {**update.statistics, "cur_lr": coefficients["lr"]}
+        rows = {name: column[: len(batch)] for name, column in update.rows.items()}
+        return {**update.statistics, **rows, "cur_lr": coefficients["lr"]}
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Name -> gradient over the whole batch, and its statistics."""

@@ -40,12 +40,14 @@ class Update(NamedTuple):
         params: the parameters, after as many gradient steps as went well.
         extra: the model's other state.
         statistics: means over the last epoch.
+        rows: name -> [capacity] those statistics that are columns, as each row's last gradient step found them.
         error: what stopped it before the end of the plan; None if nothing did.
     """
 
     params: Columns
     extra: Columns
     statistics: dict[str, float]
+    rows: dict[str, np.ndarray]
     error: NonFiniteError | None
 
 
@@ -65,6 +67,7 @@ class Learner:
         params: the parameters that it starts from.
         updated_targets: a pure function that moves the target parameters; None where there are none.
         count_rows: (batch, mask) -> the number of rows that the loss of a microbatch is the mean of.
+        row_statistics: the loss's statistics that are columns; not to be had where a step has microbatches.
         devices: where it learns.
     Attributes:
         num_updates: gradient steps taken so far.
@@ -79,10 +82,12 @@ class Learner:
         *,
         updated_targets: UpdatedTargets | None = None,
         count_rows: Callable[[Columns, jax.Array], jax.Array] = _count,
+        row_statistics: Sequence[str] = (),
         devices: Devices | None = None,
     ) -> None:
         self._loss, self._optimizer = loss, optimizer
         self._updated_targets, self._count_rows = updated_targets, count_rows
+        self._row_statistics = tuple(row_statistics)
         self.devices = Devices() if devices is None else devices
         # Compiled as a whole: op by op it would compile a tiny program for every shape.
         init = self.devices.compiled(optimizer.init)
@@ -105,23 +110,24 @@ class Learner:
         columns, plan = self._placed(batch, plan)
         variables = self._variables(params, extra)
         numbers = plan.steps, plan.last_epoch, self.num_updates
-        variables, sums, done, finite = self._update(variables, columns, plan.rows, *numbers, coefficients)
+        variables, sums, rows, done, finite = self._update(variables, columns, plan.rows, *numbers, coefficients)
         self.optimizer_state, self.targets = variables.optimizer_state, variables.targets
         self.num_updates += int(done)
         params, extra = self.devices.first((variables.params, variables.extra))
         if not finite:
             error = self._diagnose(variables, columns, plan.rows[int(done)], coefficients, where)
-            return Update(params, extra, {}, error)
+            return Update(params, extra, {}, {}, error)
         counted = plan.steps - plan.last_epoch
-        return Update(params, extra, {name: float(v) / counted for name, v in jax.device_get(sums).items()}, None)
+        means = {name: float(total) / counted for name, total in jax.device_get(sums).items()}
+        return Update(params, extra, means, {name: np.asarray(column) for name, column in rows.items()}, None)
 
     def gradients(
         self, params: Columns, extra: Columns, batch: Columns, plan: MinibatchPlan, coefficients: Columns
-    ) -> tuple[Columns, dict[str, float]]:
+    ) -> tuple[Columns, dict[str, Any]]:
         """Gradients by name and statistics of the plan's first minibatch."""
         columns, plan = self._placed(batch, plan)
         _, gradients, stats, _ = self._gradients(self._variables(params, extra), columns, plan.rows[0], coefficients)
-        return gradients, {name: float(value) for name, value in jax.device_get(stats).items()}
+        return gradients, {name: value.item() if value.ndim == 0 else value for name, value in _on_host(stats).items()}
 
     def apply(self, params: Columns, gradients: Columns, lr: float, where: str) -> Columns:
         """The parameters after one step; those passed in are used up.
@@ -172,32 +178,36 @@ class Learner:
         num_updates: jax.Array,
         coefficients: Columns,
     ) -> tuple:
-        shapes = jax.eval_shape(self._one_gradient, variables, batch, plan[0], coefficients)
-        zeros = jax.tree.map(lambda stat: jnp.zeros(stat.shape, stat.dtype), shapes[2])
+        shapes = jax.eval_shape(self._one_gradient, variables, batch, plan[0], coefficients)[2]
+        capacity = jax.tree.leaves(batch)[0].shape[0]
+        columns = {name: jnp.zeros(capacity, shapes[name].dtype) for name in self._row_statistics}
+        zeros = {name: jnp.zeros(stat.shape, stat.dtype) for name, stat in shapes.items() if name not in columns}
 
         def going_on(carry: tuple) -> jax.Array:
-            step, _, _, finite = carry
+            step, *_, finite = carry
             return (step < steps) & finite
 
         def minibatch(carry: tuple) -> tuple:
-            step, variables, sums, _ = carry
-            loss, gradients, stats, extra = self._one_gradient(variables, batch, plan[step], coefficients)
+            step, variables, sums, columns, _ = carry
+            rows = plan[step]
+            loss, gradients, stats, extra = self._one_gradient(variables, batch, rows, coefficients)
             # One number tells whether all gradients are finite: their squared norm.
             norm = sum(jnp.vdot(gradient, gradient) for gradient in jax.tree.leaves(gradients))
             finite = jnp.isfinite(loss) & jnp.isfinite(norm)
             new = self._one_step(variables, gradients, coefficients["lr"], num_updates + step + 1)
             counts = step >= last_epoch
+            places = jnp.where(rows >= 0, rows, capacity)  # those of padding are outside, and dropped
             return (
                 step + finite,
                 jax.tree.map(lambda new, old: jnp.where(finite, new, old), new._replace(extra=extra), variables),
-                jax.tree.map(lambda total, stat: total + jnp.where(counts, stat, 0), sums, stats),
+                {name: total + jnp.where(counts, stats[name], 0) for name, total in sums.items()},
+                {name: column.at[places].set(stats[name], mode="drop") for name, column in columns.items()},
                 finite,
             )
 
-        done, variables, sums, finite = lax.while_loop(
-            going_on, minibatch, (jnp.int32(0), variables, zeros, jnp.array(True))
-        )
-        return variables, sums, done, finite
+        start = (jnp.int32(0), variables, zeros, columns, jnp.array(True))
+        done, variables, sums, columns, finite = lax.while_loop(going_on, minibatch, start)
+        return variables, sums, columns, done, finite
 
     def _one_gradient(
         self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns
@@ -266,6 +276,10 @@ class Learner:
             )
         leaves = [jnp.array(arrays[name], leaf.dtype) for name, leaf in expected.items()]
         self.optimizer_state = self.devices.everywhere(jax.tree.unflatten(tree, leaves))
+
+
+def _on_host(arrays: Columns) -> dict[str, np.ndarray]:
+    return {name: np.asarray(array) for name, array in jax.device_get(dict(arrays)).items()}
 
 
 def _not_finite(where: str, step: int, tensor: str, columns: Sequence[str] = ()) -> NonFiniteError:

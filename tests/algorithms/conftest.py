@@ -47,10 +47,10 @@ def reaches(capsys, request):
 
 def evaluations(trainer: Trainer, budget: int) -> Iterator[dict[str, Any]]:
     """Greedy evaluations after each tenth of the budget. Whole episodes may lead beyond it; that is not shown."""
-    steps = 0
+    steps, one_iteration = 0, max(trainer.config.train_batch_size, trainer.config.timesteps_per_iteration)
     for part in range(1, EVALUATIONS + 1):
         before = steps
-        while steps + trainer.config.train_batch_size <= part * budget / EVALUATIONS:
+        while steps + one_iteration <= part * budget / EVALUATIONS:
             steps = trainer.train()["timesteps_total"]
         if before < steps <= budget:
             yield trainer.evaluate()

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import SampleBatch
-from rollax.algorithms.a2c import A2CConfig, A2CPolicy, A2CTrainer
+from rollax import A2CConfig, A2CPolicy, A2CTrainer, SampleBatch
 from rollax.errors import ConfigError
 from tests.algorithms.envs import Corridor
 from tests.algorithms.tables import Table, f32

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import RolloutWorker, SampleBatch
-from rollax.algorithms.appo import APPOConfig, APPOPolicy
+from rollax import APPOConfig, APPOPolicy, RolloutWorker, SampleBatch
 from rollax.policy.learning import MinibatchPlan
 from rollax.policy.policy import Pieces
 from tests.algorithms.envs import Corridor

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import RolloutWorker, SampleBatch
-from rollax.algorithms.impala import IMPALAConfig, IMPALAPolicy
+from rollax import IMPALAConfig, IMPALAPolicy, RolloutWorker, SampleBatch
 from rollax.errors import ConfigError, PolicyError
 from rollax.policy.learning import MinibatchPlan
 from rollax.policy.policy import Pieces

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollax import PGTrainer, PPOTrainer
+from rollax import A2CTrainer, A3CTrainer, APPOTrainer, IMPALATrainer, PGTrainer, PPOTrainer
 from tests.algorithms.envs import MaskedCartPole
 
 pytestmark = pytest.mark.learning
@@ -63,3 +63,41 @@ def test_ppo_acrobot(reaches):
 
 def test_pg_cartpole(reaches):
     reaches(PGTrainer, "CartPole-v1", 195, 100_000, {"num_envs_per_worker": 8})
+
+
+ITERATION = {"timesteps_per_iteration": 2000}
+
+
+def test_a2c_cartpole(reaches):
+    reaches(A2CTrainer, "CartPole-v1", 450, 200_000, {"num_envs_per_worker": 8})
+
+
+def test_a3c_cartpole(reaches):
+    reaches(A3CTrainer, "CartPole-v1", 450, 200_000, {"num_envs_per_worker": 4, **ITERATION})
+
+
+def test_impala_cartpole(reaches):
+    reaches(IMPALATrainer, "CartPole-v1", 450, 300_000, {"num_envs_per_worker": 10, **ITERATION})
+
+
+def test_appo_cartpole(reaches):
+    config = {"num_envs_per_worker": 10, "num_sgd_iter": 6, **ITERATION}
+    reaches(APPOTrainer, "CartPole-v1", 475, 200_000, config)
+
+
+def test_appo_pendulum(reaches):
+    config = {
+        "num_envs_per_worker": 16,
+        "rollout_fragment_length": 100,
+        "train_batch_size": 1600,
+        "num_sgd_iter": 10,
+        "lr": 1e-3,
+        "gamma": 0.9,
+        "lambda": 0.95,
+        "clip_param": 0.2,
+        "entropy_coeff": 0.0,
+        "grad_clip": 0.5,
+        "model": {"free_log_std": True},
+        **ITERATION,
+    }
+    reaches(APPOTrainer, "Pendulum-v1", -300, 500_000, config)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import PGTrainer, PPOTrainer
+from rollax import APPOTrainer, IMPALAPolicy, IMPALATrainer, PGTrainer, PPOTrainer
 from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.registry import get_trainer_class
 from tests.algorithms.envs import Echo, Endless, MaskedCartPole, Shown
 from tests.algorithms.tables import Table
 
@@ -56,6 +59,23 @@ def test_pg_repeats_what_it_sees():
     assert greedy_after(PGTrainer(env=Echo, config=config), 40) > 0.93
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "iterations"),
+    [
+        ("A2C", {"train_batch_size": 64}, 40),
+        ("A3C", {}, 40),
+        ("IMPALA", {"train_batch_size": 64, "timesteps_per_iteration": 0}, 40),
+        ("APPO", {"train_batch_size": 64, "timesteps_per_iteration": 0, "num_sgd_iter": 4}, 15),
+        ("APPO", {"train_batch_size": 64, "timesteps_per_iteration": 0, "num_sgd_iter": 4, "vtrace": False}, 15),
+    ],
+    ids=["A2C", "A3C", "IMPALA", "APPO", "APPO without V-trace"],
+)
+def test_actor_critics_repeat_what_they_see(name, options, iterations):
+    space = {"space": SPACES["MultiDiscrete"]}
+    config = {**ECHO, "env_config": space, "rollout_fragment_length": 8, "lr": 1e-2, **options}
+    assert greedy_after(get_trainer_class(name)(env=Echo, config=config), iterations) > 0.93
+
+
 @pytest.mark.parametrize("image", [False, True])
 def test_ppo_learns_from_dicts_and_images(image):
     model = {"fcnet_hiddens": (32,), "conv_filters": [[8, 4, 2]], "conv_dense": 32}
@@ -66,7 +86,7 @@ def test_ppo_learns_from_dicts_and_images(image):
 class TestValueOfAnEndlessTask:
     """Reward 1 for ever has the value 1 / (1 - γ) = 10. The task is cut off every 5 steps, which must not matter."""
 
-    CONFIG = {
+    CONFIG: ClassVar[dict[str, Any]] = {
         "gamma": 0.9,
         "lr": 0.2,
         "grad_clip": None,
@@ -79,27 +99,53 @@ class TestValueOfAnEndlessTask:
         "seed": 0,
     }
 
-    def value_after_training(self, trainer_class):
-        with trainer_class(env=Endless, config=self.CONFIG) as trainer:
-            for _ in range(40):
+    # The values of what comes after are those that the learner has by then: a few steps settle them.
+    IMPALA: ClassVar[dict[str, Any]] = {
+        **CONFIG,
+        "num_sgd_iter": 10,
+        "rollout_fragment_length": 4,
+        "timesteps_per_iteration": 0,
+    }
+    del IMPALA["sgd_minibatch_size"]
+
+    def value_after_training(self, trainer_class, config, iterations=40):
+        with trainer_class(env=Endless, config=config) as trainer:
+            for _ in range(iterations):
                 trainer.train()
             return trainer.get_policy().compute_values(np.zeros(1, np.int64))[0]
 
     def test_is_found(self):
-        assert self.value_after_training(PPOTrainer) == pytest.approx(10, rel=0.02)
+        assert self.value_after_training(PPOTrainer, self.CONFIG) == pytest.approx(10, rel=0.02)
+
+    @pytest.mark.parametrize("trainer_class", [IMPALATrainer, APPOTrainer])
+    def test_is_found_from_rows_that_stand_for_what_comes_after(self, trainer_class):
+        assert self.value_after_training(trainer_class, self.IMPALA) == pytest.approx(10, rel=0.02)
 
     def test_is_missed_where_truncation_is_taken_for_termination(self):
-        assert self.value_after_training(TruncationIsTheEnd) < 5
+        assert self.value_after_training(TruncationIsTheEnd, self.CONFIG) < 5
+        assert self.value_after_training(TruncationIsTheEndOfIMPALA, self.IMPALA) < 5
 
 
-class TruncationIsTermination(PPOPolicy):
+class TruncationIsTermination:
     def postprocess_rows(self, batch, pieces):
         batch["terminateds"] |= batch["truncateds"]
-        return super().postprocess_rows(batch, pieces)
+        return super().postprocess_rows(batch, pieces)  # type: ignore[misc]
+
+
+class MistakenPPO(TruncationIsTermination, PPOPolicy):
+    pass
 
 
 class TruncationIsTheEnd(PPOTrainer):
-    policy_class = TruncationIsTermination
+    policy_class = MistakenPPO
+
+
+class MistakenIMPALA(TruncationIsTermination, IMPALAPolicy):
+    pass
+
+
+class TruncationIsTheEndOfIMPALA(IMPALATrainer):
+    policy_class = MistakenIMPALA
 
 
 def test_masked_cartpole_gets_better_and_never_does_what_is_masked():

@@ -10,13 +10,29 @@ from examples import hierarchical_maze, multi_agent_cartpole, rock_paper_scissor
 from examples.hierarchical_maze import TOP_LEVEL, Maze
 from examples.multi_agent_cartpole import MultiAgentCartPole
 from examples.rock_paper_scissors import RockPaperScissors
-from rollax import PPOTrainer
+from rollax import APPOTrainer, IMPALATrainer, PPOTrainer
 
 pytestmark = pytest.mark.learning
 
 
 def test_ppo_multi_agent_cartpole(reaches):
     reaches(PPOTrainer, MultiAgentCartPole, 800, 100_000, multi_agent_cartpole.CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("trainer_class", "budget", "options"),
+    [(IMPALATrainer, 600_000, {}), (APPOTrainer, 400_000, {"num_sgd_iter": 6})],
+    ids=["impala", "appo"],
+)
+def test_multi_agent_cartpole_from_a_stream_of_samples(reaches, trainer_class, budget, options):
+    common = ("env_config", "multiagent", "num_envs_per_worker", "count_steps_by")
+    config = {name: multi_agent_cartpole.CONFIG[name] for name in common}
+    config |= {"train_batch_size": 800, "timesteps_per_iteration": 8000, **options}
+    reaches(trainer_class, MultiAgentCartPole, 300, budget, config, weaker_policys_reward)
+
+
+def weaker_policys_reward(evaluation: dict[str, Any]) -> float:
+    return min(evaluation["policy_reward_mean"].values())
 
 
 class TestRockPaperScissors:

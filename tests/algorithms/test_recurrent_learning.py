@@ -10,7 +10,7 @@ import pytest
 from examples import repeat_after_me, stateless_cartpole
 from examples.repeat_after_me import RepeatAfterMe
 from examples.stateless_cartpole import StatelessCartPole
-from rollax import PGTrainer, PPOTrainer, load_policy
+from rollax import IMPALATrainer, PGTrainer, PPOTrainer, load_policy
 
 SMALL: dict[str, Any] = {
     "num_envs_per_worker": 2,
@@ -108,6 +108,19 @@ GRU = {**REPEAT["model"], "use_lstm": False, "use_gru": True}
 @pytest.mark.learning
 def test_ppo_stateless_cartpole(best_of):
     assert best_of(PPOTrainer, StatelessCartPole, CARTPOLE, 120_000) >= 350
+
+
+@pytest.mark.learning
+def test_impala_stateless_cartpole(reaches):
+    config = {
+        "num_envs_per_worker": 16,
+        "train_batch_size": 800,
+        "timesteps_per_iteration": 8000,
+        "lr": 1e-3,
+        "observation_filter": "MeanStdFilter",
+        "model": {**CARTPOLE["model"], "max_seq_len": 25},
+    }
+    reaches(IMPALATrainer, StatelessCartPole, 350, 600_000, config)
 
 
 @pytest.mark.learning

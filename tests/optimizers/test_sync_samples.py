@@ -4,43 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Discrete
 
-from rollax import MultiAgentBatch, RolloutWorker, SampleBatch, SyncSamplesOptimizer
+from rollax import RolloutWorker, SyncSamplesOptimizer
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import PolicyError
-from rollax.policy.policy import Policy
-
-
-class Notes(Policy):
-    """Learns nothing, but says how much it got."""
-
-    def compute_actions(self, obs_batch):
-        return np.zeros(len(obs_batch), np.int64), [], {}
-
-    def learn_on_batch(self, batch):
-        return {"rows": batch.count, "first": int(batch["obs"][0])}
-
-
-class FakeWorker(RolloutWorker):
-    """Fragments of 10 env steps, with a row of each of `agents` for every step."""
-
-    def __init__(self, **agents):
-        self.agents = agents
-        self.policies = {name: Notes(Discrete(100), Discrete(2)) for name in agents}
-        self.fragments = 0
-
-    def sample(self):
-        self.fragments += 1
-        rows = {
-            name: SampleBatch({"obs": np.full(10 * count, self.fragments)})
-            for name, count in self.agents.items()
-            if count
-        }
-        if len(self.agents) == 1:
-            (batch,) = rows.values()
-            return SampleBatch(batch.to_dict(), env_steps=10)
-        return MultiAgentBatch(rows, 10)
+from rollax.evaluation.workers.failures import FailureRules
+from tests.optimizers.stand_ins import FragmentWorker, Notes, pool_of
 
 
 def make(worker, **settings):
@@ -48,23 +17,27 @@ def make(worker, **settings):
 
 
 def test_gathers_until_the_batch_is_full():
-    optimizer = make(FakeWorker(a=1), train_batch_size=25)
+    optimizer = make(FragmentWorker(a=1), train_batch_size=25)
     assert optimizer.step() == {"a": {"rows": 30, "first": 1}}
     assert optimizer.step() == {"a": {"rows": 30, "first": 4}}
     assert (optimizer.env_steps, optimizer.agent_steps, optimizer.steps) == (60, 60, 60)
-    assert all(seconds >= 0 for seconds in optimizer.timers.values())
+    timers, queue = optimizer.timings.take()
+    assert timers["sample_s"] > 0
+    assert timers["learn_s"] > 0
+    assert timers["broadcast_s"] == timers["wait_s"] == timers["learner_wait_s"] == 0
+    assert queue == {"policy_lag_mean": 0, "policy_lag_max": 0, "queue_depth_mean": None}
 
 
 @pytest.mark.parametrize(("unit", "fragments"), [("env_steps", 3), ("agent_steps", 1)])
 def test_counts_env_or_agent_steps(unit, fragments):
-    optimizer = make(FakeWorker(a=1, b=2), train_batch_size=30, count_steps_by=unit)
+    optimizer = make(FragmentWorker(a=1, b=2), train_batch_size=30, count_steps_by=unit)
     assert optimizer.step() == {"a": {"rows": 10 * fragments, "first": 1}, "b": {"rows": 20 * fragments, "first": 1}}
     assert (optimizer.env_steps, optimizer.agent_steps) == (10 * fragments, 30 * fragments)
     assert optimizer.steps == 30
 
 
 def test_only_those_to_train_and_only_with_data():
-    worker = FakeWorker(a=1, b=1, c=1)
+    worker = FragmentWorker(a=1, b=1, c=1)
     optimizer = make(worker, train_batch_size=10, policies_to_train=["a", "c"])
     assert optimizer.step() == {"a": {"rows": 10, "first": 1}, "c": {"rows": 10, "first": 1}}
     worker.agents["c"] = 0
@@ -72,7 +45,7 @@ def test_only_those_to_train_and_only_with_data():
 
 
 def test_a_policy_that_cannot_learn_says_so():
-    worker = FakeWorker(a=1)
+    worker = FragmentWorker(a=1)
     worker.policies["a"].learn_on_batch = super(Notes, worker.policies["a"]).learn_on_batch
     with pytest.raises(PolicyError, match=r"not implement learn_on_batch(.|\n)*policies_to_train"):
         make(worker).step()
@@ -88,3 +61,70 @@ def test_learns_with_a_real_worker():
         before["policy_head.kernel"], worker.get_weights()["default_policy"]["policy_head.kernel"]
     )
     worker.stop()
+
+
+class TestRemote:
+    def test_fragments_stand_in_the_order_of_rounds_and_workers(self):
+        # 20 of 45 steps after one round; 25 are missing, so one more round of 2, and one for the last 5.
+        orders = set()
+        for seed in range(5):
+            workers, processes = pool_of(2, seed=seed)
+            optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=45)
+            for updates in range(2):
+                optimizer.step()
+                numbers = [1000 * index + 3 * updates + k for k in (1, 2, 3) for index in (1, 2)]
+                assert learned(optimizer)[updates] == [(number, updates) for number in numbers]
+            assert optimizer.env_steps == 120
+            orders.add(tuple(processes.over))
+            assert [update.timestep for update in processes.published] == [0, 60]
+            assert [update.version for update in processes.published] == [1, 2]
+        assert len(orders) > 1
+
+    def test_as_many_rounds_at_once_as_are_missing(self):
+        # 20 of 125 steps after one round; 10 fragments are missing: 5 of each worker. Then 5 steps: one more of each.
+        workers, processes = pool_of(2, seed=0)
+        asked = []
+        call = processes.call
+        processes.call = lambda *arguments: (asked.append(len(processes.over)), call(*arguments))[1]
+        make(FragmentWorker(), remote_workers=workers, train_batch_size=125).step()
+        assert asked == [0] * 2 + [2] * 10 + [12] * 2
+
+    def test_one_that_fails_meanwhile_is_asked_again(self):
+        workers, processes = pool_of(2, seed=0, fails={(1, 2): ValueError("no oil")})
+        optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=40)
+        optimizer.step()
+        assert learned(optimizer) == [[(1001, 0), (2001, 0), (1101, 0), (2002, 0)]]
+        assert (optimizer.env_steps, workers.failures.restarts) == (40, 1)
+        assert len(processes.workers) == 3
+        optimizer.step()
+        assert learned(optimizer)[1] == [(1102, 1), (2003, 1), (1103, 1), (2004, 1)]
+
+    def test_without_one_that_is_given_up_the_others_do_its_work(self):
+        rules = FailureRules(ignore=True)
+        workers, _ = pool_of(2, rules, seed=0, fails={(1, 2): ValueError("no oil")})
+        optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=40)
+        optimizer.step()
+        assert learned(optimizer) == [[(1001, 0), (2001, 0), (2002, 0), (2003, 0)]]
+        optimizer.step()
+        assert learned(optimizer)[1] == [(2004 + k, 1) for k in range(4)]
+
+    def test_what_an_interrupted_step_asked_for_is_learned_from_in_the_next(self, monkeypatch):
+        workers, _ = pool_of(2)
+        optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=20)
+        with monkeypatch.context() as patch:
+            patch.setattr(workers, "collect", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                optimizer.step()
+        optimizer.step()
+        assert learned(optimizer) == [[(1001, 0), (2001, 0), (1002, 0), (2002, 0)]]
+        assert optimizer.env_steps == 40
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
+def learned(optimizer):
+    policy = optimizer.local_worker.policies["a"]
+    assert isinstance(policy, Notes)
+    return policy.learned

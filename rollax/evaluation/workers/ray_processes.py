@@ -1,60 +1,13 @@
-"""Workers as Ray actors. The only place of evaluation that uses Ray."""
+"""Workers as Ray actors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollax.cluster import started_here, started_ray
-from rollax.env.registry import register_all, registrations
 from rollax.errors import ConfigError, RemoteTraceback, WorkerError
-
-_GPU_SHARE = 0.9  # of the part of a GPU's memory that a worker reserves; the rest is for what JAX does not count
-
-
-def actor_class(
-    worker_class: type,
-    *,
-    num_cpus: float,
-    num_gpus: float,
-    resources: Mapping[str, float],
-    ray_address: str | None = None,
-) -> Any:
-    """The Ray actor class of a worker class; see `RolloutWorker.as_remote`.
-
-    Its constructor also takes `make_now=False`, which leaves the making to a call of `make()`: what that raises arrives
-    as it is, where Ray only tells the text of what a constructor raises.
-    """
-    ray = started_ray("num_workers", ray_address)
-    registered = registrations(ray.cloudpickle.dumps)
-
-    class RemoteWorker(worker_class):
-        def __init__(self, *args: Any, make_now: bool = True, **kwargs: Any) -> None:
-            register_all(registered)
-            self.worker_index = kwargs.get("worker_index", 0)
-            self._make: Callable[[], None] = partial(super().__init__, *args, **kwargs)
-            if make_now:
-                self._make()
-
-        def make(self) -> None:
-            self._make()
-
-        @property
-        def sends_filters(self) -> bool:
-            return True
-
-    RemoteWorker.__name__ = RemoteWorker.__qualname__ = worker_class.__name__
-    options = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": dict(resources)}
-    return ray.remote(**options, runtime_env={"env_vars": process_settings(num_gpus)})(RemoteWorker)
-
-
-def process_settings(num_gpus: float) -> dict[str, str]:
-    """The environment variables of a process that samples: one thread, and no accelerator unless it reserves one."""
-    settings = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    if num_gpus == 0:
-        return {**settings, "JAX_PLATFORMS": "cpu"}
-    return {**settings, "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{min(num_gpus, 1.0) * _GPU_SHARE:.3f}"}
+from rollax.evaluation.actor_class import actor_class
 
 
 class _RayCalls:

@@ -101,7 +101,7 @@ class RemoteWorkers:
     def requests_under_way(self) -> int:
         """Requests whose reply is still to be collected."""
         sent = sum(call.kind == "request" for worker in self._workers.values() for call in worker.under_way.values())
-        return sent + sum(len(methods) for _, methods in self._restarts.values())
+        return sent + len(self._arrived) + sum(len(methods) for _, methods in self._restarts.values())
 
     def publish(self, update: Update) -> None:
         """What workers act with from their next request on: it is stored once, for all of them."""

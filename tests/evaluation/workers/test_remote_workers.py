@@ -72,12 +72,16 @@ class TestRequests:
 
     def test_forgotten_ones_bring_nothing(self, pool):
         broken = Does(0.5, BrokenError("x"))
-        workers, stand_in = pool(3, script={(3, 0, SAMPLE): [broken], (3, 1, SAMPLE): [Does(), broken]})
-        for index in (1, 1, 2, 3):
+        workers, stand_in = pool(3, script={(3, number, SAMPLE): [broken] for number in (0, 1)})
+        for index in (1, 1, 2, 3, 3):
             workers.request(index, SAMPLE)
-        workers.request(3, SAMPLE)
-        workers.collect(0.5)  # worker 3 failed, and has two to do again
-        workers.collect(0.6)
+        assert workers.collect(0.9) == []
+        assert len(workers) - workers.healthy == 0
+        assert workers.call_each("get_state", {2: ()}) == {2: ("get_state", 2, 0, 0)}
+        # Now one of worker 1's and worker 2's have come, one of worker 1's has not, and worker 3 has failed again and
+        # has two to do once it is started anew.
+        assert len(workers) - workers.healthy == 1
+        assert workers.requests_under_way == 5
         workers.forget_requests()
         assert workers.requests_under_way == 0
         assert workers.collect() == []

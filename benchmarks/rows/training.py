@@ -1,0 +1,162 @@
+"""Sampling and learning in one process."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.measure import Against, Bound, Row
+from benchmarks.processes import Side
+from benchmarks.rows.commands import flags, own, peer
+
+_FINISHED = r'"event": "finished"'
+_RESULT_LINE = r"^iteration 1\b"
+
+
+def training_rows(*, quick: bool) -> tuple[Row, ...]:
+    """Iterations, whole runs, and their memory."""
+    return (
+        _recurrent_iteration(),
+        _ppo_run(5_000 if quick else 100_000),
+        _ppo_iteration(64),
+        _ppo_iteration(256),
+        _first_line(),
+        _memory(20 if quick else 300),
+        _pong_training(),
+    )
+
+
+def _recurrent_iteration() -> Row:
+    config = {"num_envs_per_worker": 64, "train_batch_size": 8192, "sgd_minibatch_size": 512, "num_sgd_iter": 10}
+
+    def side(name: str, **model: object) -> Side:
+        model = {"fcnet_hiddens": [64, 64], **model}
+        settings = flags(env="CartPole-v1", config=json.dumps({**config, "model": model}))
+        return Side(name, own("rollax_training", "duration", *settings))
+
+    return Row(
+        name="ppo_iteration_recurrent",
+        work="a PPO iteration after the first, with a memory: CartPole-v1, train batch 8192, minibatch 512, 10 epochs",
+        unit="s",
+        better="less",
+        sides=(
+            side("LSTM", use_lstm=True),
+            side("feed-forward"),
+            side("LSTM, shared layers", use_lstm=True, vf_share_layers=True),
+        ),
+        targets=(Against("feed-forward"),),
+        rounds=5,
+        notes="Sequences of at most 20 rows, padded; sampling and learning in one process.",
+    )
+
+
+def _ppo_run(steps: int) -> Row:
+    settings = flags(env="CartPole-v1", steps=steps)
+    return Row(
+        name="ppo_100k",
+        work=f"PPO, {steps // 1000}k steps of CartPole-v1 at RL Zoo's settings, whole process with compilation",
+        unit="s",
+        better="less",
+        sides=(
+            Side("rollax", own("rollax_ppo_run", *settings), until=_FINISHED),
+            Side("Stable-Baselines3", peer("sb3_ppo_run", "--library", "sb3", *settings), peer="sb3", until=_FINISHED),
+            Side("SBX", peer("sb3_ppo_run", "--library", "sbx", *settings), peer="sb3", until=_FINISHED),
+            Side("rollax, warm cache", own("rollax_ppo_run", *settings), until=_FINISHED, cache="warm"),
+            Side("SBX, warm cache", peer("sb3_ppo_run", "--library", "sbx", *settings), "sb3", _FINISHED, "warm"),
+        ),
+        targets=(Against("Stable-Baselines3", 4.0), Against("SBX", 2.2)),
+        rounds=3,
+        notes="8 envs × 32 steps, batch 256, 20 epochs, γ 0.98, λ 0.8, learning rate 1e-3 → 0, clip 0.2 → 0, no "
+        "entropy bonus. Every round is a new process with an empty compilation cache, unless the table says otherwise.",
+    )
+
+
+def _ppo_iteration(width: int) -> Row:
+    config = {
+        "num_envs_per_worker": 8,
+        "rollout_fragment_length": 500,
+        "train_batch_size": 4000,
+        "sgd_minibatch_size": 128,
+        "num_sgd_iter": 30,
+        "lr": 5e-5,
+        "lambda": 1.0,
+        "clip_param": 0.3,
+        "kl_coeff": 0.2,
+        "vf_loss_coeff": 1.0,
+        "vf_clip_param": 10.0,
+        "grad_clip": None,
+        "model": {"fcnet_hiddens": [width, width], "fcnet_activation": "tanh"},
+    }
+    own_side = own("rollax_training", "duration", *flags(env="CartPole-v1", config=json.dumps(config)))
+    settings = flags(env="CartPole-v1", num_envs=8, train_batch=4000, minibatch=128, epochs=30, width=width)
+    return Row(
+        name=f"ppo_iteration_{width}",
+        work="a PPO iteration after the first: CartPole-v1, train batch 4000, minibatch 128, 30 epochs, "
+        f"{width}×{width} tanh",
+        unit="s",
+        better="less",
+        sides=(Side("rollax", own_side), Side("RLlib", peer("rllib_ppo_iteration", *settings), peer="rllib")),
+        targets=(Against("RLlib", 10.0),),
+        rounds=5,
+        notes="RLlib's default loss on both sides, 8 sub-envs, separate actor and critic, sampling and learning in one "
+        "process; RLlib on its new API stack.",
+    )
+
+
+def _first_line() -> Row:
+    command = ("-m", "rollax", "train", "--run=PPO", "--env=CartPole-v1", "--out={folder}/run")
+    return Row(
+        name="first_line",
+        work="time to the first result line of `rollax train --run=PPO --env=CartPole-v1`, a new process",
+        unit="s",
+        better="less",
+        sides=(
+            Side("cold", command, until=_RESULT_LINE),
+            Side("warm cache", command, until=_RESULT_LINE, cache="warm"),
+        ),
+        targets=(Bound("cold", "at most", 10.0), Bound("warm cache", "at most", 10.0)),
+        rounds=3,
+        notes="Default settings. The time begins with the start of the process. Cold finds an empty compilation cache; "
+        "warm one that an earlier run has filled.",
+    )
+
+
+def _memory(iterations: int) -> Row:
+    config = {"num_envs_per_worker": 8, "rollout_fragment_length": 128, "train_batch_size": 1024, "num_sgd_iter": 4}
+    settings = flags(env="CartPole-v1", config=json.dumps(config), warm_up=50, iterations=iterations)
+    return Row(
+        name="memory",
+        work=f"growth of resident memory over {iterations} PPO iterations after 50 of warm-up",
+        unit="%",
+        better="less",
+        sides=(Side("rollax", own("rollax_training", "memory", *settings)),),
+        targets=(Bound("rollax", "at most", 1.0),),
+        rounds=1,
+    )
+
+
+def _pong_training() -> Row:
+    config = {
+        "rollout_fragment_length": 128,
+        "train_batch_size": 2048,
+        "sgd_minibatch_size": 256,
+        "num_sgd_iter": 4,
+        "lr": 2.5e-4,
+        "clip_param": 0.1,
+        "entropy_coeff": 0.01,
+        "model": {"vf_share_layers": True},
+    }
+    training = flags(env="ALE/Pong-v5", config=json.dumps(config), native_envs=16)
+    return Row(
+        name="pong_training",
+        work="PPO on ALE/Pong-v5 (84×84×4, ale-py's native vector env), 16 copies: sampling and learning",
+        unit="env steps/s",
+        better="more",
+        sides=(
+            Side("rollax", own("rollax_training", "rate", *training)),
+            Side("raw vector env", own("raw_vector", *flags(env="ALE/Pong-v5", num_envs=16, fragment=64))),
+        ),
+        targets=(Against("raw vector env"),),
+        rounds=3,
+        notes="Train batch 2048, minibatch 256, 4 epochs, actor and critic share their convolutions, on the CPU. An "
+        "env step is four frames of the game.",
+    )

@@ -1,0 +1,175 @@
+"""Workers in other processes, and the algorithms that sample and learn at the same time."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.measure import Against, Bound, Row
+from benchmarks.processes import Side
+from benchmarks.rows.commands import flags, own, peer
+
+DRIVER_WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
+DRIVER_ACTORS = (1, 8)  # each side is a Ray cluster of its own, and they run at the same time
+DRIVER_FRAGMENT = 800  # steps, as of IMPALA: 50 of each of 16 sub-environments
+GATHERED_FRAGMENT = 64 * 128  # steps, of the rows that gather
+_MODEL = {"fcnet_hiddens": [64, 64]}
+
+
+def worker_rows() -> tuple[Row, ...]:
+    """From one process to several."""
+    return (
+        _asynchronous("IMPALA", 3.0),
+        _asynchronous("APPO", None),
+        _two_workers(),
+        _gather_cartpole(),
+        _gather_pendulum(),
+        _broadcast(),
+        _broadcast_puts(),
+        _driver(DRIVER_WORKERS, ray=False),
+        _driver(DRIVER_ACTORS, ray=True),
+    )
+
+
+def _asynchronous(algorithm: str, ahead_of_sample_factory: float | None) -> Row:
+    config = {"num_workers": 2, "num_envs_per_worker": 16, "model": _MODEL, "ray_address": "local"}
+    settings = flags(algorithm=algorithm, env="CartPole-v1", config=json.dumps(config))
+    shared = flags(env="CartPole-v1", num_workers=2, num_envs=16)
+    return Row(
+        name=f"{algorithm.lower()}_cartpole",
+        work=f"{algorithm} on CartPole-v1, 2 workers of 16 sub-envs, 64×64 tanh actor and critic: steps trained on",
+        unit="env steps/s",
+        better="more",
+        sides=(
+            Side("rollax", own("rollax_training", "rate", *settings)),
+            Side("RLlib", peer("rllib_async", *flags(algorithm=algorithm), *shared), peer="rllib"),
+            Side("Sample Factory", peer("sample_factory_appo", *shared), peer="sf"),
+        ),
+        targets=(Against("RLlib", 4.0), Against("Sample Factory", ahead_of_sample_factory)),
+        rounds=3,
+        seconds=10.0,
+        notes=f"RLlib's {algorithm} on its new API stack with a learner in the driver's process; fragments of 50 steps "
+        "and train batches of 500, the default of both: each update learns from 800 steps. Sample Factory has APPO "
+        "alone, here with its own fragments of 32 steps and batches of 1024. A step counts once, however often it is "
+        "learned from.",
+    )
+
+
+def _two_workers() -> Row:
+    config = {
+        "env_config": {"sleep_ms": 1},
+        "num_envs_per_worker": 10,
+        "rollout_fragment_length": 100,
+        "train_batch_size": 2000,
+        "num_sgd_iter": 10,
+        "model": _MODEL,
+    }
+
+    def side(name: str, **further: object) -> Side:
+        settings = flags(env="benchmarks.sleeping_env:SleepingEnv", config=json.dumps({**config, **further}))
+        return Side(name, own("rollax_training", "rate", *settings))
+
+    return Row(
+        name="ppo_two_workers",
+        work="PPO on an env that sleeps 1 ms per step, train batch 2000, 10 epochs, 64×64 tanh: 2 workers",
+        unit="env steps/s",
+        better="more",
+        sides=(side("2 workers", num_workers=2, ray_address="local"), side("no workers")),
+        targets=(Against("no workers", 1.7),),
+        rounds=3,
+        seconds=10.0,
+        notes="Both sides are rollax: no workers samples and learns in one process. 10 sub-envs in each process, which "
+        "sleep one after another: it cannot sample more than 1000 steps/s.",
+    )
+
+
+def _gather_cartpole() -> Row:
+    settings = flags(env="CartPole-v1", num_envs=64, fragment=128)
+    return Row(
+        name="gather_cartpole",
+        work="sampling CartPole-v1 with 2 workers of 64 sub-envs, weights handed out in every round, nothing learned",
+        unit="env steps/s",
+        better="more",
+        sides=(
+            Side("rollax", own("rollax_gather", *settings, *flags(num_workers=2))),
+            Side("raw loop", own("raw_loop", *settings)),
+        ),
+        targets=(Against("raw loop", 1.0),),
+        notes="64×64 tanh actor and critic. The raw loop is one process.",
+    )
+
+
+def _gather_pendulum() -> Row:
+    settings = flags(env="Pendulum-v1", num_envs=64, fragment=128)
+
+    def side(name: str, workers: int) -> Side:
+        return Side(name, own("rollax_gather", *settings, *flags(num_workers=workers)))
+
+    return Row(
+        name="gather_pendulum",
+        work="sampling Pendulum-v1 with workers of 64 sub-envs, weights handed out in every round, nothing learned",
+        unit="actions/s",
+        better="more",
+        sides=(side("2 workers", 2), side("1 worker", 1)),
+        targets=(Against("1 worker"),),
+        rounds=5,
+        notes="64×64 tanh actor and critic.",
+    )
+
+
+def _broadcast() -> Row:
+    settings = flags(num_workers=8)
+    return Row(
+        name="weights_broadcast",
+        work="handing out 10 MB of weights to 8 workers, until all have answered with a step of their own",
+        unit="s",
+        better="less",
+        sides=(
+            Side("rollax", own("rollax_broadcast", "duration", *settings)),
+            Side("an argument of each call", own("rollax_broadcast", "duration", "--one-by-one", *settings)),
+        ),
+        targets=(Against("an argument of each call"),),
+        rounds=9,
+        notes="8 workers on 2 cores: most of it is the workers' own time, who copy the weights and run the network.",
+    )
+
+
+def _broadcast_puts() -> Row:
+    settings = flags(num_workers=8)
+    return Row(
+        name="weights_broadcast_puts",
+        work="the same: objects with the weights that it makes in Ray's object store",
+        unit="objects",
+        better="less",
+        sides=(
+            Side("rollax", own("rollax_broadcast", "puts", *settings)),
+            Side("an argument of each call", own("rollax_broadcast", "puts", "--one-by-one", *settings)),
+        ),
+        targets=(Bound("rollax", "at most", 1.0),),
+        rounds=3,
+    )
+
+
+def _driver(workers: tuple[int, ...], *, ray: bool) -> Row:
+    def side(count: int) -> Side:
+        settings = (*flags(num_workers=count, fragment=DRIVER_FRAGMENT), *(["--ray"] if ray else []))
+        return Side(_workers(count), own("rollax_driver", *settings))
+
+    first, last = workers[0], workers[-1]
+    kind = "Ray actors" if ray else "workers in its process"
+    return Row(
+        name="driver_ray" if ray else "driver",
+        work=f"what a fragment costs the driver of `AsyncSamplesOptimizer`: {first} to {last} {kind} that answer "
+        "at once, a policy that learns nothing",
+        unit="µs",
+        better="less",
+        sides=tuple(side(count) for count in reversed(workers)),
+        targets=(Against(_workers(first)),),
+        rounds=5,
+        seconds=2.0,
+        notes=f"Fragments of {DRIVER_FRAGMENT} steps of CartPole-v1, prepared once; an update and new weights (64 kB) "
+        + ("after each. The actors share the 2 cores with the driver." if ray else "after each. Without Ray."),
+    )
+
+
+def _workers(count: int) -> str:
+    return f"{count} workers" if count > 1 else "1 worker"

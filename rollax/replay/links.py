@@ -1,0 +1,202 @@
+"""The ring of places that rows are kept in, and how the rows of one life are linked there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollax.replay.following import Rows
+
+_NONE = -1
+_COLUMNS = ("following", "preceding", "back", "terminated", "truncated", "observed")
+Places = NDArray[np.integer]
+
+
+class Windows(NamedTuple):
+    """What n steps from some rows on give; see `Links.windows`."""
+
+    complete: NDArray[np.bool_]
+    returns: NDArray[np.float64]
+    discounts: NDArray[np.float64]
+    targets: NDArray[np.int64]
+
+
+class Links:
+    """Places are taken in a circle, the oldest given up first; each knows the place of what followed it in its life.
+
+    Along a life places are taken later and later, so whatever a living place leads forward to is alive too. Only what
+    leads backward can lead to a place that has been given up: to the row before, and to the images before. These links
+    are cut when that happens.
+
+    What was observed at the end of a piece has a place of its own until the life goes on; then the next row, which
+    observes the same, takes that place.
+
+    Args:
+        size: the number of places.
+        images: how many images make one observation, where the places hold single images; else 1.
+    """
+
+    def __init__(self, size: int, images: int = 1) -> None:
+        self.size = size
+        self.taken = 0
+        """Places taken since the beginning, those given up included."""
+        self._images = images
+        places = np.min_scalar_type(-size - 1)
+        self.following, self.preceding = (np.full(size, _NONE, places) for _ in range(2))
+        self.back = np.zeros(size if images > 1 else 0, places)
+        """The place of the image before; the first of a life stands for all before it, so it has its own."""
+        self.terminated, self.truncated, self.observed = (np.zeros(size, np.bool_) for _ in range(3))
+        self._open_lives, self._open_places = np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+    @staticmethod
+    def bytes_per_place(size: int, images: int = 1) -> int:
+        """Memory that each of `size` places needs."""
+        return (3 if images > 1 else 2) * np.min_scalar_type(-size - 1).itemsize + 3
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the arrays."""
+        return sum(getattr(self, name).nbytes for name in _COLUMNS)
+
+    @property
+    def filled(self) -> int:
+        """Places that hold something."""
+        return min(self.taken, self.size)
+
+    def open_places(self, lives: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[K] where each life was cut off, seen last and not acted on yet; -1 where there is no such place."""
+        if not len(self._open_lives):
+            return np.full(len(lives), _NONE)
+        found = np.searchsorted(self._open_lives, lives).clip(max=len(self._open_lives) - 1)
+        return np.where(self._open_lives[found] == lives, self._open_places[found], _NONE)
+
+    def is_open(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[K] whether a life may go on from these places."""
+        return np.isin(places, self._open_places)
+
+    def lasts(self, places: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+        """[K] whether the observations at [K] places outlive the next `count` places to be taken."""
+        images = self.image_places(places) if self._images > 1 else places[:, None]
+        return ((images - self.taken) % self.size >= count).all(axis=1)
+
+    def give_up(self, count: int) -> NDArray[np.int64]:
+        """Takes the next `count` places away from what they hold.
+
+        Returns:
+            The places that hold no observation any more, or not all images of it.
+        """
+        places = (self.taken + np.arange(count)) % self.size
+        places = places[places < self.filled]
+        dying = self._with_dependents(places) if self._images > 1 else places
+        followers, leaders = self._followers(dying)
+        self.preceding[followers[self.preceding[followers] == leaders]] = _NONE
+        self._keep_open(~np.isin(self._open_places, dying))
+        self.following[places] = self.preceding[places] = _NONE
+        self.taken += count
+        return dying
+
+    def put(self, rows: Rows, places: NDArray[np.int64], same_stack: NDArray[np.bool_]) -> None:
+        """Links the rows of a batch.
+
+        Args:
+            rows: M rows.
+            places: [M] where they lie: `give_up` has freed these places, or they are open ones of the same lives.
+            same_stack: [M] true where the images of the row before are a part of the observation.
+        """
+        self.terminated[places], self.truncated[places] = rows.terminated, rows.truncated
+        self.observed[places] = rows.observed
+        later = np.flatnonzero(rows.previous >= 0)
+        before = places[rows.previous[later]]
+        self.following[before], self.preceding[places[later]] = places[later], before
+        if self._images > 1:
+            self.back[places[same_stack]] = places[rows.previous[same_stack]]
+        self._keep_open(~np.isin(self._open_lives, rows.life))
+        lives = np.concatenate([self._open_lives, rows.life[rows.may_go_on]])
+        order = np.argsort(lives)
+        self._open_lives = lives[order]
+        self._open_places = np.concatenate([self._open_places, places[rows.may_go_on]])[order]
+
+    def windows(self, rows: Places, rewards: NDArray, n_step: int, gamma: float) -> Windows:
+        """What `n_step` steps from each row on gave, and where they led.
+
+        Source: Sutton (1988), "Learning to predict by the methods of temporal differences", in the form of Hessel et
+            al. (2018), section "Multi-step learning", arXiv:1710.02298: R_t = Σ_{k<n} γ^k r_{t+k}, to which the learner
+            adds γ^n times the value of s_{t+n}. Deviations: after m < n steps the life may end. Then the sum has m
+            terms; the value's factor is γ^m where a limit of time cut the life off, and 0 where it terminated.
+
+        Args:
+            rows: [K] places of rows.
+            rewards: [places] the rewards.
+            n_step: n, at least 1.
+            gamma: γ.
+        Returns:
+            [K] whether n steps, or all to the life's end, are there yet; the sums; the factors of the value; the
+            places of the observations to be valued (where a life terminated: of the last one).
+        """
+        at = rows.astype(np.int64)
+        returns, discounts = np.zeros(len(at)), np.ones(len(at))
+        complete = np.ones(len(at), np.bool_)
+        walking = np.arange(len(at))
+        for _ in range(n_step):
+            places = at[walking]
+            waiting = self.observed[places]
+            if waiting.any():
+                complete[walking[waiting]] = False
+                walking, places = walking[~waiting], places[~waiting]
+            returns[walking] += discounts[walking] * rewards[places]
+            terminated = self.terminated[places]
+            discounts[walking] *= np.where(terminated, 0.0, gamma)
+            at[walking] = np.where(terminated, places, self.following[places])
+            walking = walking[~(terminated | self.truncated[places])]
+        return Windows(complete, returns, discounts, at)
+
+    def image_places(self, places: Places) -> NDArray[np.int64]:
+        """[K, images] the places of the images that make the observations at [K] places, the oldest first."""
+        images = np.empty((len(places), self._images), np.int64)
+        images[:, -1] = places
+        for image in range(self._images - 2, -1, -1):
+            images[:, image] = self.back[images[:, image + 1]]
+        return images
+
+    def indices(self, places: Places) -> NDArray[np.int64]:
+        """[K] numbers that name what is at these places now, and nothing else ever."""
+        newest = self.taken - 1
+        return newest - (newest - places) % self.size
+
+    def places_of(self, indices: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """[K] the places that `indices` named, and whether what it named is still there."""
+        return indices % self.size, (indices > self.taken - 1 - self.size) & (indices < self.taken)
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything, as arrays and numbers."""
+        columns = {name: getattr(self, name)[: self.filled].copy() for name in _COLUMNS}
+        opened = {"open_lives": self._open_lives, "open_places": self._open_places}
+        return {"size": self.size, "images": self._images, "taken": self.taken, **columns, **opened}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `get_state` of a ring of this size returned."""
+        self.taken = int(state["taken"])
+        for name in _COLUMNS:
+            values = state[name]
+            getattr(self, name)[: len(values)] = values
+        self._open_lives, self._open_places = np.array(state["open_lives"]), np.array(state["open_places"])
+
+    def _with_dependents(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """These places, and those whose observations are made of images in them too."""
+        reached = [places]
+        for _ in range(self._images - 1):
+            followers, leaders = self._followers(reached[-1])
+            reached.append(followers[self.back[followers] == leaders])
+        return np.unique(np.concatenate(reached))
+
+    def _followers(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The places that follow some of these, and which ones they follow."""
+        followers = self.following[places].astype(np.int64)
+        there = followers != _NONE
+        return followers[there], places[there]
+
+    def _keep_open(self, kept: NDArray[np.bool_]) -> None:
+        self._open_lives, self._open_places = self._open_lives[kept], self._open_places[kept]

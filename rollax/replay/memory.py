@@ -1,0 +1,46 @@
+"""Whether a replay buffer fits into memory, asked before any of it is taken."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from rollax.errors import ConfigError
+
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def memory_there() -> int:
+    """Bytes of memory that this machine has, or the container's share of it where that is less."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # No file, or "max" in it: no limit.
+    with suppress(OSError, ValueError):
+        there = min(there, int(_CONTAINER_LIMIT.read_text()))
+    return there
+
+
+def check_fits(capacity: int, bytes_per_transition: int, where: str) -> None:
+    """Refuses a capacity that needs more memory than there is.
+
+    Args:
+        capacity: transitions.
+        bytes_per_transition: what each needs, bookkeeping included.
+        where: which buffer it is.
+    Raises:
+        ConfigError: with what is wanted, what is there, and the capacity that would fit.
+    """
+    wanted, there = capacity * bytes_per_transition, memory_there()
+    if wanted > there:
+        raise ConfigError(
+            "The replay buffer would need more memory than there is.",
+            where=f"capacity of {where}",
+            got=f"{capacity:,} transitions of {bytes_per_transition:,} bytes: {_gib(wanted)}",
+            expected=f"at most {_gib(there)}, all the memory there is, for everything",
+            fix=f"set a capacity well below {there // bytes_per_transition:,}, "
+            "or keep stacked images once (frames=StackedFrames(...))",
+        )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB"

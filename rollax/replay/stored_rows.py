@@ -1,0 +1,171 @@
+"""Rows of experience in a ring: how batches are added, and where their rows come to lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.errors import BatchError, CheckpointError, ConfigError
+from rollax.replay.columns import ALWAYS, Columns, check_batch, templates_in
+from rollax.replay.following import Rows, rows_of
+from rollax.replay.frames import StackedFrames
+from rollax.replay.links import Links
+from rollax.replay.memory import check_fits
+
+
+class Added(NamedTuple):
+    """What adding a batch has changed: [K] places that hold no row any more, and [M] places of new rows, in order."""
+
+    given_up: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+
+class StoredRows:
+    """The newest rows, each observation once; memory is taken when the first batch comes.
+
+    Args:
+        capacity: places.
+        names: of columns to keep beside `obs`, `actions` and `rewards`.
+        frames: how observations are stacked; None: not at all.
+        owners_bytes: per place, what the owner of the rows needs for itself.
+        where: the buffer's name in error messages.
+    """
+
+    def __init__(
+        self, capacity: int, names: Sequence[str], frames: StackedFrames | None, owners_bytes: int, where: str
+    ) -> None:
+        self.capacity = capacity
+        self._names = tuple(dict.fromkeys((*ALWAYS, *names)))
+        self._frames, self._owners_bytes, self._where = frames, owners_bytes, where
+        self._images = 1 if frames is None else frames.count
+        self._columns: Columns | None = None
+        self._links: Links | None = None
+
+    @property
+    def columns(self) -> Columns:
+        """What the rows hold.
+
+        Raises:
+            BatchError: there are none yet.
+        """
+        if self._columns is None:
+            raise BatchError("A replay buffer that is empty.", where=self._where, fix="add batches before drawing")
+        return self._columns
+
+    @property
+    def links(self) -> Links:
+        """How the rows are linked; once there are some."""
+        assert self._links is not None
+        return self._links
+
+    @property
+    def empty(self) -> bool:
+        """Whether no batch has come yet."""
+        return self._columns is None
+
+    @property
+    def bytes_per_place(self) -> int:
+        """Memory that a place needs, the owner's included; 0 before the first batch."""
+        return 0 if self._columns is None else self._needed(self._columns)
+
+    def add(self, batch: SampleBatch) -> Added:
+        """Adds a batch over the oldest rows.
+
+        Raises:
+            BatchError: a column is missing or unlike those before, or a piece's end lacks what came after it.
+            ConfigError: the capacity is larger than the memory, or smaller than the batch.
+        """
+        if self._columns is None:
+            check_batch(batch, self._names, self._where)
+            self._allocate({name: batch[name] for name in self._names})
+        self.columns.check(batch)
+        rows = rows_of(batch)
+        goes_on, images = self.columns.images_before(batch, rows)
+        taken_over = self._taken_over(batch, rows, len(rows) + int(images.sum()))
+        fresh = taken_over < 0
+        needed = np.where(fresh, 1 + images, 0)
+        places = np.where(fresh, (self.links.taken + np.cumsum(needed) - 1) % self.capacity, taken_over)
+        self._check_room(int(needed.sum()))
+        given_up = self.links.give_up(int(needed.sum()))
+        self.columns.put(places, batch, rows.index)
+        self.columns.put_obs(places[fresh], batch, rows.index[fresh], images[fresh])
+        self.links.put(rows, places, goes_on)
+        return Added(given_up, places[~rows.observed])
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything, as arrays and values that JSON can hold; without rows nothing."""
+        if self._columns is None:
+            return {}
+        return {"links": self.links.get_state(), "columns": self._columns.get_state(self.links.filled)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `get_state` of rows with the same capacity, columns and frames returned.
+
+        Raises:
+            CheckpointError: they differ.
+            ConfigError: the capacity is larger than the memory.
+        """
+        self._columns = self._links = None
+        if not state:
+            return
+        self._check_same("capacity", state["links"]["size"], self.capacity)
+        self._check_same("columns", sorted(state["columns"]), sorted(self._names))
+        self._check_same("number of stacked frames", state["links"]["images"], self._images)
+        self._allocate(templates_in(state["columns"]))
+        self.columns.set_state(state["columns"])
+        self.links.set_state(state["links"])
+
+    def _allocate(self, templates: Mapping[str, trees.Tree]) -> None:
+        links = Links(self.capacity, self._images)
+        columns = Columns(templates, self._frames, links, self._where)
+        check_fits(self.capacity, self._needed(columns), self._where)
+        columns.allocate(self.capacity)
+        self._columns, self._links = columns, links
+
+    def _needed(self, columns: Columns) -> int:
+        links = Links.bytes_per_place(self.capacity, self._images)
+        return columns.bytes_per_place + links + self._owners_bytes
+
+    def _taken_over(self, batch: SampleBatch, rows: Rows, at_most: int) -> NDArray[np.int64]:
+        """[M] the place where a row's observation lies already, as the end of an earlier piece of its life; else -1.
+
+        Args:
+            batch: what is added.
+            rows: its rows.
+            at_most: the number of places that may be taken for it.
+        """
+        places = np.full(len(rows), -1)
+        first = np.flatnonzero(rows.previous < 0)
+        ends = self.links.open_places(rows.life[first])
+        first, ends = first[ends >= 0], ends[ends >= 0]
+        lasting = self.links.lasts(ends, at_most)
+        first, ends = first[lasting], ends[lasting]
+        if len(first):
+            # A life whose number was given twice, or of which something was lost, does not go on from there.
+            places[first] = np.where(self.columns.observed_at(ends, batch, rows.index[first]), ends, -1)
+        return places
+
+    def _check_room(self, needed: int) -> None:
+        if needed > self.capacity:
+            raise ConfigError(
+                "A batch does not fit into the replay buffer.",
+                where=f"capacity of {self._where}",
+                got=self.capacity,
+                expected=f"at least {needed}",
+                fix="set a larger capacity, or sample smaller batches",
+            )
+
+    def _check_same(self, what: str, stored: Any, own: Any) -> None:
+        if stored != own:
+            raise CheckpointError(
+                f"A replay buffer of another {what}.",
+                where=self._where,
+                got=stored,
+                expected=own,
+                fix="restore with the settings of the run that saved it, or begin with an empty buffer",
+            )

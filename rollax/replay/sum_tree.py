@@ -1,0 +1,102 @@
+"""Drawing in proportion to weights, many at once: a tree of sums whose every step is an operation on arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_FAN_OUT = 8  # children per node: wider makes fewer levels, but more to add up at each
+_TOP = 2048  # the highest level is searched whole, so nothing is built above it
+
+
+class SumTree:
+    """Weights that can be changed and drawn by, in batches, in time that grows with the logarithm of their number.
+
+    Every inner number is the sum of the numbers below it, added up anew at each change, so rounding errors do not
+    pile up. Numbers are float64.
+
+    Source: Schaul et al. (2016), section 3.3 and appendix B.2.1, arXiv:1511.05952. Deviations: eight children per node
+    instead of two, and no levels above a few thousand nodes, because one array operation on thousands of numbers costs
+    less than eleven on hundreds.
+
+    Args:
+        size: how many weights; all are 0 at first.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._levels: list[NDArray[np.float64]] = []  # [nodes / 8, 8] each; the leaves first
+        nodes = size
+        while True:
+            parents = -(-nodes // _FAN_OUT)
+            self._levels.append(np.zeros((parents, _FAN_OUT)))
+            if parents * _FAN_OUT <= _TOP:
+                break
+            nodes = parents
+
+    @property
+    def total(self) -> float:
+        """The sum of all weights."""
+        return float(self._levels[-1].sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the arrays."""
+        return sum(level.nbytes for level in self._levels)
+
+    @property
+    def leaves(self) -> NDArray[np.float64]:
+        """[size] all weights, as a view; change them by `set`."""
+        return self._levels[0].reshape(-1)[: self.size]
+
+    def get(self, positions: NDArray[np.integer]) -> NDArray[np.float64]:
+        """[K] the weights at [K] positions."""
+        return np.take(self._levels[0].reshape(-1), positions)
+
+    def set(self, positions: NDArray[np.integer], weights: NDArray[np.float64] | float) -> None:
+        """Changes weights.
+
+        Args:
+            positions: [K] which; of one that is named several times the last weight holds.
+            weights: [K] or one for all, finite and at least 0.
+        """
+        self._levels[0].reshape(-1)[positions] = weights
+        for below, above in zip(self._levels[:-1], self._levels[1:], strict=True):
+            positions = positions // _FAN_OUT
+            above.reshape(-1)[positions] = np.take(below, positions, axis=0) @ np.ones(_FAN_OUT)
+
+    def sample(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Positions drawn with P(i) = weight_i / total, one from each of `count` equal parts of the total.
+
+        Source: Schaul et al. (2016), section 3.3, arXiv:1511.05952, stratified: "to sample a minibatch of size k, the
+        range [0, p_total] is divided equally into k ranges".
+
+        Args:
+            count: how many; some weight must be above 0.
+            rng: draws the place inside each part.
+        Returns:
+            [count] in rising order; never one whose weight is 0.
+        """
+        top = self._levels[-1].reshape(-1)
+        sums = np.cumsum(top)
+        # Rounding must not lead beyond the last node that has a weight.
+        wanted = np.minimum((np.arange(count) + rng.random(count)) * (sums[-1] / count), np.nextafter(sums[-1], 0))
+        nodes = np.searchsorted(sums, wanted, side="right")
+        rest = wanted - np.where(nodes > 0, sums[nodes - 1], 0.0)
+        for level in self._levels[-2::-1]:
+            nodes, rest = _descend(level, nodes, rest)
+        return nodes
+
+
+def _descend(
+    level: NDArray[np.float64], nodes: NDArray[np.int64], rest: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The child of each node in which `rest` lies, counted from the node's own beginning, and what is left of it."""
+    sums = np.zeros((_FAN_OUT + 1, len(nodes)))
+    sums[1:] = np.take(level, nodes, axis=0).T
+    # Child by child: numpy adds up along the long axis, that of the samples, many times faster than along the short.
+    for child in range(2, _FAN_OUT + 1):
+        sums[child] += sums[child - 1]
+    rest = np.minimum(rest, np.nextafter(sums[-1], 0))
+    chosen = np.count_nonzero(sums[1:_FAN_OUT] <= rest, axis=0)
+    return nodes * _FAN_OUT + chosen, rest - sums[chosen, np.arange(len(nodes))]

@@ -1,0 +1,182 @@
+"""Policies that note what they learn from, and workers and processes of the test's own process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Discrete
+
+from rollax import MultiAgentBatch, RolloutWorker, SampleBatch
+from rollax.config import TrainerConfig
+from rollax.evaluation.workers.failures import FailureRules
+from rollax.evaluation.workers.remote_workers import RemoteWorkers
+from rollax.policy.policy import Policy
+
+LONG = 60.0
+"""Seconds after which a test gives up."""
+STEPS = 10
+"""Env steps of a fragment."""
+
+
+class Notes(Policy):
+    """Learns nothing, but notes what it got. Its weights are the number of its updates.
+
+    Attributes:
+        learned: for each batch, the fragments that it was made of: `(number, weights that acted)`.
+        applied: the gradients, each the fragments that it was computed from, and the weights that computed it.
+        before: is called before each update.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Discrete(100_000), Discrete(2))
+        self.updates = 0
+        self.learned: list[list[tuple[int, int]]] = []
+        self.applied: list[tuple[list[tuple[int, int]], int]] = []
+        self.before: Callable[[int], Any] = lambda updates: None
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        return np.zeros(len(obs_batch), np.int64), [], {}
+
+    def learn_on_batch(self, batch):
+        self.before(self.updates)
+        self.learned.append(fragments_in(batch))
+        self.updates += 1
+        return {"rows": batch.count, "first": int(batch["obs"][0])}
+
+    def compute_gradients(self, batch):
+        return (fragments_in(batch), self.updates), {"rows": batch.count}
+
+    def apply_gradients(self, gradients):
+        self.before(self.updates)
+        self.applied.append(gradients)
+        self.updates += 1
+
+    def get_weights(self):
+        return {"updates": self.updates}
+
+    def set_weights(self, weights):
+        self.updates = weights["updates"]
+
+
+def fragments_in(batch: SampleBatch) -> list[tuple[int, int]]:
+    """`(number, weights that acted)` of the fragments of a batch, in their order."""
+    pairs = zip(batch["obs"].tolist(), batch["weights"].tolist(), strict=True)
+    return list(dict.fromkeys((int(number), int(weights)) for number, weights in pairs))
+
+
+class FragmentWorker(RolloutWorker):
+    """Fragments of 10 env steps, with a row of each of `agents` for every step.
+
+    The rows of worker i's k-th fragment have the observation 1000 i + k, and the weights that it acted with.
+
+    Args:
+        index: of the worker.
+        agents: policy id -> agents in each step.
+    """
+
+    def __init__(self, index: int = 0, /, **agents: int) -> None:
+        self.worker_index, self.num_workers, self.version = index, 2, 0
+        self.agents = agents or {"a": 1}
+        self.config = TrainerConfig()
+        self.policies = {name: Notes() for name in self.agents}
+        self.runners = {}
+        self.timestep = 0
+        self.fragments = 0
+
+    def sample(self):
+        self.fragments += 1
+        rows = {name: self._rows(STEPS * count, self.policies[name]) for name, count in self.agents.items() if count}
+        if len(self.agents) == 1:
+            (batch,) = rows.values()
+            return SampleBatch(batch.to_dict(), env_steps=STEPS)
+        return MultiAgentBatch(rows, STEPS)
+
+    def _rows(self, count: int, policy: Any) -> SampleBatch:
+        number = 1000 * self.worker_index + self.fragments
+        return SampleBatch({"obs": np.full(count, number), "weights": np.full(count, policy.updates)})
+
+    def get_weights(self):
+        return {name: policy.get_weights() for name, policy in self.policies.items()}
+
+    def get_metrics(self):
+        return []
+
+    def set_timestep(self, timestep):
+        self.timestep = timestep
+
+
+class Processes:
+    """Implements `Processes`: calls are made at once, but one more is over each time that somebody waits.
+
+    Args:
+        seed: of the choice whose; None for the oldest.
+        fails: `(index, number of the fragment)` -> what is raised in its place; a worker that is started anew begins
+            at a number that is 100 higher.
+    """
+
+    def __init__(self, seed: int | None = None, fails: dict[tuple[int, int], Exception] | None = None) -> None:
+        self.rng = None if seed is None else np.random.default_rng(seed)
+        self.fails = fails or {}
+        self.workers: list[FragmentWorker] = []
+        self.published: list[Any] = []
+        self._outcomes: list[Any] = []
+        self._callers: list[FragmentWorker] = []  # by reference
+        self.over: dict[int, None] = {}  # references in the order in which their calls ended
+
+    def start(self, index: int) -> FragmentWorker:
+        worker = FragmentWorker(index)
+        worker.fragments = 100 * sum(other.worker_index == index for other in self.workers)
+        self.workers.append(worker)
+        return worker
+
+    def call(self, worker: FragmentWorker, method: str, *arguments: Any) -> int:
+        error = self.fails.get((worker.worker_index, worker.fragments + 1))
+        self._callers.append(worker)
+        self._outcomes.append(getattr(worker, method)(*arguments) if error is None else error)
+        return len(self._outcomes) - 1
+
+    def wait(self, references: Sequence[int], count: int, timeout_s: float) -> list[int]:
+        oldest: dict[int, int] = {}
+        for reference in sorted(set(references) - self.over.keys()):
+            oldest.setdefault(self._callers[reference].worker_index, reference)
+        if oldest and not any(reference in self.over for reference in references):
+            self.over[min(oldest.values()) if self.rng is None else int(self.rng.choice([*oldest.values()]))] = None
+        return [reference for reference in references if reference in self.over]
+
+    def outcomes(self, references: Sequence[int]) -> list[Any]:
+        return [self._outcomes[reference] for reference in references]
+
+    def put(self, value: Any) -> Any:
+        self.published.append(value)
+        return value
+
+    def kill(self, worker: FragmentWorker) -> None:
+        assert worker in self.workers
+
+    @property
+    def fragments(self) -> int:
+        """How many have been sampled."""
+        return sum(worker.fragments % 100 for worker in self.workers)
+
+
+def pool_of(count: int, rules: FailureRules | None = None, **settings: Any) -> tuple[RemoteWorkers, Processes]:
+    """A pool of such workers, and what runs them."""
+    processes = Processes(**settings)
+    return RemoteWorkers(processes, count, rules or FailureRules(restart=True)), processes
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Waits for what another thread brings about."""
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(1e-3)
+
+
+def learner_threads() -> list[threading.Thread]:
+    """Those of optimizers that run."""
+    return [thread for thread in threading.enumerate() if thread.name == "rollax-learner"]

@@ -1,0 +1,76 @@
+"""`AsyncGradientsOptimizer` over stand-ins: each gradient is applied once, and its worker goes on from there."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollax import AsyncGradientsOptimizer
+from tests.optimizers.stand_ins import STEPS, FragmentWorker, Notes, pool_of
+
+
+def policy_of(optimizer):
+    policy = optimizer.local_worker.policies["a"]
+    assert isinstance(policy, Notes)
+    return policy
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_each_gradient_is_applied_once_and_its_worker_gets_what_follows(seed):
+    workers, processes = pool_of(3, seed=seed)
+    optimizer = AsyncGradientsOptimizer(FragmentWorker(), workers)
+    for _ in range(30):
+        optimizer.step()
+    applied = policy_of(optimizer).applied
+    assert len(applied) == policy_of(optimizer).updates == 30
+    assert (optimizer.env_steps, optimizer.agent_steps) == (30 * STEPS, 30 * STEPS)
+    follows, numbers, lags = dict.fromkeys((1, 2, 3), 0), dict.fromkeys((1, 2, 3), 0), []
+    for updates, (fragments, computed_with) in enumerate(applied):
+        ((number, acted_with),) = fragments
+        index = number // 1000
+        numbers[index] += 1
+        assert number == 1000 * index + numbers[index]
+        assert acted_with == computed_with == follows[index]
+        lags.append(updates - follows[index])
+        follows[index] = updates + 1
+    assert max(lags) > 2
+    _, queue = optimizer.timings.take()
+    assert queue["policy_lag_max"] == max(lags)
+    assert queue["policy_lag_mean"] == pytest.approx(sum(lags) / 30)
+    assert processes.fragments == 33  # three are under way
+
+
+def test_all_that_have_come_are_applied_in_one_step():
+    workers, processes = pool_of(3)
+    optimizer = AsyncGradientsOptimizer(FragmentWorker(), workers)
+    processes.wait = lambda references, count, timeout_s: references
+    assert optimizer.step() == {"a": {"rows": STEPS}}
+    assert [computed_with for _, computed_with in policy_of(optimizer).applied] == [0, 0, 0]
+    assert [worker.version for worker in processes.workers] == [2, 3, 4]
+
+
+def test_a_worker_that_fails_computes_another(caplog):
+    workers, _ = pool_of(2, fails={(1, 3): ValueError("no oil")})
+    optimizer = AsyncGradientsOptimizer(FragmentWorker(), workers)
+    for _ in range(12):
+        optimizer.step()
+    numbers = [fragments[0][0] for fragments, _ in policy_of(optimizer).applied]
+    assert [number for number in numbers if number < 2000][:4] == [1001, 1002, 1101, 1102]
+    assert optimizer.env_steps == 12 * STEPS
+    assert "no oil" in caplog.text
+
+
+def test_without_workers_in_the_callers_process():
+    optimizer = AsyncGradientsOptimizer(FragmentWorker())
+    for _ in range(3):
+        assert optimizer.step() == {"a": {"rows": STEPS}}
+    assert policy_of(optimizer).applied == [([(k + 1, k)], k) for k in range(3)]
+    assert optimizer.local_worker.timestep == 2 * STEPS
+    assert optimizer.timings.take()[1]["policy_lag_max"] == 0
+
+
+def test_only_those_that_learn():
+    optimizer = AsyncGradientsOptimizer(FragmentWorker(0, a=1, b=1), policies_to_train=["a"])
+    assert optimizer.step() == {"a": {"rows": STEPS}}
+    untouched = optimizer.local_worker.policies["b"]
+    assert isinstance(untouched, Notes)
+    assert untouched.applied == []

@@ -1,0 +1,238 @@
+"""`AsyncSamplesOptimizer` over stand-ins: nothing is lost, nothing piles up, and the learner keeps to its times."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+
+import pytest
+
+from rollax import AsyncSamplesOptimizer
+from rollax.evaluation.workers.failures import FailureRules
+from tests.optimizers.stand_ins import LONG, STEPS, FragmentWorker, Notes, learner_threads, pool_of, until
+
+
+@pytest.fixture
+def make():
+    """Makes optimizers over so many workers, and ends them."""
+    made = []
+
+    def make_one(count=2, rules=None, *, seed=0, fails=None, **settings):
+        workers, processes = pool_of(count, rules, seed=seed, fails=fails)
+        made.append(AsyncSamplesOptimizer(FragmentWorker(), workers, **{"train_batch_size": STEPS, **settings}))
+        return made[-1], processes
+
+    yield make_one
+    for optimizer in made:
+        optimizer.stop()
+    assert not learner_threads()
+
+
+def policy_of(optimizer):
+    policy = optimizer.local_worker.policies["a"]
+    assert isinstance(policy, Notes)
+    return policy
+
+
+def steps(optimizer, count):
+    for _ in range(count):
+        optimizer.step()
+
+
+def numbers_by_worker(fragments):
+    found = {}
+    for number, _ in fragments:
+        found.setdefault(number // 1000, []).append(number % 1000)
+    return found
+
+
+class TestSamples:
+    @pytest.mark.parametrize("train_batch_size", [10, 25, 40])
+    def test_every_fragment_is_learned_from_once(self, make, train_batch_size):
+        optimizer, processes = make(3, train_batch_size=train_batch_size)
+        for _ in range(20):
+            before = optimizer.env_steps
+            optimizer.step()
+            assert optimizer.env_steps > before
+        learned = [fragment for batch in policy_of(optimizer).learned for fragment in batch]
+        per_batch = -(-train_batch_size // STEPS)
+        assert {len(batch) for batch in policy_of(optimizer).learned} == {per_batch}
+        for numbers in numbers_by_worker(learned).values():
+            assert numbers == list(range(1, len(numbers) + 1))
+        assert optimizer.env_steps == optimizer.agent_steps == STEPS * len(learned)
+        # The rest waits: four batches in the queue, one for room there, what makes no batch yet, and six in flight.
+        assert processes.fragments - len(learned) <= 4 * per_batch + per_batch + (per_batch - 1 + 3) + 2 * 3
+
+    def test_what_a_worker_had_to_do_when_it_failed_is_done_by_the_next(self, make):
+        optimizer, _ = make(2, fails={(2, 3): ValueError("no oil")})
+        while not optimizer.remote.failures.restarts:
+            optimizer.step()
+        steps(optimizer, 20)
+        learned = numbers_by_worker(fragment for batch in policy_of(optimizer).learned for fragment in batch)
+        assert learned[2][:4] == [1, 2, 101, 102]
+        assert learned[1] == list(range(1, len(learned[1]) + 1))
+
+    def test_the_error_of_the_last_worker_ends_it(self, make):
+        rules = FailureRules(ignore=True)
+        error = ValueError("no oil")
+        optimizer, _ = make(1, rules, fails={(1, 3): error})
+        with pytest.raises(Exception, match="No rollout worker is left") as raised:
+            steps(optimizer, 10)
+        assert raised.value.__cause__ is error
+        assert optimizer.env_steps <= 2 * STEPS
+
+    def test_sampling_waits_while_the_queue_is_full(self, make):
+        optimizer, processes = make(1, learner_queue_size=2)
+        go_on = threading.Event()
+        policy_of(optimizer).before = lambda updates: go_on.wait(LONG)
+        stepping = threading.Thread(target=optimizer.step)
+        stepping.start()
+        # One is being learned from, two wait in the queue, one for room there, and two are in flight.
+        until(lambda: processes.fragments == 6)
+        stepping.join(0.3)
+        assert stepping.is_alive()
+        assert processes.fragments == 6
+        go_on.set()
+        stepping.join(LONG)
+        assert not stepping.is_alive()
+        _, queue = optimizer.timings.take()
+        assert 0 < queue["queue_depth_mean"] <= 2
+
+
+class TestWeights:
+    def test_the_lag_counts_the_updates_since_a_fragments_weights(self, make):
+        optimizer, _ = make(3, learner_queue_size=2)
+        for _ in range(10):
+            done = policy_of(optimizer).updates
+            optimizer.step()
+            batches = policy_of(optimizer).learned[done:]
+            lags = [done + later - acted for later, batch in enumerate(batches) for _, acted in batch]
+            assert all(lag >= 0 for lag in lags)
+            _, queue = optimizer.timings.take()
+            assert queue["policy_lag_mean"] == pytest.approx(sum(lags) / len(lags))
+            assert queue["policy_lag_max"] == max(lags)
+
+    def test_the_lag_is_bounded_by_what_is_under_way(self, make):
+        optimizer, _ = make(1, learner_queue_size=1, max_requests_in_flight_per_worker=1)
+        steps(optimizer, 30)
+        _, queue = optimizer.timings.take()
+        # While one is in flight one may be learned from, one wait in the queue, and one for room there.
+        assert 0 < queue["policy_lag_max"] <= 4
+
+    def test_workers_act_with_the_newest(self, make):
+        optimizer, processes = make(2)
+        steps(optimizer, 20)
+        versions = [update.version for update in processes.published]
+        assert versions[0] == 1
+        assert versions == sorted(set(versions))
+        assert [update.weights["a"]["updates"] for update in processes.published] == [n - 1 for n in versions]
+        assert max(acted for batch in policy_of(optimizer).learned for _, acted in batch) > 5
+
+    def test_only_every_so_many_updates_are_handed_out(self, make):
+        optimizer, processes = make(2, broadcast_interval=3)
+        steps(optimizer, 30)
+        first, *later = [update.version for update in processes.published]
+        assert first == 1
+        assert len(later) > 3
+        assert all(version % 3 == 0 for version in later)
+
+
+class TestLearner:
+    def test_what_it_raises_reaches_the_caller_at_once_and_stays(self, make):
+        def fail(updates):
+            if updates == 2:
+                raise ZeroDivisionError("the loss")
+
+        optimizer, _ = make(2)
+        policy_of(optimizer).before = fail
+        with pytest.raises(ZeroDivisionError, match="the loss") as raised:
+            steps(optimizer, 10)
+        frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+        assert "learn_on_batch" in frames
+        assert frames[-1] == "fail"
+        assert optimizer.env_steps == 2 * STEPS
+        with pytest.raises(ZeroDivisionError):
+            optimizer.step()
+        until(lambda: not learner_threads())
+
+    def test_it_need_not_wait_for_samples_to_say_so(self, make):
+        optimizer, _ = make(1)
+        collects = iter(range(1000))
+
+        def nothing(timeout_s):
+            assert next(collects) < 999, "it waits for samples"
+            time.sleep(1e-3)
+            return []
+
+        def fail(updates):
+            optimizer.remote.collect = nothing
+            raise ZeroDivisionError("the loss")
+
+        policy_of(optimizer).before = fail
+        with pytest.raises(ZeroDivisionError):
+            optimizer.step()
+
+    def test_it_rests_between_two_steps(self, make):
+        optimizer, _ = make(2, learner_queue_size=3)
+        full = threading.Event()
+        policy_of(optimizer).before = lambda updates: full.wait(LONG)
+        stepping = threading.Thread(target=optimizer.step)
+        stepping.start()
+        until(lambda: optimizer._learner is not None and len(optimizer._learner) == 3)
+        full.set()
+        stepping.join(LONG)
+        done = policy_of(optimizer).updates
+        assert len(optimizer._learner) > 0
+        assert done < 5
+        time.sleep(0.2)
+        assert policy_of(optimizer).updates == done
+        optimizer.step()
+        assert policy_of(optimizer).updates > done
+
+    def test_stop_ends_its_thread(self, make):
+        optimizer, _ = make(2)
+        optimizer.step()
+        assert len(learner_threads()) == 1
+        optimizer.stop()
+        assert not learner_threads()
+        optimizer.stop()
+        optimizer.step()  # it may be taken up again
+        assert len(learner_threads()) == 1
+
+
+class TestWithoutWorkers:
+    def test_samples_and_learns_in_turn_in_the_callers_thread(self):
+        threads = []
+        optimizer = AsyncSamplesOptimizer(FragmentWorker(), train_batch_size=25)
+        policy_of(optimizer).before = lambda updates: threads.append(threading.current_thread())
+        assert optimizer.step() == {"a": {"rows": 30, "first": 1}}
+        optimizer.step()
+        assert policy_of(optimizer).learned == [[(1, 0), (2, 0), (3, 0)], [(4, 1), (5, 1), (6, 1)]]
+        assert optimizer.env_steps == 60
+        assert threads == [threading.current_thread()] * 2
+        assert not learner_threads()
+        assert optimizer.timings.take()[1] == {"policy_lag_mean": 0, "policy_lag_max": 0, "queue_depth_mean": None}
+        optimizer.stop()
+
+    @pytest.mark.parametrize("proportion", [0.5, 2.0])
+    def test_recent_fragments_are_learned_from_again(self, proportion):
+        optimizer = AsyncSamplesOptimizer(
+            FragmentWorker(), train_batch_size=STEPS, replay_proportion=proportion, replay_buffer_num_slots=3, seed=0
+        )
+        steps(optimizer, 300)
+        batches = policy_of(optimizer).learned
+        assert batches[0] == [(1, 0)]
+        seen = set()
+        for place, batch in enumerate(batches):
+            fresh, *again = [number for number, _ in batch]
+            assert fresh == place + 1
+            assert {*again} <= {place - 2, place - 1, place} - {0, -1, -2}
+            seen |= {fresh - number for number in again}
+        assert seen == {1, 2, 3}
+        assert optimizer.env_steps == 300 * STEPS
+        replays = optimizer.replayed_steps / STEPS
+        if proportion == 2.0:
+            assert replays == 2 * 299
+        else:
+            assert abs(replays - 150) < 40  # 4.6 standard deviations of a fair coin thrown 299 times

@@ -1,0 +1,126 @@
+"""`LearnerThread`: its queue, its rests, its errors and its end."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from rollax.optimizers.learner_thread import LearnerThread
+from rollax.optimizers.timings import Timings
+from tests.optimizers.stand_ins import LONG, learner_threads, until
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def make_one(learn, size=2):
+        timings = Timings()
+        made.append(LearnerThread(learn, size, timings))
+        return made[-1], timings
+
+    yield make_one
+    for learner in made:
+        learner.stop()
+    assert not learner_threads()
+
+
+def test_rests_at_first_and_learns_in_order_afterwards(make):
+    learned = []
+    learner, _ = make(learned.append, size=3)
+    assert [learner.put(batch, 0.0) for batch in "abcd"] == [True, True, True, False]
+    assert len(learner) == 3
+    time.sleep(0.05)
+    assert learned == []
+    learner.resume()
+    until(lambda: learner.updates == 3)
+    assert learned == ["a", "b", "c"]
+    assert len(learner) == 0
+
+
+def test_put_waits_for_room(make):
+    learner, _ = make(lambda batch: None, size=1)
+    assert learner.put("a", 0.0)
+    started = time.monotonic()
+    assert not learner.put("b", 0.1)
+    assert time.monotonic() - started >= 0.1
+    threading.Timer(0.05, learner.resume).start()
+    assert learner.put("b", LONG)
+
+
+def test_a_rest_begins_between_two_batches(make):
+    begun, go_on, learned = threading.Event(), threading.Event(), []
+
+    def learn(batch):
+        begun.set()
+        go_on.wait(LONG)
+        learned.append(batch)
+
+    learner, _ = make(learn)
+    learner.put("a", 0.0)
+    learner.put("b", 0.0)
+    learner.resume()
+    begun.wait(LONG)
+    threading.Timer(0.05, go_on.set).start()
+    learner.rest()
+    assert learned == ["a"]
+    assert learner.updates == 1
+    time.sleep(0.05)
+    assert learned == ["a"]
+
+
+def test_an_error_is_raised_wherever_it_is_asked_for_something(make):
+    def learn(batch):
+        raise ZeroDivisionError(batch)
+
+    learner, _ = make(learn)
+    learner.put("a", 0.0)
+    learner.resume()
+    until(lambda: not learner_threads())
+    assert learner.updates == 0
+    for asked in (learner.check, learner.rest, learner.resume, lambda: learner.put("b", LONG)):
+        with pytest.raises(ZeroDivisionError, match="a"):
+            asked()
+    learner.stop()
+
+
+def test_stop_waits_for_the_batch_that_is_learned_from(make):
+    begun, learned = threading.Event(), []
+
+    def learn(batch):
+        begun.set()
+        time.sleep(0.1)
+        learned.append(batch)
+
+    learner, _ = make(learn)
+    learner.put("a", 0.0)
+    learner.put("b", 0.0)
+    learner.resume()
+    begun.wait(LONG)
+    learner.stop()
+    assert learned == ["a"]
+
+
+def test_waiting_for_batches_is_counted_and_resting_is_not(make, monkeypatch):
+    class Clock:
+        now = 0.0
+
+        def perf_counter(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr("rollax.optimizers.learner_thread.time", clock)
+    learner, timings = make(lambda batch: None)
+    clock.now = 100.0  # it rests
+    learner.resume()
+    clock.now = 103.0  # it waits
+    learner.put("a", 0.0)
+    until(lambda: learner.updates == 1)
+    learner.rest()
+    clock.now = 200.0  # it rests, with a batch in the queue
+    learner.put("b", 0.0)
+    learner.resume()
+    until(lambda: learner.updates == 2)
+    assert timings.take()[0]["learner_wait_s"] == 3.0

@@ -1,0 +1,125 @@
+"""What a replay buffer must hold, in plain Python: a list of nodes for every life, and a count of the places taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rollax import SampleBatch
+from rollax.replay.uniform import UniformReplay
+
+
+class AllOfThem(UniformReplay):
+    """Draws every transition once, in the order of places."""
+
+    def _draw(self, count, rng):
+        return np.flatnonzero(self._drawable)
+
+
+def everything(buffer: UniformReplay) -> SampleBatch:
+    """All transitions of an `AllOfThem`."""
+    return buffer.sample(0, np.random.default_rng(0))
+
+
+@dataclass
+class Node:
+    """An observation; `row` is what was done there, if anything was."""
+
+    obs: Any
+    images: list[int]  # numbers of the places of its images, the oldest first; without stacks only its own
+    row: dict[str, Any] | None = None
+    next: Node | None = field(default=None, repr=False)
+
+
+class Reference:
+    """Adds rows one by one; the rules are those of UniformReplay's docstring."""
+
+    def __init__(self, capacity: int, n_step: int, gamma: float, stack: int = 1) -> None:
+        self.capacity, self.n_step, self.gamma, self.stack = capacity, n_step, gamma, stack
+        self.taken = 0
+        self.nodes: list[Node] = []
+        self.open: dict[int, Node] = {}
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Adds a batch, a list of its rows."""
+        kept = []
+        for i, row in enumerate(rows):
+            later = next((other for other in rows[i + 1 :] if other["life_id"] == row["life_id"]), None)
+            again = row["bootstrap"] and not row["final"] and later and np.array_equal(later["obs"], row["obs"])
+            if not again:
+                kept.append(row)
+        before: dict[int, dict] = {}
+        at_most = 0
+        for row in kept:
+            last = before.get(row["life_id"])
+            row["previous"] = last if last is not None and not last["bootstrap"] else None
+            before[row["life_id"]] = row
+            at_most += 1 + self._extra(row)
+        oldest = self.taken + at_most - self.capacity
+        for row in kept:
+            self._add_row(row, oldest)
+
+    def _extra(self, row: dict) -> int:
+        """Images to be kept beside the newest."""
+        if self._continues(row):
+            return 0
+        stack = row["obs"][: self.stack] if self.stack > 1 else [0]
+        alike = 0
+        while alike < self.stack - 1 and np.array_equal(stack[alike + 1], stack[0]):
+            alike += 1
+        return self.stack - 1 - alike
+
+    def _continues(self, row: dict) -> bool:
+        last = row["previous"]
+        return last is not None and (self.stack == 1 or np.array_equal(row["obs"][:-1], last["obs"][1:]))
+
+    def _add_row(self, row: dict, oldest: int) -> None:
+        life, last = row["life_id"], row["previous"]
+        waiting = self.open.pop(life, None) if last is None else None
+        if waiting is not None and min(waiting.images) >= oldest and np.array_equal(waiting.obs, row["obs"]):
+            node = waiting
+        else:
+            node = Node(row["obs"], self._take(row))
+            self.nodes.append(node)
+        if last is not None:
+            last["node"].next = node
+        row["node"] = node
+        node.row = None if row["bootstrap"] else row
+        if row["bootstrap"] and not row["final"]:
+            self.open[life] = node
+
+    def _take(self, row: dict) -> list[int]:
+        extra = self._extra(row)
+        own = list(range(self.taken, self.taken + extra + 1))
+        self.taken += extra + 1
+        if self._continues(row):
+            return [*row["previous"]["node"].images[1:], *own] if self.stack > 1 else own
+        return [own[0]] * (self.stack - len(own)) + own
+
+    def transitions(self) -> dict[int, tuple]:
+        """The action (each has its own) -> obs, n-step reward, discount, next obs (None where terminated)."""
+        found = {}
+        for node in self.nodes:
+            if node.row is not None and min(node.images) >= self.taken - self.capacity:
+                window = self._window(node)
+                if window is not None:
+                    found[node.row["actions"]] = (node.obs, *window)
+        return found
+
+    def _window(self, node: Node) -> tuple | None:
+        total, discount = 0.0, 1.0
+        for _ in range(self.n_step):
+            row = node.row
+            if row is None:
+                return None
+            total += discount * row["rewards"]
+            discount *= self.gamma
+            if row["terminateds"]:
+                return total, 0.0, None
+            assert node.next is not None
+            node = node.next
+            if row["truncateds"]:
+                break
+        return total, discount, node.obs

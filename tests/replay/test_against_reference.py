@@ -1,0 +1,78 @@
+"""Random streams of lives: the buffers hold what plain Python lists hold, and draw it as it was added."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollax.replay.frames import StackedFrames
+from tests.replay.reference import AllOfThem, Reference, everything
+from tests.replay.streams import Lives, Row, batch_of
+
+SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+def compare(buffer: AllOfThem, reference: Reference, axis: int = 0) -> None:
+    """Both hold the same transitions."""
+    expected = reference.transitions()
+    assert len(buffer) == len(expected)
+    if not expected:
+        return
+    drawn = everything(buffer)
+    assert sorted(drawn["actions"].tolist()) == sorted(expected)
+    for row, action in enumerate(drawn["actions"].tolist()):
+        obs, reward, discount, next_obs = expected[action]
+        np.testing.assert_array_equal(np.moveaxis(drawn["obs"][row], axis, 0), obs)
+        np.testing.assert_allclose(drawn["rewards"][row], reward, rtol=1e-6)
+        np.testing.assert_allclose(drawn["discounts"][row], discount, rtol=1e-6)
+        if next_obs is not None:
+            np.testing.assert_array_equal(np.moveaxis(drawn["new_obs"][row], axis, 0), next_obs)
+
+
+def batches(lives: Lives, rng: np.random.Generator, rows_at_most: int) -> list[list[Row]]:
+    """Fragments of different lengths, one or two to a batch, some lost on the way."""
+    found: list[list[Row]] = []
+    for _ in range(int(rng.integers(1, 25))):
+        rows = lives.fragment(int(rng.integers(1, 6)))
+        if rng.random() < 0.1:
+            continue
+        if found and rng.random() < 0.3 and len(found[-1]) + len(rows) <= rows_at_most:
+            found[-1] += rows
+        elif len(rows) <= rows_at_most:
+            found.append(rows)
+    return found
+
+
+@SETTINGS
+@given(seed=st.integers(0, 10**6), envs=st.integers(1, 4), n_step=st.integers(1, 4), capacity=st.integers(12, 80))
+def test_transitions(seed: int, envs: int, n_step: int, capacity: int) -> None:
+    rng = np.random.default_rng(seed)
+    buffer, reference = AllOfThem(capacity, gamma=0.9, n_step=n_step), Reference(capacity, n_step, 0.9)
+    for rows in batches(Lives(envs, rng), rng, capacity):
+        buffer.add(batch_of(rows))
+        reference.add(rows)
+        compare(buffer, reference)
+
+
+@SETTINGS
+@given(
+    seed=st.integers(0, 10**6),
+    envs=st.integers(1, 3),
+    n_step=st.integers(1, 3),
+    stack=st.integers(2, 4),
+    padding=st.sampled_from(["reset", "zero"]),
+    axis=st.sampled_from([0, -1]),
+)
+def test_stacked_frames(seed: int, envs: int, n_step: int, stack: int, padding: str, axis: int) -> None:
+    rng = np.random.default_rng(seed)
+    capacity = int(rng.integers(60, 120))
+    frames = StackedFrames(stack, axis)
+    buffer = AllOfThem(capacity, gamma=0.9, n_step=n_step, frames=frames)
+    reference = Reference(capacity, n_step, 0.9, stack)
+    for rows in batches(Lives(envs, rng, stack=stack, padding=padding), rng, capacity // 4):
+        batch = batch_of(rows)
+        batch["obs"] = np.ascontiguousarray(np.moveaxis(batch["obs"], 1, axis if axis < 0 else axis + 1))
+        buffer.add(batch)
+        reference.add(rows)
+        compare(buffer, reference, axis)

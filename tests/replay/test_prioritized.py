@@ -1,0 +1,124 @@
+"""Prioritized replay: probabilities, weights, new transitions, and what has been given up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollax import ConfigError, NonFiniteError, SampleBatch
+from rollax.replay.prioritized import PrioritizedReplay
+from tests.replay.test_windows import rows
+
+
+def with_errors(errors: list[float], **settings: float) -> PrioritizedReplay:
+    """A buffer of as many one-step transitions, with rewards 1, 2, 3, ..., that have had these errors."""
+    buffer = PrioritizedReplay(100, **settings)
+    buffer.add(rows("".join(str(place + 1) for place in range(len(errors))) + "|"))
+    drawn = buffer.sample(500, np.random.default_rng(0))
+    indices = np.array([drawn["indices"][drawn["rewards"] == place + 1][0] for place in range(len(errors))])
+    buffer.update_priorities(indices, np.array(errors))
+    return buffer
+
+
+def shares(buffer: PrioritizedReplay, count: int = 10_000) -> np.ndarray:
+    """How often each reward 1, 2, 3, ... is drawn."""
+    rewards = buffer.sample(count, np.random.default_rng(1))["rewards"]
+    return np.bincount(rewards.astype(int))[1:] / count
+
+
+def test_probabilities_are_powers_of_the_errors():
+    # |δ| + ε = 1, 4, 9 and 16; square roots 1, 2, 3, 4; so P = 0.1, 0.2, 0.3, 0.4. Strata make the shares exact but
+    # for the strata on the borders between two transitions.
+    buffer = with_errors([0.5, -3.5, 8.5, -15.5], alpha=0.5, eps=0.5)
+    np.testing.assert_allclose(shares(buffer), [0.1, 0.2, 0.3, 0.4], atol=2e-4)
+
+
+def test_alpha_0_is_uniform():
+    np.testing.assert_allclose(shares(with_errors([1, 2, 3, 94], alpha=0.0)), 0.25, atol=2e-4)
+
+
+def test_importance_weights():
+    # P = 1/6, 2/6, 3/6 and N = 3, so 1/(N·P) = 2, 1, 2/3; divided by the largest: 1, 1/2, 1/3. With β = 2: squares.
+    buffer = with_errors([0.5, 1.5, 2.5], alpha=1.0, eps=0.5)
+    for beta, expected in ((1.0, [1, 1 / 2, 1 / 3]), (2.0, [1, 1 / 4, 1 / 9]), (0.0, [1, 1, 1])):
+        drawn = buffer.sample(60, np.random.default_rng(2), beta=beta)
+        weights = [set(drawn["weights"][drawn["rewards"] == reward].tolist()) for reward in (1, 2, 3)]
+        np.testing.assert_allclose(sorted(map(list, weights), reverse=True), np.array(expected)[:, None], rtol=1e-6)
+        assert drawn["weights"].dtype == np.float32
+
+
+def test_new_transitions_get_the_largest_priority_so_far():
+    # 3 has had the largest error, 8, and a smaller one, 1, since: the new ones, 4 and 5, get 8 all the same.
+    buffer = with_errors([1, 1, 8], alpha=1.0, eps=1e-9)
+    drawn = buffer.sample(100, np.random.default_rng(3))
+    buffer.update_priorities(drawn["indices"], np.ones(100))
+    buffer.add(rows("45|", start=2))
+    np.testing.assert_allclose(shares(buffer, 19_000), np.array([1, 1, 1, 8, 8]) / 19, atol=2e-4)
+
+
+def test_of_several_errors_of_one_transition_the_last_holds():
+    buffer = with_errors([1, 1], alpha=1.0, eps=1e-9)
+    drawn = buffer.sample(2, np.random.default_rng(0))
+    one, other = drawn["indices"][np.argsort(drawn["rewards"])]
+    buffer.update_priorities(np.array([one, other, one]), np.array([50.0, 1.0, 3.0]))
+    np.testing.assert_allclose(shares(buffer), [0.75, 0.25], atol=2e-4)
+
+
+def test_the_end_of_a_piece_is_not_drawn_until_it_is_a_transition():
+    buffer = PrioritizedReplay(6, n_step=2, gamma=0.1)
+    buffer.add(rows("123"))
+    seen = set()
+    for digits in ("45", "6"):
+        seen |= set(buffer.sample(100, np.random.default_rng(0))["rewards"].round(3).tolist())
+        buffer.add(rows(digits))
+    # 3.4 is there once 4 has come, and 5.6 once 6 has; 6 waits for 7.
+    assert seen == {np.float32(x).item() for x in np.array([1.2, 2.3, 3.4, 4.5], np.float32)}
+    drawn = buffer.sample(100, np.random.default_rng(0))
+    assert set(drawn["rewards"].round(3).tolist()) <= {np.float32(x).item() for x in (2.3, 3.4, 4.5, 5.6)}
+    assert len(buffer) == 4  # the places of 2 to 6, and of 7, seen only; 6 waits
+
+
+def test_late_errors_do_not_reach_what_has_taken_the_place():
+    buffer = PrioritizedReplay(4, alpha=1.0)
+    buffer.add(rows("123|"))
+    late = buffer.sample(64, np.random.default_rng(0))["indices"]
+    buffer.add(rows("456|", start=2))  # over 1 and 2; 3 is still there
+    before = shares(buffer)
+    buffer.update_priorities(late, np.full(64, 1e6))
+    after = shares(buffer)
+    assert before[2] == pytest.approx(0.25, abs=1e-3)
+    assert after[2] > 0.999
+    assert (after[3:] > 0).any()
+
+
+def test_errors_that_come_with_the_rows():
+    # Ape-X: actors send the first errors. 1, 2 and 5 of 8; the last row's end has none and is not asked.
+    batch = rows("123")
+    batch["priorities"] = np.array([1.0, 2.0, 5.0, np.nan], np.float32)
+    buffer = PrioritizedReplay(100, alpha=1.0, eps=1e-9, columns=["priorities"])
+    buffer.add(batch)
+    np.testing.assert_allclose(shares(buffer), np.array([1, 2, 5]) / 8, atol=2e-4)
+
+
+def test_an_error_that_is_no_number_is_refused():
+    buffer = with_errors([1, 2])
+    before = shares(buffer)
+    with pytest.raises(NonFiniteError, match="nan"):
+        buffer.update_priorities(np.array([0, 1]), np.array([1.0, np.nan]))
+    assert (shares(buffer) == before).all()
+
+
+@pytest.mark.parametrize("settings", [{"alpha": -0.1}, {"eps": 0.0}, {"n_step": 0}, {"gamma": 1.1}])
+def test_settings_out_of_range(settings: dict[str, float]):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        PrioritizedReplay(10, **settings)
+
+
+def test_weights_go_with_sequences():
+    buffer = with_errors([0.5, 1.5], alpha=1.0, eps=0.5)
+    drawn = buffer.sample_sequences(9, 1, np.random.default_rng(0), beta=1.0)
+    # 1 and 2 are drawn as 1 to 2, so the weight of 2 is half of that of 1; the row after 1 is there, but not learned.
+    by_reward = dict(zip(drawn["rewards"][::2].tolist(), drawn["weights"][::2].tolist(), strict=True))
+    assert by_reward == {1.0: 1.0, 2.0: 0.5}
+    assert not drawn["weights"][1::2].any()
+    assert isinstance(drawn, SampleBatch)

@@ -1,0 +1,86 @@
+"""The sum tree against brute force: which weights there are, and that draws follow them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollax.replay.sum_tree import SumTree
+
+
+class Parts:
+    """Draws the same place inside of each part."""
+
+    def __init__(self, place: float) -> None:
+        self._place = place
+
+    def random(self, count: int) -> np.ndarray:
+        return np.full(count, self._place)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 2048, 2049, 20_000])
+def test_draws_by_hand(size: int):
+    # Weights 1, 0, 3 at the places 0, middle, last: the range [0, 4) is cut into 4 parts, and 0.5, 1.5, 2.5 and 3.5
+    # fall to the first once and to the last three times.
+    tree = SumTree(size)
+    tree.set(np.array([size // 2]), 0.0)
+    tree.set(np.array([0, size - 1]), np.array([1.0, 3.0]))
+    expected = [0, *[size - 1] * 3] if size > 1 else [0] * 4
+    assert tree.sample(4, Parts(0.5)).tolist() == expected
+    assert tree.total == (4 if size > 1 else 3)  # of two weights for one place, the last holds
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    size=st.sampled_from([3, 100, 3000, 17_000]),
+    seed=st.integers(0, 10**6),
+    changes=st.integers(1, 6),
+    scale=st.sampled_from([1e-12, 1.0, 1e12]),
+)
+def test_against_brute_force(size: int, seed: int, changes: int, scale: float):
+    rng = np.random.default_rng(seed)
+    tree, weights = SumTree(size), np.zeros(size)
+    for _ in range(changes):
+        positions = rng.integers(0, size, rng.integers(1, 50))
+        values = np.where(rng.random(len(positions)) < 0.3, 0.0, rng.random(len(positions)) ** 4) * scale
+        tree.set(positions, values)
+        for position, value in zip(positions.tolist(), values.tolist(), strict=True):
+            weights[position] = value
+    np.testing.assert_array_equal(tree.leaves, weights)
+    np.testing.assert_array_equal(tree.get(positions), weights[positions])
+    np.testing.assert_allclose(tree.total, weights.sum(), rtol=1e-12)
+    if not weights.any():
+        return
+    place = rng.random()
+    drawn = tree.sample(64, Parts(place))
+    assert (weights[drawn] > 0).all()
+    # The place in the running sum of all weights at which each was drawn, up to rounding.
+    sums = np.cumsum(weights)
+    wanted = (np.arange(64) + place) / 64 * sums[-1]
+    slack = 1e-12 * sums[-1]
+    assert (sums[drawn] > wanted - slack).all()
+    assert (sums[drawn] - weights[drawn] <= wanted + slack).all()
+
+
+@pytest.mark.parametrize("place", [0.0, np.nextafter(1.0, 0.0)])
+def test_the_ends_of_the_range_find_something(place: float):
+    # Thirds of thirds: sums that round in one order of addition and not in the other.
+    tree = SumTree(50_000)
+    held = np.arange(7, 49_000, 3)
+    tree.set(held, np.full(len(held), 1 / 3))
+    for count in (1, 3, 1000):
+        assert np.isin(tree.sample(count, Parts(place)), held).all()
+
+
+def test_no_error_piles_up():
+    rng = np.random.default_rng(0)
+    tree = SumTree(10_000)
+    tree.set(np.arange(10_000), 1.0)
+    for _ in range(300):
+        tree.set(rng.integers(0, 10_000, 100), rng.random(100) * 1e15)
+    tree.set(np.arange(10_000), 0.1)
+    assert abs(tree.total - 1000) < 1e-9
+    tree.set(np.arange(10_000), 0.0)
+    assert tree.total == 0

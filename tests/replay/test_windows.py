@@ -1,0 +1,171 @@
+"""Windows of n steps by hand: γ = 0.1 and rewards 1, 2, 3, ... make returns that read as digits, 1.23."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollax import SampleBatch
+from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
+from rollax.policy.policy import Pieces
+from tests.replay.reference import AllOfThem, everything
+
+
+def rows(*lives: str, life_ids: list[int] | None = None, start: int = 1) -> SampleBatch:
+    """Pieces written as text: "123|" terminated after three steps, "12/" truncated, "12" cut off by the fragment.
+
+    A digit is a row: its reward, its action, and its observation, one tenth of it. What came after a piece observes
+    the next digit, as the next piece does if it goes on with that.
+    """
+    columns: dict[str, list] = {name: [] for name in ("obs", "rewards", "terminateds", "truncateds", "life_id")}
+    last, after = [], []
+    for life, piece in enumerate(lives):
+        digits = [int(digit) for digit in piece.rstrip("|/")]
+        for place, digit in enumerate(digits):
+            at_end = place == len(digits) - 1
+            last.append(at_end)
+            columns["obs"].append([digit / 10])
+            columns["rewards"].append(float(digit))
+            columns["terminateds"].append(at_end and piece.endswith("|"))
+            columns["truncateds"].append(at_end and piece.endswith("/"))
+            columns["life_id"].append((life_ids or range(start, 99))[life])
+        after.append([(digits[-1] + 1) / 10])
+    batch = SampleBatch({name: np.array(values) for name, values in columns.items()})
+    batch["obs"], batch["rewards"] = batch["obs"].astype(np.float32), batch["rewards"].astype(np.float32)
+    batch["actions"] = batch["rewards"].astype(np.int64)
+    return add_bootstrap_rows(batch, Pieces(np.array(last), np.array(after, np.float32), {}))
+
+
+def drawn(buffer: AllOfThem) -> list[tuple]:
+    """(obs, reward, new_obs, discount) of all transitions, by obs; observations as their digit, -1 after the end."""
+    if not len(buffer):
+        return []
+    batch = everything(buffer)
+    columns = np.stack(
+        [
+            batch["obs"][:, 0] * 10,
+            batch["rewards"],
+            np.where(batch["discounts"] == 0, -1, batch["new_obs"][:, 0] * 10),
+            batch["discounts"],
+        ],
+        1,
+    )
+    return sorted(tuple(row) for row in columns.round(4).tolist())
+
+
+def buffer_of(*batches: SampleBatch, n_step: int = 3, capacity: int = 100) -> AllOfThem:
+    """A buffer with these batches in it."""
+    buffer = AllOfThem(capacity, gamma=0.1, n_step=n_step)
+    for batch in batches:
+        buffer.add(batch)
+    return buffer
+
+
+def test_terminated():
+    # 1 + 2/10 + 3/100; then the windows reach the end: 2.34, 3.4, 4, and nothing is to be valued there.
+    assert drawn(buffer_of(rows("1234|"))) == [(1, 1.23, 4, 0.001), (2, 2.34, -1, 0), (3, 3.4, -1, 0), (4, 4, -1, 0)]
+
+
+def test_truncated():
+    # The value of what was observed last, 5, counts with γ to the number of steps until then: 3, 2, 1.
+    assert drawn(buffer_of(rows("1234/"))) == [
+        (1, 1.23, 4, 0.001),
+        (2, 2.34, 5, 0.001),
+        (3, 3.4, 5, 0.01),
+        (4, 4, 5, 0.1),
+    ]
+
+
+def test_cut_off_and_not_gone_on():
+    # Of 1234 cut off after 4, the windows of 3 and 4 miss rows that are still to come; that of 2 ends at 5.
+    assert drawn(buffer_of(rows("1234"))) == [(1, 1.23, 4, 0.001), (2, 2.34, 5, 0.001)]
+
+
+def test_cut_off_and_gone_on():
+    first, second = rows("1234"), rows("567|")
+    buffer = buffer_of(first, second)
+    # 3.45 leads to 6; 4.56 to 7; 5.67 ends there, as 6.7 and 7 do.
+    assert drawn(buffer) == [
+        (1, 1.23, 4, 0.001),
+        (2, 2.34, 5, 0.001),
+        (3, 3.45, 6, 0.001),
+        (4, 4.56, 7, 0.001),
+        (5, 5.67, -1, 0),
+        (6, 6.7, -1, 0),
+        (7, 7, -1, 0),
+    ]
+    # Both fragments in one batch, the observation between them twice: the same.
+    assert drawn(buffer_of(SampleBatch.concat_samples([first, second]))) == drawn(buffer)
+
+
+def test_one_step_does_not_wait():
+    assert drawn(buffer_of(rows("12"), n_step=1)) == [(1, 1, 2, 0.1), (2, 2, 3, 0.1)]
+
+
+def test_fragments_of_one_step():
+    buffer = buffer_of(*(rows(digit) for digit in "1234"), rows("5/"))
+    assert drawn(buffer) == drawn(buffer_of(rows("12345/")))
+    assert drawn(buffer)[-1] == (5, 5, 6, 0.1)
+
+
+def test_lives_side_by_side():
+    # 12 3, 4 567| and 8 9/ in two batches; windows stay inside their lives.
+    buffer = buffer_of(rows("12", "4", "8"), rows("3", "567|", "9/"), n_step=2)
+    assert drawn(buffer) == [
+        (1, 1.2, 3, 0.01),
+        (2, 2.3, 4, 0.01),  # the 4 that was observed after the 3, not the other life's
+        (4, 4.5, 6, 0.01),
+        (5, 5.6, 7, 0.01),
+        (6, 6.7, -1, 0),
+        (7, 7, -1, 0),
+        (8, 8.9, 10, 0.01),
+        (9, 9, 10, 0.1),
+    ]
+
+
+def test_a_life_that_does_not_begin_where_it_was_cut_off_is_another():
+    # The fragment between them was lost: 2 has no second step, and never will.
+    buffer = buffer_of(rows("12"), rows("56|"), n_step=2)
+    assert drawn(buffer) == [(1, 1.2, 3, 0.01), (5, 5.6, -1, 0), (6, 6, -1, 0)]
+
+
+def test_the_same_life_does_not_go_on_after_its_end():
+    assert drawn(buffer_of(rows("12/"), rows("3|"), n_step=2)) == [(1, 1.2, 3, 0.01), (2, 2, 3, 0.1), (3, 3, -1, 0)]
+
+
+def test_ring():
+    # Six places. 1234 and the 5 observed after them take five; 567| takes over the place of 5 and needs two more, of
+    # which the last is that of 1.
+    buffer = buffer_of(rows("1234"), capacity=6, n_step=2)
+    buffer.add(rows("567|"))
+    assert drawn(buffer) == [
+        (2, 2.3, 4, 0.01),
+        (3, 3.4, 5, 0.01),
+        (4, 4.5, 6, 0.01),
+        (5, 5.6, 7, 0.01),
+        (6, 6.7, -1, 0),
+        (7, 7, -1, 0),
+    ]
+    buffer.add(rows("89/", start=2))
+    # Three places more: those of 2, 3, 4.
+    assert [row[0] for row in drawn(buffer)] == [5, 6, 7, 8, 9]
+
+
+def test_an_end_that_has_been_given_up_is_not_gone_on_from():
+    # Four places: 1, 2 (seen only); then 5678| of another life takes all of them, and 2 begins anew.
+    buffer = buffer_of(rows("1"), rows("5678|", start=2), capacity=4, n_step=1)
+    buffer.add(rows("2|"))
+    assert drawn(buffer) == [(2, 2, -1, 0), (6, 6, 7, 0.1), (7, 7, 8, 0.1), (8, 8, -1, 0)]
+
+
+def test_life_numbers_need_no_order():
+    buffer = buffer_of(rows("12", "45", life_ids=[9, 3]), rows("6|", "3/", life_ids=[3, 9]), n_step=1)
+    assert [row[:3] for row in drawn(buffer)] == [(1, 1, 2), (2, 2, 3), (3, 3, 4), (4, 4, 5), (5, 5, 6), (6, 6, -1)]
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_rewards_are_added_up_in_double_precision_and_keep_their_dtype(n_step: int):
+    batch = rows("123|")
+    assert everything(buffer_of(batch, n_step=n_step))["rewards"].dtype == np.float32
+    batch["rewards"] = batch["rewards"].astype(np.float64)
+    assert everything(buffer_of(batch, n_step=n_step))["rewards"].dtype == np.float64
