@@ -48,9 +48,12 @@ def main(iterations: int = 40) -> float:
         )
         results = tuner.fit()
         for result in results:
+            assert result.config is not None
+            assert result.metrics is not None
             print(f"lr at last {result.config['lr']:.1e}, mean reward {result.metrics['episode_reward_mean']:.0f}")
-        best = results.get_best_result()
-        with best.checkpoint.as_directory() as saved, PPOTrainer.from_checkpoint(checkpoint_in(saved)) as trainer:
+        checkpoint = results.get_best_result().checkpoint
+        assert checkpoint is not None
+        with checkpoint.as_directory() as saved, PPOTrainer.from_checkpoint(checkpoint_in(saved)) as trainer:
             return trainer.evaluate(num_episodes=20)["episode_reward_mean"]
 
 

@@ -62,6 +62,8 @@ class SampleBatch(MutableMapping[str, Any]):
     BOOTSTRAP = "bootstrap"
     WEIGHTS = "weights"
     DISCOUNTS = "discounts"
+    Q_VALUE = "q_value"
+    TD_ERROR = "td_error"
     INDICES = "indices"
     PRIORITIES = "priorities"
 

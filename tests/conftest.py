@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,3 +28,21 @@ def ends(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="session")
+def small_ray() -> Iterator[Any]:
+    """Ray with little of everything, for all tests of this process."""
+    import ray
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(
+            num_cpus=1,
+            object_store_memory=100 * 2**20,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    yield ray
+    ray.shutdown()

@@ -11,6 +11,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from benchmarks.protocol import serve_rates, versions
 
 _CONFIGS = {"IMPALA": IMPALAConfig, "APPO": APPOConfig}
+_ITERATION_S = 1.0  # shorter than its default of 10, so that a round has several
 
 
 def main() -> None:
@@ -19,7 +20,6 @@ def main() -> None:
     parser.add_argument("--env", required=True)
     parser.add_argument("--num-workers", type=int, required=True)
     parser.add_argument("--num-envs", type=int, required=True)
-    parser.add_argument("--seconds-per-iteration", type=float, default=1.0)
     args = parser.parse_args()
 
     ray.init(address="local", num_cpus=args.num_workers + 2, include_dashboard=False)
@@ -31,7 +31,7 @@ def main() -> None:
         .rl_module(
             model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False)
         )
-        .reporting(min_time_s_per_iteration=args.seconds_per_iteration)
+        .reporting(min_time_s_per_iteration=_ITERATION_S)
         .debugging(seed=0)
     )
     algorithm = config.build_algo()
@@ -41,13 +41,11 @@ def main() -> None:
         nonlocal counted
         result = algorithm.train()
         learned = result.get("learners", {}).get("__all_modules__", {})
-        # RLlib counts the row that it adds to each piece, and APPO a step each time it is learned from: a step counts
-        # once here.
-        trained = int(learned.get("num_env_steps_trained_lifetime", 0))
-        fresh = min(trained, int(result["num_env_steps_sampled_lifetime"])) - counted
-        if not fresh and not learned:
+        if not learned:
             return 0
-        counted += fresh
+        # RLlib also counts the row that it adds to each piece, and APPO may learn from a step more than once.
+        once = min(learned["num_env_steps_trained_lifetime"], result["num_env_steps_sampled_lifetime"])
+        fresh, counted = int(once) - counted, int(once)
         return fresh
 
     while not collect():

@@ -231,6 +231,7 @@ class Trainer(ABC):
             "agent_steps": self.optimizer.agent_steps,
             "episodes": self._window.state(),
             "workers": self.workers.get_state(),
+            "optimizer": self.optimizer.get_state(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -240,6 +241,7 @@ class Trainer(ABC):
         self.optimizer.env_steps = state["env_steps"]
         self.optimizer.agent_steps = state["agent_steps"]
         self._window.set_state(state["episodes"])
+        self.optimizer.set_state(state["optimizer"])
         self.workers.set_state(state["workers"])
         self._stop_evaluating()
 

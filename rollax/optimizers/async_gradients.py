@@ -18,7 +18,7 @@ class AsyncGradientsOptimizer(Optimizer):
 
     def step(self) -> Stats:
         """Collect, apply, broadcast."""
-        if not len(self.remote):
+        if not self.remote:
             self._broadcast()
             self._apply(self.local_worker.sample_gradients())
             return dict(self.stats)

@@ -80,7 +80,7 @@ class AsyncSamplesOptimizer(Optimizer):
     def step(self) -> Stats:
         """Passes on samples and weights until one more train batch has been learned from."""
         self.local_worker.set_timestep(self.steps)
-        if not len(self.remote):
+        if not self.remote:
             return self._serial_step()
         if self._learner is None:
             self._learner = LearnerThread(self._learn_from, self._queue_size, self.timings)
@@ -157,5 +157,5 @@ class AsyncSamplesOptimizer(Optimizer):
             self._trained_on(fragment)
         self.replayed_steps += sum(map(self._size, train_batch.replayed))
         self._version += 1
-        if len(self.remote) and self._version % self._broadcast_interval == 0:
+        if self.remote and self._version % self._broadcast_interval == 0:
             self._weights.append((self._version, self.local_worker.get_weights()))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from rollax.batch import MultiAgentBatch
@@ -61,6 +62,13 @@ class Optimizer(ABC):
         """Steps trained on so far, in the unit of `count_steps_by`."""
         return self.env_steps if self.count_steps_by == "env_steps" else self.agent_steps
 
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds of it beside the counters."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027  most have nothing to take over
+        """Takes over what `get_state` returned."""
+
     def take_episodes(self) -> list[EpisodeMetrics]:
         """The episodes that have ended since the last call."""
         episodes, self._episodes = self._episodes, []
@@ -76,7 +84,7 @@ class Optimizer(ABC):
     def _broadcast(self) -> None:
         """Remote workers act with the weights and filters of now from their next request on."""
         self.local_worker.set_timestep(self.steps)
-        if len(self.remote):
+        if self.remote:
             self._version += 1
             self._publish(self._version, self.local_worker.get_weights())
 
@@ -92,11 +100,25 @@ class Optimizer(ABC):
             observation_filter = self.local_worker.runners[policy_id].filter
             (observation_filter.set_state if fragment.whole_filters else observation_filter.merge)(state)
 
+    def _gather(self, requests: int) -> list[Fragment]:
+        """Some fragments of each worker, in the order of request and worker."""
+        for _ in range(requests):
+            for index in self.remote.indices:
+                self.remote.request(index, "sample_fragment")
+        of_worker: dict[int, list[Fragment]] = {index: [] for index in self.remote.indices}
+        with self.timings.measured("wait_s"):
+            while self.remote.requests_under_way:
+                for index, fragment in self.remote.collect():
+                    of_worker[index].append(fragment)
+        # One that failed for good brings less; one that was asked in a step which was interrupted brings more.
+        rounds = zip_longest(*(fragments for _, fragments in sorted(of_worker.items())))
+        return [fragment for fragments in rounds for fragment in fragments if fragment is not None]
+
     def _trained_on(self, fragment: Fragment) -> None:
         """Counts a fragment that is learned from."""
         self.env_steps += fragment.env_steps
         self.agent_steps += fragment.agent_steps
-        self.timings.add_lag(self._version - fragment.version if len(self.remote) else 0)
+        self.timings.add_lag(self._version - fragment.version if self.remote else 0)
 
     def _learn(self, batch: MultiAgentBatch) -> None:
         """One update of each policy that learns, from its rows of a batch."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
-
 from rollax.batch import MultiAgentBatch
 from rollax.evaluation.messages import Fragment
 from rollax.optimizers.optimizer import Optimizer, Stats
@@ -37,20 +35,6 @@ class SyncSamplesOptimizer(Optimizer):
 
     def _round(self, wanted: int) -> list[Fragment]:
         """As many fragments as are wanted, or a few more: the same number of each worker."""
-        if not len(self.remote):
+        if not self.remote:
             return [self.local_worker.sample_fragment()]
-        return self._gather_remote(-(-wanted // len(self.remote)))
-
-    def _gather_remote(self, requests: int) -> list[Fragment]:
-        """Some fragments of each worker, in the order of request and worker."""
-        for _ in range(requests):
-            for index in self.remote.indices:
-                self.remote.request(index, "sample_fragment")
-        of_worker: dict[int, list[Fragment]] = {index: [] for index in self.remote.indices}
-        with self.timings.measured("wait_s"):
-            while self.remote.requests_under_way:
-                for index, fragment in self.remote.collect():
-                    of_worker[index].append(fragment)
-        # One that failed for good brings less; one that was asked in a step which was interrupted brings more.
-        rounds = zip_longest(*(fragments for _, fragments in sorted(of_worker.items())))
-        return [fragment for fragments in rounds for fragment in fragments if fragment is not None]
+        return self._gather(-(-wanted // len(self.remote)))

@@ -108,7 +108,7 @@ class StackedColumn(Column):
 
 
 def described(tree: trees.Tree) -> Any:
-    """Structure, row shapes and dtypes of a column, as JSON can hold them; the order of a dict's keys does not count."""
+    """Structure, row shapes and dtypes of a column, as JSON can hold them, a dict's by the names of its keys."""
     if isinstance(tree, dict):
         return {"dict": {key: described(tree[key]) for key in sorted(tree)}}
     if isinstance(tree, tuple | list):

@@ -66,7 +66,9 @@ def rows_of(batch: SampleBatch) -> Rows:
     stays = np.ones(len(order), np.bool_)
     stays[again[going_on]] = False
     chain = np.cumsum(np.append(True, ~followed[:-1]))[: len(order)]
-    return _in_order_of_batch(stays, order, chain, life, terminated, truncated, observed, observed & ~final & ~same_life)
+    return _in_order_of_batch(
+        stays, order, chain, life, terminated, truncated, observed, observed & ~final & ~same_life
+    )
 
 
 def same_rows(

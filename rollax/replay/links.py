@@ -32,7 +32,7 @@ class Links:
     are cut when that happens.
 
     What was observed at the end of a piece has a place of its own until the life goes on; then the next row, which
-    observes the same, takes that place.
+    observes the same, takes that place. There is no room for any before `allocate`.
 
     Args:
         size: the number of places.
@@ -44,22 +44,17 @@ class Links:
         self.taken = 0
         """Places taken since the beginning, those given up included."""
         self._images = images
-        places = np.min_scalar_type(-size - 1)
-        self.following, self.preceding = (np.full(size, _NONE, places) for _ in range(2))
-        self.back = np.zeros(size if images > 1 else 0, places)
-        """The place of the image before; the first of a life stands for all before it, so it has its own."""
-        self.terminated, self.truncated, self.observed = (np.zeros(size, np.bool_) for _ in range(3))
         self._open_lives, self._open_places = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._make_arrays(0)
+
+    def allocate(self) -> None:
+        """Makes room for `size` places."""
+        self._make_arrays(self.size)
 
     @staticmethod
     def bytes_per_place(size: int, images: int = 1) -> int:
         """Memory that each of `size` places needs."""
         return (3 if images > 1 else 2) * np.min_scalar_type(-size - 1).itemsize + 3
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the arrays."""
-        return sum(getattr(self, name).nbytes for name in _COLUMNS)
 
     @property
     def filled(self) -> int:
@@ -80,7 +75,7 @@ class Links:
     def lasts(self, places: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
         """[K] whether the observations at [K] places outlive the next `count` places to be taken."""
         images = self.image_places(places) if self._images > 1 else places[:, None]
-        return ((images - self.taken) % self.size >= count).all(axis=1)
+        return ((images - self.taken) % self.size).min(axis=1) >= count
 
     def give_up(self, count: int) -> NDArray[np.int64]:
         """Takes the next `count` places away from what they hold.
@@ -164,11 +159,12 @@ class Links:
     def indices(self, places: Places) -> NDArray[np.int64]:
         """[K] numbers that name what is at these places now, and nothing else ever."""
         newest = self.taken - 1
-        return newest - (newest - places) % self.size
+        return np.asarray(newest - (newest - places) % self.size, np.int64)
 
     def places_of(self, indices: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """[K] the places that `indices` named, and whether what it named is still there."""
-        return indices % self.size, (indices > self.taken - 1 - self.size) & (indices < self.taken)
+        named = indices.astype(np.int64)
+        return named % self.size, (named >= self.taken - self.filled) & (named < self.taken)
 
     def get_state(self) -> dict[str, Any]:
         """Everything, as arrays and numbers."""
@@ -183,6 +179,13 @@ class Links:
             values = state[name]
             getattr(self, name)[: len(values)] = values
         self._open_lives, self._open_places = np.array(state["open_lives"]), np.array(state["open_places"])
+
+    def _make_arrays(self, size: int) -> None:
+        places = np.min_scalar_type(-self.size - 1)
+        self.following, self.preceding = (np.full(size, _NONE, places) for _ in range(2))
+        self.back = np.zeros(size if self._images > 1 else 0, places)
+        """The place of the image before; the first of a life stands for all before it, so it has its own."""
+        self.terminated, self.truncated, self.observed = (np.zeros(size, np.bool_) for _ in range(3))
 
     def _with_dependents(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """These places, and those whose observations are made of images in them too."""

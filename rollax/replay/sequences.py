@@ -89,9 +89,7 @@ def _places(
     return places, lengths, warm_up
 
 
-def _padded(
-    column: trees.Tree, rows: NDArray[np.int64], size: int, meant: NDArray[np.bool_] | None
-) -> trees.Tree:
+def _padded(column: trees.Tree, rows: NDArray[np.int64], size: int, meant: NDArray[np.bool_] | None) -> trees.Tree:
     """A column of `size` rows, those of `column` at `rows` and 0 elsewhere, and where they are not `meant`."""
 
     def padded(leaf: NDArray) -> NDArray:

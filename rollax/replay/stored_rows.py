@@ -64,11 +64,6 @@ class StoredRows:
         return self._links
 
     @property
-    def empty(self) -> bool:
-        """Whether no batch has come yet."""
-        return self._columns is None
-
-    @property
     def bytes_per_place(self) -> int:
         """Memory that a place needs, the owner's included; 0 before the first batch."""
         return 0 if self._columns is None else self._needed(self._columns)
@@ -124,6 +119,7 @@ class StoredRows:
         links = Links(self.capacity, self._images)
         columns = Columns(templates, self._frames, links, self._where)
         check_fits(self.capacity, self._needed(columns), self._where)
+        links.allocate()
         columns.allocate(self.capacity)
         self._columns, self._links = columns, links
 

@@ -40,11 +40,6 @@ class SumTree:
         return float(self._levels[-1].sum())
 
     @property
-    def nbytes(self) -> int:
-        """Memory of the arrays."""
-        return sum(level.nbytes for level in self._levels)
-
-    @property
     def leaves(self) -> NDArray[np.float64]:
         """[size] all weights, as a view; change them by `set`."""
         return self._levels[0].reshape(-1)[: self.size]

@@ -57,6 +57,7 @@ class UniformReplay:
         self.capacity, self.gamma, self.n_step, self.where = capacity, gamma, n_step, where
         self._rows = StoredRows(capacity, columns, frames, self._own_bytes_per_place(), where)
         self._count = 0
+        self._drawable = np.zeros(0, np.bool_)
         self._waiting = np.zeros(0, np.int64)  # rows whose window is not all there yet
 
     def __len__(self) -> int:
@@ -80,9 +81,8 @@ class UniformReplay:
         """
         if not batch.count:
             return
-        first = self._rows.empty
         added = self._rows.add(batch)
-        if first:
+        if not len(self._drawable):
             self._make_room()
         self._give_up(added.given_up)
         self._waiting = self._waiting[~np.isin(self._waiting, added.given_up)]
@@ -161,7 +161,7 @@ class UniformReplay:
             ConfigError: the capacity is larger than the memory.
         """
         self._rows.set_state({name: state[name] for name in ("links", "columns") if name in state})
-        self._count, self._waiting = 0, np.zeros(0, np.int64)
+        self._count, self._drawable, self._waiting = 0, self._drawable[:0], self._waiting[:0]
         if state:
             self._make_room()
             self._complete(np.flatnonzero(state["whole"]))

@@ -9,6 +9,7 @@ import traceback
 import pytest
 
 from rollax import AsyncSamplesOptimizer
+from rollax.errors import WorkerError
 from rollax.evaluation.workers.failures import FailureRules
 from tests.optimizers.stand_ins import LONG, STEPS, FragmentWorker, Notes, learner_threads, pool_of, until
 
@@ -49,8 +50,11 @@ def numbers_by_worker(fragments):
 
 class TestSamples:
     @pytest.mark.parametrize("train_batch_size", [10, 25, 40])
-    def test_every_fragment_is_learned_from_once(self, make, train_batch_size):
+    @pytest.mark.parametrize("all_come_at_once", [False, True])
+    def test_every_fragment_is_learned_from_once(self, make, train_batch_size, all_come_at_once):
         optimizer, processes = make(3, train_batch_size=train_batch_size)
+        if all_come_at_once:
+            processes.wait = lambda references, count, timeout_s: references
         for _ in range(20):
             before = optimizer.env_steps
             optimizer.step()
@@ -62,7 +66,7 @@ class TestSamples:
             assert numbers == list(range(1, len(numbers) + 1))
         assert optimizer.env_steps == optimizer.agent_steps == STEPS * len(learned)
         # The rest waits: four batches in the queue, one for room there, what makes no batch yet, and six in flight.
-        assert processes.fragments - len(learned) <= 4 * per_batch + per_batch + (per_batch - 1 + 3) + 2 * 3
+        assert processes.fragments - len(learned) <= 4 * per_batch + per_batch + (per_batch - 1 + 6) + 2 * 3
 
     def test_what_a_worker_had_to_do_when_it_failed_is_done_by_the_next(self, make):
         optimizer, _ = make(2, fails={(2, 3): ValueError("no oil")})
@@ -77,10 +81,12 @@ class TestSamples:
         rules = FailureRules(ignore=True)
         error = ValueError("no oil")
         optimizer, _ = make(1, rules, fails={(1, 3): error})
-        with pytest.raises(Exception, match="No rollout worker is left") as raised:
+        with pytest.raises(WorkerError, match="No rollout worker is left") as raised:
             steps(optimizer, 10)
         assert raised.value.__cause__ is error
         assert optimizer.env_steps <= 2 * STEPS
+        with pytest.raises(WorkerError, match="No rollout worker is left"):
+            optimizer.step()
 
     def test_sampling_waits_while_the_queue_is_full(self, make):
         optimizer, processes = make(1, learner_queue_size=2)
@@ -158,20 +164,25 @@ class TestLearner:
 
     def test_it_need_not_wait_for_samples_to_say_so(self, make):
         optimizer, _ = make(1)
-        collects = iter(range(1000))
+        collect, collects = optimizer.remote.collect, []
 
-        def nothing(timeout_s):
-            assert next(collects) < 999, "it waits for samples"
+        def once(timeout_s):
+            collects.append(timeout_s)
+            assert len(collects) < 5000
+            if len(collects) == 1:
+                return collect(timeout_s)
             time.sleep(1e-3)
             return []
 
         def fail(updates):
-            optimizer.remote.collect = nothing
+            until(lambda: len(collects) > 5)  # all that has come is with the learner, and nothing more comes
             raise ZeroDivisionError("the loss")
 
+        optimizer.remote.collect = once
         policy_of(optimizer).before = fail
         with pytest.raises(ZeroDivisionError):
             optimizer.step()
+        assert len(collects) < 1000
 
     def test_it_rests_between_two_steps(self, make):
         optimizer, _ = make(2, learner_queue_size=3)

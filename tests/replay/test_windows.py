@@ -50,7 +50,7 @@ def drawn(buffer: AllOfThem) -> list[tuple]:
         ],
         1,
     )
-    return sorted(tuple(row) for row in columns.round(4).tolist())
+    return sorted(tuple(row) for row in columns.astype(np.float64).round(4).tolist())
 
 
 def buffer_of(*batches: SampleBatch, n_step: int = 3, capacity: int = 100) -> AllOfThem:

@@ -96,7 +96,7 @@ def no_worker_left(last: dict[int, Exception]) -> WorkerError:
     error = WorkerError(
         "No rollout worker is left.",
         where=f"workers {sorted(last)}",
-        got="; ".join(f"worker {index}: {type(error).__name__}: {error}" for index, error in sorted(last.items())),
+        got="; ".join(f"worker {index}: {_in_one_line(error)}" for index, error in sorted(last.items())),
         expected="at least one that samples",
         fix="mend the cause shown above; num_workers=0 runs the same in this process, where a debugger works",
     )
@@ -123,3 +123,8 @@ def hung(index: int, waited_s: float, *, starting: bool) -> WorkerError:
         fix="look for an endless loop in the environment; if it is only slow, raise sample_timeout_s or lower "
         "rollout_fragment_length",
     )
+
+
+def _in_one_line(error: Exception) -> str:
+    first, *_ = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {first}"

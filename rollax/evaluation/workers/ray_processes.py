@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollax.cluster import started_here, started_ray
 from rollax.errors import ConfigError, RemoteTraceback, WorkerError
 from rollax.evaluation.actor_class import actor_class
+
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
 
 class _RayCalls:
@@ -52,7 +55,7 @@ class _RayCalls:
             cause = getattr(error, "cause", None)
             if cause is None or isinstance(cause, errors.RayError):
                 cause = _cannot_travel(error)
-            cause.__cause__ = RemoteTraceback(str(error))
+            cause.__cause__ = RemoteTraceback(_COLOURS.sub("", str(error)))
             return cause
 
     def put(self, value: Any) -> Any:
@@ -112,20 +115,25 @@ class RayProcesses(_RayCalls):
         self._class = actor_class(
             worker_class, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources, ray_address=ray_address
         )
-        try:
-            # One object for all of them, now and when they are started anew.
-            self._arguments = {name: ray.put(value) for name, value in arguments.items()}
-        except Exception as error:
-            raise ConfigError(
-                "A config that cannot travel to another process.",
-                where="num_workers",
-                got=f"{type(error).__name__}: {error}",
-                expected="an environment, policies and callbacks that cloudpickle can store",
-                fix="make what they need (files, locks, simulators) inside of the env creator, not outside",
-            ) from error
+        # One object for all of them, now and when they are started anew.
+        self._arguments = {name: _stored(ray, name, value) for name, value in arguments.items()}
 
     def start(self, index: int) -> Any:
         return self._class.remote(**self._arguments, worker_index=index, make_now=False)
+
+
+def _stored(ray: Any, name: str, value: Any) -> Any:
+    try:
+        return ray.put(value)
+    except Exception as error:
+        why = error.__cause__ or error  # Ray wraps it in a page of advice
+        raise ConfigError(
+            "A config that cannot travel to another process.",
+            where=f"{name}, with num_workers above 0",
+            got=f"{type(why).__name__}: {why}",
+            expected="an environment, policies and callbacks that cloudpickle can store",
+            fix="make what they need (files, locks, simulators) inside of the env creator, not outside",
+        ) from error
 
 
 def _cannot_travel(error: Exception) -> WorkerError:

@@ -60,7 +60,7 @@ class RemoteWorkers:
         *,
         made_on_request: bool = False,
     ) -> None:
-        self._processes = processes
+        self._processes, self._count = processes, count
         self._made_on_request = made_on_request
         self.failures = Failures(rules)
         self._update: Any = None
@@ -87,6 +87,10 @@ class RemoteWorkers:
     def __len__(self) -> int:
         return len(self._workers) + len(self._restarts)
 
+    def __bool__(self) -> bool:
+        """Whether it is they who sample, even if none of them is left."""
+        return self._count > 0
+
     @property
     def indices(self) -> list[int]:
         """Of the workers that there are, or will be again."""
@@ -104,7 +108,13 @@ class RemoteWorkers:
         return sent + len(self._arrived) + sum(len(methods) for _, methods in self._restarts.values())
 
     def publish(self, update: Update) -> None:
-        """What workers act with from their next request on: it is stored once, for all of them."""
+        """What workers act with from their next request on: it is stored once, for all of them.
+
+        Raises:
+            WorkerError: no worker is left.
+        """
+        if not len(self):
+            raise no_worker_left(self.failures.last)
         self._update, self._version = self._processes.put(update), update.version
 
     def request(self, index: int, method: str) -> None:

@@ -181,6 +181,10 @@ class TestWithoutRestarts:
         assert raised.value.__cause__ is last
         assert "worker 1: BrokenError: of 1; worker 2: BrokenError: of 2" in str(raised.value)
         assert workers.indices == []
+        assert workers
+        with pytest.raises(WorkerError, match=r"No rollout worker is left") as raised:
+            workers.publish(update(1))
+        assert raised.value.__cause__ is last
 
 
 class TestHung:

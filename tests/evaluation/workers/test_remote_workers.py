@@ -227,6 +227,7 @@ class TestStop:
 
 def test_nobody():
     workers = RemoteWorkers.of([])
+    assert not workers
     assert (len(workers), workers.indices, workers.healthy, workers.collect()) == (0, [], 0, [])
     workers.stop()
     assert RemoteWorkers.of(workers) is workers

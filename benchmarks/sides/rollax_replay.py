@@ -1,0 +1,45 @@
+"""rollax's `PrioritizedReplay`, full, of a million transitions: add, sample and update priorities, 512 at a time."""
+
+import argparse
+
+import numpy as np
+
+from benchmarks.protocol import serve_rates, versions
+from benchmarks.replay_rows import ALPHA, BATCH, BETA, CAPACITY, STEPS, errors, pieces
+
+
+def main() -> None:
+    """Serves rounds of transitions that went through the buffer."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--work", choices=("all", "sample"), required=True)
+    args = parser.parse_args()
+
+    from rollax import SampleBatch
+    from rollax.replay.prioritized import PrioritizedReplay
+
+    episodes = pieces()
+    columns = {name: np.concatenate([piece[name][:STEPS] for piece in episodes]) for name in episodes[0]}
+    columns["truncateds"] = np.zeros(BATCH, np.bool_)
+    buffer, rng, next_errors = PrioritizedReplay(CAPACITY, alpha=ALPHA), np.random.default_rng(0), errors()
+    lives = 0
+
+    def add() -> None:
+        nonlocal lives
+        life = lives + np.arange(BATCH) // STEPS
+        lives += len(episodes)
+        buffer.add(SampleBatch({**columns, "life_id": life}))
+
+    def work() -> int:
+        if args.work == "all":
+            add()
+        batch = buffer.sample(BATCH, rng, beta=BETA)
+        buffer.update_priorities(batch["indices"], next_errors())
+        return BATCH
+
+    while len(buffer) < CAPACITY:
+        add()
+    serve_rates(work, versions=versions("rollax", "numpy"))
+
+
+if __name__ == "__main__":
+    main()

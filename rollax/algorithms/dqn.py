@@ -1,0 +1,195 @@
+"""DQN: deep Q-learning, with the improvements that make up Rainbow as switches.
+
+Source: Mnih et al. (2015), doi:10.1038/nature14236. Double Q-learning: van Hasselt et al. (2016), arXiv:1509.06461;
+dueling streams: Wang et al. (2016), arXiv:1511.06581; prioritized replay: Schaul et al. (2016), arXiv:1511.05952;
+n-step targets: Sutton (1988); distributions of returns: Bellemare et al. (2017), arXiv:1707.06887; noisy layers:
+Fortunato et al. (2018), arXiv:1706.10295; all of them: Hessel et al. (2018), arXiv:1710.02298. Deviations: Adam in the
+place of RMSProp; time limits bootstrap.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from gymnasium import Space, spaces
+from pydantic import Field
+
+from rollax.algorithms.trainer import Trainer
+from rollax.batch import SampleBatch
+from rollax.config import SchedulePoints, TrainerConfig, resolve_config
+from rollax.config.replay import ReplayFields
+from rollax.errors import ConfigError, SpaceError
+from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
+from rollax.models.parametric import check_parametric
+from rollax.models.q_network import QNetwork
+from rollax.ops.masked import masked_mean
+from rollax.ops.q_learning import categorical_cross_entropy, chosen, huber, projected, q_target
+from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
+from rollax.policy import action_masks
+from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration.of_values import EpsilonGreedy, SoftQ
+from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.policy import Pieces
+from rollax.schedules import Schedule
+
+_TARGET = "q_target"
+
+
+class DQNConfig(ReplayFields, TrainerConfig):
+    """The fields of DQN beside the common ones."""
+
+    train_batch_size: int = Field(default=32, ge=1, description="rows of one update")
+    rollout_fragment_length: int = Field(default=4, ge=1, description="env steps of each sub-environment at a time")
+    timesteps_per_iteration: int = Field(default=1000, ge=0, description="steps of one train() at least")
+    lr: float = Field(default=5e-4, ge=0, description="α, the step size of Adam")
+    grad_clip: float | None = Field(
+        default=10.0, gt=0, description="bound on the global norm of the gradient; None for none"
+    )
+    adam_epsilon: float = Field(default=1e-8, gt=0, description="ε of Adam")
+    double_q: bool = Field(default=True, description="whether the next action is chosen by the model that learns")
+    dueling: bool = Field(default=True, description="whether a state's value has a stream of its own")
+    hiddens: tuple[int, ...] = Field(default=(), description="widths of each stream's own layers")
+    num_atoms: int = Field(
+        default=1, ge=1, description="K, atoms of a distribution of returns; 1 learns its mean alone"
+    )
+    v_min: float = Field(default=-10.0, description="the return that the first atom stands for")
+    v_max: float = Field(default=10.0, description="the return that the last atom stands for")
+    noisy: bool = Field(default=False, description="whether the streams' layers are noisy; ε is 0 then")
+    sigma0: float = Field(default=0.5, gt=0, description="σ_0, the noise that they begin with")
+    target_network_update_freq: int = Field(
+        default=500, ge=1, description="updates after which the target network becomes a copy of the model"
+    )
+    exploration: Literal["EpsilonGreedy", "SoftQ"] = Field(
+        default="EpsilonGreedy", description="any valid action with probability ε, or all by exp(Q / temperature)"
+    )
+    initial_epsilon: float = Field(default=1.0, ge=0, le=1, description="ε at the first step")
+    final_epsilon: float = Field(default=0.02, ge=0, le=1, description="ε after epsilon_timesteps")
+    epsilon_timesteps: int = Field(default=10_000, ge=1, description="steps over which ε falls, linearly")
+    epsilon_schedule: SchedulePoints | None = Field(
+        default=None, description="[[timestep, ε], ...], linear in between; takes the place of the three before"
+    )
+    temperature: float = Field(default=1.0, gt=0, description="τ of SoftQ")
+
+    def check(self) -> None:
+        super().check()
+        if self.v_min >= self.v_max:
+            raise ConfigError(
+                "The atoms' first return is not below their last.",
+                where="config keys 'v_min' and 'v_max'",
+                got=f"v_min={self.v_min}, v_max={self.v_max}",
+                expected="v_min < v_max",
+                fix="set them to the lowest and the highest return that there is",
+            )
+
+
+class DQNPolicy(JaxPolicy):
+    """Values of discrete actions, moved towards what a target network makes of the next observation."""
+
+    config_class = DQNConfig
+    learns_off_policy = True
+    has_targets = True
+    row_statistics = (SampleBatch.TD_ERROR,)
+    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.LIFE_ID})
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        config = resolve_config(self.config_class, config)
+        if not isinstance(action_space, spaces.Discrete):
+            raise SpaceError(
+                "Actions that are not of one discrete choice.",
+                where=f"action_space of {type(self).__name__}",
+                got=action_space,
+                expected="Discrete(n)",
+                fix="use SAC, TD3 or DDPG for Box actions, PPO for composite ones",
+            )
+        self.support = None
+        if config.num_atoms > 1:
+            self.support = np.linspace(config.v_min, config.v_max, config.num_atoms, dtype=np.float32)
+        super().__init__(observation_space, action_space, config)
+        self.sgd_minibatch_size = config.train_batch_size
+
+    def make_exploration(self) -> Exploration:
+        config, space = self.config, self.action_space
+        assert isinstance(space, spaces.Discrete)
+        if config.exploration == "SoftQ":
+            return SoftQ(space, config.temperature)
+        points = ((0, config.initial_epsilon), (config.epsilon_timesteps, config.final_epsilon))
+        points = 0.0 if config.noisy else config.epsilon_schedule or points
+        return EpsilonGreedy(space, Schedule(points, where="config key 'epsilon_schedule'"))
+
+    def make_model(self, rngs: nnx.Rngs) -> QNetwork:
+        config = self.config
+        check_parametric(self.observation_space, self.action_space)
+        return QNetwork(
+            self.observation_space,
+            self.exploration.num_inputs,
+            config.model,
+            hiddens=config.hiddens,
+            dueling=config.dueling,
+            support=self.support,
+            sigma0=config.sigma0 if config.noisy else None,
+            rngs=rngs,
+        )
+
+    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        return add_bootstrap_rows(batch, pieces)
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        names = (SampleBatch.REWARDS, SampleBatch.NEW_OBS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS)
+        return {**super().train_columns(batch), **{name: batch[name] for name in names}}
+
+    def target_columns(
+        self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> dict[str, jax.Array]:
+        new_obs = batch[SampleBatch.NEW_OBS]
+        logits = target_model.logits(new_obs)
+        next_values = target_model.values(logits)
+        selector = self._valid(model(new_obs)[0] if self.config.double_q else next_values, new_obs)
+        rewards, discounts = batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS]
+        if self.support is None:
+            return {_TARGET: q_target(rewards, discounts, next_values, selector)}
+        best = jnp.argmax(selector, axis=-1)
+        probabilities = jax.nn.softmax(logits[jnp.arange(len(best)), best], axis=-1)
+        return {_TARGET: projected(probabilities, rewards, discounts, jnp.asarray(self.support))}
+
+    def updated_targets(self, targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
+        due = num_updates % self.config.target_network_update_freq == 0
+        return {name: jnp.where(due, params[name], target) for name, target in targets.items()}
+
+    def loss(self, model: Any, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+        logits = model.logits(batch[SampleBatch.OBS])
+        actions = jnp.asarray(batch[SampleBatch.ACTIONS]).astype(jnp.int32) - int(self.action_space.start)
+        values = chosen(model.values(logits), actions)
+        target = batch[_TARGET]
+        if self.support is None:
+            errors = values - target
+            losses = huber(errors)
+        else:
+            losses = categorical_cross_entropy(target, logits[jnp.arange(len(actions)), actions])
+            errors = losses  # what Rainbow draws its rows by
+            target = target @ jnp.asarray(self.support)
+        loss = masked_mean(losses * batch[SampleBatch.WEIGHTS], mask)
+        return loss, {
+            "q_loss": loss,
+            "mean_q": masked_mean(values, mask),
+            "mean_target": masked_mean(target, mask),
+            "mean_td_error": masked_mean(jnp.abs(values - target), mask),
+            SampleBatch.TD_ERROR: errors,
+        }
+
+    def _valid(self, values: jax.Array, obs: Any) -> jax.Array:
+        return self.exploration.mask(values, obs[action_masks.KEY]) if self.masks.present else values
+
+
+class DQNTrainer(Trainer):
+    """A few steps, kept for long; some updates on what is drawn from all that is kept."""
+
+    name = "DQN"
+    config_class = DQNConfig
+    policy_class = DQNPolicy
+
+    def make_optimizer(self) -> SyncReplayOptimizer:
+        return SyncReplayOptimizer(**self.optimizer_settings(), **replay_settings(self.config))

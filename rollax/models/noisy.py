@@ -1,0 +1,53 @@
+"""A linear layer whose weights are noisy while the model trains, so that acting with it explores."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+
+class NoisyLinear(nnx.Module):
+    """y = (W + Σ ⊙ f(ε_out) f(ε_in)ᵀ) x + b + σ ⊙ f(ε_out), with f(e) = sign(e) √|e| and normal ε.
+
+    Source: Fortunato et al. (2018), section 3 (factorised noise), arXiv:1706.10295; W and b begin uniform in
+        ±1/√p, Σ and σ at σ_0/√p, for p inputs. One draw of the noise serves all rows of a call.
+
+    Args:
+        in_features: p.
+        out_features: q.
+        sigma0: σ_0.
+        rngs: where weights come from, and the noise of every call in training mode.
+    Attributes:
+        deterministic: no noise; what `eval()` and `train()` of a model set.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, sigma0: float, rngs: nnx.Rngs) -> None:
+        bound, scale = 1 / math.sqrt(in_features), sigma0 / math.sqrt(in_features)
+        key = rngs.params()
+        kernel_key, bias_key = jax.random.split(key)
+        shape = (in_features, out_features)
+        self.kernel = nnx.Param(jax.random.uniform(kernel_key, shape, minval=-bound, maxval=bound))
+        self.bias = nnx.Param(jax.random.uniform(bias_key, (out_features,), minval=-bound, maxval=bound))
+        self.kernel_sigma = nnx.Param(jnp.full(shape, scale))
+        self.bias_sigma = nnx.Param(jnp.full((out_features,), scale))
+        self.noise = nnx.Rngs(noise=jax.random.bits(rngs.params(), dtype=jnp.uint32)).noise
+        self.deterministic = False
+
+    def __call__(self, x: Float[Array, "B P"]) -> Float[Array, "B Q"]:
+        y = x @ self.kernel[...] + self.bias[...]
+        if self.deterministic:
+            return y
+        shapes = self.kernel.shape
+        noise_in, noise_out = (
+            _scaled(jax.random.normal(key, (size,)))
+            for key, size in zip(jax.random.split(self.noise()), shapes, strict=True)
+        )
+        return y + ((x * noise_in) @ self.kernel_sigma[...]) * noise_out + self.bias_sigma[...] * noise_out
+
+
+def _scaled(noise: Float[Array, "N"]) -> Float[Array, "N"]:
+    return jnp.sign(noise) * jnp.sqrt(jnp.abs(noise))

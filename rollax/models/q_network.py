@@ -1,0 +1,134 @@
+"""`QNetwork`: the values of discrete actions, as numbers or as distributions of returns."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from gymnasium import spaces
+from jaxtyping import Array, Float
+
+from rollax.models.config import Activation, ModelConfig
+from rollax.models.layers import ACTIVATIONS, HIDDEN_GAIN, dense
+from rollax.models.networks import Trunk
+from rollax.models.noisy import NoisyLinear
+from rollax.models.parametric import EMBEDDINGS, WIDTH, is_parametric
+from rollax.ops.q_learning import dueling
+
+_VALUE_GAIN = 1.0
+
+
+class Stream(nnx.Module):
+    """Layers from hidden features to outputs, noisy or not.
+
+    Args:
+        features: width of the input.
+        hiddens: widths of the layers before the last one, each followed by the activation.
+        outputs: width of the last.
+        config: the activation.
+        sigma0: of noisy layers; None for ordinary ones.
+        rngs: where the weights are drawn from.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        hiddens: Sequence[int],
+        outputs: int,
+        config: ModelConfig,
+        sigma0: float | None,
+        *,
+        rngs: nnx.Rngs,
+    ) -> None:
+        widths = (features, *hiddens, outputs)
+        self.layers = nnx.List([])
+        for place, (a, b) in enumerate(itertools.pairwise(widths)):
+            gain = HIDDEN_GAIN if place < len(hiddens) else _VALUE_GAIN
+            layer = dense(a, b, gain=gain, rngs=rngs) if sigma0 is None else NoisyLinear(a, b, sigma0=sigma0, rngs=rngs)
+            self.layers.append(layer)
+        self.activation: Activation = config.fcnet_activation
+
+    def __call__(self, x: Float[Array, "B F"]) -> Float[Array, "B O"]:
+        *before, last = self.layers
+        for layer in before:
+            x = ACTIVATIONS[self.activation](layer(x))
+        return last(x)
+
+
+class QNetwork(nnx.Module):
+    """`model(obs) -> (values [B, A], best [B])`; `model.logits(obs)` gives each value's distribution over atoms.
+
+    Where observations bring embeddings of the actions (`avail_actions`), an action's value is made from its own one.
+
+    Source: Mnih et al. (2015), doi:10.1038/nature14236; dueling streams: Wang et al. (2016), arXiv:1511.06581; atoms:
+        Bellemare et al. (2017), arXiv:1707.06887; noisy streams: Fortunato et al. (2018), arXiv:1706.10295.
+
+    Args:
+        observation_space: of one observation.
+        num_actions: A.
+        config: sizes of what stands before the streams.
+        hiddens: widths of each stream's own layers.
+        dueling: whether a state's value has a stream of its own.
+        support: the returns that the atoms stand for; None: values are plain numbers.
+        sigma0: of noisy streams; None for ordinary ones.
+        rngs: where the weights are drawn from.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        num_actions: int,
+        config: ModelConfig,
+        *,
+        hiddens: Sequence[int] = (),
+        dueling: bool = True,
+        support: np.ndarray | None = None,
+        sigma0: float | None = None,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.num_actions = num_actions
+        self.support = None if support is None else tuple(support.tolist())
+        self.atoms = 1 if support is None else len(support)
+        self.trunk = Trunk(observation_space, config, rngs=rngs)
+        self.parametric = is_parametric(observation_space)
+        outputs = (WIDTH if self.parametric else num_actions) * self.atoms
+        features = self.trunk.features
+        self.advantages = Stream(features, hiddens, outputs, config, sigma0, rngs=rngs)
+        self.value = Stream(features, hiddens, self.atoms, config, sigma0, rngs=rngs) if dueling else None
+        self.key = None
+        if self.parametric:
+            assert isinstance(observation_space, spaces.Dict)
+            embeddings = observation_space[EMBEDDINGS]
+            assert embeddings.shape is not None
+            self.key = dense(embeddings.shape[-1], WIDTH, gain=1.0, rngs=rngs)
+
+    def __call__(self, obs: Any) -> tuple[Float[Array, "B A"], Float[Array, "B"]]:
+        values = self.values(self.logits(obs))
+        return values, values.max(axis=-1)
+
+    def logits(self, obs: Any) -> Float[Array, "B A K"]:
+        """Logits over the atoms of each action; of plain numbers the values themselves, with one atom."""
+        hidden = self.trunk(obs)
+        outputs = self.advantages(hidden)
+        if self.key is None:
+            outputs = outputs.reshape(-1, self.num_actions, self.atoms)
+        else:
+            keys = jnp.tanh(self.key(jnp.asarray(obs[EMBEDDINGS])))
+            intents = outputs.reshape(-1, WIDTH, self.atoms)
+            outputs = jnp.einsum("bwk,bsw->bsk", intents, keys) / math.sqrt(WIDTH)
+        if self.value is None:
+            return outputs
+        by_atom = jax.vmap(dueling, in_axes=(1, 2), out_axes=2)
+        return by_atom(self.value(hidden)[..., None], outputs)
+
+    def values(self, logits: Float[Array, "B A K"]) -> Float[Array, "B A"]:
+        """The expected return of each action."""
+        if self.support is None:
+            return logits[..., 0]
+        return jax.nn.softmax(logits, axis=-1) @ jnp.asarray(self.support)

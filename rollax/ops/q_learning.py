@@ -1,0 +1,112 @@
+"""Targets and losses of Q-learning, for scalar values and for distributions of returns."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from rollax.ops.masked import check_same_shape
+
+
+def chosen(values: Float[Array, "B A"], actions: Int[Array, "B"]) -> Float[Array, "B"]:
+    """[B] the entry of each row that its action names."""
+    return jnp.take_along_axis(values, actions[:, None], axis=1)[:, 0]
+
+
+def q_target(
+    rewards: Float[Array, "B"],
+    discounts: Float[Array, "B"],
+    next_values: Float[Array, "B A"],
+    selector: Float[Array, "B A"],
+) -> Float[Array, "B"]:
+    """What the value of an action should be, after one or several steps.
+
+    Source: Mnih et al. (2015), doi:10.1038/nature14236; van Hasselt et al. (2016), arXiv:1509.06461, section
+        "Double Q-learning":  y = r + γ Q⁻(s', argmax_a Q(s', a)).  With the target network as its own selector it is
+        that of DQN:  y = r + γ max_a Q⁻(s', a).
+
+    Args:
+        rewards: [B] r, for n steps their discounted sum.
+        discounts: [B] the factor of the next value: γ^n, 0 after a termination.
+        next_values: [B, A] Q⁻ of the observation after, by the target network.
+        selector: [B, A] what the next action is chosen by; invalid actions at the bottom.
+    Returns:
+        [B] y; constant.
+    Raises:
+        ShapeError: the arguments differ in shape.
+    """
+    check_same_shape("q_target", rewards=rewards, discounts=discounts)
+    check_same_shape("q_target", next_values=next_values, selector=selector)
+    best = chosen(next_values, jnp.argmax(selector, axis=-1))
+    return lax.stop_gradient(rewards + discounts * best)
+
+
+def huber(errors: Float[Array, "B"], *, delta: float = 1.0) -> Float[Array, "B"]:
+    """Quadratic near zero, linear beyond ±δ.
+
+    Source: Huber (1964), doi:10.1214/aoms/1177703732:  ½ e² where |e| <= δ, else δ (|e| - ½ δ).
+
+    Args:
+        errors: [B].
+        delta: δ > 0.
+    """
+    size = jnp.abs(errors)
+    inside = jnp.minimum(size, delta)
+    return 0.5 * inside**2 + delta * (size - inside)
+
+
+def projected(
+    probabilities: Float[Array, "B K"],
+    rewards: Float[Array, "B"],
+    discounts: Float[Array, "B"],
+    support: Float[Array, "K"],
+) -> Float[Array, "B K"]:
+    """The distribution of r + γ Z on the atoms of Z itself.
+
+    Source: Bellemare et al. (2017), Algorithm 1, arXiv:1707.06887:  each atom z_j moves to clip(r + γ z_j, z_0, z_K),
+        and its probability is shared between the two atoms beside that place, the nearer one getting more.
+
+    Args:
+        probabilities: [B, K] of the atoms of Z.
+        rewards: [B] r.
+        discounts: [B] γ; 0 after a termination.
+        support: [K] the atoms, evenly spaced and rising.
+    Returns:
+        [B, K] probabilities; constant.
+    Raises:
+        ShapeError: `rewards` and `discounts` differ in shape.
+    """
+    check_same_shape("projected", rewards=rewards, discounts=discounts)
+    low, spacing = support[0], support[1] - support[0]
+    moved = jnp.clip(rewards[:, None] + discounts[:, None] * support, low, support[-1])
+    # Atom k takes of every moved atom the part by which that one is nearer than a spacing.
+    distance = jnp.abs((moved - low)[:, None, :] / spacing - jnp.arange(len(support))[None, :, None])
+    shares = jnp.clip(1.0 - distance, 0.0, 1.0)
+    return lax.stop_gradient(jnp.einsum("bkj,bj->bk", shares, probabilities))
+
+
+def categorical_cross_entropy(target: Float[Array, "B K"], logits: Float[Array, "B K"]) -> Float[Array, "B"]:
+    """Cross-entropy of each row's atoms, whose gradient is that of the Kullback-Leibler divergence.
+
+    Source: Bellemare et al. (2017), Algorithm 1, arXiv:1707.06887:  -Σ_k m_k log p_k.
+
+    Args:
+        target: [B, K] probabilities m. Constant.
+        logits: [B, K] of p.
+    """
+    check_same_shape("categorical_cross_entropy", target=target, logits=logits)
+    return -(lax.stop_gradient(target) * jax.nn.log_softmax(logits, axis=-1)).sum(-1)
+
+
+def dueling(values: Float[Array, "B #K"], advantages: Float[Array, "B A"]) -> Float[Array, "B A"]:
+    """Q-values from a state's value and its actions' advantages.
+
+    Source: Wang et al. (2016), Eq. 9, arXiv:1511.06581:  Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a').
+
+    Args:
+        values: [B, 1] V.
+        advantages: [B, A].
+    """
+    return values + advantages - advantages.mean(axis=1, keepdims=True)

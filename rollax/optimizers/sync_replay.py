@@ -1,0 +1,178 @@
+"""`SyncReplayOptimizer`: sample a little, keep it, learn from what is drawn of all that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rollax.batch import MultiAgentBatch, SampleBatch
+from rollax.errors import ConfigError
+from rollax.evaluation.messages import Fragment
+from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.evaluation.workers.remote_workers import RemoteWorkers
+from rollax.optimizers.optimizer import Optimizer, Stats
+from rollax.policy.policy import Policy
+from rollax.replay.frames import StackedFrames
+from rollax.replay.prioritized import PrioritizedReplay
+from rollax.replay.uniform import UniformReplay
+
+MakeBuffer = Callable[[Policy], UniformReplay]
+_MOST_UPDATES = 1024  # in one compiled call
+
+
+class SyncReplayOptimizer(Optimizer):
+    """Each step stores a fragment of each worker, and makes the updates that are due by then.
+
+    Due are `training_intensity` updates for every step since the first one, neither more nor less, from
+    `learning_starts` steps on. All updates of a step are made in one call of each policy: what they learn from is drawn
+    before the first of them, with the priorities of then.
+
+    Source: Mnih et al. (2015), doi:10.1038/nature14236, Algorithm 1.
+
+    Args:
+        local_worker, remote_workers, policies_to_train, count_steps_by: see `Optimizer`.
+        train_batch_size: rows of one update.
+        make_buffer: makes the buffer of a policy; None: 50,000 rows, drawn uniformly, with the policy's γ.
+        learning_starts: steps before the first update.
+        training_intensity: updates for each step.
+        beta: of prioritized replay, see `PrioritizedReplay`.
+        seed: of the draws.
+        store_buffers: whether a checkpoint holds what is kept; without it a restored run begins with nothing.
+    """
+
+    def __init__(
+        self,
+        local_worker: RolloutWorker,
+        remote_workers: Sequence[Any] | RemoteWorkers = (),
+        *,
+        train_batch_size: int = 32,
+        policies_to_train: Sequence[str] | None = None,
+        count_steps_by: str = "env_steps",
+        make_buffer: MakeBuffer | None = None,
+        learning_starts: int = 1000,
+        training_intensity: float = 0.25,
+        beta: float = 0.4,
+        seed: int | None = None,
+        store_buffers: bool = False,
+    ) -> None:
+        super().__init__(
+            local_worker,
+            remote_workers,
+            train_batch_size=train_batch_size,
+            policies_to_train=policies_to_train,
+            count_steps_by=count_steps_by,
+        )
+        make_buffer = _default_buffer if make_buffer is None else make_buffer
+        self.buffers = {i: make_buffer(local_worker.policies[i]) for i in self.policies_to_train}
+        self.learning_starts = learning_starts
+        self.training_intensity = training_intensity
+        self.beta = beta
+        self._store_buffers = store_buffers
+        self.num_updates = 0
+        self._rng = np.random.default_rng(seed)
+
+    def step(self) -> Stats:
+        """Broadcast, sample, store, learn."""
+        self._broadcast()
+        for fragment in self._sample():
+            self._sampled(fragment)
+            self._trained_on(fragment)
+            self._store(fragment.batch)
+        due = self._updates_due()
+        while due > 0:
+            self._update(min(due, _MOST_UPDATES))
+            due -= _MOST_UPDATES
+        return dict(self.stats)
+
+    def _sample(self) -> list[Fragment]:
+        return self._gather(1) if len(self.remote) else [self.local_worker.sample_fragment()]
+
+    def _store(self, batch: MultiAgentBatch) -> None:
+        for policy_id, buffer in self.buffers.items():
+            rows = batch.get(policy_id)
+            if rows is not None and rows.count:
+                buffer.add(rows)
+
+    def _updates_due(self) -> int:
+        if self.steps < self.learning_starts:
+            return 0
+        return int((self.steps - self.learning_starts) * self.training_intensity) - self.num_updates
+
+    def _update(self, count: int) -> None:
+        with self.timings.measured("learn_s"):
+            for policy_id, buffer in self.buffers.items():
+                if not len(buffer):
+                    self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
+                    continue
+                drawn = buffer.sample(count * self.train_batch_size, self._rng, beta=self.beta)
+                stats = dict(self.local_worker.policies[policy_id].learn_on_batch(drawn) or {})
+                errors = stats.pop(SampleBatch.TD_ERROR, None)
+                if errors is not None:
+                    buffer.update_priorities(drawn[SampleBatch.INDICES], errors)
+                self.stats[policy_id] = stats
+        self.num_updates += count
+
+    def get_state(self) -> dict[str, Any]:
+        """How far updates and draws have come, and what is kept, if that is to be stored."""
+        state = {"num_updates": self.num_updates, "rng": self._rng.bit_generator.state}
+        if not self._store_buffers:
+            return state
+        return {**state, "buffers": {policy_id: buffer.get_state() for policy_id, buffer in self.buffers.items()}}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `get_state` returned."""
+        self.num_updates = state["num_updates"]
+        self._rng.bit_generator.state = state["rng"]
+        for policy_id, stored in state.get("buffers", {}).items():
+            self.buffers[policy_id].set_state(stored)
+
+
+def replay_settings(config: Any) -> dict[str, Any]:
+    """What the optimizer takes beside the common settings, from a config with `ReplayFields`."""
+
+    def make_buffer(policy: Policy) -> UniformReplay:
+        settings: dict[str, Any] = {
+            "gamma": policy.config.gamma,
+            "n_step": policy.config.n_step,
+            "where": f"replay buffer of policy {policy.name!r}",
+        }
+        if config.frame_stack_axis is not None:
+            settings["frames"] = _stacked_frames(policy, config.frame_stack_axis)
+        if not config.prioritized_replay:
+            return UniformReplay(config.buffer_size, **settings)
+        return PrioritizedReplay(
+            config.buffer_size,
+            alpha=config.prioritized_replay_alpha,
+            eps=config.prioritized_replay_eps,
+            **settings,
+        )
+
+    return {
+        "make_buffer": make_buffer,
+        "learning_starts": config.learning_starts,
+        "training_intensity": config.training_intensity,
+        "beta": config.prioritized_replay_beta,
+        "seed": config.seed,
+        "store_buffers": config.store_buffer_in_checkpoints,
+    }
+
+
+def _stacked_frames(policy: Policy, axis: int) -> StackedFrames:
+    shape = policy.observation_space.shape
+    if not shape or not -len(shape) <= axis < len(shape):
+        raise ConfigError(
+            "Observations that are no stacks of images along this axis.",
+            where="config key 'frame_stack_axis'",
+            got=f"{axis}, for {policy.observation_space}",
+            expected="an axis of a Box",
+            fix="leave it out for observations that are not stacked",
+        )
+    return StackedFrames(shape[axis], axis)
+
+
+def _default_buffer(policy: Policy) -> UniformReplay:
+    config = policy.config
+    gamma = config.get("gamma", 0.99) if isinstance(config, Mapping) else config.gamma
+    return UniformReplay(50_000, gamma=gamma, where=f"replay buffer of policy {policy.name!r}")

@@ -1,0 +1,204 @@
+"""Whole runs whose workers die, hang or raise."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+
+import pytest
+
+from rollax import ConfigError, EnvError, PPOTrainer, Trainer, WorkerError
+from rollax.algorithms.registry import get_trainer_class
+from rollax.errors import RemoteTraceback
+from tests.faults.worlds import ALGORITHMS, Obedient, Orders, config_for
+
+pytestmark = pytest.mark.usefixtures("small_ray")
+
+
+@pytest.fixture
+def orders(tmp_path):
+    return Orders(tmp_path)
+
+
+@pytest.fixture
+def make(orders):
+    """Makes trainers, and ends them."""
+    made: list[Trainer] = []
+
+    def make_one(algorithm="PPO", **changes):
+        config = config_for(orders, **ALGORITHMS[algorithm], **changes)
+        made.append(get_trainer_class(algorithm)(Obedient, config))
+        return made[-1]
+
+    yield make_one
+    for trainer in made:
+        trainer.stop()
+
+
+def processes_of(trainer):
+    return trainer.workers.foreach_worker(lambda worker: (worker.worker_index, os.getpid()))
+
+
+def train_until(trainer, restarts):
+    """Iterations until so many restarts were made and all workers are there again; the last result."""
+    for _ in range(2000):
+        result = trainer.train()
+        health = result["info"]["workers"]
+        if health["restarts"] >= restarts and health["healthy"] == trainer.config.num_workers:
+            return result
+    raise AssertionError(health)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_33_one_that_is_killed_or_raises_is_started_anew(make, orders, algorithm, caplog):
+    trainer = make(algorithm)
+    assert trainer.train()["info"]["workers"] == {"healthy": 2, "restarts": 0, "last_errors": {}}
+    (_, first), (_, second) = processes_of(trainer)
+    os.kill(second, signal.SIGKILL)
+    health = train_until(trainer, 1)["info"]["workers"]
+    assert [*health["last_errors"]] == ["2"]
+    assert health["last_errors"]["2"].startswith("WorkerError: The process of a worker is gone.")
+    (index, same), (other_index, new) = processes_of(trainer)
+    assert (index, same, other_index) == (1, first, 2)
+    assert new not in (first, second)
+
+    orders.give("raise", 1)
+    result = train_until(trainer, 2)
+    errors = result["info"]["workers"]["last_errors"]
+    assert [*errors] == ["1", "2"]
+    assert errors["1"].startswith("EnvError:")
+    assert "a door fell off" in errors["1"]
+    (index, third), (_, same) = processes_of(trainer)
+    assert (index, same) == (1, new)
+    assert third != first
+    assert "Worker 1 failed and is started anew in 0 s" in caplog.text
+    assert 'raise ValueError("a door fell off")' in caplog.text  # with the traceback of the other process
+
+    # Both act with weights as new as their last request was.
+    trainer.train()
+    updates = trainer.get_policy().updates
+    acting = trainer.workers.foreach_worker(lambda worker: worker.get_policy().updates)
+    lag = {"PPO": 1, "A3C": 2, "IMPALA": 10}[algorithm]
+    assert all(updates - lag <= of_worker <= updates for of_worker in acting)
+    assert updates > 2 * lag
+    result = trainer.train()
+    assert result["episode_len_mean"] == 5
+    made = [line.split()[0] for line in orders.noted("made")]
+    assert sorted(made) == ["0", "1", "1", "2", "2"]  # one by the driver, for its spaces
+
+
+def test_33_one_that_hangs_is_started_anew(make, orders):
+    trainer = make("IMPALA", sample_timeout_s=4.0)
+    trainer.train()
+    before = processes_of(trainer)
+    orders.give("hang", 2)
+    errors = train_until(trainer, 1)["info"]["workers"]["last_errors"]
+    assert [*errors] == ["2"]
+    assert errors["2"].startswith("WorkerError: A rollout worker has hung.\n  where:    worker 2\n  got:      no answer for 4")
+    after = processes_of(trainer)
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+
+
+@pytest.mark.parametrize(("order", "error"), [("forget", "KeyError: 'which state?'"), ("dream", "NonFiniteError:")])
+def test_31_and_33_a_policy_that_raises_in_a_worker(make, orders, order, error):
+    trainer = make(num_workers=1)
+    trainer.train()
+    orders.give(order, 1)
+    health = train_until(trainer, 1)["info"]["workers"]
+    assert health["last_errors"]["1"].startswith(error)
+
+
+def test_34_one_that_always_raises_ends_the_run_with_what_it_raised(make, orders):
+    orders.give_always("raise")
+    trainer = make(num_workers=1, num_consecutive_worker_failures_tolerance=1)
+    with pytest.raises(WorkerError, match="No rollout worker is left") as raised:
+        trainer.train()
+    error = raised.value.__cause__
+    assert isinstance(error, EnvError)
+    assert error.__notes__ == ["(in rollout worker 1)"]
+    shown = "".join(traceback.format_exception(raised.value))
+    assert 'raise ValueError("a door fell off")' in shown
+    assert "tests/faults/worlds.py" in shown
+    assert len(orders.noted("made")) == 3  # the driver's, and two tries
+    with pytest.raises(WorkerError, match="No rollout worker is left"):
+        trainer.train()
+
+
+def test_33_without_restarts_the_original_error_is_raised(make, orders):
+    trainer = make(recreate_failed_workers=False)
+    trainer.train()
+    orders.give("raise", 2)
+    with pytest.raises(EnvError, match="a door fell off") as raised:
+        trainer.train()
+    assert raised.value.__notes__ == ["(in rollout worker 2)"]
+    assert isinstance(raised.value.__cause__, RemoteTraceback)
+    assert 'raise ValueError("a door fell off")' in str(raised.value.__cause__)
+
+
+def test_34_without_those_that_failed_until_none_is_left(make, orders):
+    trainer = make(recreate_failed_workers=False, ignore_worker_failures=True)
+    trainer.train()
+    orders.give("die", 1)
+    result = trainer.train()
+    assert result["info"]["workers"]["healthy"] == 1
+    assert result["info"]["workers"]["restarts"] == 0
+    assert result["timesteps_this_iter"] == 20
+    assert [index for index, _ in processes_of(trainer)] == [2]
+    orders.give("die", 2)
+    with pytest.raises(WorkerError, match="No rollout worker is left") as raised:
+        trainer.train()
+    assert "worker 1: WorkerError" in str(raised.value)
+    assert "worker 2: WorkerError" in str(raised.value)
+    assert isinstance(raised.value.__cause__, WorkerError)
+
+
+def test_an_environment_that_cannot_be_made_is_told_as_it_is(make, orders):
+    with pytest.raises(Exception, match="no license") as here:
+        orders.give("refuse", 0)
+        make(num_workers=0)
+    orders.give("refuse", 2)
+    with pytest.raises(type(here.value), match="no license") as there:
+        make()
+    assert there.value.__notes__ == ["(in rollout worker 2)"]
+    assert 'raise LookupError("no license")' in str(there.value.__cause__)
+
+
+def test_what_a_function_for_the_workers_raises_is_the_callers(make):
+    trainer = make()
+    before = processes_of(trainer)
+    with pytest.raises(ZeroDivisionError) as raised:
+        trainer.workers.foreach_worker(lambda worker: 1 / (worker.worker_index - 2))
+    assert isinstance(raised.value.__cause__, RemoteTraceback)
+    assert processes_of(trainer) == before
+
+
+def test_a_config_that_cannot_travel(make, orders):
+    lock = threading.Lock()
+    config = config_for(orders, **ALGORITHMS["PPO"])
+    with pytest.raises(ConfigError, match=r"(?s)cannot travel to another process.*env_creator.*cannot pickle '_thread.lock'"):
+        PPOTrainer(lambda context: (lock, Obedient(context))[1], config)
+
+
+class TestTooMuch:
+    @pytest.mark.parametrize(
+        ("asked", "got"),
+        [
+            ({"num_cpus_per_worker": 1}, r"CPU: 2\n  expected: at most CPU: 1"),
+            ({"num_cpus_per_worker": 0, "num_gpus_per_worker": 0.75}, r"GPU: 1\.5\n  expected: at most GPU: 0"),
+            ({"custom_resources_per_worker": {"arm": 1}}, r"arm: 2\n  expected: at most arm: 0"),
+        ],
+    )
+    def test_6_more_than_there_is(self, make, asked, got):
+        with pytest.raises(ConfigError, match=got) as raised:
+            make(**asked)
+        assert "num_cpus_per_worker=0 or 0.5 shares cores" in str(raised.value)
+        assert "ray_address" in str(raised.value)
+
+    def test_6_is_mended_by_sharing(self, make):
+        trainer = make(num_workers=2, num_cpus_per_worker=0.5)
+        assert trainer.train()["info"]["workers"]["healthy"] == 2
+
+

@@ -1,0 +1,143 @@
+"""An environment and a policy that fail when they are ordered to, in whatever process they are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rollax import EnvContext, Policy
+from rollax.models.config import ModelConfig
+
+
+class Orders:
+    """Orders as files, each carried out once, and a diary.
+
+    Args:
+        folder: where they are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def give(self, order: str, index: int) -> None:
+        """Orders what the next one in worker `index` does that asks."""
+        (self.folder / f"{order}-{index}").touch()
+
+    def give_always(self, order: str) -> None:
+        """The same for all who ask, however often."""
+        (self.folder / order).touch()
+
+    def take(self, order: str, index: int) -> bool:
+        """Whether it is ordered; nobody else is told so, unless it is ordered for always."""
+        try:
+            (self.folder / f"{order}-{index}").unlink()
+        except FileNotFoundError:
+            return (self.folder / order).exists()
+        return True
+
+    def note(self, *words: Any) -> None:
+        """Writes a line into the diary."""
+        with (self.folder / "diary").open("a") as file:
+            file.write(" ".join(map(str, words)) + "\n")
+
+    def noted(self, word: str) -> list[str]:
+        """What followed the word in each line that began with it."""
+        diary = self.folder / "diary"
+        lines = diary.read_text().splitlines() if diary.exists() else []
+        return [line.partition(" ")[2] for line in lines if line.split(" ")[0] == word]
+
+
+class Obedient(gym.Env):
+    """Episodes of five steps that earn 1 each; the observation is [worker index, steps]. Obeys `raise`, `hang`, `die`
+    in a step, and `refuse` while it is made."""
+
+    observation_space = gym.spaces.Box(-1.0, 100.0, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, context: EnvContext) -> None:
+        self.orders: Orders = context["orders"]
+        self.index = context.worker_index
+        self.orders.note("made", self.index, os.getpid())
+        if self.orders.take("refuse", self.index):
+            raise LookupError("no license")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        orders, index = self.orders, self.index
+        if orders.take("raise", index):
+            raise ValueError("a door fell off")
+        if orders.take("hang", index):
+            time.sleep(600)
+        if orders.take("die", index):
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.count += 1
+        return self._obs(), 1.0, self.count == 5, False, {}
+
+    def _obs(self):
+        return np.array([self.index, self.count], np.float32)
+
+
+class Counting(Policy):
+    """Its weights are the number of its updates. Obeys `forget` (raises) and `dream` (NaN), by worker index."""
+
+    def __init__(self, observation_space: Any, action_space: Any, config: Any = None) -> None:
+        super().__init__(observation_space, action_space, config)
+        self.updates = 0
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        orders, index = self.config.env_config["orders"], int(obs_batch[0, 0])
+        if orders.take("forget", index):
+            raise KeyError("which state?")
+        if orders.take("dream", index):
+            return np.full(len(obs_batch), np.nan), [], {}
+        return np.zeros(len(obs_batch), np.int64), [], {}
+
+    def learn_on_batch(self, batch):
+        self.updates += 1
+        return {"rows": batch.count}
+
+    def compute_gradients(self, batch):
+        return {}, {"rows": batch.count}
+
+    def apply_gradients(self, gradients):
+        self.updates += 1
+
+    def get_weights(self):
+        return {"updates": self.updates}
+
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        self.updates = weights["updates"]
+
+
+def config_for(orders: Orders, **changes: Any) -> dict[str, Any]:
+    """Two workers that need no CPU to themselves, and nothing to compile."""
+    return {
+        "num_workers": 2,
+        "num_cpus_per_worker": 0,
+        "env_config": {"orders": orders},
+        "multiagent": {"policies": {"default_policy": (Counting, None, None, {})}},
+        "rollout_fragment_length": 10,
+        "delay_between_worker_restarts_s": 0.1,
+        "model": ModelConfig(fcnet_hiddens=(4,)),
+        "seed": 0,
+        **changes,
+    }
+
+
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "PPO": {"train_batch_size": 20, "sgd_minibatch_size": 20},
+    "IMPALA": {"train_batch_size": 20, "timesteps_per_iteration": 100},
+    "A3C": {"timesteps_per_iteration": 100},
+}
+"""What each needs beside that for small iterations."""

@@ -1,0 +1,313 @@
+"""What every replay buffer holds to: trees, dtypes, memory, saved states, and what it refuses."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollax import BatchError, CheckpointError, ConfigError, SampleBatch
+from rollax.algorithms.checkpoint import _with_arrays, _without_arrays
+from rollax.replay import memory
+from rollax.replay.frames import StackedFrames
+from rollax.replay.prioritized import PrioritizedReplay
+from rollax.replay.uniform import UniformReplay
+from tests.replay.reference import AllOfThem, everything
+from tests.replay.streams import Lives, batch_of
+from tests.replay.test_windows import rows
+
+BUFFERS = pytest.mark.parametrize("kind", [UniformReplay, PrioritizedReplay])
+
+
+def structured(count: int, life: int = 0) -> SampleBatch:
+    """A life of `count` steps with observations and actions in trees; the number of a row is in each of them."""
+    row = np.arange(count + 1)
+    stacks = np.stack([row, row + 1], 1).astype(np.uint8)
+    return SampleBatch(
+        {
+            "obs": {
+                "place": row[:, None].astype(np.float32),
+                "eyes": (stacks[:, :, None, None].repeat(2, 2), row.astype(np.int16)[:, None]),
+                "action_mask": (row[:, None] % 3 == np.arange(3)).astype(np.int8),
+            },
+            "actions": (row.astype(np.int32), row[:, None].astype(np.float64)),
+            "rewards": row.astype(np.float32),
+            "action_logp": -row.astype(np.float32),
+            "terminateds": np.zeros(count + 1, np.bool_),
+            "truncateds": row == count - 1,
+            "life_id": np.full(count + 1, life),
+            "bootstrap": row == count,
+        }
+    )
+
+
+@pytest.mark.parametrize("frames", [None, StackedFrames(2, 0, path=("eyes", 0))])
+def test_trees_and_dtypes(frames: StackedFrames | None):
+    buffer = AllOfThem(50, gamma=0.5, columns=["action_logp"], frames=frames)
+    batch = structured(5)
+    # The same keys in another order are the same tree.
+    batch["obs"] = {key: batch["obs"][key] for key in reversed(batch["obs"])}
+    buffer.add(structured(5))
+    batch["life_id"] = batch["life_id"] + 1
+    buffer.add(batch)
+    drawn = everything(buffer)
+    number = drawn["actions"][0]
+    assert sorted(number.tolist()) == sorted([0, 1, 2, 3, 4] * 2)
+    for name, ahead in (("obs", 0), ("new_obs", 1)):
+        obs, expected = drawn[name], number + ahead
+        assert list(obs) == ["place", "eyes", "action_mask"]
+        assert isinstance(obs["eyes"], tuple)
+        assert obs["place"].ravel().tolist() == expected.tolist()
+        assert obs["eyes"][0][:, 0, 1, 0].tolist() == expected.tolist()
+        assert obs["eyes"][0][:, 1, 1, 0].tolist() == (expected + 1).tolist()
+        assert (obs["eyes"][0].dtype, obs["eyes"][1].dtype) == (np.uint8, np.int16)
+        assert np.argmax(obs["action_mask"], 1).tolist() == (expected % 3).tolist()
+        assert obs["action_mask"].dtype == np.int8
+    assert drawn["action_logp"].tolist() == (-number).tolist()
+    assert (drawn["actions"][0].dtype, drawn["actions"][1].dtype) == (np.int32, np.float64)
+    assert (drawn["discounts"].dtype, drawn["weights"].dtype) == (np.float32, np.float32)
+    assert set(drawn["discounts"].tolist()) == {0.5}
+
+
+def test_uniform_draws_are_uniform():
+    # Nine rows in twelve places, and two among three hundred: drawing again, and choosing among those there are. With
+    # 30,000 draws a share of 1/9 has a standard deviation of 0.0018, one of 1/2 of 0.0029.
+    for capacity, digits in ((12, "123456789"), (1000, "12")):
+        buffer = UniformReplay(capacity)
+        buffer.add(rows(digits + "/"))
+        if capacity == 1000:
+            for life in range(2, 300):
+                buffer.add(rows("1", life_ids=[life])[1:])  # a place for nothing but an observation
+        drawn = buffer.sample(30_000, np.random.default_rng(0))
+        np.testing.assert_allclose(np.bincount(drawn["actions"])[1:] / 30_000, 1 / len(digits), atol=0.012)
+        assert (drawn["weights"] == 1).all()
+
+
+@BUFFERS
+def test_one_seed_one_sample(kind: type[UniformReplay]):
+    buffer = kind(100)
+    buffer.add(rows("123456|"))
+    first, again = (buffer.sample(20, np.random.default_rng(5))["actions"].tolist() for _ in range(2))
+    assert first == again
+    assert first != buffer.sample(20, np.random.default_rng(6))["actions"].tolist()
+
+
+def stored(state: Any) -> Any:
+    """A state as it comes back from a checkpoint: JSON, and arrays by name."""
+    arrays: dict[str, np.ndarray] = {}
+    return _with_arrays(_without_arrays(state, "", arrays, {}), arrays)
+
+
+@BUFFERS
+@pytest.mark.parametrize("stack", [1, 3])
+@pytest.mark.parametrize("fragments", [2, 30])
+def test_a_restored_buffer_goes_on_alike(kind: type[UniformReplay], stack: int, fragments: int):
+    settings: Any = {"n_step": 3, "frames": None if stack == 1 else StackedFrames(stack)}
+    rng = np.random.default_rng(0)
+    lives = Lives(3, rng, stack=stack, padding="zero")
+    buffer, restored = kind(120, **settings), kind(120, **settings)
+    for _ in range(fragments):
+        buffer.add(batch_of(lives.fragment(4)))
+        drawn = buffer.sample(16, rng)
+        buffer.update_priorities(drawn["indices"], rng.random(16) * 3)
+    restored.set_state(stored(buffer.get_state()))
+    for _ in range(12):
+        assert len(restored) == len(buffer)
+        assert (restored.nbytes, restored.capacity) == (buffer.nbytes, buffer.capacity)
+        samples = [each.sample(16, np.random.default_rng(7), beta=0.5) for each in (buffer, restored)]
+        samples += [each.sample_sequences(4, 3, np.random.default_rng(8), burn_in=2) for each in (buffer, restored)]
+        for ours, theirs in (samples[:2], samples[2:]):
+            assert list(ours) == list(theirs)
+            for name in ours:
+                np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+        batch = batch_of(lives.fragment(4))
+        errors = rng.random(16)
+        for each in (buffer, restored):
+            each.add(batch)
+            each.update_priorities(samples[0]["indices"], errors)
+
+
+def test_the_saved_state_is_a_copy():
+    buffer = UniformReplay(8)
+    buffer.add(rows("1234|"))
+    state = buffer.get_state()
+    buffer.add(rows("56789|", start=2))
+    restored = UniformReplay(8)
+    restored.set_state(state)
+    assert set(restored.sample(50, np.random.default_rng(0))["actions"].tolist()) == {1, 2, 3, 4}
+
+
+@BUFFERS
+def test_an_empty_buffer_is_saved_and_restored(kind: type[UniformReplay]):
+    full, empty = kind(20), kind(20)
+    full.add(rows("12|"))
+    full.set_state(stored(empty.get_state()))
+    assert (len(full), full.nbytes) == (0, 0)
+    full.add(rows("345|"))
+    assert len(full) == 3
+
+
+@BUFFERS
+def test_windows_are_made_anew_with_other_settings(kind: type[UniformReplay]):
+    buffer = kind(20, gamma=0.9, n_step=3)
+    buffer.add(rows("1234"))
+    restored = kind(20, gamma=0.1, n_step=2)
+    restored.set_state(stored(buffer.get_state()))
+    # 1 + 0.2, 2 + 0.3, and 3 + 0.4, which lacked a step before; 4 waits for what comes next.
+    drawn = restored.sample(100, np.random.default_rng(0))["rewards"]
+    assert sorted({round(float(reward), 4) for reward in drawn}) == [1.2, 2.3, 3.4]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"capacity": 21}, "capacity"),
+        ({"columns": ["action_logp"]}, "columns"),
+        ({"frames": StackedFrames()}, "frames"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], words: str):
+    buffer = UniformReplay(20)
+    buffer.add(rows("12|"))
+    with pytest.raises(CheckpointError, match=words):
+        UniformReplay(**{"capacity": 20, **change}).set_state(buffer.get_state())
+
+
+@BUFFERS
+def test_memory_is_what_it_says_and_stays(kind: type[UniformReplay]):
+    rng = np.random.default_rng(0)
+    lives = Lives(4, rng, ends=0.02)
+    batches = [batch_of(lives.fragment(8)) for _ in range(300)]
+    buffer = kind(5000, n_step=3)
+    tracemalloc.start()
+    try:
+        held = []
+        for start in (0, 0, 150):
+            for batch in batches[start : start + 150]:
+                buffer.add(batch)
+                buffer.update_priorities(buffer.sample(8, rng)["indices"], rng.random(8))
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[0] == pytest.approx(buffer.nbytes, rel=0.03)
+    assert abs(held[2] - held[1]) < 0.002 * buffer.nbytes
+
+
+def test_a_million_atari_transitions_fit_into_8_gb():
+    # One env in fragments of 4 steps, lives of about 800 steps, 84×84 images, each 7056 bytes. One in five of the rows
+    # that come is what came after a fragment; the next fragment begins with it, so it takes no place of its own.
+    buffer = PrioritizedReplay(2000, n_step=3, frames=StackedFrames(4))
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (3000, 84, 84), dtype=np.uint8)
+    for start in range(0, 2600, 4):
+        steps = np.arange(start, start + 5)
+        life = start // 800
+        obs = np.stack([image[np.maximum(np.arange(step - 3, step + 1), life * 800)] for step in steps])
+        over = (steps % 800 == 799) & (steps < start + 4)
+        columns = {"obs": obs, "actions": steps, "rewards": np.ones(5, np.float32), "terminateds": over}
+        batch = SampleBatch({**columns, "truncateds": over & False, "life_id": np.full(5, life)})
+        batch["bootstrap"] = steps == start + 4
+        buffer.add(batch[:4] if over.any() else batch)
+    assert len(buffer) >= 2000 - 10  # but for the first three, whose images are gone, and the last, which wait
+    assert buffer.nbytes * 1_000_000 / len(buffer) <= 8e9
+    drawn = buffer.sample(64, rng)
+    for step, obs in zip(drawn["actions"].tolist(), drawn["obs"], strict=True):
+        assert (obs == image[np.maximum(np.arange(step - 3, step + 1), step // 800 * 800)]).all()
+
+
+def test_a_capacity_larger_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch):
+    buffer = UniformReplay(10**9, where="replay buffer of policy 'car'")
+    tracemalloc.start()
+    try:
+        monkeypatch.setattr(memory, "memory_there", lambda: 10 * 2**30)
+        # Of a row here: 4 bytes observation, 8 action, 4 reward; 11 for links; 21 for its window.
+        with pytest.raises(ConfigError) as caught:
+            buffer.add(rows("12|"))
+        assert tracemalloc.get_traced_memory()[1] < 10**6
+    finally:
+        tracemalloc.stop()
+    for words in ("policy 'car'", "48 bytes", "44.7 GiB", "10.0 GiB", f"{10 * 2**30 // 48:,}"):
+        assert words in str(caught.value)
+    assert len(buffer) == buffer.nbytes == 0
+
+
+def test_the_memory_there_is():
+    assert 2**28 < memory.memory_there() < 2**50
+
+
+def test_a_batch_larger_than_the_buffer_is_refused():
+    buffer = UniformReplay(3)
+    with pytest.raises(ConfigError, match="at least 4"):
+        buffer.add(rows("1234|"))
+    buffer.add(rows("12/"))
+    assert len(buffer) == 2
+
+
+def test_an_empty_batch_changes_nothing():
+    buffer = UniformReplay(3)
+    buffer.add(rows("12|")[:0])
+    buffer.add(rows("12|"))
+    buffer.add(rows("12|")[:0])
+    assert len(buffer) == 2
+
+
+@pytest.mark.parametrize("cut", ["12", "12/"])
+def test_a_piece_without_what_came_after_it_is_refused(cut: str):
+    buffer = UniformReplay(10)
+    with pytest.raises(BatchError, match=r"bootstrap(.|\n)*add_bootstrap_rows"):
+        buffer.add(rows(cut)[:2])
+    whole = rows(cut, "34|").rows([0, 1, 3, 4])
+    with pytest.raises(BatchError, match="row 1 of 4"):
+        buffer.add(whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "words"),
+    [
+        ("obs", np.zeros((3, 2), np.float32), r"column 'obs'(.|\n)*'shape': \[2\]"),
+        ("obs", np.zeros((3, 1), np.float64), r"column 'obs'(.|\n)*f8"),
+        ("obs", (np.zeros((3, 1), np.float32),), "tuple"),
+        ("actions", np.zeros((3, 1), np.int64), "column 'actions'"),
+        ("actions", np.array([None, None, None]), "objects"),
+        ("rewards", np.zeros((3, 1), np.float32), "rewards"),
+        ("life_id", None, "life_id"),
+        ("obs", None, "obs"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(name: str, column: Any, words: str):
+    buffer = UniformReplay(10)
+    buffer.add(rows("12/"))
+    columns = rows("34/", start=2).to_dict() | {name: column}
+    batch = SampleBatch({key: value for key, value in columns.items() if value is not None})
+    with pytest.raises(BatchError, match=words):
+        buffer.add(batch)
+    assert len(buffer) == 2
+
+
+def test_nothing_to_draw_from():
+    buffer = UniformReplay(10, n_step=3)
+    for _ in range(2):
+        with pytest.raises(BatchError, match="nothing to draw"):
+            buffer.sample(1, np.random.default_rng(0))
+        buffer.add(rows("12"))
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        StackedFrames(3, path=("eyes", 0)),
+        StackedFrames(2, 3, path=("eyes", 0)),
+        StackedFrames(2),
+        StackedFrames(2, path=("nose",)),
+    ],
+)
+def test_observations_that_are_not_stacked_as_said(frames: StackedFrames):
+    with pytest.raises(ConfigError, match="StackedFrames"):
+        UniformReplay(10, frames=frames).add(structured(3))
+
+
+def test_frames_of_which_one_is_no_stack():
+    with pytest.raises(ConfigError, match="at least 2"):
+        StackedFrames(1)

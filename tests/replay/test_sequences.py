@@ -1,0 +1,99 @@
+"""Sequences for recurrent policies: their rows, where they end, what comes before, and the state they begin with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollax import BatchError, SampleBatch
+from rollax.replay.uniform import UniformReplay
+from tests.replay.reference import AllOfThem
+from tests.replay.test_windows import rows
+
+RNG = np.random.default_rng(0)
+
+
+def stateful(*pieces: str, **settings: int) -> SampleBatch:
+    """Rows whose `state_in` is ten times what they observe."""
+    batch = rows(*pieces, **settings)
+    batch["state_in"] = (batch["obs"] * 100,)
+    return batch
+
+
+def drawn(buffer: AllOfThem, length: int, burn_in: int = 0) -> dict[int, tuple]:
+    """First digit to learn from -> digits observed, rewards, and text: . burn-in, r learned, b bootstrap, - padding."""
+    batch = buffer.sample_sequences(0, length, RNG, burn_in=burn_in)
+    found = {}
+    for piece in batch.minibatches(1):
+        size, learned = int(piece.seq_lens[0]), piece["weights"] > 0
+        kinds = np.where(piece["bootstrap"], "b", np.where(learned, "r", "."))
+        kinds[size:] = "-"
+        observed = (piece["obs"][:, 0] * 10).round().astype(int)
+        assert piece["state_in"][0].ravel().tolist() == pytest.approx([observed[0] * 10])
+        text = "".join(kinds)
+        found[int(observed[np.flatnonzero(learned)[0]])] = (observed.tolist(), piece["rewards"].tolist(), text)
+    return found
+
+
+def test_where_they_end():
+    buffer = AllOfThem(100, columns=["state_in"])
+    buffer.add(stateful("123|", "67/", "9"))
+    assert drawn(buffer, 2) == {
+        1: ([1, 2, 3], [1, 2, 0], "rrb"),  # the row after the last to learn from: 3's own reward is not its business
+        2: ([2, 3, 0], [2, 3, 0], "rr-"),  # terminated: nothing comes after
+        3: ([3, 0, 0], [3, 0, 0], "r--"),
+        6: ([6, 7, 8], [6, 7, 0], "rrb"),  # truncated: what was observed last
+        7: ([7, 8, 0], [7, 0, 0], "rb-"),
+        9: ([9, 10, 0], [9, 0, 0], "rb-"),  # goes on later
+    }
+
+
+def test_across_fragments_and_burn_in():
+    buffer = AllOfThem(100, columns=["state_in"])
+    buffer.add(stateful("12"))
+    buffer.add(stateful("345/"))
+    assert drawn(buffer, 2, burn_in=2) == {
+        1: ([1, 2, 3, 0, 0], [1, 2, 0, 0, 0], "rrb--"),
+        2: ([1, 2, 3, 4, 0], [1, 2, 3, 0, 0], ".rrb-"),
+        3: ([1, 2, 3, 4, 5], [1, 2, 3, 4, 0], "..rrb"),
+        4: ([2, 3, 4, 5, 6], [2, 3, 4, 5, 0], "..rrb"),
+        5: ([3, 4, 5, 6, 0], [3, 4, 5, 0, 0], "..rb-"),
+    }
+
+
+def test_burn_in_does_not_reach_what_has_been_given_up():
+    # Six places: 1 to 5 and the 6 seen last; then 67| takes over the place of 6, and 7 takes that of 1.
+    buffer = AllOfThem(6, columns=["state_in"])
+    buffer.add(stateful("12345"))
+    buffer.add(stateful("67|"))
+    found = drawn(buffer, 1, burn_in=3)
+    assert found[2][0] == [2, 3, 0, 0, 0]
+    assert found[4][0] == [2, 3, 4, 5, 0]
+    assert found[7][0] == [4, 5, 6, 7, 0]
+
+
+def test_columns_of_a_padded_batch():
+    buffer = UniformReplay(100, columns=["state_in"])
+    buffer.add(stateful("1234|"))
+    batch = buffer.sample_sequences(5, 3, RNG, burn_in=1)
+    assert batch.count == 5 * 5
+    assert batch.max_seq_len == 5
+    assert batch["terminateds"].sum() == (batch["obs"][:, 0].round(3) == np.float32(0.4))[~batch["bootstrap"]].sum()
+    assert not batch["truncateds"].any()
+    assert (batch["indices"].reshape(5, 5) == batch["indices"][::5, None]).all()
+    assert batch["obs"].dtype == np.float32
+
+
+def test_one_index_names_the_same_row_in_both_kinds_of_sample():
+    buffer = UniformReplay(100)
+    buffer.add(rows("12345|"))
+    single = buffer.sample(50, RNG)
+    action_of = dict(zip(single["indices"].tolist(), single["actions"].tolist(), strict=True))
+    batch = buffer.sample_sequences(50, 1, RNG)
+    firsts = batch["actions"][::2].tolist()
+    assert [action_of[index] for index in batch["indices"][::2].tolist()] == firsts
+
+
+def test_nothing_to_draw_from():
+    with pytest.raises(BatchError, match="nothing to draw"):
+        UniformReplay(100).sample_sequences(1, 1, RNG)
