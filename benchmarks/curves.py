@@ -70,10 +70,11 @@ def pendulum_curve(results: Mapping[str, Mapping[str, Any]]) -> str:
     ]
     if "driver_ray" in results:
         cost_us = _medians(results["driver_ray"])
-        per_second = 1e6 / cost_us[max(cost_us)]
+        taken_in, sent = 1e6 / cost_us[max(cost_us)], 64 * two / GATHERED_FRAGMENT
+        bound = "the bound is then the driver" if taken_in < sent else "the driver is not the bound"
         lines[-1] += (
-            f" With {GATHERED_FRAGMENT} steps in a fragment, 128 workers send {rounded(64 * two / GATHERED_FRAGMENT)} "
-            f"fragments/s; one driver takes in {rounded(per_second)} of {DRIVER_FRAGMENT} steps."
+            f" With {GATHERED_FRAGMENT} steps in a fragment 128 workers would send {rounded(sent)} fragments/s, and "
+            f"one driver takes in {rounded(taken_in)} of {DRIVER_FRAGMENT} steps: {bound}."
         )
     return "\n".join(lines)
 

@@ -16,6 +16,7 @@ REQUIREMENTS = {
     "sb3": ("stable-baselines3", "sbx-rl"),
     "rllib": ("ray[rllib]", "torch"),
     "sf": ("sample-factory", "torch"),
+    "tianshou": ("tianshou",),
 }
 _OWN_FOLDER = "ROLLAX_PEER_VENVS"
 

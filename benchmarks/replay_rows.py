@@ -22,7 +22,9 @@ def pieces() -> list[Arrays]:
         obs = rng.normal(size=(STEPS + 1, 4)).astype(np.float32)
         actions = rng.integers(0, 2, STEPS)
         terminateds = np.arange(STEPS) == STEPS - 1
-        found.append({"obs": obs, "actions": actions, "rewards": np.ones(STEPS, np.float32), "terminateds": terminateds})
+        found.append(
+            {"obs": obs, "actions": actions, "rewards": np.ones(STEPS, np.float32), "terminateds": terminateds}
+        )
     return found
 
 

@@ -104,7 +104,7 @@ def main() -> int:
     RESULT.write_text(json.dumps(report, indent=1) + "\n")
     for name, verdict in verdicts.items():
         print(f"{name:16s}{verdict['first_half']:>10.1f} -> {verdict['second_half']:>10.1f}  {_word(verdict['flat'])}")
-    print(f"lost iterations: {lost}; killed {killer.killed}, restarted {looks[-1]['restarts'] if looks else 0}")
+    print(f"lost iterations: {lost}; killed {killer.killed}, restarted {trainer.workers.health()['restarts']}")
     return 0 if report["flat"] and not lost else 1
 
 

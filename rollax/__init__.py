@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rollax.algorithms.appo import APPOConfig as APPOConfig
     from rollax.algorithms.appo import APPOPolicy as APPOPolicy
     from rollax.algorithms.appo import APPOTrainer as APPOTrainer
+    from rollax.algorithms.dqn import DQNConfig as DQNConfig
+    from rollax.algorithms.dqn import DQNPolicy as DQNPolicy
+    from rollax.algorithms.dqn import DQNTrainer as DQNTrainer
     from rollax.algorithms.impala import IMPALAConfig as IMPALAConfig
     from rollax.algorithms.impala import IMPALAPolicy as IMPALAPolicy
     from rollax.algorithms.impala import IMPALATrainer as IMPALATrainer
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from rollax.algorithms.ppo import PPOConfig as PPOConfig
     from rollax.algorithms.ppo import PPOPolicy as PPOPolicy
     from rollax.algorithms.ppo import PPOTrainer as PPOTrainer
+    from rollax.algorithms.rainbow import RainbowConfig as RainbowConfig
+    from rollax.algorithms.rainbow import RainbowTrainer as RainbowTrainer
     from rollax.algorithms.trainer import Trainer as Trainer
     from rollax.batch import MultiAgentBatch as MultiAgentBatch
     from rollax.batch import SampleBatch as SampleBatch
@@ -64,10 +69,13 @@ if TYPE_CHECKING:
     from rollax.optimizers.async_gradients import AsyncGradientsOptimizer as AsyncGradientsOptimizer
     from rollax.optimizers.async_samples import AsyncSamplesOptimizer as AsyncSamplesOptimizer
     from rollax.optimizers.optimizer import Optimizer as Optimizer
+    from rollax.optimizers.sync_replay import SyncReplayOptimizer as SyncReplayOptimizer
     from rollax.optimizers.sync_samples import SyncSamplesOptimizer as SyncSamplesOptimizer
     from rollax.policy.jax_policy import JaxPolicy as JaxPolicy
     from rollax.policy.policy import Policy as Policy
     from rollax.policy.spec import PolicySpec as PolicySpec
+    from rollax.replay.prioritized import PrioritizedReplay as PrioritizedReplay
+    from rollax.replay.uniform import UniformReplay as UniformReplay
 
 __version__ = "0.1.0"
 
@@ -75,10 +83,12 @@ _NAMES_OF = {
     "rollax.algorithms.a2c": "A2CConfig A2CPolicy A2CTrainer",
     "rollax.algorithms.a3c": "A3CConfig A3CPolicy A3CTrainer",
     "rollax.algorithms.appo": "APPOConfig APPOPolicy APPOTrainer",
+    "rollax.algorithms.dqn": "DQNConfig DQNPolicy DQNTrainer",
     "rollax.algorithms.impala": "IMPALAConfig IMPALAPolicy IMPALATrainer",
     "rollax.algorithms.load_policy": "load_policy",
     "rollax.algorithms.pg": "PGConfig PGPolicy PGTrainer",
     "rollax.algorithms.ppo": "PPOConfig PPOPolicy PPOTrainer",
+    "rollax.algorithms.rainbow": "RainbowConfig RainbowTrainer",
     "rollax.algorithms.trainer": "Trainer",
     "rollax.batch": "MultiAgentBatch SampleBatch",
     "rollax.config": "TrainerConfig",
@@ -101,10 +111,13 @@ _NAMES_OF = {
     "rollax.optimizers.async_gradients": "AsyncGradientsOptimizer",
     "rollax.optimizers.async_samples": "AsyncSamplesOptimizer",
     "rollax.optimizers.optimizer": "Optimizer",
+    "rollax.optimizers.sync_replay": "SyncReplayOptimizer",
     "rollax.optimizers.sync_samples": "SyncSamplesOptimizer",
     "rollax.policy.jax_policy": "JaxPolicy",
     "rollax.policy.policy": "Policy",
     "rollax.policy.spec": "PolicySpec",
+    "rollax.replay.prioritized": "PrioritizedReplay",
+    "rollax.replay.uniform": "UniformReplay",
 }
 _MODULE_OF: dict[str, str] = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 _SAME_AS = {"PolicyEvaluator": "RolloutWorker"}

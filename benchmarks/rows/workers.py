@@ -137,7 +137,7 @@ def _broadcast_puts() -> Row:
     settings = flags(num_workers=8)
     return Row(
         name="weights_broadcast_puts",
-        work="the same: objects with the weights that it makes in Ray's object store",
+        work="handing out 10 MB of weights to 8 workers: objects with them that it makes in Ray's object store",
         unit="objects",
         better="less",
         sides=(

@@ -4,7 +4,8 @@ Source: Mnih et al. (2015), doi:10.1038/nature14236. Double Q-learning: van Hass
 dueling streams: Wang et al. (2016), arXiv:1511.06581; prioritized replay: Schaul et al. (2016), arXiv:1511.05952;
 n-step targets: Sutton (1988); distributions of returns: Bellemare et al. (2017), arXiv:1707.06887; noisy layers:
 Fortunato et al. (2018), arXiv:1706.10295; all of them: Hessel et al. (2018), arXiv:1710.02298. Deviations: Adam in the
-place of RMSProp; time limits bootstrap.
+place of RMSProp; time limits bootstrap; targets are made without noise, and the noise that acts changes with every
+update.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 from gymnasium import Space, spaces
 from pydantic import Field
@@ -105,6 +107,8 @@ class DQNPolicy(JaxPolicy):
                 expected="Discrete(n)",
                 fix="use SAC, TD3 or DDPG for Box actions, PPO for composite ones",
             )
+        self._first_action = int(action_space.start)
+        self.acts_noisily = config.noisy
         self.support = None
         if config.num_atoms > 1:
             self.support = np.linspace(config.v_min, config.v_max, config.num_atoms, dtype=np.float32)
@@ -134,6 +138,11 @@ class DQNPolicy(JaxPolicy):
             rngs=rngs,
         )
 
+    def make_optimizer(self) -> optax.GradientTransformation:
+        clip = self.config.grad_clip
+        clipped = optax.identity() if clip is None else optax.clip_by_global_norm(clip)
+        return optax.chain(clipped, optax.scale_by_adam(eps=self.config.adam_epsilon))
+
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
         return add_bootstrap_rows(batch, pieces)
 
@@ -161,7 +170,7 @@ class DQNPolicy(JaxPolicy):
 
     def loss(self, model: Any, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
         logits = model.logits(batch[SampleBatch.OBS])
-        actions = jnp.asarray(batch[SampleBatch.ACTIONS]).astype(jnp.int32) - int(self.action_space.start)
+        actions = jnp.asarray(batch[SampleBatch.ACTIONS]).astype(jnp.int32) - self._first_action
         values = chosen(model.values(logits), actions)
         target = batch[_TARGET]
         if self.support is None:

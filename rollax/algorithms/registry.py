@@ -15,9 +15,11 @@ ALGORITHMS: dict[str, str] = {
     "A2C": "rollax.algorithms.a2c:A2CTrainer",
     "A3C": "rollax.algorithms.a3c:A3CTrainer",
     "APPO": "rollax.algorithms.appo:APPOTrainer",
+    "DQN": "rollax.algorithms.dqn:DQNTrainer",
     "IMPALA": "rollax.algorithms.impala:IMPALATrainer",
     "PG": "rollax.algorithms.pg:PGTrainer",
     "PPO": "rollax.algorithms.ppo:PPOTrainer",
+    "Rainbow": "rollax.algorithms.rainbow:RainbowTrainer",
 }
 
 

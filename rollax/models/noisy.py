@@ -34,7 +34,7 @@ class NoisyLinear(nnx.Module):
         self.bias = nnx.Param(jax.random.uniform(bias_key, (out_features,), minval=-bound, maxval=bound))
         self.kernel_sigma = nnx.Param(jnp.full(shape, scale))
         self.bias_sigma = nnx.Param(jnp.full((out_features,), scale))
-        self.noise = nnx.Rngs(noise=jax.random.bits(rngs.params(), dtype=jnp.uint32)).noise
+        self.rngs = nnx.Rngs(noise=rngs.params())
         self.deterministic = False
 
     def __call__(self, x: Float[Array, "B P"]) -> Float[Array, "B Q"]:
@@ -44,7 +44,7 @@ class NoisyLinear(nnx.Module):
         shapes = self.kernel.shape
         noise_in, noise_out = (
             _scaled(jax.random.normal(key, (size,)))
-            for key, size in zip(jax.random.split(self.noise()), shapes, strict=True)
+            for key, size in zip(jax.random.split(self.rngs.noise()), shapes, strict=True)
         )
         return y + ((x * noise_in) @ self.kernel_sigma[...]) * noise_out + self.bias_sigma[...] * noise_out
 

@@ -101,12 +101,7 @@ class QNetwork(nnx.Module):
         features = self.trunk.features
         self.advantages = Stream(features, hiddens, outputs, config, sigma0, rngs=rngs)
         self.value = Stream(features, hiddens, self.atoms, config, sigma0, rngs=rngs) if dueling else None
-        self.key = None
-        if self.parametric:
-            assert isinstance(observation_space, spaces.Dict)
-            embeddings = observation_space[EMBEDDINGS]
-            assert embeddings.shape is not None
-            self.key = dense(embeddings.shape[-1], WIDTH, gain=1.0, rngs=rngs)
+        self.key = dense(_embedding_size(observation_space), WIDTH, gain=1.0, rngs=rngs) if self.parametric else None
 
     def __call__(self, obs: Any) -> tuple[Float[Array, "B A"], Float[Array, "B"]]:
         values = self.values(self.logits(obs))
@@ -132,3 +127,10 @@ class QNetwork(nnx.Module):
         if self.support is None:
             return logits[..., 0]
         return jax.nn.softmax(logits, axis=-1) @ jnp.asarray(self.support)
+
+
+def _embedding_size(observation_space: spaces.Space) -> int:
+    assert isinstance(observation_space, spaces.Dict)
+    shape = observation_space[EMBEDDINGS].shape
+    assert shape is not None
+    return shape[-1]

@@ -30,12 +30,19 @@ class Acting:
         exploration: chooses actions from its outputs.
         masked: whether observations say which actions are valid.
         wanted: the batch columns that somebody reads; None for all.
+        noisy: the model explores in training mode.
     """
 
     def __init__(
-        self, split: SplitModel, exploration: Exploration, masked: bool, wanted: frozenset[str] | None
+        self,
+        split: SplitModel,
+        exploration: Exploration,
+        masked: bool,
+        wanted: frozenset[str] | None,
+        *,
+        noisy: bool = False,
     ) -> None:
-        self._split, self._exploration, self._masked = split, exploration, masked
+        self._split, self._exploration, self._masked, self._noisy = split, exploration, masked, noisy
         self._fetched = self._fetch_columns(wanted)
         self._act = jax.jit(partial(self._act_on_arrays, explore=True))
         self._act_greedily = jax.jit(partial(self._act_on_arrays, explore=False))
@@ -81,7 +88,8 @@ class Acting:
     def _act_on_arrays(
         self, params: Columns, extra: Columns, columns: Columns, noise: Any, explore: bool
     ) -> tuple[Any, Any, tuple]:
-        dist_inputs, values, states = self.forward(self._split.merge(params, extra), columns)
+        model = self._split.merge(params, extra, learning=explore and self._noisy)
+        dist_inputs, values, states = self.forward(model, columns)
         exploration = self._exploration
         actions = exploration.sample(dist_inputs, noise) if explore else exploration.mode(dist_inputs)
         fetches = {**exploration.fetches(dist_inputs, actions), SampleBatch.VF_PREDS: values[:, None]}

@@ -57,6 +57,8 @@ class JaxPolicy(Policy):
     their rows. None: all rows of the step."""
     row_statistics: tuple[str, ...] = ()
     """Those of the loss's statistics that are columns [B]: `learn_on_batch` returns them for all rows, in order."""
+    acts_noisily = False
+    """Whether the model acts in training mode where it explores, as one with noisy layers does."""
     has_targets = False
     """Whether there are target parameters, copies of the parameters at first."""
 
@@ -93,7 +95,9 @@ class JaxPolicy(Policy):
         self.params, self.extra = self.learner.devices.first((self.split.params, self.split.extra))
         self.on_new_variables: Callable[[], Any] | None = None
         self.masks = ActionMasks(observation_space, action_space)
-        self._acting = Acting(self.split, self.exploration, self.masks.present, self.batch_columns)
+        self._acting = Acting(
+            self.split, self.exploration, self.masks.present, self.batch_columns, noisy=self.acts_noisily
+        )
         self._checked = next(iter(self.exploration.fetched))
         self._lr = self.config.schedule("lr")
 

@@ -32,9 +32,10 @@ class Lives:
         for env in range(envs):
             self._obs[env] = self._first(env)
 
-    def fragment(self, steps: int) -> list[Row]:
-        """The rows of `steps` steps of each sub-environment, one piece after another."""
-        return [row for env in range(len(self._life)) for row in self._pieces(env, steps)]
+    def fragment(self, steps: int, idle: float = 0.0) -> list[Row]:
+        """The rows of `steps` steps of the sub-environments, one piece after another; `idle`: how likely one waits."""
+        acting = [env for env in range(len(self._life)) if self._rng.random() >= idle]
+        return [row for env in acting or [0] for row in self._pieces(env, steps)]
 
     def _pieces(self, env: int, steps: int) -> list[Row]:
         rows = []

@@ -158,6 +158,14 @@ def test_an_end_that_has_been_given_up_is_not_gone_on_from():
     assert drawn(buffer) == [(2, 2, -1, 0), (6, 6, 7, 0.1), (7, 7, 8, 0.1), (8, 8, -1, 0)]
 
 
+def test_what_lies_where_an_end_was_is_not_gone_on_from():
+    # Four places: 1, 2 (seen only). Then 8932| of another life, whose own 2 comes to lie where the seen one was.
+    buffer = buffer_of(rows("1"), rows("8932|", start=2), capacity=4, n_step=1)
+    buffer.add(rows("23|"))
+    # It begins anew, over 8 and 9.
+    assert drawn(buffer) == [(2, 2, -1, 0), (2, 2, 3, 0.1), (3, 3, -1, 0), (3, 3, 2, 0.1)]
+
+
 def test_life_numbers_need_no_order():
     buffer = buffer_of(rows("12", "45", life_ids=[9, 3]), rows("6|", "3/", life_ids=[3, 9]), n_step=1)
     assert [row[:3] for row in drawn(buffer)] == [(1, 1, 2), (2, 2, 3), (3, 3, 4), (4, 4, 5), (5, 5, 6), (6, 6, -1)]

@@ -128,3 +128,8 @@ def hung(index: int, waited_s: float, *, starting: bool) -> WorkerError:
 def _in_one_line(error: Exception) -> str:
     first, *_ = str(error).splitlines() or [""]
     return f"{type(error).__name__}: {first}"
+
+
+def in_worker(index: int) -> str:
+    """What is noted on an error that came from a worker."""
+    return f"(in rollout worker {index})"

@@ -5,38 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from rollax.errors import WorkerError
 from rollax.evaluation.messages import Update
-from rollax.evaluation.workers.failures import FailureRules, Failures, hung, no_worker_left
+from rollax.evaluation.workers.calls import Call, Reply, Worker
+from rollax.evaluation.workers.failures import FailureRules, Failures, hung, in_worker, no_worker_left
 from rollax.evaluation.workers.processes import Processes
 
 _FOREVER = float("inf")
 _STOP_S = 5.0  # how long environments may take to close before their processes end
 _LOOKS = 50  # how often in the time after which a worker counts as hung it is looked for those
-
-
-class Reply(NamedTuple):
-    """What a request for a fragment, or for gradients, has brought."""
-
-    index: int
-    value: Any
-
-
-class _Call(NamedTuple):
-    method: str
-    kind: Literal["make", "request", "forgotten", "call"]
-
-
-@dataclass(slots=True)
-class _Worker:
-    handle: Any
-    started: bool  # it has answered once
-    since: float  # time.monotonic() of its last answer, or of the call before which it had nothing to do
-    version: int = -1  # of the last update that was sent to it
-    under_way: dict[Any, _Call] = field(default_factory=dict)  # by reference
 
 
 class RemoteWorkers:
@@ -128,7 +107,7 @@ class RemoteWorkers:
         news = ()
         if worker.version != self._version and self._update is not None:
             news, worker.version = (self._update,), self._version
-        self._send(index, worker, _Call(method, "request"), *news)
+        self._send(index, worker, Call(method, "request"), *news)
 
     def collect(self, timeout_s: float = _FOREVER) -> list[Reply]:
         """The replies that have come; waits for one at least, as long as any request is under way.
@@ -170,7 +149,7 @@ class RemoteWorkers:
     ) -> dict[int, Any]:
         """The same for some workers, each with arguments of its own."""
         called = {
-            self._send(index, self._workers[index], _Call(method, "call"), *arguments): index
+            self._send(index, self._workers[index], Call(method, "call"), *arguments): index
             for index, arguments in arguments_of.items()
             if index in self._workers
         }
@@ -198,7 +177,7 @@ class RemoteWorkers:
                     raise hung(min(self._owner.values()), limit, starting=True)
                 for reference, outcome in zip(ready, self._processes.outcomes(ready), strict=True):
                     if isinstance(outcome, Exception):
-                        outcome.add_note(_in_worker(self._owner[reference]))
+                        outcome.add_note(in_worker(self._owner[reference]))
                         raise outcome
                     self._settled(self._owner[reference], reference)
         except BaseException:
@@ -219,13 +198,13 @@ class RemoteWorkers:
         for worker in workers.values():
             self._processes.kill(worker.handle)
 
-    def _start(self, index: int) -> _Worker:
-        worker = _Worker(self._processes.start(index), started=not self._made_on_request, since=time.monotonic())
+    def _start(self, index: int) -> Worker:
+        worker = Worker(self._processes.start(index), started=not self._made_on_request, since=time.monotonic())
         if self._made_on_request:
-            self._send(index, worker, _Call("make", "make"))
+            self._send(index, worker, Call("make", "make"))
         return worker
 
-    def _send(self, index: int, worker: _Worker, call: _Call, *arguments: Any) -> Any:
+    def _send(self, index: int, worker: Worker, call: Call, *arguments: Any) -> Any:
         if not worker.under_way:
             worker.since = time.monotonic()
         reference = self._processes.call(worker.handle, call.method, *arguments)
@@ -277,7 +256,7 @@ class RemoteWorkers:
 
     def _failed(self, index: int, error: Exception) -> None:
         """Ends a worker that failed, and decides what becomes of its requests."""
-        error.add_note(_in_worker(index))
+        error.add_note(in_worker(index))
         worker = self._workers.pop(index)
         for reference in worker.under_way:
             del self._owner[reference]
@@ -309,7 +288,3 @@ class RemoteWorkers:
 
     def _wake_up(self) -> float:
         return min([self._next_look, *(due for due, _ in self._restarts.values())])
-
-
-def _in_worker(index: int) -> str:
-    return f"(in rollout worker {index})"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rollax.errors import WorkerError
 from rollax.evaluation.messages import Update
-from rollax.evaluation.workers.remote_workers import Reply
+from rollax.evaluation.workers.calls import Reply
 
 NEVER = float("inf")
 
@@ -127,7 +127,7 @@ class StandIn:
 
     def asked(self, index: int, method: str = SAMPLE) -> list[tuple[int, tuple[Any, ...]]]:
         """Generation and arguments of the calls of a method of the workers of an index."""
-        return [call[1::2] for call in self.calls if (call.index, call.method) == (index, method)]
+        return [(call.generation, call.arguments) for call in self.calls if (call.index, call.method) == (index, method)]
 
 
 def update(version: int) -> Update:

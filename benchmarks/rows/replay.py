@@ -1,0 +1,36 @@
+"""Replay buffers: what goes in and comes out of them."""
+
+from __future__ import annotations
+
+from benchmarks.measure import Against, Row
+from benchmarks.processes import Side
+from benchmarks.rows.commands import flags, own, peer
+
+
+def replay_rows() -> tuple[Row, ...]:
+    """The prioritized buffer, with and without rows coming in."""
+    return (_prioritized("all"), _prioritized("sample"))
+
+
+def _prioritized(work: str) -> Row:
+    settings = flags(work=work)
+    rllib = "rllib_replay"
+    return Row(
+        name="replay_prioritized" if work == "all" else "replay_prioritized_sample",
+        work="a full prioritized buffer of 1M transitions of CartPole's shapes: "
+        + ("add 512, sample 512, " if work == "all" else "sample 512, ")
+        + "update the priorities of 512",
+        unit="transitions/s",
+        better="more",
+        sides=(
+            Side("rollax", own("rollax_replay", *settings)),
+            Side("Tianshou", peer("tianshou_replay", *settings), peer="tianshou"),
+            Side("RLlib, episodes", peer(rllib, *settings, *flags(buffer="episodes")), peer="rllib"),
+            Side("RLlib, timesteps", peer(rllib, *settings, *flags(buffer="timesteps")), peer="rllib"),
+        ),
+        targets=(Against("Tianshou", 1.0), Against("RLlib, episodes", 5.0), Against("RLlib, timesteps", 5.0)),
+        notes="α 0.6, β 0.4, one step. rollax adds the 512 rows as one batch, 8 episodes of 64 steps; Tianshou (Numba "
+        "sum tree) as one step of 512 sub-envs, RLlib as 8 episodes (`PrioritizedEpisodeReplayBuffer`) or as one batch "
+        "(`PrioritizedReplayBuffer`). RLlib's buffer of episodes returns 512 episode objects of one step, the others "
+        "return arrays.",
+    )

@@ -1,0 +1,300 @@
+"""DQN and Rainbow: losses against numbers derived by hand, the updates that are due, and what is learned."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import ConfigError, SampleBatch, SpaceError, Trainer
+from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer
+from rollax.algorithms.rainbow import RainbowConfig, RainbowTrainer
+from tests.algorithms.envs import Echo, MaskedCartPole
+from tests.algorithms.tables import f32
+
+LINE = spaces.Discrete(3)
+"""Three states, seen as one-hot vectors: a linear model is a table of values."""
+
+SMALL = {"model": {"fcnet_hiddens": ()}, "dueling": False, "seed": 0, "train_batch_size": 2, "lr": 0.1}
+
+
+def policy_with(table, target_table=None, actions=2, **options):
+    """A policy whose values, and those of its target network, are tables [state, action]."""
+    policy = DQNPolicy(LINE, spaces.Discrete(actions), {**SMALL, **options})
+    (kernel,) = (name for name, value in policy.params.items() if value.shape == (3, np.shape(table)[1]))
+
+    def weights(values):
+        zero = {name: np.zeros(value.shape, np.float32) for name, value in policy.get_weights().items()}
+        return {**zero, kernel: np.asarray(values, np.float32)}
+
+    if target_table is not None:
+        policy.set_weights(weights(target_table))
+        targets = {name: jnp.array(value) for name, value in policy.targets.items()}
+    policy.set_weights(weights(table))
+    if target_table is not None:
+        policy.learner.set_targets(targets)
+    return policy, kernel
+
+
+def rows(**columns):
+    return SampleBatch(
+        {
+            "obs": np.array([0, 1]),
+            "actions": np.array([1, 0]),
+            "rewards": f32(1, 2),
+            "new_obs": np.array([1, 2]),
+            "discounts": f32(0.5, 0.0),
+            "weights": f32(1, 1),
+            **columns,
+        }
+    )
+
+
+class TestLoss:
+    table = [[0.0, 0.5], [4.0, 1.0], [0.0, 0.0]]
+    target_table = [[9.0, 9.0], [2.0, 8.0], [7.0, 7.0]]
+
+    @pytest.mark.parametrize(
+        ("double_q", "errors"),
+        [
+            # row 0: Q(0, 1) = 0.5. The target network's best at state 1 is 8: 1 + 4 = 5, error -4.5
+            # row 1: Q(1, 0) = 4, terminated: 2, error 2
+            (False, [-4.5, 2.0]),
+            # row 0: the model's own best at state 1 is action 0, worth 2 to the target network: 1 + 1 = 2, error -1.5
+            (True, [-1.5, 2.0]),
+        ],
+    )
+    def test_errors_and_loss(self, double_q, errors):
+        policy, _ = policy_with(self.table, self.target_table, double_q=double_q, lr=0.0)
+        stats = policy.learn_on_batch(rows(weights=f32(1, 0.5)))
+        np.testing.assert_allclose(stats.pop("td_error"), errors, rtol=1e-5)
+        # Huber beyond 1: |e| - ½; the second row weighs half; the mean of two
+        expected = ((abs(errors[0]) - 0.5) + 0.5 * (errors[1] - 0.5)) / 2
+        np.testing.assert_allclose(stats["q_loss"], expected, rtol=1e-5)
+        np.testing.assert_allclose(stats["mean_td_error"], np.mean(np.abs(errors)), rtol=1e-5)
+
+    def test_gradient(self):
+        # Huber's gradient is cut to ±1; the mean of two rows halves it, and the weight of row 1 halves it again.
+        policy, kernel = policy_with(self.table, self.target_table, double_q=False, grad_clip=None)
+        gradients, _ = policy.compute_gradients(rows(weights=f32(1, 0.5)))
+        np.testing.assert_allclose(gradients[kernel], [[0, -0.5], [0.25, 0], [0, 0]], atol=1e-6)
+
+    def test_invalid_actions_are_no_target(self):
+        space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "state": LINE})
+        policy = DQNPolicy(space, spaces.Discrete(2), {**SMALL, "double_q": False, "lr": 0.0})
+        values = np.asarray(policy.compute_actions({"action_mask": np.ones((3, 2), np.int8), "state": np.arange(3)})[0])
+        assert values.shape == (3,)
+        obs = {"action_mask": np.ones((2, 2), np.int8), "state": np.array([0, 1])}
+        new_obs = {"action_mask": np.array([[1, 0], [0, 1]], np.int8), "state": np.array([1, 2])}
+        batch = rows(obs=obs, new_obs=new_obs, discounts=f32(1, 1))
+        table, _ = policy.split.merge(policy.params, policy.extra)(
+            {"action_mask": np.ones((3, 2), np.int8), "state": np.arange(3)}
+        )
+        # row 0 may only go on with action 0 of state 1, row 1 with action 1 of state 2
+        targets = np.array([1 + table[1, 0], 2 + table[2, 1]])
+        expected = np.array([table[0, 1], table[1, 0]]) - targets
+        np.testing.assert_allclose(policy.learn_on_batch(batch)["td_error"], expected, rtol=1e-5, atol=1e-6)
+
+    def test_distributions(self):
+        # Atoms 0, 1, 2. All logits are 0: every value is 1. Target of row 0: r = 0.5, γ = 0.5: the atoms move to 0.5, 1
+        # and 1.5, each with ⅓: (⅙, ⅙ + ⅓ + ⅙, ⅙) = (⅙, ⅔, ⅙). Row 1: terminated with 2: (0, 0, 1).
+        # Cross-entropy with a uniform distribution is ln 3 for both.
+        config = {**SMALL, "num_atoms": 3, "v_min": 0.0, "v_max": 2.0, "lr": 0.0}
+        policy = DQNPolicy(LINE, spaces.Discrete(2), config)
+        policy.set_weights({name: np.zeros(value.shape, np.float32) for name, value in policy.get_weights().items()})
+        gradients, stats = policy.compute_gradients(rows(rewards=f32(0.5, 2)))
+        np.testing.assert_allclose(stats["q_loss"], np.log(3), rtol=1e-5)
+        np.testing.assert_allclose(stats["td_error"], [np.log(3)] * 2, rtol=1e-5)
+        np.testing.assert_allclose(stats["mean_target"], (1 + 2) / 2, rtol=1e-5)
+        # p - m, halved by the mean, at the rows' states and actions: outputs are action by action, atom by atom
+        (kernel,) = (value for value in gradients.values() if value.shape == (3, 6))
+        third = 1 / 3
+        expected = np.zeros((3, 6))
+        expected[0, 3:] = np.array([third - 1 / 6, third - 2 / 3, third - 1 / 6]) / 2
+        expected[1, :3] = np.array([third, third, third - 1]) / 2
+        np.testing.assert_allclose(kernel, expected, atol=1e-6)
+
+    def test_the_target_network_is_copied_when_it_is_due(self):
+        policy, kernel = policy_with(self.table, self.target_table, target_network_update_freq=3)
+        for update in range(1, 5):
+            policy.learn_on_batch(rows())
+            is_copy = np.array_equal(policy.targets[kernel], policy.params[kernel])
+            assert is_copy == (update == 3)
+
+    def test_several_updates_in_one_call_are_those_of_several_calls(self):
+        batches = [rows(rewards=f32(k, -k)) for k in range(4)]
+        one, kernel = policy_with(self.table, self.target_table, target_network_update_freq=2)
+        other, _ = policy_with(self.table, self.target_table, target_network_update_freq=2)
+        for batch in batches:
+            one.learn_on_batch(batch)
+        # The rows of a call are shuffled over its updates: equal batches make the order count for nothing.
+        same = [rows() for _ in range(4)]
+        for batch in same:
+            other.learn_on_batch(batch)
+        at_once, _ = policy_with(self.table, self.target_table, target_network_update_freq=2)
+        both = SampleBatch.concat_samples([SampleBatch({k: v[:1] for k, v in rows().items()})] * 8)
+        at_once.learn_on_batch(both)
+        alone, _ = policy_with(self.table, self.target_table, target_network_update_freq=2)
+        first = SampleBatch.concat_samples([SampleBatch({k: v[:1] for k, v in rows().items()})] * 2)
+        for _ in range(4):
+            alone.learn_on_batch(first)
+        np.testing.assert_allclose(at_once.params[kernel], alone.params[kernel], rtol=1e-6)
+        assert at_once.learner.num_updates == 4
+        assert not np.allclose(one.params[kernel], other.params[kernel])
+
+
+class TestRefuses:
+    def test_other_actions(self):
+        with pytest.raises(SpaceError, match="one discrete choice"):
+            DQNPolicy(LINE, spaces.Box(-1, 1, (2,)), SMALL)
+
+    def test_atoms_the_wrong_way_round(self):
+        with pytest.raises(ConfigError, match="v_min"):
+            DQNConfig(num_atoms=11, v_min=1, v_max=1)
+
+    def test_7_a_buffer_larger_than_the_memory(self):
+        trainer = DQNTrainer("CartPole-v1", {"buffer_size": 10**12, "learning_starts": 0})
+        with trainer, pytest.raises(ConfigError, match=r"(?s)buffer.*to mend"):
+            trainer.train()
+
+    def test_stacks_where_there_are_none(self):
+        with pytest.raises(ConfigError, match="frame_stack_axis"):
+            DQNTrainer("CartPole-v1", {"frame_stack_axis": 2})
+
+
+class TestRuns:
+    def test_as_many_updates_as_are_due(self):
+        config = {
+            "num_envs_per_worker": 2,
+            "rollout_fragment_length": 3,
+            "learning_starts": 20,
+            "training_intensity": 0.7,
+            "timesteps_per_iteration": 0,
+            "train_batch_size": 4,
+            "seed": 0,
+        }
+        with DQNTrainer("CartPole-v1", config) as trainer:
+            for step in range(1, 13):
+                trainer.train()
+                # 6 steps each; 0.7 for every one beyond 20
+                assert trainer.optimizer.num_updates == max(int((6 * step - 20) * 0.7), 0)
+                assert trainer.get_policy().learner.num_updates == trainer.optimizer.num_updates
+
+    def test_after_a_restore_it_goes_on_where_it_was(self, tmp_path):
+        config = {
+            "seed": 3,
+            "learning_starts": 40,
+            "timesteps_per_iteration": 60,
+            "train_batch_size": 8,
+            "prioritized_replay": True,
+            "n_step": 2,
+            "store_buffer_in_checkpoints": True,
+            "buffer_size": 500,
+        }
+        with DQNTrainer("CartPole-v1", config) as trainer:
+            trainer.train()
+            path = trainer.save(tmp_path, exact=True)
+            with Trainer.from_checkpoint(path) as restored:
+                for _ in range(2):
+                    ours, theirs = trainer.train(), restored.train()
+                    assert ours["info"]["learner"] == theirs["info"]["learner"]
+                for name, value in trainer.get_weights()["default_policy"].items():
+                    np.testing.assert_array_equal(value, restored.get_weights()["default_policy"][name])
+
+    def test_without_its_buffer_a_restored_run_begins_with_an_empty_one(self, tmp_path):
+        config = {"learning_starts": 10, "timesteps_per_iteration": 40, "train_batch_size": 8}
+        with DQNTrainer("CartPole-v1", config) as trainer:
+            trainer.train()
+            assert len(trainer.optimizer.buffers["default_policy"]) > 30
+            with Trainer.from_checkpoint(trainer.save(tmp_path)) as restored:
+                assert len(restored.optimizer.buffers["default_policy"]) == 0
+                assert restored.optimizer.num_updates == trainer.optimizer.num_updates
+                restored.train()
+
+    @pytest.mark.parametrize("options", [{}, {"num_atoms": 11}, {"noisy": True}, {"exploration": "SoftQ"}], ids=str)
+    def test_masked_actions(self, options):
+        config = {"learning_starts": 20, "timesteps_per_iteration": 60, "train_batch_size": 8, **options}
+        with DQNTrainer(MaskedCartPole, config) as trainer:  # an invalid action raises
+            result = trainer.train()
+        assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
+
+    def test_stacked_images_are_kept_once(self):
+        config = {
+            "env_config": {},
+            "learning_starts": 8,
+            "timesteps_per_iteration": 24,
+            "train_batch_size": 4,
+            "frame_stack_axis": 0,
+            "model": {"conv_filters": ((4, 3, 2),), "conv_dense": 8},
+        }
+        with DQNTrainer(Film, config) as trainer:
+            result = trainer.train()
+            buffer = trainer.optimizer.buffers["default_policy"]
+            batch = buffer.sample(16, np.random.default_rng(0))
+        assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
+        newest = batch["obs"][:, -1, 0, 0].astype(int)
+        np.testing.assert_array_equal(batch["obs"][:, 0, 0, 0], np.maximum(newest - 3, 0))
+
+    def test_rainbow_is_dqn_with_all_of_it(self):
+        config = RainbowConfig()
+        assert (config.n_step, config.num_atoms, config.noisy, config.prioritized_replay) == (3, 51, True, True)
+        assert config.double_q
+        assert config.dueling
+        small = {"learning_starts": 20, "timesteps_per_iteration": 60, "train_batch_size": 8, "buffer_size": 500}
+        with RainbowTrainer("CartPole-v1", small) as trainer:
+            stats = trainer.train()["info"]["learner"]["default_policy"]
+            obs = np.zeros((64, 4), np.float32)
+            values = [trainer.get_policy().compute_actions(obs, explore=True)[2]["q_value"] for _ in range(2)]
+            greedy = trainer.get_policy().compute_actions(obs, explore=False)[2]["q_value"]
+            trainer.train()
+            later = trainer.get_policy().compute_actions(obs, explore=True)[2]["q_value"]
+        assert np.isfinite(stats["q_loss"])
+        np.testing.assert_array_equal(*values)
+        assert not np.array_equal(values[0], greedy)  # exploring is noisy
+        assert not np.array_equal(values[0], later)  # and its noise changes with the updates
+
+
+@pytest.mark.parametrize("options", [{}, {"num_atoms": 21, "v_min": 0.0, "v_max": 1.0}, {"noisy": True}], ids=str)
+def test_repeats_what_it_sees(options):
+    config = {
+        "env_config": {"space": spaces.Discrete(4, start=-1)},
+        "num_envs_per_worker": 8,
+        "rollout_fragment_length": 4,
+        "seed": 1,
+        "gamma": 0.0,  # an action has no influence on what comes later
+        "lr": 1e-2,
+        "learning_starts": 64,
+        "training_intensity": 0.5,
+        "epsilon_timesteps": 500,
+        "timesteps_per_iteration": 1200,
+        "model": {"fcnet_hiddens": (32,)},
+        "evaluation_num_episodes": 8,
+        **options,
+    }
+    with DQNTrainer(Echo, config) as trainer:
+        trainer.train()
+        assert trainer.evaluate()["episode_reward_mean"] / 10 > 0.93
+
+
+class Film(gym.Env):
+    """The last four images [4, 8, 8], each all of one brightness: the number of the step."""
+
+    observation_space = spaces.Box(0, 255, (4, 8, 8), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, env_config):
+        self.step_number = 0
+
+    def _obs(self):
+        numbers = np.maximum(np.arange(self.step_number - 3, self.step_number + 1), 0)
+        return np.repeat(numbers, 64).reshape(4, 8, 8).astype(np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        self.step_number = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.step_number += 1
+        return self._obs(), 1.0, self.step_number == 9, False, {}

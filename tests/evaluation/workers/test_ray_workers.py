@@ -1,0 +1,199 @@
+"""Rollout workers as Ray actors: the classic loop, what their processes are, and what they know of the driver's."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import gymnasium as gym
+import jax
+import numpy as np
+import pytest
+
+from rollax import Callbacks, ExternalEnv, Policy, PPOTrainer, RolloutWorker, SampleBatch, register_env
+from tests.env.kinds import KINDS, REMOTE, Kind
+from tests.env.worlds import Clock
+
+KINDS_IN_A_WORKER = {**KINDS, "remote": REMOTE["remote"]}
+
+
+class Tally(Policy):
+    """Acts by what it sees; its weights are the rows that it has learned from."""
+
+    rows = 0
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        return (1000 * obs_batch[:, 2]).astype(np.int64) % 5, [], {}
+
+    def learn_on_batch(self, batch):
+        self.rows += batch.count
+        return {}
+
+    def get_weights(self):
+        return {"rows": self.rows}
+
+    def set_weights(self, weights):
+        self.rows = weights["rows"]
+
+
+@pytest.fixture(scope="module")
+def actors(small_ray):
+    """Two, whose environment is known by a name of this process alone."""
+    register_env("clock of the test", lambda context: Clock(dict(context)))
+    gym.register("rollax-tests/Unimportable-v0", entry_point=lambda: Clock())
+    config = {"num_envs_per_worker": 3, "rollout_fragment_length": 10, "seed": 1}
+    remote = RolloutWorker.as_remote(num_cpus=0)
+    made = [
+        remote.remote("clock of the test", Tally, config=config, worker_index=index, num_workers=2) for index in (1, 2)
+    ]
+    yield made
+    for actor in made:
+        small_ray.kill(actor)
+
+
+def test_the_classic_loop(small_ray, actors):
+    local = RolloutWorker("clock of the test", Tally, config={"seed": 0})
+    for iteration in range(1, 4):
+        samples = SampleBatch.concat_samples(small_ray.get([actor.sample.remote() for actor in actors]))
+        assert samples.count == samples.env_steps == 60
+        assert len(np.unique(samples["eps_id"] >> 40)) == 2
+        local.get_policy().learn_on_batch(samples)
+        weights = small_ray.put(local.get_weights())
+        for actor in actors:
+            actor.set_weights.remote(weights)
+        found = small_ray.get([actor.get_weights.remote() for actor in actors])
+        assert found == [{"default_policy": {"rows": 60 * iteration}}] * 2
+    assert all(small_ray.get([actor.get_metrics.remote() for actor in actors]))
+
+
+def test_their_data_is_that_of_a_worker_here(small_ray, actors):
+    config = {"num_envs_per_worker": 3, "rollout_fragment_length": 10, "seed": 1}
+    here = RolloutWorker("clock of the test", Tally, config=config, worker_index=2, num_workers=2)
+    expected = here.sample()["obs"]
+    small_ray.get(actors[1].restart_episodes.remote())
+    begun = {"episodes_begun": np.zeros(3, np.int64), "next_episode_id": 0, "acting": {"default_policy": {}}}
+    small_ray.get(actors[1].set_sampling_state.remote(begun))
+    np.testing.assert_array_equal(small_ray.get(actors[1].sample.remote())["obs"], expected)
+
+
+def test_they_say_who_they_are_in_logs(small_ray, actors):
+    assert small_ray.get([actor.apply.remote(repr) for actor in actors]) == [
+        "RolloutWorker(worker_index=1)",
+        "RolloutWorker(worker_index=2)",
+    ]
+
+
+def test_what_is_registered_here_is_known_there(small_ray, actors):
+    def play(worker: Any) -> bool:
+        return gym.make("rollax-tests/Unimportable-v0").reset(seed=1)[0].shape == (3,)
+
+    assert small_ray.get(actors[0].apply.remote(play))
+
+
+def sampled(kind: Kind) -> dict[str, Any]:
+    """Columns of a fragment of an environment of some kind."""
+    config = {"rollout_fragment_length": 12, "seed": 5}
+    worker = RolloutWorker(lambda context: kind.make(2), Tally, config=config, worker_index=1, num_workers=1)
+    batch = worker.sample_fragment().batch["default_policy"]
+    worker.stop()
+    order = np.lexsort([batch["t"], batch["agent_id"].astype(str), batch["eps_id"]])
+    return {name: np.asarray(batch[name])[order] for name in ("obs", "actions", "rewards", "t", "terminateds")}
+
+
+def test_every_kind_of_environment_lives_in_one(small_ray, actors):
+    """One process for all of them: starting one for each would take a minute."""
+
+    def all_kinds(worker: Any) -> dict[str, Any]:
+        return {name: sampled(kind) for name, kind in KINDS_IN_A_WORKER.items()}
+
+    found = small_ray.get(actors[0].apply.remote(all_kinds))
+    assert found.keys() == KINDS_IN_A_WORKER.keys()
+    for name, kind in KINDS_IN_A_WORKER.items():
+        np.testing.assert_equal(found[name], sampled(kind), err_msg=name)
+
+
+class Log(ExternalEnv):
+    """Reads every so-manieth of nine logged episodes, whose steps observe and do their number."""
+
+    made = 0
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(gym.spaces.Box(0, 9, (3,)), gym.spaces.Discrete(10))
+        Log.made += 1
+        self.mine = range(9)[context.worker_index - 1 :: context.num_workers]
+
+    def run(self):
+        while True:
+            for number in self.mine:
+                episode = self.start_episode()
+                for _ in range(3):
+                    self.log_action(episode, np.full(3, number, np.float32), number)
+                    self.log_returns(episode, 1.0)
+                self.end_episode(episode, np.full(3, number, np.float32))
+
+
+def test_an_external_environment_runs_once_in_each_and_reads_its_part(small_ray, actors):
+    def read(worker: Any) -> tuple[int, set[int]]:
+        before = Log.made
+        config = {"rollout_fragment_length": 60, "num_envs_per_worker": 2, "accept_off_policy_actions": True}
+        reader = RolloutWorker(Log, Tally, config=config, worker_index=worker.worker_index, num_workers=2)
+        numbers = reader.sample()["actions"]
+        reader.stop()
+        return Log.made - before, {*numbers.tolist()}
+
+    first, second = small_ray.get([actor.apply.remote(read) for actor in actors])
+    assert first == (1, {0, 2, 4, 6, 8})
+    assert second == (1, {1, 3, 5, 7})
+
+
+class Noting(Callbacks):
+    """Defined here, and called there."""
+
+    def on_episode_end(self, *, worker, base_env, episode):
+        episode.custom_metrics["pid"] = float(os.getpid())
+
+
+def test_a_process_that_samples_for_a_trainer(small_ray):
+    class Unimportable(Noting):
+        def on_episode_start(self, *, worker, base_env, episode):
+            episode.user_data["began"] = True
+
+        def on_episode_end(self, *, worker, base_env, episode):
+            assert episode.user_data["began"]
+            super().on_episode_end(worker=worker, base_env=base_env, episode=episode)
+
+    def settings(worker: Any) -> dict[str, Any]:
+        names = ("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "JAX_PLATFORMS")
+        return {
+            **{name: os.environ.get(name) for name in names},
+            "platforms": jax.config.jax_platforms,
+            "asynchronous": jax.config.jax_cpu_enable_async_dispatch,
+            "devices": [device.platform for device in jax.devices()],
+            "pid": os.getpid(),
+            "policy": worker.callbacks is not None and worker.policies["first"].__class__.__name__,
+        }
+
+    config = {
+        "num_workers": 1,
+        "num_cpus_per_worker": 0,
+        "train_batch_size": 40,
+        "sgd_minibatch_size": 40,
+        "num_sgd_iter": 1,
+        "callbacks": Unimportable,
+        "multiagent": {"policies": {"first": None}, "policy_mapping_fn": lambda agent_id: "first"},
+        "model": {"fcnet_hiddens": [4]},
+    }
+    with PPOTrainer(Clock, config) as trainer:
+        result = trainer.train()
+        (found,) = trainer.workers.foreach_worker(settings)
+    threads = dict.fromkeys(("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    pid = found.pop("pid")
+    assert found == {
+        **threads,
+        "JAX_PLATFORMS": "cpu",
+        "platforms": "cpu",
+        "asynchronous": False,
+        "devices": ["cpu"],
+        "policy": "PPOPolicy",
+    }
+    assert result["custom_metrics"]["pid_mean"] == pid != os.getpid()

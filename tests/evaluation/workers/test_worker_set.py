@@ -1,0 +1,242 @@
+"""Whole trainers whose workers live in the test's own process: what passes between them, and what a checkpoint keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import EnvContext, PPOTrainer, RolloutWorker
+from rollax.errors import EnvError
+from rollax.evaluation.filters import MeanStdFilter
+from rollax.evaluation.workers import ray_processes
+
+
+class Drifting(gym.Env):
+    """Observations that wander off; episodes of 7 steps. Keys of the config: "seen", a list of all observations;
+    "made", a list of contexts; "fails", worker indices whose next reset raises."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, context: EnvContext) -> None:
+        self.context = context
+        context.get("made", []).append(context)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if self.context.worker_index in self.context.get("fails", ()):
+            self.context["fails"].remove(self.context.worker_index)
+            raise ValueError("no level")
+        self.place, self.count = self.np_random.normal(max(self.context.worker_index, 1), 1, 3), 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.count += 1
+        self.place += self.np_random.normal(action, 1, 3)
+        return self._obs(), float(self.place[0]), False, self.count == 7, {}
+
+    def _obs(self):
+        obs = self.place.astype(np.float32)
+        self.context.get("seen", []).append(obs)
+        return obs
+
+
+class Here:
+    """Implements `Processes` in the place of `RayProcesses`; workers are made on request, as those are."""
+
+    def __init__(self, worker_class: type, count: int, arguments: dict[str, Any], **settings: Any) -> None:
+        self.worker_class, self.arguments = worker_class, arguments
+        self.outcomes_by_reference: list[Any] = []
+
+    def start(self, index: int) -> dict[str, Any]:
+        return {"index": index}
+
+    def call(self, worker: dict[str, Any], method: str, *arguments: Any) -> int:
+        try:
+            if method == "make":
+                outcome = worker["it"] = self.worker_class(**self.arguments, worker_index=worker["index"])
+            else:
+                outcome = getattr(worker["it"], method)(*arguments)
+        except Exception as error:
+            outcome = error
+        self.outcomes_by_reference.append(outcome)
+        return len(self.outcomes_by_reference) - 1
+
+    def wait(self, references: Sequence[int], count: int, timeout_s: float) -> Sequence[int]:
+        return references
+
+    def outcomes(self, references: Sequence[int]) -> list[Any]:
+        return [self.outcomes_by_reference[reference] for reference in references]
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def kill(self, worker: dict[str, Any]) -> None:
+        worker.clear()
+
+
+@pytest.fixture
+def make(monkeypatch):
+    """Makes trainers, and ends them."""
+    monkeypatch.setattr(ray_processes, "RayProcesses", Here)
+    made: list[PPOTrainer] = []
+
+    def make_one(num_workers, **changes):
+        config = {
+            "num_workers": num_workers,
+            "num_envs_per_worker": 2,
+            "train_batch_size": 48,
+            "rollout_fragment_length": 12,
+            "sgd_minibatch_size": 24,
+            "num_sgd_iter": 2,
+            "observation_filter": "MeanStdFilter",
+            "model": {"fcnet_hiddens": [4]},
+            "seed": 3,
+            **changes,
+        }
+        made.append(PPOTrainer(Drifting, config))
+        return made[-1]
+
+    yield make_one
+    for trainer in made:
+        trainer.stop()
+
+
+def numbers(trainer, iterations):
+    """All that a few iterations lead to."""
+    results = [trainer.train() for _ in range(iterations)]
+    told = [(result["episode_reward_mean"], result["info"]["learner"]) for result in results]
+    return told, trainer.get_weights(), trainer.worker.get_filters()
+
+
+def assert_same(found, expected):
+    np.testing.assert_equal(found, expected)
+
+
+def test_no_worker_and_one_are_the_same_run(make):
+    assert_same(numbers(make(1), 4), numbers(make(0), 4))
+
+
+def test_two_are_the_same_run_again_but_not_that_of_one(make):
+    first = numbers(make(2), 3)
+    assert_same(numbers(make(2), 3), first)
+    assert numbers(make(1), 3)[0] != first[0]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_the_drivers_filter_has_seen_every_observation(make, num_workers):
+    seen: list[np.ndarray] = []
+    trainer = make(num_workers, env_config={"seen": seen})
+    for _ in range(3):
+        trainer.train()
+    together = MeanStdFilter(Drifting.observation_space)
+    together(np.array(seen))
+    state = trainer.worker.get_filters()["default_policy"]
+    assert state["count"] == len(seen) > 3 * 48
+    for name, values in together.state().items():
+        np.testing.assert_allclose(state[name], values, rtol=1e-9, err_msg=name)
+    if num_workers > 1:
+        counts = trainer.workers.foreach_worker(lambda worker: worker.get_filters()["default_policy"]["count"])
+        # What they had when they were last asked for something, and what they saw since.
+        assert all(len(seen) / 2 < count < len(seen) for count in counts)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_going_on_and_restoring_are_the_same_run(make, num_workers, tmp_path):
+    trainer = make(num_workers)
+    numbers(trainer, 2)
+    path = trainer.save(tmp_path, exact=True)
+    going_on = numbers(trainer, 2)
+    restored = make(num_workers)
+    restored.restore(path)
+    assert_same(numbers(restored, 2), going_on)
+    used = make(num_workers)
+    numbers(used, 1)
+    used.restore(path)
+    assert_same(numbers(used, 2), going_on)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_a_checkpoint_of_two_goes_on_with_fewer_or_more(make, num_workers, tmp_path):
+    trainer = make(2)
+    trainer.train()
+    path = trainer.save(tmp_path)
+    states = trainer.get_state()["workers"]["sampling"]
+    assert [state["episodes_begun"].tolist() for state in states] == [[2, 2], [2, 2]]
+    other = make(num_workers)
+    other.train()
+    other.restore(path)
+    assert_same(other.get_weights(), trainer.get_weights())
+    assert_same(other.worker.get_filters(), trainer.worker.get_filters())
+    found = [state["episodes_begun"].tolist() for state in other.get_state()["workers"]["sampling"]]
+    # Fresh episodes begin everywhere at the next step; the third worker had begun some of its own.
+    assert found[:2] == [[2, 2], [2, 2]][: max(num_workers, 1)]
+    before = other.optimizer.env_steps
+    assert before == 48
+    result = other.train()
+    assert result["timesteps_total"] == 48 + result["timesteps_this_iter"]
+    assert result["info"]["workers"] == {"healthy": max(num_workers, 1), "restarts": 0, "last_errors": {}}
+
+
+def test_one_that_fails_while_a_checkpoint_is_written(make, tmp_path):
+    trainer = make(2, delay_between_worker_restarts_s=0)
+    trainer.train()
+    fail = RolloutWorker.get_sampling_state
+
+    def fails(worker):
+        if worker.worker_index == 1:
+            raise EnvError("It broke.")
+        return fail(worker)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RolloutWorker, "get_sampling_state", fails)
+        path = trainer.save(tmp_path)
+    for num_workers in (2, 0):
+        other = make(num_workers)
+        other.restore(path)
+        assert_same(other.get_weights(), trainer.get_weights())
+        sampling = other.get_state()["workers"]["sampling"]
+        assert [state["episodes_begun"].tolist() for state in sampling] == [[0, 0], [2, 2]][: max(num_workers, 1)]
+        other.train()
+    assert trainer.train()["info"]["workers"]["restarts"] == 1
+
+
+def test_one_that_is_started_anew_acts_with_the_weights_and_filters_of_now(make):
+    fails: list[int] = []
+    trainer = make(2, env_config={"fails": fails})
+    trainer.train()
+    fails.append(2)
+    acted = trainer.get_weights()
+    health = trainer.train()["info"]["workers"]
+    assert health["restarts"] == 1
+    assert health["healthy"] == 2
+    assert "no level" in health["last_errors"]["2"]
+    for weights in trainer.workers.foreach_worker(lambda worker: worker.get_weights()):
+        assert_same(weights, acted)
+    versions = trainer.workers.foreach_worker(lambda worker: (worker.worker_index, worker.version))
+    assert versions == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(("given", "by_driver"), [(True, 0), (False, 1)])
+def test_environments_that_the_driver_makes(make, given, by_driver):
+    made: list[EnvContext] = []
+    spaces = {name: getattr(Drifting, name) for name in ("observation_space", "action_space")}
+    trainer = make(2, env_config={"made": made}, **(spaces if given else {}))
+    trainer.train()
+    indices = [context.worker_index for context in made]
+    assert sorted(indices) == [0] * by_driver + [1, 1, 2, 2]
+    assert [context.num_workers for context in made] == [2] * len(made)
+
+
+def test_restoring_forgets_what_was_under_way(make, tmp_path):
+    trainer = make(2)
+    path = trainer.save(tmp_path)
+    for index in trainer.workers.remote.indices:
+        trainer.workers.remote.request(index, "sample_fragment")
+    trainer.restore(path)
+    assert trainer.workers.remote.requests_under_way == 0
+    assert trainer.train()["timesteps_this_iter"] == 48

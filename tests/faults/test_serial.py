@@ -1,0 +1,77 @@
+"""Without workers everything happens in the caller's process and thread, where a debugger works, and without Ray."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import traceback
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import EnvError
+from rollax.algorithms.registry import get_trainer_class
+
+SMALL = {"num_envs_per_worker": 2, "model": {"fcnet_hiddens": (4,)}, "seed": 0}
+ALGORITHMS = {
+    "PG": {"train_batch_size": 20},
+    "PPO": {"train_batch_size": 20, "sgd_minibatch_size": 10, "num_sgd_iter": 1},
+    "A2C": {"train_batch_size": 20},
+    "A3C": {"timesteps_per_iteration": 20},
+    "IMPALA": {"train_batch_size": 20, "rollout_fragment_length": 10, "timesteps_per_iteration": 20},
+    "APPO": {"train_batch_size": 20, "rollout_fragment_length": 10, "timesteps_per_iteration": 20},
+}
+
+
+class Breaks(gym.Env):
+    """Raises in its 50th step; notes the thread that steps it."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, env_config):
+        self.steps, self.threads = 0, env_config["threads"]
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.threads.append(threading.current_thread())
+        if self.steps == 50:
+            raise ZeroDivisionError("the axle")
+        return np.zeros(2, np.float32), 1.0, self.steps % 5 == 0, False, {}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_error_of_the_environment_has_an_ordinary_traceback(algorithm):
+    threads: list[threading.Thread] = []
+    config = {**SMALL, **ALGORITHMS[algorithm], "env_config": {"threads": threads}}
+    with get_trainer_class(algorithm)(Breaks, config) as trainer:
+        trainer.train()
+        with pytest.raises(EnvError, match="the axle") as raised:
+            for _ in range(20):  # noqa: PT012  it breaks in one of them
+                trainer.train()
+    cause = raised.value.__cause__
+    assert isinstance(cause, ZeroDivisionError)
+    assert [*traceback.extract_tb(cause.__traceback__)][-1].name == "step"
+    frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert {"train", "sample"} <= {*frames}
+    assert {*threads} == {threading.current_thread()}
+
+
+def test_nothing_of_ray_is_loaded():
+    program = f"""
+import sys
+from rollax.algorithms.registry import get_trainer_class
+for algorithm, config in {ALGORITHMS!r}.items():
+    with get_trainer_class(algorithm)("CartPole-v1", {{**{SMALL!r}, **config}}) as trainer:
+        assert trainer.train()["info"]["workers"] == {{"healthy": 1, "restarts": 0, "last_errors": {{}}}}
+assert not [name for name in sys.modules if name.partition(".")[0] == "ray"]
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "done\n"

@@ -1,0 +1,127 @@
+"""Targets and losses of Q-learning against numbers derived by hand, and against rlax."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax.errors import ShapeError
+from rollax.ops.q_learning import categorical_cross_entropy, chosen, dueling, huber, projected, q_target
+
+each_way = pytest.mark.parametrize("way", [lambda f: f, jax.jit], ids=["plain", "jitted"])
+
+
+@pytest.fixture(scope="module")
+def rlax():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its dependencies use names that JAX deprecates
+        return importlib.import_module("rlax")
+
+
+def array(*values):
+    return jnp.array(values, jnp.float32)
+
+
+@each_way
+def test_chosen(way):
+    table = jnp.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(way(chosen)(table, jnp.array([2, 0])), [2, 3])
+
+
+class TestQTarget:
+    rewards, discounts = array(1, 2, 3), array(0.5, 0.5, 0)
+    next_values = jnp.array([[1.0, 4.0], [6.0, 2.0], [8.0, 9.0]])
+
+    @each_way
+    def test_with_itself_as_selector(self, way):
+        # 1 + 0.5 * max(1, 4) = 3;  2 + 0.5 * 6 = 5;  the third has terminated: 3
+        target = way(q_target)(self.rewards, self.discounts, self.next_values, self.next_values)
+        np.testing.assert_allclose(target, [3, 5, 3])
+
+    def test_double(self):
+        # The other model prefers action 0, 1, 0: 1 + 0.5 * 1 = 1.5;  2 + 0.5 * 2 = 3;  3
+        selector = jnp.array([[5.0, 4.0], [0.0, 1.0], [1.0, 0.0]])
+        np.testing.assert_allclose(q_target(self.rewards, self.discounts, self.next_values, selector), [1.5, 3, 3])
+
+    def test_no_gradient(self):
+        gradient = jax.grad(lambda v: q_target(self.rewards, self.discounts, v, v).sum())(self.next_values)
+        np.testing.assert_array_equal(gradient, np.zeros((3, 2)))
+
+    def test_like_rlax(self, rlax):
+        rng = np.random.default_rng(0)
+        rewards, discounts = jnp.array(rng.normal(size=(2, 7)), jnp.float32)
+        next_values, selector, values = jnp.array(rng.normal(size=(3, 7, 4)), jnp.float32)
+        actions = jnp.array(rng.integers(4, size=7))
+        errors = jax.vmap(rlax.double_q_learning)(values, actions, rewards, discounts, next_values, selector)
+        ours = q_target(rewards, discounts, next_values, selector) - chosen(values, actions)
+        np.testing.assert_allclose(ours, errors, rtol=1e-5, atol=1e-6)
+
+    def test_shapes(self):
+        with pytest.raises(ShapeError):
+            q_target(self.rewards, self.discounts[:2], self.next_values, self.next_values)
+        with pytest.raises(ShapeError):
+            q_target(self.rewards, self.discounts, self.next_values, self.next_values[:, :1])
+
+
+@each_way
+def test_huber(way):
+    # inside ½ e²: ½ 0.25 = 0.125; at the border 0.5; outside 1 * (3 - 0.5) = 2.5
+    np.testing.assert_allclose(way(huber)(array(-0.5, 1, 3)), [0.125, 0.5, 2.5])
+    np.testing.assert_allclose(jax.vmap(jax.grad(lambda e: huber(e[None])[0]))(array(-0.5, 1, 3)), [-0.5, 1, 1])
+    # δ = 2: ½ 1 = 0.5; 2 * (3 - 1) = 4
+    np.testing.assert_allclose(huber(array(1, -3), delta=2.0), [0.5, 4])
+
+
+class TestProjected:
+    support = array(0, 1, 2)
+
+    @each_way
+    def test_between_atoms(self, way):
+        # row 0: r = 0.25, γ = 1: atoms at 0.25, 1.25, 2 (2.25 clipped). p = (.5, .5, 0):
+        #   0.25 -> .75 on 0, .25 on 1; 1.25 -> .75 on 1, .25 on 2, each times .5: (.375, .5, .125)
+        # row 1: terminated, r = 2: all on the last atom, whatever p is
+        # row 2: r = -5: all on the first one
+        probabilities = jnp.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.2, 0.3, 0.5]])
+        result = way(projected)(probabilities, array(0.25, 2, -5), array(1, 0, 1), self.support)
+        np.testing.assert_allclose(result, [[0.375, 0.5, 0.125], [0, 0, 1], [1, 0, 0]], atol=1e-7)
+
+    def test_like_rlax(self, rlax):
+        rng = np.random.default_rng(1)
+        support = jnp.linspace(-3, 5, 11)
+        probabilities = jnp.array(rng.dirichlet(np.ones(11), size=6), jnp.float32)
+        rewards, discounts = jnp.array([rng.normal(size=6), rng.random(6)], jnp.float32)
+        moved = rewards[:, None] + discounts[:, None] * support
+        expected = jax.vmap(rlax.categorical_l2_project, (0, 0, None))(moved, probabilities, support)
+        np.testing.assert_allclose(projected(probabilities, rewards, discounts, support), expected, atol=1e-6)
+
+    def test_the_mean_moves_with_it(self):
+        # Inside the support nothing is cut off, so E[r + γ Z] = r + γ E[Z].
+        support = jnp.linspace(-10, 10, 51)
+        probabilities = jnp.array(np.random.default_rng(2).dirichlet(np.ones(51), size=4), jnp.float32)
+        rewards, discounts = array(1, -1, 0.5, 0), array(0.5, 0.3, 0.1, 0.7)
+        mean = projected(probabilities, rewards, discounts, support) @ support
+        np.testing.assert_allclose(mean, rewards + discounts * (probabilities @ support), rtol=1e-3, atol=1e-4)
+
+
+@each_way
+def test_categorical_cross_entropy(way):
+    # logits (0, ln 3): p = (¼, ¾). Row 0: -(½ ln ¼ + ½ ln ¾); row 1: -ln ¾
+    logits = jnp.log(jnp.array([[1.0, 3.0], [1.0, 3.0]]))
+    target = jnp.array([[0.5, 0.5], [0.0, 1.0]])
+    expected = [-(np.log(0.25) + np.log(0.75)) / 2, -np.log(0.75)]
+    np.testing.assert_allclose(way(categorical_cross_entropy)(target, logits), expected, rtol=1e-6)
+    # its gradient is p - m
+    gradient = jax.grad(lambda x: categorical_cross_entropy(target, x).sum())(logits)
+    np.testing.assert_allclose(gradient, [[-0.25, 0.25], [0.25, -0.25]], atol=1e-6)
+
+
+@each_way
+def test_dueling(way):
+    # row 0: 10 + (1, 2, 6) - 3 = (8, 9, 13); row 1: 1 + (0, 0, 3) - 1 = (0, 0, 3)
+    advantages = jnp.array([[1.0, 2.0, 6.0], [0.0, 0.0, 3.0]])
+    np.testing.assert_allclose(way(dueling)(jnp.array([[10.0], [1.0]]), advantages), [[8, 9, 13], [0, 0, 3]])

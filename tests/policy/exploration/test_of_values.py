@@ -1,0 +1,65 @@
+"""Exploration on values of discrete actions: who is greedy, how often, and that invalid actions stay out."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.spaces import Discrete
+
+from rollax.policy.exploration.of_values import EpsilonGreedy, SoftQ
+from rollax.schedules import Schedule
+
+VALUES = jnp.array([[1.0, 5.0, 2.0, 0.0]])
+
+
+def drawn(exploration, values, rows=20_000, timestep=0):
+    noise, state = exploration.noise(np.random.default_rng(0), rows, timestep, [])
+    assert state == []
+    return np.asarray(jax.jit(exploration.sample)(jnp.repeat(values, rows, 0), noise))
+
+
+def frequencies(actions, size=4):
+    return np.bincount(actions, minlength=size) / len(actions)
+
+
+class TestEpsilonGreedy:
+    def test_greedy_without_epsilon(self):
+        exploration = EpsilonGreedy(Discrete(4), Schedule(0.0))
+        assert set(drawn(exploration, VALUES, 100)) == {1}
+        assert exploration.mode(VALUES).tolist() == [1]
+
+    def test_how_often(self):
+        # ε = 0.4: each of four has 0.1, the best 0.6 more
+        found = frequencies(drawn(EpsilonGreedy(Discrete(4), Schedule(0.4)), VALUES))
+        np.testing.assert_allclose(found, [0.1, 0.7, 0.1, 0.1], atol=0.01)
+
+    def test_only_valid_actions(self):
+        exploration = EpsilonGreedy(Discrete(4), Schedule(1.0))
+        masked = exploration.mask(VALUES, np.array([[1, 0, 0, 1]]))
+        np.testing.assert_allclose(frequencies(drawn(exploration, masked)), [0.5, 0, 0, 0.5], atol=0.02)
+        assert exploration.mode(masked).tolist() == [0]
+
+    def test_epsilon_follows_its_schedule(self):
+        exploration = EpsilonGreedy(Discrete(4), Schedule(((0, 1.0), (100, 0.0))))
+        shares = [np.mean(drawn(exploration, VALUES, timestep=t) != 1) for t in (0, 50, 100)]
+        np.testing.assert_allclose(shares, [0.75, 0.375, 0.0], atol=0.02)
+
+    def test_actions_begin_where_the_space_does(self):
+        exploration = EpsilonGreedy(Discrete(4, start=-2), Schedule(1.0))
+        assert set(drawn(exploration, VALUES, 200)) == {-2, -1, 0, 1}
+        assert exploration.mode(VALUES).tolist() == [-1]
+        assert exploration.fetches(VALUES, jnp.array([-1]))["q_value"].tolist() == [[5.0]]
+
+
+class TestSoftQ:
+    def test_how_often(self):
+        # τ = 2, values 2 ln k: probabilities proportional to k = 1, 2, 3, 4
+        values = 2 * jnp.log(jnp.array([[1.0, 2.0, 3.0, 4.0]]))
+        found = frequencies(drawn(SoftQ(Discrete(4), 2.0), values))
+        np.testing.assert_allclose(found, [0.1, 0.2, 0.3, 0.4], atol=0.015)
+
+    def test_only_valid_actions(self):
+        exploration = SoftQ(Discrete(4), 1.0)
+        masked = exploration.mask(VALUES, np.array([[1, 0, 0, 1]]))
+        assert set(drawn(exploration, masked, 500)) == {0, 3}

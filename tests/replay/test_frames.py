@@ -1,0 +1,96 @@
+"""Stacked images by hand: how many places they take, and that stacks come out as they went in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollax import SampleBatch
+from rollax.replay.frames import StackedFrames
+from tests.replay.reference import AllOfThem, everything
+
+
+def life(stacks: list[str], *, number: int = 1, terminated: bool = True) -> SampleBatch:
+    """A row for each stack, written as one letter per image; the last is only observed unless the life terminated."""
+    obs = np.array([[[[ord(letter)]] for letter in stack] for stack in stacks], np.uint8)
+    row = np.arange(len(stacks))
+    return SampleBatch(
+        {
+            "obs": obs,
+            "actions": np.array([stack.encode() for stack in stacks]).view(np.uint8).reshape(len(row), -1),
+            "rewards": np.ones(len(row), np.float32),
+            "terminateds": (row == row[-1]) & terminated,
+            "truncateds": np.zeros(len(row), np.bool_),
+            "life_id": np.full(len(row), number),
+            "bootstrap": (row == row[-1]) & (not terminated),
+        }
+    )
+
+
+def stacks_in(buffer: AllOfThem) -> list[str]:
+    """The stacks of all transitions; each has gone with an action of the same letters."""
+    drawn = everything(buffer)
+    assert (drawn["obs"][:, :, 0, 0] == drawn["actions"]).all()
+    return sorted("".join(map(chr, stack)) for stack in drawn["actions"])
+
+
+@pytest.mark.parametrize(
+    ("stacks", "places"),
+    [
+        (["aaa", "aab", "abc"], 3),  # copies of the first image before it: no more than the images
+        (["00a", "0ab", "abc"], 4),  # zeros before it: one place for all of them
+        (["abc", "bcd", "cde"], 5),  # a life whose beginning was not added: a and b too
+        (["aab", "abc", "bcd"], 4),
+        (["aaa", "aab", "xyz", "yzu"], 6),  # a stack that does not go on brings its own: x and y
+        (["aba", "bab", "aba"], 5),  # images that are alike, but not neighbours
+    ],
+)
+def test_places(stacks: list[str], places: int):
+    exact, smaller = (AllOfThem(size, frames=StackedFrames(3)) for size in (places, places - 1))
+    exact.add(life(stacks))
+    assert stacks_in(exact) == sorted(stacks)
+    with pytest.raises(Exception, match=f"at least {places}"):
+        smaller.add(life(stacks))
+
+
+def test_transitions_go_with_their_oldest_image():
+    # Six places. abc takes those of a, b and itself; bcd and cde one each, def (seen only) the sixth.
+    buffer = AllOfThem(6, frames=StackedFrames(3))
+    buffer.add(life(["abc", "bcd", "cde", "def"], terminated=False))
+    assert stacks_in(buffer) == ["abc", "bcd", "cde"]
+    buffer.add(life(["xxx"], number=2))  # over a, which abc is made of
+    assert stacks_in(buffer) == ["bcd", "cde", "xxx"]
+    buffer.add(life(["yyy"], number=3))  # over b
+    assert stacks_in(buffer) == ["cde", "xxx", "yyy"]
+
+
+def test_an_end_whose_images_are_given_up_is_not_gone_on_from():
+    # Eight places: aaa, aab, and abc (seen only) take 0 to 2, and five rows of another life the rest. Then the first
+    # goes on. Its end would outlive the batch, but not the image a of it.
+    buffer = AllOfThem(8, frames=StackedFrames(3))
+    buffer.add(life(["aaa", "aab", "abc"], terminated=False))
+    buffer.add(life(["vvv", "vvw", "vwx", "wxy", "xyz"], number=2))
+    buffer.add(life(["abc", "bcd"]))
+    # So a and b are kept anew with it, over the places 0 to 3: that of vvv is among them, of which all others are made.
+    assert stacks_in(buffer) == ["abc", "bcd", "wxy", "xyz"]
+
+
+def test_images_that_other_lives_bring_count_too():
+    # Eight places: the first life takes 0 to 4, its end cde is made of 2 to 4, and another life takes the rest. A
+    # batch of two rows then needs three places for xyz alone: 0 to 2. So c, d and e are kept anew beside it.
+    buffer = AllOfThem(8, frames=StackedFrames(3))
+    buffer.add(life(["aaa", "aab", "abc", "bcd", "cde"], terminated=False))
+    buffer.add(life(["vvv", "vvw", "vwx"], number=2))
+    buffer.add(SampleBatch.concat_samples([life(["cde"]), life(["xyz"], number=3)]))
+    assert stacks_in(buffer) == ["cde", "vvv", "vvw", "vwx", "xyz"]
+
+
+def test_the_axis_of_the_stack_is_where_it_was():
+    for axis in (0, 1, 2, -1, -2, -3):
+        batch = life(["aab", "abc"])
+        batch["obs"] = np.ascontiguousarray(np.moveaxis(batch["obs"], 1, axis + 1 if axis >= 0 else axis))
+        buffer = AllOfThem(9, frames=StackedFrames(3, axis))
+        buffer.add(batch)
+        drawn = everything(buffer)
+        assert drawn["obs"].tolist() == batch["obs"].tolist()
+        assert drawn["obs"].flags.c_contiguous
