@@ -38,6 +38,7 @@ def small_ray() -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.init(
+            address="local",  # and not whatever else runs on this machine
             num_cpus=1,
             object_store_memory=100 * 2**20,
             include_dashboard=False,

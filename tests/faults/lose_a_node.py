@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +13,41 @@ from ray.cluster_utils import Cluster
 from rollax.algorithms.registry import get_trainer_class
 from tests.faults.worlds import ALGORITHMS, Obedient, Orders, config_for
 
+LONG = 150.0
+"""Seconds after which it gives up."""
+
 
 def main() -> None:
+    # Each of two nodes has room for both workers; the driver's has none.
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    nodes = [cluster.add_node(num_cpus=cpus) for cpus in (2, 2)]
-    cluster.wait_for_nodes()
-    with tempfile.TemporaryDirectory() as folder:
-        # Each of the two nodes has room for both workers; the driver's has none.
-        settings = {"num_cpus_per_worker": 1, "ray_address": cluster.address}
-        trainer = make("PPO", Path(folder), **settings)
+    try:
+        nodes = [cluster.add_node(num_cpus=2) for _ in range(2)]
+        cluster.wait_for_nodes()
+        with tempfile.TemporaryDirectory() as folder:
+            play(cluster, nodes, Path(folder))
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def play(cluster: Any, nodes: list[Any], folder: Path) -> None:
+    """The run, and what it says to the test."""
+    settings = {"num_cpus_per_worker": 1, "ray_address": cluster.address, "worker_start_timeout_s": LONG}
+    with make("PPO", folder, **settings) as trainer:
         trainer.train()
         before = places(trainer)
         (lost,) = (node for node in nodes if node.node_id == before[0])
         cluster.remove_node(lost, allow_graceful=False)
-        while True:
+        deadline, restarts = time.monotonic() + LONG, before.count(lost.node_id)
+        health = trainer.train()["info"]["workers"]
+        while health["restarts"] < restarts or health["healthy"] < 2:
+            assert time.monotonic() < deadline, health
             health = trainer.train()["info"]["workers"]
-            if health["restarts"] == before.count(lost.node_id) == len(health["last_errors"]) and health["healthy"] == 2:
-                break
         (left,) = (node.node_id for node in nodes if node is not lost)
-        print("> PPO goes on", places(trainer) == [left, left])
-        trainer.stop()
-        trainer = make("IMPALA", Path(folder), **settings)
+        print("> PPO goes on", places(trainer) == [left, left], len(health["last_errors"]) == restarts)
+    with make("IMPALA", folder, **settings) as trainer:
         trainer.train()
         print("> IMPALA begins", places(trainer) == [left, left])
-        trainer.stop()
-    ray.shutdown()
-    cluster.shutdown()
 
 
 def make(algorithm: str, folder: Path, **settings: Any) -> Any:

@@ -263,6 +263,19 @@ def test_a_piece_without_what_came_after_it_is_refused(cut: str):
         buffer.add(whole)
 
 
+def test_a_truncated_piece_needs_what_came_after_it_even_if_the_life_number_comes_again():
+    with pytest.raises(BatchError, match="row 1 of 3"):
+        UniformReplay(10).add(SampleBatch.concat_samples([rows("12/")[:2], rows("3|").rows([0])]))
+
+
+def test_what_does_not_go_on_is_not_waited_for():
+    buffer = UniformReplay(1000, n_step=3)
+    for _ in range(50):
+        buffer.add(rows("1234"))  # of the same life, but not from the 5 that was seen last
+    assert len(buffer) == 2 * 50
+    assert len(buffer._waiting) == 2
+
+
 @pytest.mark.parametrize(
     ("name", "column", "words"),
     [

@@ -7,6 +7,7 @@ import pytest
 
 from rollax import SampleBatch
 from rollax.replay.frames import StackedFrames
+from rollax.replay.prioritized import PrioritizedReplay
 from tests.replay.reference import AllOfThem, everything
 
 
@@ -64,25 +65,37 @@ def test_transitions_go_with_their_oldest_image():
     assert stacks_in(buffer) == ["cde", "xxx", "yyy"]
 
 
+def test_late_errors_do_not_bring_back_what_has_lost_an_image():
+    buffer, rng = PrioritizedReplay(6, frames=StackedFrames(3), alpha=1.0), np.random.default_rng(0)
+    buffer.add(life(["abc", "bcd", "cde", "def"], terminated=False))
+    late = buffer.sample(50, rng)["indices"]
+    buffer.add(life(["xxx"], number=2))  # over a; abc itself is still there
+    buffer.update_priorities(late, np.full(50, 1e6))
+    assert set(buffer.sample(50, rng)["actions"][:, 0].tolist()) <= set(b"bcx")
+
+
 def test_an_end_whose_images_are_given_up_is_not_gone_on_from():
-    # Eight places: aaa, aab, and abc (seen only) take 0 to 2, and five rows of another life the rest. Then the first
-    # goes on. Its end would outlive the batch, but not the image a of it.
+    # Eight places: aaa lies at 0 and aab, seen only at first, at 1; abc, seen last, at 5; what other lives did, between
+    # and after. Then the first goes on: abc would outlive the batch, but not the images a and b of it.
     buffer = AllOfThem(8, frames=StackedFrames(3))
-    buffer.add(life(["aaa", "aab", "abc"], terminated=False))
-    buffer.add(life(["vvv", "vvw", "vwx", "wxy", "xyz"], number=2))
+    buffer.add(life(["aaa", "aab"], terminated=False))
+    buffer.add(life(["vvv", "vvw", "vwx"], number=2))
+    buffer.add(life(["aab", "abc"], terminated=False))
+    buffer.add(life(["xxx", "xxy"], number=3))
     buffer.add(life(["abc", "bcd"]))
-    # So a and b are kept anew with it, over the places 0 to 3: that of vvv is among them, of which all others are made.
-    assert stacks_in(buffer) == ["abc", "bcd", "wxy", "xyz"]
+    # So a, b and c are kept anew and d with them, at 0 to 3: vvv and vvw are gone, of which vwx is made too.
+    assert stacks_in(buffer) == ["abc", "bcd", "xxx", "xxy"]
 
 
 def test_images_that_other_lives_bring_count_too():
     # Eight places: the first life takes 0 to 4, its end cde is made of 2 to 4, and another life takes the rest. A
-    # batch of two rows then needs three places for xyz alone: 0 to 2. So c, d and e are kept anew beside it.
+    # batch of two rows then needs three places for xyz alone: 0 to 2. So c, d and e are kept anew beside it, and 0 to 5
+    # given up: with 5 goes vvv, of which vvw and vwx are made too.
     buffer = AllOfThem(8, frames=StackedFrames(3))
     buffer.add(life(["aaa", "aab", "abc", "bcd", "cde"], terminated=False))
     buffer.add(life(["vvv", "vvw", "vwx"], number=2))
     buffer.add(SampleBatch.concat_samples([life(["cde"]), life(["xyz"], number=3)]))
-    assert stacks_in(buffer) == ["cde", "vvv", "vvw", "vwx", "xyz"]
+    assert stacks_in(buffer) == ["cde", "xyz"]
 
 
 def test_the_axis_of_the_stack_is_where_it_was():

@@ -97,3 +97,12 @@ def test_one_index_names_the_same_row_in_both_kinds_of_sample():
 def test_nothing_to_draw_from():
     with pytest.raises(BatchError, match="nothing to draw"):
         UniformReplay(100).sample_sequences(1, 1, RNG)
+
+
+def test_a_life_that_was_truncated_has_ended():
+    # 3| bears the number of the life that was truncated after 2, having seen 3.
+    buffer = AllOfThem(100, columns=["state_in"])
+    buffer.add(stateful("12/"))
+    buffer.add(stateful("3|"))
+    assert drawn(buffer, 1, burn_in=2)[3] == ([3, 0, 0, 0], [3, 0, 0, 0], "r---")
+    assert len(buffer) == 3

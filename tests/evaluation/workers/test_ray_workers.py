@@ -167,7 +167,7 @@ def test_a_process_that_samples_for_a_trainer(small_ray):
         return {
             **{name: os.environ.get(name) for name in names},
             "platforms": jax.config.jax_platforms,
-            "asynchronous": jax.config.jax_cpu_enable_async_dispatch,
+            "asynchronous": jax.config.values["jax_cpu_enable_async_dispatch"],
             "devices": [device.platform for device in jax.devices()],
             "pid": os.getpid(),
             "policy": worker.callbacks is not None and worker.policies["first"].__class__.__name__,
