@@ -35,11 +35,13 @@ def small_ray() -> Iterator[Any]:
     """Ray with little of everything, for all tests of this process."""
     import ray
 
+    if ray.is_initialized():
+        ray.shutdown()  # one that a trainer of another test has started, with all that this machine has
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.init(
             address="local",  # and not whatever else runs on this machine
-            num_cpus=1,
+            num_cpus=2,
             object_store_memory=100 * 2**20,
             include_dashboard=False,
             log_to_driver=False,

@@ -108,9 +108,9 @@ class StackedColumn(Column):
 
 
 def described(tree: trees.Tree) -> Any:
-    """Structure, row shapes and dtypes of a column, as JSON can hold them, a dict's by the names of its keys."""
+    """Structure, row shapes and dtypes of a column, as JSON can hold them."""
     if isinstance(tree, dict):
-        return {"dict": {key: described(tree[key]) for key in sorted(tree)}}
+        return {"dict": {key: described(part) for key, part in tree.items()}}
     if isinstance(tree, tuple | list):
         return {type(tree).__name__: [described(part) for part in tree]}
     return {"shape": list(tree.shape[1:]), "dtype": tree.dtype.str}

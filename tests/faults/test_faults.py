@@ -179,7 +179,7 @@ def test_a_config_that_cannot_travel(make, orders):
 @pytest.mark.parametrize(
     ("asked", "got"),
     [
-        ({"num_cpus_per_worker": 1}, r"CPU: 2\n  expected: at most CPU: 1"),
+        ({"num_cpus_per_worker": 1.5}, r"CPU: 3\n  expected: at most CPU: 2"),
         ({"num_gpus_per_worker": 0.75}, r"GPU: 1\.5\n  expected: at most GPU: 0"),
         ({"custom_resources_per_worker": {"arm": 1}}, r"arm: 2\n  expected: at most arm: 0"),
     ],

@@ -13,7 +13,9 @@ PROGRAM = Path(__file__).parent / "lose_a_node.py"
 
 
 def test_33_workers_of_a_lost_node_are_started_anew_on_those_that_are_left():
-    with tempfile.TemporaryDirectory(prefix="nodes-") as folder:  # a short path, for sockets; nobody else's Ray joins it
+    with tempfile.TemporaryDirectory(
+        prefix="nodes-"
+    ) as folder:  # a short path, for sockets; nobody else's Ray joins it
         done = subprocess.run(
             [sys.executable, "-W", "ignore", str(PROGRAM)],
             cwd=REPOSITORY,

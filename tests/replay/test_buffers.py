@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollax import BatchError, CheckpointError, ConfigError, SampleBatch
+from rollax import BatchError, CheckpointError, ConfigError, SampleBatch, storage, trees
 from rollax.algorithms.checkpoint import _with_arrays, _without_arrays
 from rollax.replay import memory
 from rollax.replay.frames import StackedFrames
@@ -97,7 +97,8 @@ def test_one_seed_one_sample(kind: type[UniformReplay]):
 def stored(state: Any) -> Any:
     """A state as it comes back from a checkpoint: JSON, and arrays by name."""
     arrays: dict[str, np.ndarray] = {}
-    return _with_arrays(_without_arrays(state, "", arrays, {}), arrays)
+    written = storage.to_json_bytes(_without_arrays(state, "", arrays, {}))
+    return _with_arrays(storage.from_json_bytes(written, where="the test"), arrays)
 
 
 @BUFFERS
@@ -127,6 +128,20 @@ def test_a_restored_buffer_goes_on_alike(kind: type[UniformReplay], stack: int, 
         for each in (buffer, restored):
             each.add(batch)
             each.update_priorities(samples[0]["indices"], errors)
+
+
+@pytest.mark.parametrize("frames", [None, StackedFrames(2, 0, path=("eyes", 0))])
+def test_trees_are_saved_and_restored(frames: StackedFrames | None):
+    buffer, restored = (AllOfThem(50, columns=["action_logp"], frames=frames) for _ in range(2))
+    buffer.add(structured(5))
+    restored.set_state(stored(buffer.get_state()))
+    ours, theirs = everything(buffer), everything(restored)
+    assert list(ours) == list(theirs)
+    for name in ours:
+        assert str(ours[name]) == str(theirs[name])  # the same kinds of trees, with their keys in the same order
+        trees.tree_map(np.testing.assert_array_equal, ours[name], theirs[name])
+    restored.add(structured(5, life=1))
+    assert len(restored) == 10
 
 
 def test_the_saved_state_is_a_copy():

@@ -38,8 +38,9 @@ def test_alpha_0_is_uniform():
 
 
 def test_importance_weights():
-    # P = 1/6, 2/6, 3/6 and N = 3, so 1/(N·P) = 2, 1, 2/3; divided by the largest: 1, 1/2, 1/3. With β = 2: squares.
-    buffer = with_errors([0.5, 1.5, 2.5], alpha=1.0, eps=0.5)
+    # |δ| + ε = 2, 4, 6, so P = 1/6, 2/6, 3/6 and with N = 3: 1/(N·P) = 2, 1, 2/3; divided by the largest: 1, 1/2, 1/3.
+    # With β = 2 the squares of these.
+    buffer = with_errors([1.5, 3.5, 5.5], alpha=1.0, eps=0.5)
     for beta, expected in ((1.0, [1, 1 / 2, 1 / 3]), (2.0, [1, 1 / 4, 1 / 9]), (0.0, [1, 1, 1])):
         drawn = buffer.sample(60, np.random.default_rng(2), beta=beta)
         weights = [set(drawn["weights"][drawn["rewards"] == reward].tolist()) for reward in (1, 2, 3)]
@@ -48,8 +49,9 @@ def test_importance_weights():
 
 
 def test_new_transitions_get_the_largest_priority_so_far():
-    # 3 has had the largest error, 8, and a smaller one, 1, since: the new ones, 4 and 5, get 8 all the same.
-    buffer = with_errors([1, 1, 8], alpha=1.0, eps=1e-9)
+    # 3 has had the largest error, 64, and a smaller one, 1, since: the new ones, 4 and 5, get 64 all the same, of which
+    # the root is 8.
+    buffer = with_errors([1, 1, 64], alpha=0.5, eps=1e-9)
     drawn = buffer.sample(100, np.random.default_rng(3))
     buffer.update_priorities(drawn["indices"], np.ones(100))
     buffer.add(rows("45|", start=2))

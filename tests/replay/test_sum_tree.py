@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollax.replay.sum_tree import SumTree
+from rollax.replay.sum_tree import SumTree, _descend
 
 
 class Parts:
@@ -66,12 +66,21 @@ def test_against_brute_force(size: int, seed: int, changes: int, scale: float):
 
 @pytest.mark.parametrize("place", [0.0, np.nextafter(1.0, 0.0)])
 def test_the_ends_of_the_range_find_something(place: float):
-    # Thirds of thirds: sums that round in one order of addition and not in the other.
+    # Nothing at either end of the tree.
     tree = SumTree(50_000)
-    held = np.arange(7, 49_000, 3)
+    held = np.arange(20_007, 40_000, 3)
     tree.set(held, np.full(len(held), 1 / 3))
     for count in (1, 3, 1000):
         assert np.isin(tree.sample(count, Parts(place)), held).all()
+
+
+def test_rounding_does_not_lead_beyond_the_last_weight():
+    # A parent may have been added up in another order than its children: what is looked for may be all they have.
+    level = np.array([[0.0] * 8, [1.0, 2.0, 0.0, 4.0, 0.0, 0.0, 0.0, 0.0]])
+    for rest, child in ((0.0, 0), (1.0, 1), (3.0, 3), (np.nextafter(7.0, 0), 3), (7.0, 3), (7.5, 3)):
+        nodes, left = _descend(level, np.array([1]), np.array([rest]))
+        assert nodes.tolist() == [8 + child]
+        assert 0 <= left[0] < level[1, child]
 
 
 def test_no_error_piles_up():

@@ -127,7 +127,9 @@ class StandIn:
 
     def asked(self, index: int, method: str = SAMPLE) -> list[tuple[int, tuple[Any, ...]]]:
         """Generation and arguments of the calls of a method of the workers of an index."""
-        return [(call.generation, call.arguments) for call in self.calls if (call.index, call.method) == (index, method)]
+        return [
+            (call.generation, call.arguments) for call in self.calls if (call.index, call.method) == (index, method)
+        ]
 
 
 def update(version: int) -> Update:
