@@ -13,9 +13,8 @@ PROGRAM = Path(__file__).parent / "lose_a_node.py"
 
 
 def test_33_workers_of_a_lost_node_are_started_anew_on_those_that_are_left():
-    with tempfile.TemporaryDirectory(
-        prefix="nodes-"
-    ) as folder:  # a short path, for sockets; nobody else's Ray joins it
+    # A folder of its own, so that no other Ray joins it; the path is short, for sockets.
+    with tempfile.TemporaryDirectory(prefix="nodes-") as folder:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", str(PROGRAM)],
             cwd=REPOSITORY,

@@ -45,6 +45,11 @@ class Breaks(gym.Env):
         return np.zeros(2, np.float32), 1.0, self.steps % 5 == 0, False, {}
 
 
+def train_for_long(trainer):
+    for _ in range(20):
+        trainer.train()
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_error_of_the_environment_has_an_ordinary_traceback(algorithm):
     threads: list[threading.Thread] = []
@@ -52,8 +57,7 @@ def test_an_error_of_the_environment_has_an_ordinary_traceback(algorithm):
     with get_trainer_class(algorithm)(Breaks, config) as trainer:
         trainer.train()
         with pytest.raises(EnvError, match="the axle") as raised:
-            for _ in range(20):  # noqa: PT012  it breaks in one of them
-                trainer.train()
+            train_for_long(trainer)
     cause = raised.value.__cause__
     assert isinstance(cause, ZeroDivisionError)
     assert [*traceback.extract_tb(cause.__traceback__)][-1].name == "step"

@@ -1,4 +1,4 @@
-"""Whole trainers whose workers live in the test's own process: what passes between them, and what a checkpoint keeps."""
+"""Whole trainers whose workers live in the test's own process: what passes between them, what a checkpoint keeps."""
 
 from __future__ import annotations
 
@@ -177,6 +177,7 @@ def test_a_checkpoint_of_two_goes_on_with_fewer_or_more(make, num_workers, tmp_p
     assert found[:2] == [[2, 2], [2, 2]][: max(num_workers, 1)]
     before = other.optimizer.env_steps
     assert before == 48
+    assert all(other.workers.foreach_worker(lambda worker: worker.sampler._rows is None))
     result = other.train()
     assert result["timesteps_total"] == 48 + result["timesteps_this_iter"]
     assert result["info"]["workers"] == {"healthy": max(num_workers, 1), "restarts": 0, "last_errors": {}}
