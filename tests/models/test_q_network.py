@@ -42,6 +42,7 @@ def test_the_mean_of_a_distribution():
 def test_dueling_streams():
     model = network()
     hidden = model.trunk(OBS)
+    assert model.value is not None
     advantages, value = model.advantages(hidden), model.value(hidden)
     expected = value + advantages - advantages.mean(1, keepdims=True)
     np.testing.assert_allclose(model(OBS)[0], expected, rtol=1e-5, atol=1e-6)
