@@ -7,6 +7,7 @@ import warnings
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -61,7 +62,8 @@ class TestQTarget:
         ours = q_target(rewards, discounts, next_values, selector) - chosen(values, actions)
         np.testing.assert_allclose(ours, errors, rtol=1e-5, atol=1e-6)
 
-    def test_shapes(self):
+    def test_shapes(self, monkeypatch):
+        monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
         with pytest.raises(ShapeError):
             q_target(self.rewards, self.discounts[:2], self.next_values, self.next_values)
         with pytest.raises(ShapeError):
