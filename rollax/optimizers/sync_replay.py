@@ -87,7 +87,7 @@ class SyncReplayOptimizer(Optimizer):
         return dict(self.stats)
 
     def _sample(self) -> list[Fragment]:
-        return self._gather(1) if len(self.remote) else [self.local_worker.sample_fragment()]
+        return self._gather(1) if self.remote else [self.local_worker.sample_fragment()]
 
     def _store(self, batch: MultiAgentBatch) -> None:
         for policy_id, buffer in self.buffers.items():

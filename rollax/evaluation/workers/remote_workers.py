@@ -163,7 +163,7 @@ class RemoteWorkers:
         return dict(sorted(values.items()))
 
     def make_all(self) -> None:
-        """Waits until all workers are made.
+        """Waits until all workers are made. Those whose process is lost meanwhile are handled by the rules.
 
         Raises:
             Exception: what making one of them raised, as soon as it has; all are stopped then.
@@ -171,15 +171,20 @@ class RemoteWorkers:
         limit = self.failures.rules.start_timeout_s
         until = time.monotonic() + limit
         try:
-            while self._owner:
-                ready = self._processes.wait(list(self._owner), 1, until - time.monotonic())
-                if not ready:
-                    raise hung(min(self._owner.values()), limit, starting=True)
+            while self._owner or self._restarts:
+                self._restart_those_due()
+                wake_up = min([until, *(due for due, _ in self._restarts.values())])
+                ready = self._wait_for_one(wake_up - time.monotonic())
+                if not ready and time.monotonic() >= until:
+                    raise hung(min(self._owner.values(), default=0), limit, starting=True)
                 for reference, outcome in zip(ready, self._processes.outcomes(ready), strict=True):
-                    if isinstance(outcome, Exception):
+                    if isinstance(outcome, WorkerError):  # its process is gone: nobody knows what making it comes to
+                        self._failed(self._owner[reference], outcome)
+                    elif isinstance(outcome, Exception):
                         outcome.add_note(in_worker(self._owner[reference]))
                         raise outcome
-                    self._settled(self._owner[reference], reference)
+                    else:
+                        self._settled(self._owner[reference], reference)
         except BaseException:
             self.stop()
             raise
@@ -223,13 +228,9 @@ class RemoteWorkers:
         """
         self._restart_those_due()
         timeout_s = max(min(timeout_s, self._wake_up() - time.monotonic()), 0.0)
-        references, ready = list(self._owner), []
-        if references:
-            ready = self._processes.wait(references, 1, timeout_s)
-            if ready and len(references) > 1:
-                ready = self._processes.wait(references, len(references), 0.0)
-        else:
-            time.sleep(timeout_s)  # all that there are wait for their restart
+        references, ready = list(self._owner), self._wait_for_one(timeout_s)
+        if ready and len(references) > 1:
+            ready = self._processes.wait(references, len(references), 0.0)
         outcomes = {}
         for reference, outcome in zip(ready, self._processes.outcomes(ready), strict=True):
             index = self._owner.get(reference)
@@ -247,6 +248,14 @@ class RemoteWorkers:
                 self._arrived.append(Reply(index, outcome))
         self._look_for_hung()  # only now: who has answered while nobody was listening has not hung
         return outcomes
+
+    def _wait_for_one(self, timeout_s: float) -> list[Any]:
+        """The reference of a call that is over, if one is within the time."""
+        timeout_s = max(timeout_s, 0.0)
+        if self._owner:
+            return self._processes.wait(list(self._owner), 1, timeout_s)
+        time.sleep(timeout_s)  # all that there are wait for their restart
+        return []
 
     def _settled(self, index: int, reference: Any) -> str:
         worker = self._workers[index]
