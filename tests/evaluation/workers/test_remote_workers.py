@@ -196,6 +196,22 @@ class TestMaking:
         assert [call.index for call in stand_in.calls if call.method == "stop"] == [2]
         assert workers.indices == []
 
+    def test_one_whose_process_is_lost_is_made_anew(self, pool, clock):
+        # Lost after a second each time: anew at once at 1001, then, lost at 1002, 3 s later.
+        script = {(2, generation, "make"): [Does(1, WorkerError("gone"))] for generation in range(2)}
+        workers, stand_in = pool(2, FailureRules(restart=True, delay_s=3.0), script, made_on_request=True)
+        workers.make_all()
+        assert [when for index, when in stand_in.started if index == 2] == [1000, 1001, 1005]
+        assert workers.healthy == 2
+
+    def test_one_whose_process_is_lost_and_may_not_be_made_anew(self, pool, clock):
+        error = WorkerError("gone")
+        workers, _ = pool(2, FailureRules(), {(2, 0, "make"): [Does(1, error)]}, made_on_request=True)
+        with pytest.raises(WorkerError) as raised:
+            workers.make_all()
+        assert raised.value is error
+        assert workers.indices == []
+
     def test_one_that_does_not_start(self, pool, clock):
         rules = FailureRules(restart=True, start_timeout_s=60.0)
         workers, stand_in = pool(2, rules, {(2, 0, "make"): [Does(NEVER)]}, made_on_request=True)
