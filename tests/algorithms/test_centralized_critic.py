@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import MultiAgentEnv, PolicySpec, PPOTrainer, RolloutWorker, load_policy
+from rollax import A2CTrainer, A3CTrainer, MultiAgentEnv, PolicySpec, PPOTrainer, RolloutWorker, load_policy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation import postprocess as postprocess_module
@@ -73,6 +73,21 @@ def trained(env, iterations=8, **config):
         for _ in range(iterations):
             result = trainer.train()
         return result["info"]["learner"], trainer.worker.sample()
+
+
+@pytest.mark.parametrize("trainer_class", [A2CTrainer, A3CTrainer])
+def test_other_actor_critics_have_one_too(trainer_class):
+    # Only a critic that knows the other's coin and action can tell the rewards apart.
+    config = {"num_envs_per_worker": 8, "rollout_fragment_length": 16, "train_batch_size": 128, "gamma": 0.0}
+    config |= {"lr": 1e-2, "grad_clip": None, "seed": 0, "model": {"fcnet_hiddens": (32,)}}
+    explained = {}
+    for centralized in (False, True):
+        with trainer_class(Secrets, {**config, "centralized_critic": centralized}) as trainer:
+            for _ in range(80):
+                stats = trainer.train()["info"]["learner"]["default_policy"]
+            explained[centralized] = stats["vf_explained_var"]
+    assert explained[True] > 0.8
+    assert explained[False] < 0.3
 
 
 class TestValues:
