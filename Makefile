@@ -2,7 +2,7 @@
 #   make train      train PPO on CartPole-v1 until its greedy evaluation reaches 475, then say how to watch it
 #   make test       run the test suite              PYTEST_ARGS='-k gae -x' passes options on
 #   make lint       ruff, pyright, the import contracts
-#   make learning   the long learning runs
+#   make learning   the long learning runs, and their curves in benchmarks/results/learning
 #   make examples   every example, one after another, each to its stated result
 #   make bench      the benchmarks, and the tables of BENCHMARKS.md from what they measured
 #   make clean      remove .venv and caches; runs/ and videos/ stay
@@ -29,7 +29,7 @@ lint: .venv/.installed-lint
 	$(BIN)/lint-imports
 
 learning: .venv/.installed-test
-	$(BIN)/python -m pytest -m learning --durations=0 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m learning --durations=0 --learning-results=benchmarks/results/learning $(PYTEST_ARGS)
 
 examples: .venv/.installed-test
 	@for script in examples/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -13,6 +13,11 @@ import pytest
 _MINUTES = 10
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--learning-results`, for the long learning runs."""
+    parser.addoption("--learning-results", metavar="FOLDER", help="where long learning runs leave their curves")
+
+
 @pytest.fixture(autouse=True)
 def ends(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that hangs fails, and does not take the whole run with it; long learning runs may take their time."""

@@ -1,12 +1,17 @@
 """How learning runs are measured.
 
 "At least X within N" is the best periodic greedy evaluation (20 episodes) inside N steps, averaged over three seeds;
-the last evaluation is printed beside it.
+the last evaluation is printed beside it. With `--learning-results FOLDER` each run leaves its curves there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +20,8 @@ import pytest
 from rollax import Trainer
 
 SEEDS, EVALUATIONS = (0, 1, 2), 10
+Score = Callable[[dict[str, Any]], float]
+Point = tuple[int, float]
 
 
 def reward_of(evaluation: dict[str, Any]) -> float:
@@ -22,35 +29,92 @@ def reward_of(evaluation: dict[str, Any]) -> float:
     return evaluation["episode_reward_mean"]
 
 
+@dataclass(frozen=True)
+class Learned:
+    """What an algorithm has learned of one task, with each seed.
+
+    Args:
+        name: of the test.
+        algorithm: of the trainer.
+        env: its id, or its class.
+        budget: steps, in the unit that the trainer counts in.
+        target: of the mean over the seeds of their best scores.
+        num_workers: processes that sample; 0 for none beside the one that learns.
+        curves: one for each seed, of (steps, score).
+        seconds: of each seed's run, evaluations included.
+    """
+
+    name: str
+    algorithm: str
+    env: str
+    budget: int
+    target: float
+    num_workers: int
+    curves: list[list[Point]]
+    seconds: list[float]
+
+    @property
+    def best(self) -> float:
+        return float(np.mean([max(score for _, score in curve) for curve in self.curves]))
+
+    @property
+    def last(self) -> float:
+        return float(np.mean([curve[-1][1] for curve in self.curves]))
+
+
 @pytest.fixture
-def reaches(capsys, request):
+def learning_run(capsys, request):
+    """Trains with each seed, and shows how that went."""
+
+    def run(trainer_class, env, target, budget, config, score: Score = reward_of) -> Learned:
+        curves, seconds = [], []
+        for seed in SEEDS:
+            started = time.monotonic()
+            with trainer_class(env, {"evaluation_num_episodes": 20, **config, "seed": seed}) as trainer:
+                curves.append([(steps, score(found)) for steps, found in evaluations(trainer, budget)])
+            seconds.append(round(time.monotonic() - started, 1))
+            with capsys.disabled():
+                shown = " ".join(f"{score:.5g}" for _, score in curves[-1])
+                print(f"\n{request.node.name} seed {seed}, {seconds[-1]:.0f} s: {shown}", end="", flush=True)
+        named = env if isinstance(env, str) else env.__name__
+        workers = config.get("num_workers", 0)
+        name = request.node.name
+        learned = Learned(name, trainer_class.name, named, budget, target, workers, curves, seconds)
+        with capsys.disabled():
+            print(f"\n{name}: best {learned.best:.5g}, last {learned.last:.5g}, target {target}", flush=True)
+        folder = request.config.getoption("--learning-results")
+        if folder:
+            keep(learned, Path(folder))
+        return learned
+
+    return run
+
+
+@pytest.fixture
+def reaches(learning_run):
     """Trains with each seed and checks the mean of the best evaluations."""
 
-    def check(trainer_class, env, target, budget, config, score=reward_of):
-        best, last = [], []
-        for seed in SEEDS:
-            with trainer_class(env, {"evaluation_num_episodes": 20, **config, "seed": seed}) as trainer:
-                scores = [score(evaluation) for evaluation in evaluations(trainer, budget)]
-            best.append(max(scores))
-            last.append(scores[-1])
-            with capsys.disabled():
-                print(f"\n{request.node.name} seed {seed}: {' '.join(f'{score:.5g}' for score in scores)}", end="")
-        with capsys.disabled():
-            shown = ", ".join(f"{score:.5g}" for score in best)
-            print(
-                f"\n{request.node.name}: best {np.mean(best):.5g} ({shown}), last {np.mean(last):.5g}, target {target}"
-            )
-        assert np.mean(best) >= target
+    def check(trainer_class, env, target, budget, config, score: Score = reward_of) -> None:
+        assert learning_run(trainer_class, env, target, budget, config, score).best >= target
 
     return check
 
 
-def evaluations(trainer: Trainer, budget: int) -> Iterator[dict[str, Any]]:
-    """Greedy evaluations after each tenth of the budget. Whole episodes may lead beyond it; that is not shown."""
+def evaluations(trainer: Trainer, budget: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Steps, and a greedy evaluation after each tenth of the budget. Whole episodes may lead beyond it; that is not
+    shown."""
     steps, one_iteration = 0, max(trainer.config.train_batch_size, trainer.config.timesteps_per_iteration)
     for part in range(1, EVALUATIONS + 1):
         before = steps
         while steps + one_iteration <= part * budget / EVALUATIONS:
             steps = trainer.train()["timesteps_total"]
         if before < steps <= budget:
-            yield trainer.evaluate()
+            yield steps, trainer.evaluate()
+
+
+def keep(learned: Learned, folder: Path) -> None:
+    """Writes the curves where the benchmarks' report finds them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"\W+", "_", learned.name.removeprefix("test_")).strip("_")
+    text = json.dumps({**asdict(learned), "best": learned.best, "last": learned.last}, indent=1)
+    (folder / f"{name}.json").write_text(text + "\n")

@@ -76,6 +76,37 @@ def test_a3c_cartpole(reaches):
     reaches(A3CTrainer, "CartPole-v1", 450, 200_000, {"num_envs_per_worker": 4, **ITERATION})
 
 
+# With workers the policy that acts lags behind the one that learns, so that V-trace has something to correct.
+WORKERS = {"num_workers": 2, "num_envs_per_worker": 10}
+
+
+@pytest.mark.usefixtures("small_ray")
+def test_a3c_cartpole_with_workers(reaches):
+    reaches(
+        A3CTrainer,
+        "CartPole-v1",
+        400,
+        500_000,
+        {**WORKERS, "num_envs_per_worker": 4, "timesteps_per_iteration": 10_000},
+    )
+
+
+@pytest.mark.usefixtures("small_ray")
+def test_impala_cartpole_with_workers(reaches):
+    reaches(IMPALATrainer, "CartPole-v1", 450, 1_000_000, WORKERS)
+
+
+@pytest.mark.usefixtures("small_ray")
+def test_impala_cartpole_with_workers_and_old_samples(reaches):
+    config = {"replay_proportion": 1.0, "replay_buffer_num_slots": 100, "broadcast_interval": 5}
+    reaches(IMPALATrainer, "CartPole-v1", 450, 1_000_000, {**WORKERS, **config})
+
+
+@pytest.mark.usefixtures("small_ray")
+def test_appo_cartpole_with_workers(reaches):
+    reaches(APPOTrainer, "CartPole-v1", 475, 500_000, {**WORKERS, "num_sgd_iter": 6})
+
+
 def test_impala_cartpole(reaches):
     reaches(IMPALATrainer, "CartPole-v1", 450, 300_000, {"num_envs_per_worker": 10, **ITERATION})
 

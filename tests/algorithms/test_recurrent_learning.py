@@ -73,41 +73,13 @@ def acts_like_it(loaded: Any, trainer: PPOTrainer) -> None:
         previous, reward = action, 3.0
 
 
-SEEDS, EVALUATIONS = (0, 1, 2), 6
-
-
-@pytest.fixture
-def best_of(capsys, request):
-    """The mean over the seeds of the best greedy evaluation, of 20 episodes, inside the budget."""
-
-    def train(trainer_class, env, config, budget):
-        best, last = [], []
-        for seed in SEEDS:
-            with trainer_class(env, {**config, "seed": seed, "evaluation_num_episodes": 20}) as trainer:
-                scores, steps = [], 0
-                for part in range(1, EVALUATIONS + 1):
-                    while steps + trainer.config.train_batch_size <= part * budget / EVALUATIONS:
-                        steps = trainer.train()["timesteps_total"]
-                    if steps <= budget:  # whole episodes may lead beyond it
-                        scores.append(trainer.evaluate()["episode_reward_mean"])
-            best.append(max(scores))
-            last.append(scores[-1])
-            with capsys.disabled():
-                print(f"\n{request.node.name} seed {seed}: {' '.join(f'{score:.1f}' for score in scores)}", end="")
-        with capsys.disabled():
-            print(f"\n{request.node.name}: best {np.mean(best):.1f}, last {np.mean(last):.1f}")
-        return np.mean(best)
-
-    return train
-
-
 CARTPOLE, REPEAT = stateless_cartpole.CONFIG, repeat_after_me.CONFIG
 GRU = {**REPEAT["model"], "use_lstm": False, "use_gru": True}
 
 
 @pytest.mark.learning
-def test_ppo_stateless_cartpole(best_of):
-    assert best_of(PPOTrainer, StatelessCartPole, CARTPOLE, 120_000) >= 350
+def test_ppo_stateless_cartpole(reaches):
+    reaches(PPOTrainer, StatelessCartPole, 350, 120_000, CARTPOLE)
 
 
 @pytest.mark.learning
@@ -124,18 +96,19 @@ def test_impala_stateless_cartpole(reaches):
 
 
 @pytest.mark.learning
-def test_ppo_repeat_after_me(best_of):
-    assert best_of(PPOTrainer, RepeatAfterMe, REPEAT, 40_000) >= 90
+def test_ppo_repeat_after_me(reaches):
+    reaches(PPOTrainer, RepeatAfterMe, 90, 40_000, REPEAT)
 
 
 @pytest.mark.learning
-def test_ppo_repeat_after_me_with_gru(best_of):
-    assert best_of(PPOTrainer, RepeatAfterMe, {**REPEAT, "model": GRU}, 40_000) >= 90
+def test_ppo_repeat_after_me_with_gru(reaches):
+    reaches(PPOTrainer, RepeatAfterMe, 90, 40_000, {**REPEAT, "model": GRU})
 
 
 @pytest.mark.learning
-def test_ppo_without_memory_does_not_repeat(best_of):
-    assert best_of(PPOTrainer, RepeatAfterMe, {**REPEAT, "model": {"fcnet_hiddens": (64, 64)}}, 20_000) < 20
+def test_ppo_without_memory_does_not_repeat(learning_run):
+    config = {**REPEAT, "model": {"fcnet_hiddens": (64, 64)}}
+    assert learning_run(PPOTrainer, RepeatAfterMe, 0, 20_000, config).best < 20
 
 
 @pytest.mark.learning
