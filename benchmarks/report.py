@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.curves import driver_curve, pendulum_curve, soak_summary
+from benchmarks.learning import draw_learned, learning_table, read_learned
 from benchmarks.measure import BUSY_PERCENT
 from benchmarks.numbers import rounded
 from benchmarks.peers import ROOT
@@ -36,7 +37,9 @@ def main() -> int:
 def _curves(results: list[dict[str, Any]]) -> list[str]:
     """What a table of targets cannot show, as far as it has been measured."""
     by_name = {result["name"]: result for result in results}
-    curves = [driver_curve(by_name), pendulum_curve(by_name)]
+    learned = read_learned()
+    draw_learned(learned)
+    curves = [learning_table(learned), driver_curve(by_name), pendulum_curve(by_name)]
     if SOAKED.exists():
         curves.append(soak_summary(json.loads(SOAKED.read_text())))
     return [curve for curve in curves if curve]

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rollax.algorithms.appo import APPOConfig as APPOConfig
     from rollax.algorithms.appo import APPOPolicy as APPOPolicy
     from rollax.algorithms.appo import APPOTrainer as APPOTrainer
+    from rollax.algorithms.ddpg import DDPGConfig as DDPGConfig
+    from rollax.algorithms.ddpg import DDPGPolicy as DDPGPolicy
+    from rollax.algorithms.ddpg import DDPGTrainer as DDPGTrainer
     from rollax.algorithms.dqn import DQNConfig as DQNConfig
     from rollax.algorithms.dqn import DQNPolicy as DQNPolicy
     from rollax.algorithms.dqn import DQNTrainer as DQNTrainer
@@ -34,6 +37,11 @@ if TYPE_CHECKING:
     from rollax.algorithms.ppo import PPOTrainer as PPOTrainer
     from rollax.algorithms.rainbow import RainbowConfig as RainbowConfig
     from rollax.algorithms.rainbow import RainbowTrainer as RainbowTrainer
+    from rollax.algorithms.sac import SACConfig as SACConfig
+    from rollax.algorithms.sac import SACPolicy as SACPolicy
+    from rollax.algorithms.sac import SACTrainer as SACTrainer
+    from rollax.algorithms.td3 import TD3Config as TD3Config
+    from rollax.algorithms.td3 import TD3Trainer as TD3Trainer
     from rollax.algorithms.trainer import Trainer as Trainer
     from rollax.batch import MultiAgentBatch as MultiAgentBatch
     from rollax.batch import SampleBatch as SampleBatch
@@ -84,12 +92,15 @@ _NAMES_OF = {
     "rollax.algorithms.a2c": "A2CConfig A2CPolicy A2CTrainer",
     "rollax.algorithms.a3c": "A3CConfig A3CPolicy A3CTrainer",
     "rollax.algorithms.appo": "APPOConfig APPOPolicy APPOTrainer",
+    "rollax.algorithms.ddpg": "DDPGConfig DDPGPolicy DDPGTrainer",
     "rollax.algorithms.dqn": "DQNConfig DQNPolicy DQNTrainer",
     "rollax.algorithms.impala": "IMPALAConfig IMPALAPolicy IMPALATrainer",
     "rollax.algorithms.load_policy": "load_policy",
     "rollax.algorithms.pg": "PGConfig PGPolicy PGTrainer",
     "rollax.algorithms.ppo": "PPOConfig PPOPolicy PPOTrainer",
     "rollax.algorithms.rainbow": "RainbowConfig RainbowTrainer",
+    "rollax.algorithms.sac": "SACConfig SACPolicy SACTrainer",
+    "rollax.algorithms.td3": "TD3Config TD3Trainer",
     "rollax.algorithms.trainer": "Trainer",
     "rollax.batch": "MultiAgentBatch SampleBatch",
     "rollax.config": "TrainerConfig",

@@ -15,11 +15,14 @@ ALGORITHMS: dict[str, str] = {
     "A2C": "rollax.algorithms.a2c:A2CTrainer",
     "A3C": "rollax.algorithms.a3c:A3CTrainer",
     "APPO": "rollax.algorithms.appo:APPOTrainer",
+    "DDPG": "rollax.algorithms.ddpg:DDPGTrainer",
     "DQN": "rollax.algorithms.dqn:DQNTrainer",
     "IMPALA": "rollax.algorithms.impala:IMPALATrainer",
     "PG": "rollax.algorithms.pg:PGTrainer",
     "PPO": "rollax.algorithms.ppo:PPOTrainer",
     "Rainbow": "rollax.algorithms.rainbow:RainbowTrainer",
+    "SAC": "rollax.algorithms.sac:SACTrainer",
+    "TD3": "rollax.algorithms.td3:TD3Trainer",
 }
 
 

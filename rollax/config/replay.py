@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from rollax.config.trainer import TrainerConfig
 
 
-class ReplayFields(BaseModel):
+class ReplayFields(TrainerConfig):
     """What is kept, how it is drawn, and how many updates are made for each step; see `SyncReplayOptimizer`."""
 
     buffer_size: int = Field(default=50_000, ge=1, description="rows that are kept to be learned from again")
@@ -34,3 +36,8 @@ class ReplayFields(BaseModel):
     store_buffer_in_checkpoints: bool = Field(
         default=False, description="whether checkpoints hold what the buffers keep; without it they begin empty"
     )
+
+    def check(self) -> None:
+        super().check()
+        self.refuse_larger("train_batch_size", "buffer_size")
+        self.refuse_larger("n_step", "buffer_size")

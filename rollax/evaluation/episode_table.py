@@ -24,6 +24,7 @@ class EpisodeTable:
         seed: of the run; None leaves the environments unseeded.
         first_env: the number, across all workers, of the first sub-environment here.
         first_id: episode ids count up from here.
+        first_episode: so many episodes count as begun in each sub-environment: the seeds are those of the next ones.
         on_start, on_step, on_end: called with an `Episode`; None where nobody listens.
         only_policy: the policy of every agent, where there is one.
     """
@@ -35,6 +36,7 @@ class EpisodeTable:
         seed: int | None = None,
         first_env: int = 0,
         first_id: int = 0,
+        first_episode: int = 0,
         on_start: Callable[[Episode], Any] | None = None,
         on_step: Callable[[Episode], Any] | None = None,
         on_end: Callable[[Episode], Any] | None = None,
@@ -46,7 +48,7 @@ class EpisodeTable:
         self.rewards = np.zeros(num_envs)
         self.lengths = np.zeros(num_envs, np.int64)
         self.ids = np.full(num_envs, -1, np.int64)
-        self.begun = np.zeros(num_envs, np.int64)
+        self.begun = np.full(num_envs, first_episode, np.int64)
         self.finished_steps = 0
         self._seed, self._first_env = seed, first_env
         self.next_id = first_id

@@ -24,7 +24,8 @@ class Lives:
         self._ids, self._policy_of = list(policy_ids), policy_of
         self._numbers = np.zeros(64, np.int64)
         self._policies = np.zeros(64, np.int64)
-        self._next = first
+        self.next = first
+        """The number of the next life that begins."""
         self.room = 64
         """Lanes up to this number may be used."""
 
@@ -43,8 +44,8 @@ class Lives:
             self.room = 2 * needed
             self._numbers = np.resize(self._numbers, self.room)
             self._policies = np.resize(self._policies, self.room)
-        self._numbers[lanes] = np.arange(self._next, self._next + len(lanes))
-        self._next += len(lanes)
+        self._numbers[lanes] = np.arange(self.next, self.next + len(lanes))
+        self.next += len(lanes)
 
     def choose_policies(self, rows: Rows, starting: np.ndarray, episodes: EpisodeTable) -> np.ndarray | None:
         """Asks for the policies of lives that begin; their numbers, or None where there is one policy.

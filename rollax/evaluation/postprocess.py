@@ -13,7 +13,7 @@ from rollax.batch import SampleBatch
 from rollax.evaluation.joint_rows import JointRows
 from rollax.policy.policy import NEXT_COLUMN, Pieces, Policy, call_accepted
 
-BY_TRAJECTORY = frozenset({SampleBatch.AGENT_ID, SampleBatch.T})
+BY_TRAJECTORY = frozenset({SampleBatch.AGENT_ID, SampleBatch.LIFE_ID, SampleBatch.T})
 """The columns that every policy stores where one is called by trajectory: they tell agents apart and align them."""
 
 _AgentPieces = dict[Hashable, tuple[Policy, list[SampleBatch]]]
@@ -42,8 +42,11 @@ def postprocess(
     """
     if joint_rows is not None:
         fragment = _with_critic_obs(fragment, policies, joint_rows)
-    batches = {policy_id: _with_next_inputs(policies[policy_id], *cut) for policy_id, cut in fragment.items()}
-    by_trajectory = {policy_id for policy_id in batches if overrides_trajectory(policies[policy_id])}
+    by_trajectory = {policy_id for policy_id in fragment if overrides_trajectory(policies[policy_id])}
+    batches = {
+        policy_id: _with_next_inputs(policies[policy_id], *cut, always=bool(by_trajectory))
+        for policy_id, cut in fragment.items()
+    }
     agents = _by_episode(batches, fragment, policies) if by_trajectory else {}
     done: dict[str, SampleBatch] = {}
     for policy_id, batch in batches.items():
@@ -78,10 +81,10 @@ def _with_critic_obs(
     return cuts
 
 
-def _with_next_inputs(policy: Policy, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
-    """Fills `new_obs`, and what goes with it into a policy with memory, where they may be read."""
+def _with_next_inputs(policy: Policy, batch: SampleBatch, pieces: Pieces, *, always: bool) -> SampleBatch:
+    """Fills `new_obs`, and what goes with it into a policy with memory, where they may be read, or always."""
     wanted = policy.batch_columns
-    all_of_them = wanted is None or overrides_trajectory(policy)
+    all_of_them = wanted is None or always
     after_last = {SampleBatch.OBS: pieces.next_obs, **pieces.next_memory}
     for column, name in NEXT_COLUMN.items():
         if column in batch and column in after_last and (all_of_them or name in (wanted or ())):

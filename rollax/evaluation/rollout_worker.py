@@ -28,6 +28,9 @@ from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables
 from rollax.policy.spec import PolicySpec
 
+# The numbers of episodes and lives count up from (worker, restart, 0): no number is given twice.
+_BITS_OF_WORKERS, _BITS_OF_RESTARTS = 48, 32
+
 
 class RolloutWorker:
     """Makes environments and policies, samples batches of experience, and evaluates.
@@ -40,6 +43,7 @@ class RolloutWorker:
         default_policy_class: what a spec without a class stands for.
         worker_index: 0 in the driver.
         num_workers: how many remote workers there are.
+        restarts: workers of this index that have failed before; this one plays other episodes than they did.
         record: keep trajectories; a worker that only evaluates does not.
         samples: False for one that only holds policies, as the driver of remote workers does: it has no environment. To
             learn spaces that the config does not give it makes one, and closes it.
@@ -57,6 +61,7 @@ class RolloutWorker:
         default_policy_class: type[Policy] | None = None,
         worker_index: int = 0,
         num_workers: int = 0,
+        restarts: int = 0,
         record: bool = True,
         samples: bool = True,
     ) -> None:
@@ -64,6 +69,7 @@ class RolloutWorker:
         self.config = resolved_config(config, specs, default_policy_class)
         self.worker_index = worker_index
         self.num_workers = num_workers
+        self.restarts = restarts
         self.version = 0
         self._context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
         self._creator = creator_of(env_creator)
@@ -71,7 +77,7 @@ class RolloutWorker:
         self.callbacks = make_callbacks(self.config.callbacks)
         policy_of = policy_mapping(policy_mapping_fn, list(specs))
         spaces = self._spaces(specs) if self._env is None else EnvSpaces.of(self._env)
-        maker = PolicyMaker(self.config, spaces, policy_of, default_policy_class, worker_index)
+        maker = PolicyMaker(self.config, spaces, policy_of, default_policy_class, worker_index, restarts)
         self.policies, joint_rows = maker.policies(specs)
         self.shared = SharedVariables(self.config.multiagent.shared_variables, self.policies)
         self.runners = {
@@ -304,6 +310,7 @@ class RolloutWorker:
         return {
             "episodes_begun": episodes.begun.copy(),
             "next_episode_id": episodes.next_id,
+            "next_life_id": self.sampler.next_life,
             "acting": {policy_id: policy.get_acting_state() for policy_id, policy in self.policies.items()},
         }
 
@@ -314,6 +321,7 @@ class RolloutWorker:
         shared = min(len(begun), episodes.num_envs)  # the new config may have another number of sub-environments
         episodes.begun[:shared] = begun[:shared]
         episodes.next_id = state["next_episode_id"]
+        self.sampler.next_life = max(self.sampler.next_life, state.get("next_life_id", 0))
         for policy_id, values in state["acting"].items():
             self.get_policy(policy_id).set_acting_state(values)
         self.sampler.restart()
@@ -423,7 +431,8 @@ class RolloutWorker:
             env.num_envs,
             seed=self.config.seed,
             first_env=(max(self.worker_index, 1) - 1) * env.num_envs,
-            first_id=self.worker_index << 40,
+            first_id=(self.worker_index << _BITS_OF_WORKERS) + (self.restarts << _BITS_OF_RESTARTS),
+            first_episode=self.restarts << _BITS_OF_RESTARTS,
             on_start=listener("on_episode_start"),
             on_step=listener("on_episode_step"),
             on_end=listener("on_episode_end"),

@@ -98,6 +98,15 @@ class Sampler:
             trajectories.clear()
         self.episodes.drop_running()
 
+    @property
+    def next_life(self) -> int:
+        """The number of the next life that begins."""
+        return self._lives.next
+
+    @next_life.setter
+    def next_life(self, number: int) -> None:
+        self._lives.next = number
+
     def take_metrics(self) -> list[EpisodeMetrics]:
         """The metrics of the episodes finished since the last call."""
         return self.episodes.take_metrics(self._ids)

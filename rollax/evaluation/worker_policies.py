@@ -54,6 +54,7 @@ class PolicyMaker:
         policy_of: which policy an agent has; None where there is one policy.
         default_policy_class: what a spec without a class stands for.
         worker_index: 0 in the driver, which draws the same random numbers as the first worker.
+        restarts: workers of this index that have failed before; this one draws other random numbers than they did.
     """
 
     def __init__(
@@ -63,12 +64,13 @@ class PolicyMaker:
         policy_of: Callable[..., str] | None,
         default_policy_class: type[Policy] | None,
         worker_index: int,
+        restarts: int = 0,
     ) -> None:
         self._config = config
         self._env = spaces
         self._policy_of = policy_of
         self._default_policy_class = default_policy_class
-        self._worker_number = max(worker_index, 1) - 1
+        self._process = max(worker_index, 1) - 1, restarts
 
     def policies(self, specs: Mapping[str, PolicySpec]) -> tuple[dict[str, Policy], JointRows]:
         """The policies by id, and what joins the rows of all agents for those that see them."""
@@ -92,8 +94,9 @@ class PolicyMaker:
                 fix="name one; None stands for the algorithm's own policy, and here is no algorithm",
             )
         seed = self._config.seed
-        if seed is not None and (number or self._worker_number):
-            seed = int(np.random.SeedSequence((seed, self._worker_number, number)).generate_state(1)[0])
+        worker_number, restarts = self._process
+        if seed is not None and (number or worker_number or restarts):
+            seed = int(np.random.SeedSequence((seed, worker_number, number, restarts)).generate_state(1)[0])
         changes = {**spec.config, "seed": seed} if spec.config or seed != self._config.seed else {}
         config = self._config.for_policy(policy_class.config_class, **changes)
         if getattr(config, "centralized_critic", False):

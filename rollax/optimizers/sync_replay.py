@@ -15,6 +15,7 @@ from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.policy.policy import Policy
 from rollax.replay.frames import StackedFrames
+from rollax.replay.memory import check_fit_together
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
 
@@ -93,7 +94,10 @@ class SyncReplayOptimizer(Optimizer):
         for policy_id, buffer in self.buffers.items():
             rows = batch.get(policy_id)
             if rows is not None and rows.count:
+                is_first = not buffer.nbytes
                 buffer.add(rows)
+                if is_first:
+                    check_fit_together({buffer.where: buffer.nbytes for buffer in self.buffers.values()})
 
     def _updates_due(self) -> int:
         if self.steps < self.learning_starts:

@@ -119,7 +119,7 @@ def check_finite(numbers: np.ndarray, policy_id: str, timestep: int) -> None:
     """Raises NonFiniteError, with the row, where what comes with the actions is not finite.
 
     Args:
-        numbers: [N] the first of the fetched columns: a log-probability, or the value of an action.
+        numbers: [N, ...] the first of the fetched columns: a log-probability, the value of an action, an action.
         policy_id: whose.
         timestep: environment steps trained on so far.
     """
@@ -127,10 +127,14 @@ def check_finite(numbers: np.ndarray, policy_id: str, timestep: int) -> None:
     if not math.isfinite(numbers.sum()):
         raise NonFiniteError(
             "The model's outputs are not finite: no action can be chosen.",
-            where=f"policy {policy_id!r}, row {int(np.argmin(np.isfinite(numbers)))} of {len(numbers)}, "
-            f"at timestep {timestep}",
+            where=f"policy {policy_id!r}, row {_first_bad_row(numbers)} of {len(numbers)}, at timestep {timestep}",
             got="a NaN or infinite log-probability or value",
             expected="finite outputs",
             fix="look for NaN weights, or for observations too large for the model; observation_filter="
             "'MeanStdFilter' scales them",
         )
+
+
+def _first_bad_row(numbers: np.ndarray) -> int:
+    """0 where each is finite, and only their sum is not."""
+    return int(np.argmin(np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)))

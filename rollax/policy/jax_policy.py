@@ -123,12 +123,16 @@ class JaxPolicy(Policy):
             batch: the columns of `train_columns`, [B, ...]; of a policy with memory also `state_in`, one row for each
                 of the sequences that the rows are made of.
             mask: [B] 1 for a real row, 0 for padding.
-            coefficients: what `coefficients` returned.
+            coefficients: what `coefficients` returned, and `num_updates`, the gradient steps taken before this one.
         """
 
-    def coefficients(self) -> dict[str, float]:
+    def coefficients(self) -> dict[str, Any]:
         """Numbers that change between updates without compiling anew; `lr` is always among them."""
-        return {"lr": self._lr(self.timestep)}
+        return {"lr": self.learning_rates()}
+
+    def learning_rates(self) -> Any:
+        """The step size of now: a number, or the name of each part of the model -> a number."""
+        return self._lr(self.timestep)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         """The columns that the loss reads, from a postprocessed batch."""
@@ -258,7 +262,7 @@ class JaxPolicy(Policy):
         if update.error is not None:
             raise update.error
         rows = {name: column[: len(batch)] for name, column in update.rows.items()}
-        return {**update.statistics, **rows, "cur_lr": coefficients["lr"]}
+        return {**update.statistics, **rows, "cur_lr": self._lr(self.timestep)}
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Name -> gradient over the whole batch, and its statistics."""
@@ -269,7 +273,7 @@ class JaxPolicy(Policy):
     def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
         """One optimizer step with gradients from here or elsewhere."""
         where = f"policy {self.name!r}"
-        self._set_variables(self.learner.apply(self.params, gradients, self._lr(self.timestep), where), self.extra)
+        self._set_variables(self.learner.apply(self.params, gradients, self.learning_rates(), where), self.extra)
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], MinibatchPlan]:
         """The columns to train on, padded, and which of their rows, or sequences, make up which gradient step."""

@@ -16,10 +16,13 @@ from rollax.errors import CheckpointError, NonFiniteError
 from rollax.policy.accumulation import weighted_mean
 from rollax.policy.devices import Devices
 from rollax.policy.learning import MinibatchPlan
+from rollax.policy.split_model import part_of
 
 Columns = Mapping[str, Any]
 Loss = Callable[[Columns, Columns, Columns, Columns, jax.Array, Columns], tuple[jax.Array, tuple[dict, Columns]]]
-"""(params, targets, extra, batch, mask, coefficients) -> (loss, (statistics, extra))."""
+"""(params, targets, extra, batch, mask, coefficients) -> (loss, (statistics, extra)).
+
+Among the coefficients is `num_updates`, the gradient steps taken before this one."""
 UpdatedTargets = Callable[[Columns, Columns, jax.Array], Columns]
 """(targets, params, num_updates) -> targets, after a gradient step."""
 
@@ -63,7 +66,7 @@ class Learner:
 
     Args:
         loss: a pure function of arrays.
-        optimizer: gives the direction; the coefficient `lr` scales it.
+        optimizer: gives the direction; the coefficient `lr` scales it: a number, or one for each part of the model.
         params: the parameters that it starts from.
         updated_targets: a pure function that moves the target parameters; None where there are none.
         count_rows: (batch, mask) -> the number of rows that the loss of a microbatch is the mean of.
@@ -126,10 +129,11 @@ class Learner:
     ) -> tuple[Columns, dict[str, Any]]:
         """Gradients by name and statistics of the plan's first minibatch."""
         columns, plan = self._placed(batch, plan)
-        _, gradients, stats, _ = self._gradients(self._variables(params, extra), columns, plan.rows[0], coefficients)
+        now = self._counted(coefficients)
+        _, gradients, stats, _ = self._gradients(self._variables(params, extra), columns, plan.rows[0], now)
         return gradients, {name: value.item() if value.ndim == 0 else value for name, value in _on_host(stats).items()}
 
-    def apply(self, params: Columns, gradients: Columns, lr: float, where: str) -> Columns:
+    def apply(self, params: Columns, gradients: Columns, lr: Any, where: str) -> Columns:
         """The parameters after one step; those passed in are used up.
 
         Raises:
@@ -162,6 +166,10 @@ class Learner:
         params, extra = self.devices.everywhere((dict(params), dict(extra)))
         return Variables(params, extra, targets, self.optimizer_state)
 
+    def _counted(self, coefficients: Columns) -> Columns:
+        """What the loss of the next gradient step is told."""
+        return {**coefficients, "num_updates": self.num_updates}
+
     def _placed(self, batch: Columns, plan: MinibatchPlan) -> tuple[Columns, MinibatchPlan]:
         if self.devices.count == 1:
             return batch, plan
@@ -178,7 +186,8 @@ class Learner:
         num_updates: jax.Array,
         coefficients: Columns,
     ) -> tuple:
-        shapes = jax.eval_shape(self._one_gradient, variables, batch, plan[0], coefficients)[2]
+        first = {**coefficients, "num_updates": num_updates}
+        shapes = jax.eval_shape(self._one_gradient, variables, batch, plan[0], first)[2]
         capacity = jax.tree.leaves(batch)[0].shape[0]
         columns = {name: jnp.zeros(capacity, shapes[name].dtype) for name in self._row_statistics}
         zeros = {name: jnp.zeros(stat.shape, stat.dtype) for name, stat in shapes.items() if name not in columns}
@@ -190,7 +199,8 @@ class Learner:
         def minibatch(carry: tuple) -> tuple:
             step, variables, sums, columns, _ = carry
             rows = plan[step]
-            loss, gradients, stats, extra = self._one_gradient(variables, batch, rows, coefficients)
+            now = {**coefficients, "num_updates": num_updates + step}
+            loss, gradients, stats, extra = self._one_gradient(variables, batch, rows, now)
             # One number tells whether all gradients are finite: their squared norm.
             norm = sum(jnp.vdot(gradient, gradient) for gradient in jax.tree.leaves(gradients))
             finite = jnp.isfinite(loss) & jnp.isfinite(norm)
@@ -231,7 +241,7 @@ class Learner:
     def _one_step(self, variables: Variables, gradients: Any, lr: Any, num_updates: Any) -> Variables:
         params, _, targets, optimizer_state = variables
         direction, optimizer_state = self._optimizer.update(gradients, optimizer_state, params)
-        params = jax.tree.map(lambda p, d: p - lr * d, params, direction)
+        params = {name: value - _rate(lr, name) * direction[name] for name, value in params.items()}
         if self._updated_targets is not None:
             targets = self._updated_targets(targets, params, num_updates)
         return Variables(params, variables.extra, targets, optimizer_state)
@@ -240,10 +250,10 @@ class Learner:
         self, variables: Variables, batch: Columns, rows: Any, coefficients: Columns, where: str
     ) -> NonFiniteError:
         """Repeats the failed step, whose weights are untouched, to say which tensor it was."""
-        loss, gradients, stats, _ = self._gradients(variables, batch, rows, coefficients)
+        loss, gradients, stats, _ = self._gradients(variables, batch, rows, self._counted(coefficients))
         bad = [f"the gradient of {name}" for name, value in gradients.items() if not np.isfinite(value).all()]
         if not np.isfinite(loss):
-            terms = [name for name, value in stats.items() if name != "total_loss" and not np.isfinite(value)]
+            terms = [name for name, value in stats.items() if name != "total_loss" and not np.isfinite(value).all()]
             bad = [f"the loss ({', '.join(terms) or 'total_loss'})", *bad]
         columns = [
             name
@@ -276,6 +286,11 @@ class Learner:
             )
         leaves = [jnp.array(arrays[name], leaf.dtype) for name, leaf in expected.items()]
         self.optimizer_state = self.devices.everywhere(jax.tree.unflatten(tree, leaves))
+
+
+def _rate(lr: Any, name: str) -> Any:
+    """The step size of one parameter."""
+    return lr[part_of(name)] if isinstance(lr, Mapping) else lr
 
 
 def _on_host(arrays: Columns) -> dict[str, np.ndarray]:

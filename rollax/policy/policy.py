@@ -177,16 +177,20 @@ class Policy(ABC):
 
         Args:
             sample_batch: the rows of one agent's life, in time order, as far as they have been sampled; `new_obs`,
-                `agent_id` and `t` are among its columns, and of a policy with memory `state_in` and `state_out`.
-            other_agent_batches: the other agents of the episode: agent id -> (its policy, its rows).
+                `agent_id`, `life_id` and `t` are among its columns, and of a policy with memory `state_in` and
+                `state_out`.
+            other_agent_batches: the other agents of the episode: agent id -> (its policy, its rows, one life after
+                another where it has ended and come back).
             episode: the episode.
         Returns:
             The batch with what `postprocess_rows` adds, unless overridden: advantages for instance, which an override
-            gets by calling this one.
+            gets by calling this one, with its own rows or another agent's.
         """
         last = np.arange(len(sample_batch)) == len(sample_batch) - 1
+        if SampleBatch.LIFE_ID in sample_batch:
+            last[:-1] = np.diff(sample_batch[SampleBatch.LIFE_ID]) != 0
         further = {
-            name: trees.index(sample_batch[after], slice(-1, None))
+            name: trees.index(sample_batch[after], last)
             for name, after in NEXT_COLUMN.items()
             if name in sample_batch and after in sample_batch
         }

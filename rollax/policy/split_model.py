@@ -85,6 +85,11 @@ class SplitModel:
         )
 
 
+def part_of(name: str) -> str:
+    """The part of the model that a variable of this name is in: one of the model's own attributes."""
+    return name.partition(".")[0]
+
+
 def _named(state: Any) -> tuple[Any, dict[str, jax.Array]]:
     paths, tree = jax.tree_util.tree_flatten_with_path(state)
     return tree, {_name(path): leaf for path, leaf in paths}

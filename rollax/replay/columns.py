@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.batch import SampleBatch
-from rollax.errors import BatchError
+from rollax.errors import BatchError, NonFiniteError
 from rollax.replay.column import Column, StackedColumn, described, from_description
 from rollax.replay.following import Rows, same_rows
 from rollax.replay.frames import StackedFrames
@@ -63,7 +63,7 @@ class Columns:
             column.allocate(size)
 
     def check(self, batch: SampleBatch) -> None:
-        """Raises BatchError where the batch's columns are unlike those of the first batch."""
+        """Raises BatchError where the batch's columns are unlike those of the first batch; see also `check_batch`."""
         check_batch(batch, tuple(self._columns), self._where)
         for name, column in self._columns.items():
             if got := column.differs(batch[name]):
@@ -132,7 +132,12 @@ def templates_in(state: Mapping[str, Any]) -> dict[str, trees.Tree]:
 
 
 def check_batch(batch: SampleBatch, names: Sequence[str], where: str) -> None:
-    """Raises BatchError where a column is missing or cannot be kept."""
+    """Refuses a batch that cannot be kept.
+
+    Raises:
+        BatchError: a column is missing, or holds objects.
+        NonFiniteError: a column holds a NaN, or another one than the observations infinity.
+    """
     missing = [name for name in (*names, *_MARKS) if name not in batch]
     if missing or batch.seq_lens is not None:
         raise BatchError(
@@ -158,3 +163,21 @@ def check_batch(batch: SampleBatch, names: Sequence[str], where: str) -> None:
             expected="[rows]",
             fix="add up the rewards of each row",
         )
+    for name in names:
+        _check_numbers(name, batch[name], where)
+
+
+def _check_numbers(name: str, column: trees.Tree, where: str) -> None:
+    """Kept, a NaN would be drawn again and again. Infinity is refused too, but some observation spaces allow it."""
+    for leaf in trees.leaves(column):
+        if leaf.dtype.kind != "f":
+            continue
+        bad = np.isnan(leaf) if name == _OBS else ~np.isfinite(leaf)
+        if bad.any():
+            raise NonFiniteError(
+                "A batch with NaN or infinity for a replay buffer; nothing of it is kept.",
+                where=f"{where}, column {name!r}, row {int(np.argwhere(bad)[0][0])} of {len(leaf)}",
+                got=leaf[bad][0],
+                expected="finite numbers",
+                fix="look for the callback, filter or postprocessing that made it: environments are checked before",
+            )

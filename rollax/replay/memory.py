@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,6 +40,25 @@ def check_fits(capacity: int, bytes_per_transition: int, where: str) -> None:
             expected=f"at most {_gib(there)}, all the memory there is, for everything",
             fix=f"set a capacity well below {there // bytes_per_transition:,}, "
             "or keep stacked images once (frames=StackedFrames(...))",
+        )
+
+
+def check_fit_together(sizes: Mapping[str, int]) -> None:
+    """Refuses several buffers that need more memory together than there is, though each of them would fit.
+
+    Args:
+        sizes: which buffer -> the bytes that it takes once it is full.
+    Raises:
+        ConfigError: with what each of them wants, and what is there.
+    """
+    wanted, there = sum(sizes.values()), memory_there()
+    if wanted > there:
+        raise ConfigError(
+            "The replay buffers would together need more memory than there is.",
+            where=f"buffers of {list(sizes)}",
+            got=f"{', '.join(_gib(size) for size in sizes.values())}: {_gib(wanted)} in all",
+            expected=f"at most {_gib(there)}, all the memory there is, for everything",
+            fix="lower buffer_size, or keep stacked images once (frame_stack_axis)",
         )
 
 

@@ -52,6 +52,11 @@ class PrioritizedReplay(UniformReplay):
         self._largest = 1.0
         super().__init__(capacity, gamma=gamma, n_step=n_step, columns=columns, frames=frames, where=where)
 
+    @property
+    def total_priority(self) -> float:
+        """The sum over all transitions of what they are drawn in proportion to: p_i^α."""
+        return self._tree.total if len(self) else 0.0
+
     def update_priorities(self, indices: NDArray[np.integer], errors: NDArray[np.floating]) -> None:
         """Sets how likely transitions are to be drawn; what has been given up since it was drawn is left alone.
 
@@ -75,7 +80,7 @@ class PrioritizedReplay(UniformReplay):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         own = {"priorities", "largest_priority"}
-        self._largest = float(state["largest_priority"])
+        self._largest = float(state.get("largest_priority", 1.0))  # what a uniform buffer has saved has none
         super().set_state({name: value for name, value in state.items() if name not in own})
         if "priorities" in state:
             # Transitions that a shorter window has made drawable keep the priority of new ones.

@@ -73,6 +73,7 @@ class StoredRows:
 
         Raises:
             BatchError: a column is missing or unlike those before, or a piece's end lacks what came after it.
+            NonFiniteError: a NaN, or infinity in anything but an observation.
             ConfigError: the capacity is larger than the memory, or smaller than the batch.
         """
         if self._columns is None:
@@ -94,7 +95,7 @@ class StoredRows:
 
     def get_state(self) -> dict[str, Any]:
         """Everything, as arrays and values that JSON can hold; without rows nothing."""
-        if self._columns is None:
+        if self._columns is None or not self.links.filled:
             return {}
         return {"links": self.links.get_state(), "columns": self._columns.get_state(self.links.filled)}
 
@@ -105,8 +106,8 @@ class StoredRows:
             CheckpointError: they differ.
             ConfigError: the capacity is larger than the memory.
         """
-        self._columns = self._links = None
         if not state:
+            self._columns = self._links = None
             return
         self._check_same("capacity", state["links"]["size"], self.capacity)
         self._check_same("columns", sorted(state["columns"]), sorted(self._names))

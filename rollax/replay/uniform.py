@@ -69,6 +69,11 @@ class UniformReplay:
         """Memory of the arrays, used or not; 0 before the first batch."""
         return self.capacity * self._rows.bytes_per_place
 
+    @property
+    def total_priority(self) -> float:
+        """The sum over all transitions of what they are drawn in proportion to; here each counts 1."""
+        return float(self._count)
+
     def add(self, batch: SampleBatch) -> None:
         """Adds a batch of a rollout worker, over the oldest rows.
 
@@ -77,6 +82,7 @@ class UniformReplay:
                 (see `add_bootstrap_rows`), and the columns to be kept.
         Raises:
             BatchError: a column is missing or unlike those before, or a piece's end lacks what came after it.
+            NonFiniteError: a NaN, or infinity in anything but an observation.
             ConfigError: the capacity is larger than the memory, or smaller than the batch.
         """
         if not batch.count:

@@ -23,7 +23,7 @@ from examples.hierarchical_maze import (
 )
 from examples.multi_agent_cartpole import MultiAgentCartPole
 from examples.rock_paper_scissors import NOTHING_YET, AlwaysSame, BeatLast, RockPaperScissors
-from rollax import PGConfig, PGTrainer, PPOTrainer, RolloutWorker
+from rollax import DQNTrainer, PGConfig, PPOTrainer, RolloutWorker
 
 NORTH, EAST, SOUTH, WEST = range(4)
 
@@ -253,17 +253,20 @@ class TestLifts:
 
 
 def test_two_trainers_train_one_policy_each_and_hold_the_same_weights():
-    small = {"train_batch_size": 128, "num_envs_per_worker": 1}
-    ppo = PPOTrainer(two_trainers.TwoCarts, two_trainers.config("ppo_policy", **small))
-    pg = PGTrainer(two_trainers.TwoCarts, two_trainers.config("pg_policy", **small))
-    with ppo, pg:
-        before = ppo.get_weights()
+    ppo_config = two_trainers.config("ppo_policy", train_batch_size=128, num_envs_per_worker=1)
+    dqn_config = two_trainers.config("dqn_policy", timesteps_per_iteration=64, learning_starts=32)
+    ppo, dqn = PPOTrainer(two_trainers.TwoCarts, ppo_config), DQNTrainer(two_trainers.TwoCarts, dqn_config)
+    with ppo, dqn:
+        before = ppo.get_weights(), dqn.get_weights()
         assert set(ppo.train()["info"]["learner"]) == {"ppo_policy"}
-        assert set(pg.train()["info"]["learner"]) == {"pg_policy"}
-        assert changed(before, ppo.get_weights()) == {"ppo_policy"}
-        two_trainers.copy_weights(ppo, pg)
-        assert changed(before, ppo.get_weights()) == {"ppo_policy", "pg_policy"}
-        assert changed(ppo.get_weights(), pg.get_weights()) == set()
+        assert set(dqn.train()["info"]["learner"]) == {"dqn_policy"}
+        assert changed(before[0], ppo.get_weights()) == {"ppo_policy"}
+        assert changed(before[1], dqn.get_weights()) == {"dqn_policy"}
+        targets = dict(dqn.get_policy("dqn_policy").targets)
+        two_trainers.copy_weights(ppo, dqn)
+        assert changed(ppo.get_weights(), dqn.get_weights()) == set()
+        assert changed(before[0], ppo.get_weights()) == {"ppo_policy", "dqn_policy"}
+        assert changed({"dqn_policy": targets}, {"dqn_policy": dqn.get_policy("dqn_policy").targets}) == set()
 
 
 def changed(before, after):

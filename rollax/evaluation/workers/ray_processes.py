@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -90,7 +91,7 @@ class RayProcesses(_RayCalls):
     Args:
         worker_class: the class of the workers.
         count: how many there will be.
-        arguments: what its constructor takes by name, beside the index.
+        arguments: what its constructor takes by name, beside `worker_index` and `restarts`.
         num_cpus, num_gpus, resources: that each reserves.
         ray_address: of a running cluster.
     Raises:
@@ -117,9 +118,12 @@ class RayProcesses(_RayCalls):
         )
         # One object for all of them, now and when they are started anew.
         self._arguments = {name: _stored(ray, name, value) for name, value in arguments.items()}
+        self._starts: Counter[int] = Counter()
 
     def start(self, index: int) -> Any:
-        return self._class.remote(**self._arguments, worker_index=index, make_now=False)
+        restarts = self._starts[index]
+        self._starts[index] += 1
+        return self._class.remote(**self._arguments, worker_index=index, restarts=restarts, make_now=False)
 
 
 def _stored(ray: Any, name: str, value: Any) -> Any:

@@ -46,11 +46,20 @@ def _make(space: Any, squash: bool, where: str) -> ActionDistribution:
         return MultiCategorical(nvec, start, space.nvec.shape)
     if isinstance(space, spaces.MultiBinary):
         return Bernoulli(tuple(int(size) for size in space.shape))
-    _check_box(space, squash, where)
+    check_box(space, where, bounded=squash)
     return (SquashedGaussian if squash else DiagGaussian)(space.shape)
 
 
-def _check_box(space: spaces.Box, squash: bool, where: str) -> None:
+def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
+    """Refuses a Box of integers, whose actions would have to be rounded.
+
+    Args:
+        space: the action space, or a part of it.
+        where: which part.
+        bounded: refuse one without finite bounds too: its actions are to be made in (-1, 1).
+    Raises:
+        SpaceError: it is one of those.
+    """
     if not np.issubdtype(space.dtype, np.floating):
         raise SpaceError(
             "A Box of integers as an action space.",
@@ -59,9 +68,9 @@ def _check_box(space: spaces.Box, squash: bool, where: str) -> None:
             expected="a Box of floats, or Discrete or MultiDiscrete for integers",
             fix="declare MultiDiscrete(high - low + 1, start=low), or a float Box that the env rounds by itself",
         )
-    if squash and not space.is_bounded():
+    if bounded and not space.is_bounded():
         raise SpaceError(
-            "A Box without finite bounds for a distribution that is squashed to (-1, 1).",
+            "A Box without finite bounds for actions that are made in (-1, 1).",
             where=where,
             got=space,
             expected="finite low and high",

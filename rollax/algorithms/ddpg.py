@@ -1,0 +1,171 @@
+"""DDPG: a critic learns what actions are worth, and an actor to do what the critic values most.
+
+Source: Lillicrap et al. (2016), arXiv:1509.02971: with y = r + γ Q⁻(s', π⁻(s')) the critic minimizes (Q(s, a) - y)² and
+the actor -Q(s, π(s)); the targets Q⁻ and π⁻ follow at the rate τ. The improvements of TD3 (Fujimoto et al. (2018),
+arXiv:1802.09477) are switches: two critics of which the lower one counts, an actor that learns less often, target
+actions with noise. Deviations: no batch normalization and no weight decay; Ornstein-Uhlenbeck noise is scaled to a
+tenth, as in RLlib; replay is uniform unless it is asked to be prioritized; time limits bootstrap.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from gymnasium import Space, spaces
+from jax import lax
+from pydantic import Field
+
+from rollax.algorithms.trainer import Trainer
+from rollax.batch import SampleBatch
+from rollax.config import TrainerConfig
+from rollax.config.actor_critic import ActorCriticFields
+from rollax.errors import SpaceError
+from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
+from rollax.models.action_values import ActionValue, Actor, ActorWithCritics, Ensemble, frozen
+from rollax.models.config import ModelConfig
+from rollax.models.distributions.factory import check_box
+from rollax.ops.actor_critic import smoothed_actions, td_target, twin_errors
+from rollax.ops.masked import masked_mean
+from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
+from rollax.policy.actor_critic_policy import ActorCriticPolicy
+from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration.of_actions import Deterministic
+from rollax.policy.jax_policy import Columns
+from rollax.policy.policy import Pieces
+
+_TARGET, _NOISE = "q_target", "target_noise"
+
+
+class DDPGConfig(ActorCriticFields, TrainerConfig):
+    """The fields of DDPG beside the common ones."""
+
+    tau: float = Field(
+        default=2e-3, gt=0, le=1, description="τ, the part of the way that targets go towards what they follow"
+    )
+    model: ModelConfig = Field(
+        default=ModelConfig(fcnet_hiddens=(400, 300), fcnet_activation="relu"),
+        description="the layers of actor and critics, 400×300 relu; actions join the encoded observation before them. "
+        "One that is given is taken as a whole: name its fcnet_activation too",
+    )
+    exploration: Literal["GaussianNoise", "OrnsteinUhlenbeckNoise"] = Field(
+        default="OrnsteinUhlenbeckNoise", description="the noise that is added to actions"
+    )
+    twin_q: bool = Field(default=False, description="whether there are two critics, of which targets take the lower")
+    policy_delay: int = Field(
+        default=1, ge=1, description="d, updates of the critics for each one of the actor and the targets"
+    )
+    smooth_target_policy: bool = Field(default=False, description="whether the actions of targets are noisy")
+    target_noise: float = Field(default=0.2, ge=0, description="σ of that noise, in units of half an action's range")
+    target_noise_clip: float = Field(default=0.5, ge=0, description="c, the most that it adds")
+
+
+class DDPGPolicy(ActorCriticPolicy):
+    """A deterministic actor, and one critic or two."""
+
+    config_class = DDPGConfig
+    followed = ("actor", "critics")
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        if not isinstance(action_space, spaces.Box):
+            raise SpaceError(
+                "Actions that are not continuous.",
+                where=f"action_space of {type(self).__name__}",
+                got=action_space,
+                expected="a Box of floats with finite bounds",
+                fix="use DQN or SAC for Discrete actions, PPO for other ones",
+            )
+        check_box(action_space, f"action_space of {type(self).__name__}", bounded=True)
+        self._box = action_space
+        super().__init__(observation_space, action_space, config)
+
+    def make_exploration(self) -> Exploration:
+        return self.explored(Deterministic(self._box.shape))
+
+    def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
+        space, sizes = self.observation_space, self.config.model
+        actor = Actor(space, self.exploration.num_inputs, sizes, squashed=True, rngs=rngs)
+        critics = [ActionValue(space, self._box, sizes, rngs=rngs) for _ in range(2 if self.config.twin_q else 1)]
+        return ActorWithCritics(actor, Ensemble(critics))
+
+    def part_rates(self) -> dict[str, float | None]:
+        return {"actor": self.config.actor_lr, "critics": self.config.critic_lr}
+
+    def part_optimizer(self, part: str) -> optax.GradientTransformation:
+        optimizer = super().part_optimizer(part)
+        # What Adam remembers must not fade in the updates that the actor is left out of.
+        return optax.conditionally_mask(optimizer, self._is_due) if part == "actor" else optimizer
+
+    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        return add_bootstrap_rows(batch, pieces)
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        columns = super().train_columns(batch)
+        if self.config.smooth_target_policy:
+            columns[_NOISE] = self.learning_rng.standard_normal(np.shape(batch[SampleBatch.ACTIONS]), np.float32)
+        return columns
+
+    def target_columns(
+        self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> dict[str, jax.Array]:
+        config, new_obs = self.config, batch[SampleBatch.NEW_OBS]
+        next_actions = self._actions(target_model, new_obs)
+        if config.smooth_target_policy:
+            limits = {"scale": config.target_noise, "limit": config.target_noise_clip}
+            next_actions = smoothed_actions(next_actions, batch[_NOISE], **limits)
+        next_values = target_model.critics(new_obs, next_actions).min(axis=0)
+        return {_TARGET: td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], next_values)}
+
+    def updated_targets(self, targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
+        moved = super().updated_targets(targets, params, num_updates)
+        due = self._is_due(num_updates - 1)
+        return {name: jnp.where(due, moved[name], target) for name, target in targets.items()}
+
+    def loss(self, model: Any, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+        obs, target = batch[SampleBatch.OBS], batch[_TARGET]
+        values = model.critics(obs, batch[SampleBatch.ACTIONS])
+        critic_loss, errors = twin_errors(values, target, batch[SampleBatch.WEIGHTS], mask)
+
+        def actor_loss() -> jax.Array:
+            first_critic = frozen(model.critics.members[0])
+            return -masked_mean(first_critic(obs, self._actions(model, obs)), mask)
+
+        due = self._is_due(coefficients["num_updates"])
+        policy_loss = lax.cond(due, actor_loss, lambda: jnp.float32(0))
+        return critic_loss + policy_loss, {
+            "critic_loss": critic_loss,
+            "actor_loss": policy_loss,
+            "actor_updates": due.astype(jnp.float32),
+            "mean_q": masked_mean(values.mean(axis=0), mask),
+            "mean_target": masked_mean(target, mask),
+            "mean_td_error": masked_mean(errors, mask),
+            SampleBatch.TD_ERROR: errors,
+        }
+
+    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
+        stats = super().learn_on_batch(batch)
+        share = stats.pop("actor_updates")
+        # A mean over the updates that the actor took part in; those of one call may have left it out.
+        return {**stats, "actor_loss": stats["actor_loss"] / share if share else None}
+
+    def _is_due(self, updates_before: Any) -> jax.Array:
+        """Whether the actor and the targets take part in the update that comes after so many."""
+        return jnp.asarray((updates_before + 1) % self.config.policy_delay == 0)
+
+    def _actions(self, model: Any, obs: Any) -> jax.Array:
+        return self.exploration.mode(model.actor(obs))
+
+
+class DDPGTrainer(Trainer):
+    """A step, and an update on what is drawn from all that is kept."""
+
+    name = "DDPG"
+    config_class = DDPGConfig
+    policy_class = DDPGPolicy
+
+    def make_optimizer(self) -> SyncReplayOptimizer:
+        return SyncReplayOptimizer(**self.optimizer_settings(), **replay_settings(self.config))

@@ -1,0 +1,195 @@
+"""SAC: an actor that is paid for its entropy too, so that it explores as much as the task allows.
+
+Source: Haarnoja et al. (2018), arXiv:1801.01290, with the temperature learned as in arXiv:1812.05905: with
+y = r + γ (min_i Q⁻_i(s', a') - α log π(a'|s')) and a, a' drawn from π the critics minimize ½ (Q_i(s, a) - y)², the
+actor α log π(a|s) - min_i Q_i(s, a), and the temperature -log α (log π(a|s) + H̄). Discrete actions: Christodoulou
+(2019), arXiv:1910.07207, where all of these are exact expectations over the actions. Deviations: time limits bootstrap;
+the target entropy of discrete actions is 0.98 of the largest one of the actions that are valid.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from gymnasium import Space, spaces
+from pydantic import Field
+
+from rollax.algorithms.trainer import Trainer
+from rollax.batch import SampleBatch
+from rollax.config import TrainerConfig
+from rollax.config.actor_critic import ActorCriticFields
+from rollax.errors import ConfigError, SpaceError
+from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
+from rollax.models.action_values import ActionValue, Actor, ActorWithCritics, DiscreteActionValues, Ensemble, frozen
+from rollax.models.distributions.factory import check_box
+from rollax.models.parametric import check_parametric
+from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
+from rollax.ops.masked import masked_mean
+from rollax.ops.q_learning import chosen
+from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
+from rollax.policy import action_masks
+from rollax.policy.actor_critic_policy import ActorCriticPolicy
+from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.jax_policy import Columns
+from rollax.policy.policy import Pieces
+
+_TARGET, _NOISE, _NEXT_NOISE = "q_target", "noise", "next_noise"
+_SHARE_OF_ENTROPY = 0.98
+
+
+class SACConfig(ActorCriticFields, TrainerConfig):
+    """The fields of SAC beside the common ones."""
+
+    lr: float = Field(default=3e-4, ge=0, description="α, the step size of Adam")
+    alpha_lr: float | None = Field(
+        default=None, ge=0, description="step size of the temperature; None: lr; 0 leaves it as it is"
+    )
+    buffer_size: int = Field(default=1_000_000, ge=1, description="rows that are kept to be learned from again")
+    random_steps: int = Field(default=1500, ge=0, description="steps at first whose actions are uniformly random")
+    initial_alpha: float = Field(default=1.0, gt=0, description="the first temperature, what entropy is worth")
+    target_entropy: float | None = Field(
+        default=None,
+        description="H̄, the entropy that the temperature aims at; None: minus the number of continuous actions, or "
+        "0.98 log of the number of valid discrete ones",
+    )
+    twin_q: bool = Field(default=True, description="whether there are two critics, of which the lower counts")
+    exploration: Literal["StochasticSampling", "GaussianNoise", "OrnsteinUhlenbeckNoise"] = Field(
+        default="StochasticSampling", description="actions as the policy draws them, or with noise added to those"
+    )
+
+
+class SACPolicy(ActorCriticPolicy):
+    """A stochastic actor, two critics and a temperature; for continuous actions or for one discrete choice."""
+
+    config_class = SACConfig
+    squash_actions = True
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        where = f"action_space of {type(self).__name__}"
+        if isinstance(action_space, spaces.Box):
+            check_box(action_space, where, bounded=True)
+        elif not isinstance(action_space, spaces.Discrete):
+            raise SpaceError(
+                "Actions that are neither continuous nor of one discrete choice.",
+                where=where,
+                got=action_space,
+                expected="a Box of floats with finite bounds, or Discrete(n)",
+                fix="use PPO, which takes composite actions, or flatten them into one Box or one Discrete",
+            )
+        self._actions = action_space
+        super().__init__(observation_space, action_space, config)
+
+    def make_exploration(self) -> Exploration:
+        if self.config.exploration != "StochasticSampling" and isinstance(self._actions, spaces.Discrete):
+            raise ConfigError(
+                "Noise for actions that are not continuous.",
+                where="config key 'exploration'",
+                got=f"{self.config.exploration}, for {self._actions}",
+                expected="StochasticSampling",
+                fix="leave it out",
+            )
+        return self.explored(super().make_exploration())
+
+    def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
+        space, sizes = self.observation_space, self.config.model
+        check_parametric(space, self._actions)
+        actor = Actor(space, self.exploration.num_inputs, sizes, rngs=rngs)
+
+        def critic() -> nnx.Module:
+            if isinstance(self._actions, spaces.Discrete):
+                return DiscreteActionValues(space, int(self._actions.n), sizes, rngs=rngs)
+            return ActionValue(space, self._actions, sizes, rngs=rngs)
+
+        critics = Ensemble([critic() for _ in range(2 if self.config.twin_q else 1)])
+        return ActorWithCritics(actor, critics, initial_alpha=self.config.initial_alpha)
+
+    def part_rates(self) -> dict[str, float | None]:
+        config = self.config
+        return {"actor": config.actor_lr, "critics": config.critic_lr, "log_alpha": config.alpha_lr}
+
+    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        return add_bootstrap_rows(batch, pieces)
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        columns = super().train_columns(batch)
+        if isinstance(self._actions, spaces.Box):
+            shape = (len(batch), self.distribution.num_noise)
+            for name in (_NOISE, _NEXT_NOISE):
+                columns[name] = self.learning_rng.random(shape, np.float32)
+        return columns
+
+    def target_columns(
+        self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> dict[str, jax.Array]:
+        obs, noise = batch[SampleBatch.NEW_OBS], batch.get(_NEXT_NOISE)
+        values, logp = self._expected(model.actor, target_model.critics, obs, noise)
+        soft_values = values - jnp.exp(model.log_alpha[...]) * logp
+        return {_TARGET: td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], soft_values)}
+
+    def loss(self, model: Any, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+        obs, target = batch[SampleBatch.OBS], batch[_TARGET]
+        taken = self._values_of_actions(model.critics, obs, batch[SampleBatch.ACTIONS])
+        squares, errors = twin_errors(taken, target, batch[SampleBatch.WEIGHTS], mask)
+        values, logp = self._expected(model.actor, frozen(model.critics), obs, batch.get(_NOISE))
+        log_alpha = model.log_alpha[...]
+        alpha = jnp.exp(jax.lax.stop_gradient(log_alpha))
+        critic_loss = 0.5 * squares
+        actor_loss = masked_mean(alpha * logp - values, mask)
+        alpha_loss = temperature_loss(log_alpha, logp, self._target_entropy(obs, logp), mask)
+        return critic_loss + actor_loss + alpha_loss, {
+            "critic_loss": critic_loss,
+            "actor_loss": actor_loss,
+            "alpha_loss": alpha_loss,
+            "alpha": alpha,
+            "entropy": -masked_mean(logp, mask),
+            "mean_q": masked_mean(taken.mean(axis=0), mask),
+            "mean_target": masked_mean(target, mask),
+            "mean_td_error": masked_mean(errors, mask),
+            SampleBatch.TD_ERROR: errors,
+        }
+
+    def _expected(self, actor: Any, critics: Any, obs: Any, noise: Any) -> tuple[jax.Array, jax.Array]:
+        """[B] what the actor's actions are worth, and [B] their log-probability: drawn, or expected where discrete."""
+        outputs = actor(obs)
+        if isinstance(self._actions, spaces.Box):
+            actions, logp = self.distribution.sample_and_logp(outputs, noise)
+            return critics(obs, actions).min(axis=0), logp
+        if self.masks.present:
+            outputs = self.exploration.mask(outputs, obs[action_masks.KEY])
+        log_probs = jax.nn.log_softmax(outputs, axis=-1)
+        probabilities = jnp.exp(log_probs)
+        values = critics(obs).min(axis=0)
+        return (probabilities * values).sum(axis=-1), (probabilities * log_probs).sum(axis=-1)
+
+    def _values_of_actions(self, critics: Any, obs: Any, actions: Any) -> jax.Array:
+        """[N, B] the critics' values of actions that were taken."""
+        if isinstance(self._actions, spaces.Box):
+            return critics(obs, actions)
+        places = jnp.asarray(actions).astype(jnp.int32) - int(self._actions.start)
+        return jax.vmap(chosen, in_axes=(0, None))(critics(obs), places)
+
+    def _target_entropy(self, obs: Any, logp: jax.Array) -> jax.Array:
+        """[B] H̄ of each row."""
+        if self.config.target_entropy is not None:
+            return jnp.full_like(logp, self.config.target_entropy)
+        if isinstance(self._actions, spaces.Box):
+            return jnp.full_like(logp, -float(np.prod(self._actions.shape)))
+        valid = jnp.full_like(logp, float(self._actions.n))
+        if self.masks.present:
+            valid = (jnp.asarray(obs[action_masks.KEY]) > 0).sum(axis=-1).astype(logp.dtype)
+        return _SHARE_OF_ENTROPY * jnp.log(valid)
+
+
+class SACTrainer(Trainer):
+    """A step, and an update on what is drawn from all that is kept."""
+
+    name = "SAC"
+    config_class = SACConfig
+    policy_class = SACPolicy
+
+    def make_optimizer(self) -> SyncReplayOptimizer:
+        return SyncReplayOptimizer(**self.optimizer_settings(), **replay_settings(self.config))

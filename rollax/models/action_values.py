@@ -1,0 +1,133 @@
+"""Models with an actor and several critics, for algorithms that learn from replayed experience."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from gymnasium import spaces
+from jax import lax
+from jaxtyping import Array, Float
+
+from rollax.models.config import ModelConfig
+from rollax.models.encoder import Encoder
+from rollax.models.layers import MLP, dense
+from rollax.models.networks import POLICY_GAIN, VALUE_GAIN, Trunk
+from rollax.models.parametric import make_policy_head, policy_outputs
+from rollax.models.q_network import QNetwork
+
+
+class Actor(nnx.Module):
+    """Raw observation columns to what actions are made of.
+
+    Args:
+        observation_space: of one observation.
+        num_outputs: width A of the output.
+        config: sizes.
+        squashed: whether the outputs pass a tanh, and are actions in (-1, 1).
+        rngs: where the weights are drawn from.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        num_outputs: int,
+        config: ModelConfig,
+        *,
+        squashed: bool = False,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.trunk = Trunk(observation_space, config, rngs=rngs)
+        self.head = make_policy_head(observation_space, self.trunk.features, num_outputs, gain=POLICY_GAIN, rngs=rngs)
+        self.squashed = squashed
+
+    def __call__(self, obs: Any) -> Float[Array, "B A"]:
+        outputs = policy_outputs(self.head, self.trunk(obs), obs)
+        return jnp.tanh(outputs) if self.squashed else outputs
+
+
+class ActionValue(nnx.Module):
+    """Q(s, a) of continuous actions, which join the encoded observation before the hidden layers.
+
+    Args:
+        observation_space: of one observation.
+        action_space: of one action.
+        config: sizes; images are encoded, then they and the action pass `fcnet_hiddens`.
+        rngs: where the weights are drawn from.
+    """
+
+    def __init__(
+        self, observation_space: spaces.Space, action_space: spaces.Box, config: ModelConfig, *, rngs: nnx.Rngs
+    ) -> None:
+        self.encoder = Encoder(observation_space, config, rngs=rngs)
+        width = math.prod(action_space.shape)
+        self.mlp = MLP(self.encoder.features + width, config.fcnet_hiddens, config.fcnet_activation, rngs=rngs)
+        self.head = dense(self.mlp.features, 1, gain=VALUE_GAIN, rngs=rngs)
+
+    def __call__(self, obs: Any, actions: Float[Array, "B *shape"]) -> Float[Array, "B"]:
+        flat = actions.reshape(actions.shape[0], -1)
+        x = jnp.concatenate([self.encoder(obs), flat], axis=-1)
+        return jnp.squeeze(self.head(self.mlp(x)), axis=-1)
+
+
+class DiscreteActionValues(nnx.Module):
+    """Q(s, a) of all of a few discrete actions.
+
+    Args:
+        observation_space: of one observation.
+        num_actions: A.
+        config: sizes.
+        rngs: where the weights are drawn from.
+    """
+
+    def __init__(
+        self, observation_space: spaces.Space, num_actions: int, config: ModelConfig, *, rngs: nnx.Rngs
+    ) -> None:
+        self.network = QNetwork(observation_space, num_actions, config, dueling=False, rngs=rngs)
+
+    def __call__(self, obs: Any) -> Float[Array, "B A"]:
+        return self.network(obs)[0]
+
+
+class Ensemble(nnx.Module):
+    """Several modules that are called alike.
+
+    Args:
+        members: N of them.
+    """
+
+    def __init__(self, members: Sequence[nnx.Module]) -> None:
+        self.members: Any = nnx.List(list(members))
+
+    def __call__(self, *inputs: Any) -> Float[Array, "N *S"]:
+        return jnp.stack([member(*inputs) for member in self.members])
+
+
+class ActorWithCritics(nnx.Module):
+    """`model(obs) -> (outputs [B, A], values [B])` of the actor, for acting; nobody asks for its values, which are 0.
+
+    Args:
+        actor: observations to outputs.
+        critics: values of actions; `Ensemble` of `ActionValue` or `DiscreteActionValues`.
+        initial_alpha: of a model with a temperature α, the first one; None: it has none.
+    """
+
+    def __init__(self, actor: Actor, critics: Ensemble, *, initial_alpha: float | None = None) -> None:
+        self.actor = actor
+        self.critics = critics
+        start = None if initial_alpha is None else np.float32(math.log(initial_alpha))
+        self.log_alpha = None if start is None else nnx.Param(jnp.asarray(start))
+
+    def __call__(self, obs: Any) -> tuple[Float[Array, "B A"], Float[Array, "B"]]:
+        outputs = self.actor(obs)
+        return outputs, jnp.zeros_like(outputs[:, 0])
+
+
+def frozen(module: Any) -> Any:
+    """The module with the same weights as constants: gradients flow through it, but none into it."""
+    graph, state = nnx.split(module)
+    return nnx.merge(graph, lax.stop_gradient(state))

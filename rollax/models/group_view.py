@@ -1,0 +1,196 @@
+"""`GroupView`: what the Tuple observations of a group of agents hold for its members and for their mixer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from gymnasium import spaces
+from jaxtyping import Array, Bool, Int
+
+from rollax.errors import SpaceError
+from rollax.spaces import same_space
+
+MASK = "action_mask"
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """The members of a group, all alike; `GroupView.of` makes it from the spaces.
+
+    A group's columns are tuples with the columns of each member. What is made of them here has all members in one
+    array: for the network the rows of the first member, then those of the second, and so on.
+
+    Args:
+        members: M.
+        num_actions: N, choices of each member.
+        masked: whether observations say which actions are valid. A member whose mask allows nothing is absent.
+        hidden: the keys of a member's observation that it does not see itself.
+        state_key: the key of the global state; None where there is none.
+        agent_ids: whether a member's number is a part of what it sees.
+    """
+
+    members: int
+    num_actions: int
+    masked: bool
+    hidden: tuple[str, ...]
+    state_key: str | None
+    agent_ids: bool
+
+    @classmethod
+    def of(
+        cls, observation_space: spaces.Space, action_space: spaces.Space, state_key: str | None, agent_ids: bool
+    ) -> GroupView:
+        """The view of a group with these spaces.
+
+        Args:
+            observation_space: a Tuple of equal spaces.
+            action_space: a Tuple of equal Discrete spaces.
+            state_key: where a member's observation is a Dict, the key under which the global state may be.
+            agent_ids: whether a member sees its own number.
+        Raises:
+            SpaceError: no group, or members that cannot share a network.
+        """
+        observed = _one_of("observation_space", observation_space)
+        choice = _one_of("action_space", action_space)
+        if not isinstance(choice, spaces.Discrete):
+            raise SpaceError(
+                "Members of a group whose actions are not of one discrete choice.",
+                where="action_space[0]",
+                got=choice,
+                expected="Discrete(n), the same for every member",
+                fix="enumerate the choices of a member in one Discrete space, or train the group with PPO",
+            )
+        members, num_actions = len(_parts(action_space)), int(choice.n)
+        if len(_parts(observation_space)) != members:
+            raise SpaceError(
+                "A group with another number of actions than of observations.",
+                where="action_space",
+                got=f"{members} actions, {len(_parts(observation_space))} observations",
+                expected="one of each for every member",
+                fix="correct the Tuple spaces of the group",
+            )
+        keys = tuple(observed.spaces) if isinstance(observed, spaces.Dict) else ()
+        hidden = tuple(key for key in (MASK, state_key) if key in keys)
+        if keys and len(hidden) == len(keys):
+            raise SpaceError(
+                "Members of a group that see nothing.",
+                where="observation_space[0]",
+                got=observed,
+                expected=f"an entry besides {list(hidden)}",
+                fix="put what a member sees under another key of the Dict, or set state_key to None",
+            )
+        masked = MASK in keys
+        if masked:
+            assert isinstance(observed, spaces.Dict)
+            _check_mask(observed[MASK], num_actions)
+        return cls(members, num_actions, masked, hidden, state_key if state_key in keys else None, agent_ids)
+
+    def seen_space(self, observation_space: spaces.Space) -> spaces.Space:
+        """The space of what one member sees."""
+        visible = self._visible_space(_parts(observation_space)[0])
+        return spaces.Tuple([visible, spaces.Discrete(self.members)] if self.agent_ids else [visible])
+
+    def state_space(self, observation_space: spaces.Space) -> spaces.Space:
+        """The space of the global state; without one that of what all members see."""
+        parts = _parts(observation_space)
+        if self.state_key is None:
+            return spaces.Tuple([self._visible_space(part) for part in parts])
+        assert isinstance(parts[0], spaces.Dict)
+        return parts[0][self.state_key]
+
+    def seen(self, obs: Any) -> Any:
+        """[M·B, ...] columns of `seen_space`, from the columns of B observations of the group."""
+        columns = jax.tree.map(lambda *parts: jnp.concatenate(parts), *map(self._visible, obs))
+        if not self.agent_ids:
+            return (columns,)
+        rows = len(jax.tree.leaves(columns)[0]) // self.members
+        return columns, jnp.repeat(jnp.arange(self.members), rows)
+
+    def state(self, obs: Any) -> Any:
+        """[B, ...] columns of `state_space`."""
+        if self.state_key is None:
+            return tuple(map(self._visible, obs))
+        columns = jax.tree.map(lambda *parts: jnp.stack(parts), *(member[self.state_key] for member in obs))
+        # All members that are there tell the same; those that are not are all zeros.
+        leaves = jax.tree.leaves(columns)
+        rows = leaves[0].shape[1]
+        if self.masked:
+            there = self.present(obs).T
+        else:
+            there = sum((leaf != 0).reshape(self.members, rows, -1).any(axis=-1) for leaf in leaves) > 0
+        teller = jnp.argmax(there, axis=0)
+        return jax.tree.map(lambda leaf: leaf[teller, jnp.arange(rows)], columns)
+
+    def valid(self, obs: Any) -> Bool[Array, "B M N"]:
+        """Which actions each member can take; all of them for one that is absent. Only where there are masks."""
+        masks = self._masks(obs)
+        return masks | ~masks.any(axis=-1, keepdims=True)
+
+    def present(self, obs: Any) -> Bool[Array, "B M"]:
+        """Which members are there; without masks all of them."""
+        if not self.masked:
+            return jnp.ones((len(jax.tree.leaves(obs)[0]), self.members), bool)
+        return self._masks(obs).any(axis=-1)
+
+    def _masks(self, obs: Any) -> Bool[Array, "B M N"]:
+        return jnp.stack([jnp.asarray(member[MASK]) for member in obs], axis=1) > 0
+
+    def _visible(self, member: Any) -> Any:
+        if not self.hidden:
+            return member
+        return {key: column for key, column in member.items() if key not in self.hidden}
+
+    def _visible_space(self, space: spaces.Space) -> spaces.Space:
+        if not self.hidden:
+            return space
+        assert isinstance(space, spaces.Dict)
+        return spaces.Dict({key: part for key, part in space.spaces.items() if key not in self.hidden})
+
+
+def by_member(columns: Any) -> Int[Array, "B M"]:
+    """A group's columns of actions as one array."""
+    return jnp.stack([jnp.asarray(column) for column in columns], axis=1).astype(jnp.int32)
+
+
+def _parts(space: spaces.Space) -> Sequence[Any]:
+    assert isinstance(space, spaces.Tuple)
+    return space.spaces
+
+
+def _one_of(name: str, space: spaces.Space) -> spaces.Space:
+    """The space of each member."""
+    if not isinstance(space, spaces.Tuple):
+        raise SpaceError(
+            "An agent that is no group.",
+            where=name,
+            got=space,
+            expected="a Tuple with an equal space for each member",
+            fix="present agents as a group: MultiAgentEnv.with_agent_groups({'team': [...]}); for single agents use DQN",
+        )
+    first, *others = space.spaces
+    for place, other in enumerate(others, start=1):
+        if not same_space(first, other):
+            raise SpaceError(
+                "Members of a group that differ in their spaces.",
+                where=f"{name}[{place}]",
+                got=other,
+                expected=first,
+                fix="pad observations and actions to the largest member's, with an 'action_mask' for the actions that "
+                "the others do not have; or make a group of each kind of agent, with a policy of its own",
+            )
+    return first
+
+
+def _check_mask(mask: spaces.Space, num_actions: int) -> None:
+    if mask.shape != (num_actions,):
+        raise SpaceError(
+            "An action mask of the wrong width.",
+            where=f"observation_space[0][{MASK!r}]",
+            got=mask,
+            expected=f"MultiBinary({num_actions}), one entry for each action",
+            fix="correct the mask's space, or the member's action space",
+        )

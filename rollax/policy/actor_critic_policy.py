@@ -1,0 +1,102 @@
+"""`ActorCriticPolicy`: what DDPG, TD3 and SAC share: an actor and critics in one model, one loss, targets that follow.
+
+The loss is the sum of those of the parts. Gradients are stopped between them, so each part gets that of its own loss,
+its own optimizer and its own step size.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import jax
+import optax
+from gymnasium import Space, spaces
+
+from rollax.batch import SampleBatch
+from rollax.config import resolve_config
+from rollax.errors import ConfigError
+from rollax.models.config import ModelConfig
+from rollax.policy.exploration.around import RandomAtFirst
+from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration.of_actions import GaussianNoise, OrnsteinUhlenbeckNoise
+from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.split_model import part_of
+
+_NOT_TAKEN = ("custom_model", "use_lstm", "use_gru", "free_log_std")
+
+
+class ActorCriticPolicy(JaxPolicy):
+    """A subclass gives `make_model`, with the parts that `part_rates` names, `target_columns` and `loss`.
+
+    Args:
+        observation_space: of one agent.
+        action_space: of one agent.
+        config: with `ActorCriticFields`.
+    Raises:
+        ConfigError: a model that these algorithms cannot have.
+    """
+
+    learns_off_policy = True
+    has_targets = True
+    row_statistics = (SampleBatch.TD_ERROR,)
+    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.LIFE_ID})
+    followed: ClassVar[tuple[str, ...]] = ("critics",)
+    """The parts of the model that the target parameters follow."""
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        config = resolve_config(self.config_class, config)
+        _check_model(config.model, type(self).__name__)
+        super().__init__(observation_space, action_space, config)
+        self.sgd_minibatch_size = self.config.train_batch_size
+
+    @abstractmethod
+    def part_rates(self) -> dict[str, float | None]:
+        """The parts of the model, each with its own step size; None: `lr`."""
+
+    def explored(self, greedy: Exploration) -> Exploration:
+        """The exploration with the noise that the config asks for, and uniformly random actions at first."""
+        config, space = self.config, self.action_space
+        assert isinstance(space, spaces.Box | spaces.Discrete)
+        scale, exploration = config.schedule("noise_scale"), greedy
+        if config.exploration == "GaussianNoise":
+            exploration = GaussianNoise(greedy, space.shape, scale)
+        elif config.exploration == "OrnsteinUhlenbeckNoise":
+            exploration = OrnsteinUhlenbeckNoise(
+                greedy, space.shape, scale, theta=config.ou_theta, sigma=config.ou_sigma
+            )
+        return RandomAtFirst(exploration, space, config.random_steps) if config.random_steps else exploration
+
+    def make_optimizer(self) -> optax.GradientTransformation:
+        parts = {part: self.part_optimizer(part) for part in self.part_rates()}
+        return optax.partition(parts, lambda params: {name: part_of(name) for name in params})
+
+    def part_optimizer(self, part: str) -> optax.GradientTransformation:
+        """The direction of a step of one part of the model."""
+        return super().make_optimizer()
+
+    def learning_rates(self) -> dict[str, float]:
+        lr = self._lr(self.timestep)
+        return {part: lr if own is None else own for part, own in self.part_rates().items()}
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        names = (SampleBatch.REWARDS, SampleBatch.NEW_OBS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS)
+        return {**super().train_columns(batch), **{name: batch[name] for name in names}}
+
+    def updated_targets(self, targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
+        names = [name for name in targets if part_of(name) in self.followed]
+        newer, older = ({name: arrays[name] for name in names} for arrays in (params, targets))
+        moved: Any = optax.incremental_update(newer, older, self.config.tau)
+        return {**targets, **moved}
+
+
+def _check_model(config: ModelConfig, policy_class: str) -> None:
+    for name in _NOT_TAKEN:
+        if getattr(config, name):
+            raise ConfigError(
+                "A model that is not for an actor with critics of its own.",
+                where=f"config key 'model.{name}', for {policy_class}",
+                got=getattr(config, name),
+                expected="the sizes of the default layers: fcnet_hiddens, fcnet_activation, conv_filters, ...",
+                fix=f"leave {name} out, or use PPO",
+            )

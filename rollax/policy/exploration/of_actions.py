@@ -1,0 +1,128 @@
+"""Exploration by policies whose outputs are continuous actions, or that draw some: noise is added to them."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rollax.policy.exploration.around import Around
+from rollax.policy.exploration.exploration import Exploration
+
+GREEDY_ACTIONS = "greedy_actions"
+
+
+class Deterministic(Exploration):
+    """Does what the outputs say, which are actions, flattened.
+
+    Args:
+        shape: of one action.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._shape = shape
+        self.num_inputs = math.prod(shape)
+        self.fetched = {GREEDY_ACTIONS: self.num_inputs}
+
+    def noise(
+        self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        return np.zeros((rows, 0), np.float32), []
+
+    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
+        return self.mode(outputs)
+
+    def mode(self, outputs: jax.Array) -> Any:
+        return outputs.reshape(-1, *self._shape)
+
+    def fetches(self, outputs: jax.Array, actions: Any) -> dict[str, jax.Array]:
+        return {GREEDY_ACTIONS: outputs}
+
+
+class AddedNoise(Around):
+    """Adds noise to actions in [-1, 1], and cuts them to it.
+
+    Args:
+        inner: whose actions they are.
+        shape: of one action.
+        scale: timestep -> the factor of the noise, in units of half an action's range.
+    """
+
+    def __init__(self, inner: Exploration, shape: tuple[int, ...], scale: Callable[[float], float]) -> None:
+        super().__init__(inner)
+        self.scale = scale
+        self.width = math.prod(shape)
+        self._remembered = len(inner.initial_state())
+
+    @abstractmethod
+    def disturbance(
+        self, rng: np.random.Generator, rows: int, state: Sequence[Any]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """[rows, width] noise of scale 1, and what is remembered of it; see `Exploration.noise`."""
+
+    def noise(
+        self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        inner, inner_state = self.inner.noise(rng, rows, timestep, state[: self._remembered])
+        own, own_state = self.disturbance(rng, rows, state[self._remembered :])
+        scaled = np.float32(self.scale(timestep)) * own
+        return np.concatenate([inner, scaled], axis=1), [*inner_state, *own_state]
+
+    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
+        inner, own = jnp.split(noise, (-self.width,), axis=1)
+        actions = self.inner.sample(outputs, inner)
+        return jnp.clip(actions + own.reshape(actions.shape), -1.0, 1.0)
+
+
+class GaussianNoise(AddedNoise):
+    """Independent normal numbers at every step.
+
+    Source: Fujimoto et al. (2018), Algorithm 1, arXiv:1802.09477:  a = π(s) + ε,  ε ~ N(0, σ), with σ the scale.
+    """
+
+    def disturbance(
+        self, rng: np.random.Generator, rows: int, state: Sequence[Any]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        return rng.standard_normal((rows, self.width), np.float32), []
+
+
+class OrnsteinUhlenbeckNoise(AddedNoise):
+    """Noise that wanders: each life has a walk of its own, which begins at 0 and is drawn back there.
+
+    Source: Lillicrap et al. (2016), section 3 and supplement 7, arXiv:1509.02971; Uhlenbeck and Ornstein (1930):
+        x ← x - θ x + σ ε,  ε ~ N(0, 1).  With steps of dt, θ stands for θ dt and σ for σ √dt.
+
+    Args:
+        inner, shape, scale: as for `AddedNoise`.
+        theta: θ.
+        sigma: σ.
+    """
+
+    def __init__(
+        self,
+        inner: Exploration,
+        shape: tuple[int, ...],
+        scale: Callable[[float], float],
+        *,
+        theta: float = 0.15,
+        sigma: float = 0.2,
+    ) -> None:
+        super().__init__(inner, shape, scale)
+        self.theta, self.sigma = np.float32(theta), np.float32(sigma)
+
+    def initial_state(self) -> list[np.ndarray]:
+        return [*self.inner.initial_state(), np.zeros(self.width, np.float32)]
+
+    def disturbance(
+        self, rng: np.random.Generator, rows: int, state: Sequence[Any]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        (walks,) = (np.asarray(part) for part in state)
+        walks = walks - self.theta * walks + self.sigma * rng.standard_normal(walks.shape, np.float32)
+        own = np.zeros((rows, self.width), np.float32)
+        own[: len(walks)] = walks
+        return own, [walks]
