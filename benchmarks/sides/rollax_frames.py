@@ -1,0 +1,80 @@
+"""DQN on made-up Atari transitions: updates with their sampling, the part of that, or the memory of a million."""
+
+import argparse
+import time
+
+import numpy as np
+import psutil
+from gymnasium import spaces
+
+from benchmarks.frames import ACTIONS, EPISODE, SIDE, STACK, stacks
+from benchmarks.protocol import Link, serve_rates, versions
+
+
+def main() -> None:
+    """Serves rounds of the asked measure."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("measure", choices=["updates", "sampling", "memory"])
+    parser.add_argument("--transitions", type=int, required=True)
+    parser.add_argument("--batch", type=int, default=32)
+    args = parser.parse_args()
+
+    from rollax.algorithms.dqn import DQNPolicy
+    from rollax.replay.frames import StackedFrames
+    from rollax.replay.uniform import UniformReplay
+
+    process = psutil.Process()
+    before = process.memory_info().rss
+    # Where an episode begins the three images before its first are kept too.
+    places = args.transitions + (STACK + 1) * (args.transitions // EPISODE + 1)
+    buffer = UniformReplay(places, frames=StackedFrames(STACK, axis=-1))
+    _fill(buffer, args.transitions)
+    installed = versions("rollax", "jax", "flax", "gymnasium", "numpy")
+    if args.measure == "memory":
+        _serve_memory(process.memory_info().rss - before, len(buffer), installed)
+        return
+
+    shape = (SIDE, SIDE, STACK)
+    config = {"train_batch_size": args.batch, "double_q": False, "dueling": False, "seed": 0}
+    policy = DQNPolicy(spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(ACTIONS), config)
+    rng = np.random.default_rng(0)
+
+    def update() -> tuple[float, float]:
+        started = time.perf_counter()
+        batch = buffer.sample(args.batch, rng)
+        sampled = time.perf_counter()
+        policy.learn_on_batch(batch)
+        return sampled - started, time.perf_counter() - started
+
+    if args.measure == "updates":
+        serve_rates(lambda: (update(), 1)[1], versions=installed)
+    else:
+        # Per second of updates; a round has nothing else in it.
+        serve_rates(lambda: 100 * update()[0], versions=installed)
+
+
+def _fill(buffer, transitions: int) -> None:
+    """Adds whole episodes."""
+    from rollax import SampleBatch
+
+    columns = {
+        "obs": stacks(EPISODE),
+        "actions": np.arange(EPISODE) % ACTIONS,
+        "rewards": np.ones(EPISODE, np.float32),
+        "terminateds": np.arange(EPISODE) == EPISODE - 1,
+        "truncateds": np.zeros(EPISODE, np.bool_),
+    }
+    for life in range(transitions // EPISODE):
+        buffer.add(SampleBatch({**columns, "life_id": np.full(EPISODE, life)}))
+
+
+def _serve_memory(grown: int, transitions: int, installed: dict[str, str]) -> None:
+    """Reports by how many gigabytes (10⁹ bytes) resident memory has grown for a million transitions."""
+    link = Link()
+    link.send(event="ready", facts={"versions": installed, "transitions": transitions})
+    for _ in link.rounds():
+        link.send(event="round", value=grown / transitions * 1e6 / 1e9)
+
+
+if __name__ == "__main__":
+    main()
