@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from rollax.algorithms.a3c import A3CConfig as A3CConfig
     from rollax.algorithms.a3c import A3CPolicy as A3CPolicy
     from rollax.algorithms.a3c import A3CTrainer as A3CTrainer
+    from rollax.algorithms.apex import ApexDQNConfig as ApexDQNConfig
+    from rollax.algorithms.apex import ApexDQNPolicy as ApexDQNPolicy
+    from rollax.algorithms.apex import ApexDQNTrainer as ApexDQNTrainer
+    from rollax.algorithms.apex_ddpg import ApexDDPGConfig as ApexDDPGConfig
+    from rollax.algorithms.apex_ddpg import ApexDDPGPolicy as ApexDDPGPolicy
+    from rollax.algorithms.apex_ddpg import ApexDDPGTrainer as ApexDDPGTrainer
     from rollax.algorithms.appo import APPOConfig as APPOConfig
     from rollax.algorithms.appo import APPOPolicy as APPOPolicy
     from rollax.algorithms.appo import APPOTrainer as APPOTrainer
@@ -35,6 +41,11 @@ if TYPE_CHECKING:
     from rollax.algorithms.ppo import PPOConfig as PPOConfig
     from rollax.algorithms.ppo import PPOPolicy as PPOPolicy
     from rollax.algorithms.ppo import PPOTrainer as PPOTrainer
+    from rollax.algorithms.qmix import QMIXConfig as QMIXConfig
+    from rollax.algorithms.qmix import QMIXPolicy as QMIXPolicy
+    from rollax.algorithms.qmix import QMIXTrainer as QMIXTrainer
+    from rollax.algorithms.qmix import VDNConfig as VDNConfig
+    from rollax.algorithms.qmix import VDNTrainer as VDNTrainer
     from rollax.algorithms.rainbow import RainbowConfig as RainbowConfig
     from rollax.algorithms.rainbow import RainbowTrainer as RainbowTrainer
     from rollax.algorithms.sac import SACConfig as SACConfig
@@ -75,6 +86,7 @@ if TYPE_CHECKING:
     from rollax.evaluation.rollout_worker import RolloutWorker as PolicyEvaluator  # noqa: F401
     from rollax.evaluation.rollout_worker import RolloutWorker as RolloutWorker
     from rollax.optimizers.async_gradients import AsyncGradientsOptimizer as AsyncGradientsOptimizer
+    from rollax.optimizers.async_replay import AsyncReplayOptimizer as AsyncReplayOptimizer
     from rollax.optimizers.async_samples import AsyncSamplesOptimizer as AsyncSamplesOptimizer
     from rollax.optimizers.optimizer import Optimizer as Optimizer
     from rollax.optimizers.sync_replay import SyncReplayOptimizer as SyncReplayOptimizer
@@ -91,6 +103,8 @@ __version__ = "0.1.0"
 _NAMES_OF = {
     "rollax.algorithms.a2c": "A2CConfig A2CPolicy A2CTrainer",
     "rollax.algorithms.a3c": "A3CConfig A3CPolicy A3CTrainer",
+    "rollax.algorithms.apex": "ApexDQNConfig ApexDQNPolicy ApexDQNTrainer",
+    "rollax.algorithms.apex_ddpg": "ApexDDPGConfig ApexDDPGPolicy ApexDDPGTrainer",
     "rollax.algorithms.appo": "APPOConfig APPOPolicy APPOTrainer",
     "rollax.algorithms.ddpg": "DDPGConfig DDPGPolicy DDPGTrainer",
     "rollax.algorithms.dqn": "DQNConfig DQNPolicy DQNTrainer",
@@ -98,6 +112,7 @@ _NAMES_OF = {
     "rollax.algorithms.load_policy": "load_policy",
     "rollax.algorithms.pg": "PGConfig PGPolicy PGTrainer",
     "rollax.algorithms.ppo": "PPOConfig PPOPolicy PPOTrainer",
+    "rollax.algorithms.qmix": "QMIXConfig QMIXPolicy QMIXTrainer VDNConfig VDNTrainer",
     "rollax.algorithms.rainbow": "RainbowConfig RainbowTrainer",
     "rollax.algorithms.sac": "SACConfig SACPolicy SACTrainer",
     "rollax.algorithms.td3": "TD3Config TD3Trainer",
@@ -121,6 +136,7 @@ _NAMES_OF = {
     "rollax.evaluation.filters": "MeanStdFilter NoFilter",
     "rollax.evaluation.rollout_worker": "PolicyEvaluator RolloutWorker",
     "rollax.optimizers.async_gradients": "AsyncGradientsOptimizer",
+    "rollax.optimizers.async_replay": "AsyncReplayOptimizer",
     "rollax.optimizers.async_samples": "AsyncSamplesOptimizer",
     "rollax.optimizers.optimizer": "Optimizer",
     "rollax.optimizers.sync_replay": "SyncReplayOptimizer",

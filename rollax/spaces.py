@@ -123,6 +123,8 @@ def same_space(a: spaces.Space, b: spaces.Space) -> bool:
         return len(a.spaces) == len(b.spaces) and all(
             same_space(*pair) for pair in zip(a.spaces, b.spaces, strict=True)
         )
+    if isinstance(a, spaces.MultiBinary) and isinstance(b, spaces.MultiBinary):
+        return a.shape == b.shape  # Gymnasium tells MultiBinary(5) from MultiBinary([5])
     return a == b
 
 

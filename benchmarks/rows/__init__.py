@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from benchmarks.measure import Row
+from benchmarks.rows.frames import frames_rows
+from benchmarks.rows.off_policy import off_policy_rows
 from benchmarks.rows.replay import replay_rows
 from benchmarks.rows.sampling import sampling_rows
 from benchmarks.rows.training import training_rows
@@ -13,7 +15,14 @@ from benchmarks.rows.workers import worker_rows
 
 def make_rows(*, quick: bool = False) -> dict[str, Row]:
     """Returns every benchmark by its name; quick ones do the same with less work, to see that they run."""
-    rows = (*sampling_rows(), *training_rows(quick=quick), *worker_rows(), *replay_rows())
+    rows = (
+        *sampling_rows(),
+        *training_rows(quick=quick),
+        *worker_rows(),
+        *replay_rows(),
+        *off_policy_rows(),
+        *frames_rows(quick=quick),
+    )
     if quick:
         rows = tuple(replace(row, rounds=min(row.rounds, 2), seconds=min(row.seconds, 0.5)) for row in rows)
     return {row.name: row for row in rows}

@@ -19,6 +19,7 @@ from pydantic import Field
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
 from rollax.config import Lambda, SchedulePoints, TrainerConfig
+from rollax.config.critic import CentralizedCriticFields
 from rollax.evaluation.advantages import add_advantages
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
@@ -28,7 +29,7 @@ from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.policy import Pieces
 
 
-class A3CConfig(TrainerConfig):
+class A3CConfig(CentralizedCriticFields, TrainerConfig):
     """The fields of A3C beside the common ones; symbols are those of the module's equation."""
 
     rollout_fragment_length: int = Field(
@@ -43,14 +44,6 @@ class A3CConfig(TrainerConfig):
     )
     grad_clip: float | None = Field(
         default=0.5, gt=0, description="bound on the global norm of the gradient (RLlib: 40, for sums); None for none"
-    )
-    centralized_critic: bool = Field(
-        default=False,
-        description="whether the value function sees what all agents observe and what the others do; the agents still "
-        "act on their own observations",
-    )
-    critic_space: Space | None = Field(
-        default=None, description="what a centralized critic sees; None asks the environment, as it should be"
     )
 
 

@@ -143,7 +143,8 @@ def without_custom_model(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _code_in(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str | None]]:
-    """`(key, what it is, import path)` of what is imported as soon as a trainer is made."""
+    """`(key, what it is, import path)` of what is imported as soon as a trainer is made, or evaluates."""
+    yield from _paths_in(config["evaluation_config"], "evaluation_config")
     env = config["env"]
     if isinstance(env, str) and ":" in env and env not in registered_envs():
         yield "env", "an environment", env
@@ -161,6 +162,17 @@ def _code_in(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str | None]]
         found, path = custom_model({**changes, NOT_STORED: lost}, f"{key}[3].model")
         if found:
             yield key, "a model", path
+
+
+def _paths_in(changes: Any, key: str) -> Iterator[tuple[str, str, str]]:
+    """The same of changes of a config; a class there is not imported by itself, but a path would be."""
+    for name, part in changes.items() if isinstance(changes, dict) else ():
+        if name in ("env", "custom_model") and isinstance(part, str) and ":" in part and part not in registered_envs():
+            yield f"{key}.{name}", "an environment" if name == "env" else "a model", part
+        elif name != "env_config":
+            yield from _paths_in(part, f"{key}.{name}")
+    for place, part in enumerate(changes) if isinstance(changes, list) else ():
+        yield from _paths_in(part, f"{key}[{place}]")
 
 
 def _check_same(what: str, got: Any, expected: Any, path: str | Path) -> None:

@@ -35,6 +35,7 @@ from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
 from rollax.policy.actor_critic_policy import ActorCriticPolicy
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.of_actions import Deterministic
+from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
 from rollax.policy.jax_policy import Columns
 from rollax.policy.policy import Pieces
 
@@ -52,9 +53,12 @@ class DDPGConfig(ActorCriticFields, TrainerConfig):
         description="the layers of actor and critics, 400×300 relu; actions join the encoded observation before them. "
         "One that is given is taken as a whole: name its fcnet_activation too",
     )
-    exploration: Literal["GaussianNoise", "OrnsteinUhlenbeckNoise"] = Field(
-        default="OrnsteinUhlenbeckNoise", description="the noise that is added to actions"
+    exploration: Literal["GaussianNoise", "OrnsteinUhlenbeckNoise", "ParameterNoise"] = Field(
+        default="OrnsteinUhlenbeckNoise",
+        description="the noise that is added to actions; or disturbed parameters, whose actions are as far from the "
+        "others as noise_scale says",
     )
+    parameter_noise: float = Field(default=0.1, gt=0, description="σ of ParameterNoise at first; it adapts")
     twin_q: bool = Field(default=False, description="whether there are two critics, of which targets take the lower")
     policy_delay: int = Field(
         default=1, ge=1, description="d, updates of the critics for each one of the actor and the targets"
@@ -84,7 +88,11 @@ class DDPGPolicy(ActorCriticPolicy):
         super().__init__(observation_space, action_space, config)
 
     def make_exploration(self) -> Exploration:
-        return self.explored(Deterministic(self._box.shape))
+        config, greedy = self.config, Deterministic(self._box.shape)
+        if config.exploration == "ParameterNoise":
+            limit = config.schedule("noise_scale")
+            return self.explored(ParameterNoise(greedy, action_distance, limit, config.parameter_noise))
+        return self.explored(greedy)
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         space, sizes = self.observation_space, self.config.model
@@ -98,9 +106,11 @@ class DDPGPolicy(ActorCriticPolicy):
     def part_optimizer(self, part: str) -> optax.GradientTransformation:
         optimizer = super().part_optimizer(part)
         # What Adam remembers must not fade in the updates that the actor is left out of.
-        return optax.conditionally_mask(optimizer, self._is_due) if part == "actor" else optimizer
+        due: Any = self._is_due
+        return optax.conditionally_mask(optimizer, due) if part == "actor" else optimizer
 
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        self.adapt_exploration(batch)
         return add_bootstrap_rows(batch, pieces)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
 from rollax.policy import action_masks
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.of_values import EpsilonGreedy, SoftQ
+from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.policy import Pieces
 from rollax.schedules import Schedule
@@ -65,8 +66,10 @@ class DQNConfig(ReplayFields, TrainerConfig):
     target_network_update_freq: int = Field(
         default=500, ge=1, description="updates after which the target network becomes a copy of the model"
     )
-    exploration: Literal["EpsilonGreedy", "SoftQ"] = Field(
-        default="EpsilonGreedy", description="any valid action with probability ε, or all by exp(Q / temperature)"
+    exploration: Literal["EpsilonGreedy", "SoftQ", "ParameterNoise"] = Field(
+        default="EpsilonGreedy",
+        description="any valid action with probability ε, or all by exp(Q / temperature), or those of disturbed "
+        "parameters, as far from the greedy ones as with ε",
     )
     initial_epsilon: float = Field(default=1.0, ge=0, le=1, description="ε at the first step")
     final_epsilon: float = Field(default=0.02, ge=0, le=1, description="ε after epsilon_timesteps")
@@ -75,6 +78,7 @@ class DQNConfig(ReplayFields, TrainerConfig):
         default=None, description="[[timestep, ε], ...], linear in between; takes the place of the three before"
     )
     temperature: float = Field(default=1.0, gt=0, description="τ of SoftQ")
+    parameter_noise: float = Field(default=0.3, gt=0, description="σ of ParameterNoise at first; it adapts")
 
     def check(self) -> None:
         super().check()
@@ -122,7 +126,16 @@ class DQNPolicy(JaxPolicy):
             return SoftQ(space, config.temperature)
         points = ((0, config.initial_epsilon), (config.epsilon_timesteps, config.final_epsilon))
         points = 0.0 if config.noisy else config.epsilon_schedule or points
-        return EpsilonGreedy(space, Schedule(points, where="config key 'epsilon_schedule'"))
+        greedy = EpsilonGreedy(space, Schedule(points, where="config key 'epsilon_schedule'"))
+        if config.exploration == "EpsilonGreedy":
+            return greedy
+        # As far from the greedy actions as those with ε; a worker of Ape-X changes it.
+        return ParameterNoise(
+            greedy,
+            softmax_distance,
+            lambda timestep: epsilon_distance(greedy.epsilon(timestep), greedy.num_inputs),
+            config.parameter_noise,
+        )
 
     def make_model(self, rngs: nnx.Rngs) -> QNetwork:
         config = self.config
@@ -144,6 +157,7 @@ class DQNPolicy(JaxPolicy):
         return optax.chain(clipped, optax.scale_by_adam(eps=self.config.adam_epsilon))
 
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        self.adapt_exploration(batch)
         return add_bootstrap_rows(batch, pieces)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pydantic import Field
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
 from rollax.config import Lambda, SchedulePoints, TrainerConfig
+from rollax.config.critic import CentralizedCriticFields
 from rollax.evaluation.advantages import add_advantages
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate
@@ -28,7 +29,7 @@ from rollax.policy.learning import standardized
 from rollax.policy.policy import Pieces
 
 
-class PPOConfig(TrainerConfig):
+class PPOConfig(CentralizedCriticFields, TrainerConfig):
     """The fields of PPO beside the common ones; symbols are those of the paper."""
 
     train_batch_size: int = Field(default=4000, ge=1, description="steps that one training iteration learns from")
@@ -56,15 +57,6 @@ class PPOConfig(TrainerConfig):
     kl_target: float = Field(default=0.01, gt=0, description="d_targ, the KL divergence that an update should have")
     grad_clip: float | None = Field(
         default=0.5, gt=0, description="bound on the global norm of the gradient; None for none"
-    )
-
-    centralized_critic: bool = Field(
-        default=False,
-        description="whether the value function sees what all agents observe and what the others do; the agents still "
-        "act on their own observations",
-    )
-    critic_space: Space | None = Field(
-        default=None, description="what a centralized critic sees; None asks the environment, as it should be"
     )
 
     def check(self) -> None:

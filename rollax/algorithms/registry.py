@@ -14,15 +14,19 @@ if TYPE_CHECKING:
 ALGORITHMS: dict[str, str] = {
     "A2C": "rollax.algorithms.a2c:A2CTrainer",
     "A3C": "rollax.algorithms.a3c:A3CTrainer",
+    "APEX": "rollax.algorithms.apex:ApexDQNTrainer",
+    "APEX_DDPG": "rollax.algorithms.apex_ddpg:ApexDDPGTrainer",
     "APPO": "rollax.algorithms.appo:APPOTrainer",
     "DDPG": "rollax.algorithms.ddpg:DDPGTrainer",
     "DQN": "rollax.algorithms.dqn:DQNTrainer",
     "IMPALA": "rollax.algorithms.impala:IMPALATrainer",
     "PG": "rollax.algorithms.pg:PGTrainer",
     "PPO": "rollax.algorithms.ppo:PPOTrainer",
+    "QMIX": "rollax.algorithms.qmix:QMIXTrainer",
     "Rainbow": "rollax.algorithms.rainbow:RainbowTrainer",
     "SAC": "rollax.algorithms.sac:SACTrainer",
     "TD3": "rollax.algorithms.td3:TD3Trainer",
+    "VDN": "rollax.algorithms.qmix:VDNTrainer",
 }
 
 

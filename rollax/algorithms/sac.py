@@ -44,7 +44,7 @@ _SHARE_OF_ENTROPY = 0.98
 class SACConfig(ActorCriticFields, TrainerConfig):
     """The fields of SAC beside the common ones."""
 
-    lr: float = Field(default=3e-4, ge=0, description="α, the step size of Adam")
+    lr: float = Field(default=3e-4, ge=0, description="the step size of Adam")
     alpha_lr: float | None = Field(
         default=None, ge=0, description="step size of the temperature; None: lr; 0 leaves it as it is"
     )

@@ -23,8 +23,10 @@ class TD3Config(DDPGConfig):
     tau: float = Field(
         default=5e-3, gt=0, le=1, description="τ, the part of the way that targets go towards what they follow"
     )
-    exploration: Literal["GaussianNoise", "OrnsteinUhlenbeckNoise"] = Field(
-        default="GaussianNoise", description="the noise that is added to actions"
+    exploration: Literal["GaussianNoise", "OrnsteinUhlenbeckNoise", "ParameterNoise"] = Field(
+        default="GaussianNoise",
+        description="the noise that is added to actions; or disturbed parameters, whose actions are as far from the "
+        "others as noise_scale says",
     )
     twin_q: bool = Field(default=True, description="whether there are two critics, of which targets take the lower")
     policy_delay: int = Field(

@@ -112,7 +112,12 @@ class Trainer(ABC):
             "time_total_s": self.time_total_s,
             "env_steps_per_s": (self.optimizer.env_steps - env_steps_before) / trained_s,
             "timers": timers,
-            "info": {"learner": stats, "queue": queue, "workers": self.workers.health()},
+            "info": {
+                "learner": stats,
+                "queue": queue,
+                "workers": self.workers.health(),
+                **self.optimizer.report(),
+            },
             "evaluation": evaluation,
         }
         self.worker.callbacks.on_train_result(trainer=self, result=result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,12 @@ def actor_class(
 
         def make(self) -> None:
             self._make()
+
+        @ray.method(num_returns=2)
+        def sample_apart(self, update: Any = None) -> tuple[Any, Any]:
+            """A fragment without its rows, and the rows: what is meant for another process need not pass this one."""
+            fragment = self.sample_fragment(update)
+            return replace(fragment, batch=None), fragment.batch
 
         @property
         def sends_filters(self) -> bool:

@@ -22,46 +22,22 @@ from rollax.models.recurrent import State, is_recurrent, run_model
 class GroupQNetwork(nnx.Module):
     """`model(obs) -> (values [B, M·N], joint [B])`: each member's values, side by side, and that of their best actions.
 
-    All members share one network. It is the model that the config asks for, its outputs taken as values.
+    All members share one network.
 
     Source: Rashid et al. (2018), section 4, arXiv:1803.11485.
 
     Args:
         view: what observations hold.
-        observation_space: of the group.
-        action_space: of the group.
-        config: of the members' network, and of what encodes the state.
-        mixer: "qmix", "vdn", or None for members whose values are learned independently.
-        embed: width of the hidden layer of QMIX's mixer.
-        hypernet_hiddens: see `QMixer`.
-        rngs: where the weights are drawn from.
+        network: of each member: what it sees -> (its values [B, N], any [B]); see `run_model`.
+        mixer: None for members whose values are learned independently.
+        state_encoder: makes features of the global state, for a mixer that reads it.
     """
 
     def __init__(
-        self,
-        view: GroupView,
-        observation_space: spaces.Space,
-        action_space: spaces.Space,
-        config: ModelConfig,
-        *,
-        mixer: str | None,
-        embed: int = 32,
-        hypernet_hiddens: tuple[int, ...] = (),
-        rngs: nnx.Rngs,
+        self, view: GroupView, network: nnx.Module, mixer: QMixer | SumMixer | None, state_encoder: Encoder | None
     ) -> None:
-        assert isinstance(action_space, spaces.Tuple)
-        self.view = view
-        sizes = config.model_copy(update={"vf_share_layers": True, "free_log_std": False})
-        self.network = make_model(
-            view.seen_space(observation_space), action_space.spaces[0], view.num_actions, sizes, rngs
-        )
-        self.state_encoder = None
-        self.mixer = SumMixer() if mixer == "vdn" else None
-        if mixer == "qmix":
-            self.state_encoder = Encoder(view.state_space(observation_space), config, rngs=rngs)
-            self.mixer = QMixer(
-                self.state_encoder.features, view.members, embed=embed, hypernet_hiddens=hypernet_hiddens, rngs=rngs
-            )
+        self.view, self.network = view, network
+        self.mixer, self.state_encoder = mixer, state_encoder
 
     def __call__(self, obs: Any) -> tuple[Float[Array, "B A"], Float[Array, "B"]]:
         values, _ = self.values({"obs": obs})
@@ -97,8 +73,9 @@ class GroupQNetwork(nnx.Module):
         values = jnp.where(self.view.present(obs), values, 0.0)
         if self.mixer is None:
             return values
-        if self.state_encoder is None:
+        if isinstance(self.mixer, SumMixer):
             return self.mixer(values)[:, None]
+        assert self.state_encoder is not None
         return self.mixer(values, self.state_encoder(self.view.state(obs)))[:, None]
 
     def _best(self, values: Float[Array, "B M N"], obs: Any) -> Float[Array, "B"]:
@@ -126,14 +103,37 @@ class RecurrentGroupQNetwork(GroupQNetwork):
 
 
 def make_group_model(
-    view: GroupView, observation_space: spaces.Space, action_space: spaces.Space, config: ModelConfig, **settings: Any
+    view: GroupView,
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    config: ModelConfig,
+    *,
+    mixer: str | None,
+    embed: int = 32,
+    hypernet_hiddens: tuple[int, ...] = (),
+    rngs: nnx.Rngs,
 ) -> GroupQNetwork:
-    """A `GroupQNetwork`, with memory where the config's network has one; the arguments are those of its constructor."""
-    model = GroupQNetwork(view, observation_space, action_space, config, **settings)
-    if not is_recurrent(model.network):
-        return model
-    settings["rngs"] = None
-    return model
+    """The model of a group, with memory where the config's has one.
+
+    Args:
+        view: what observations hold.
+        observation_space: of the group.
+        action_space: of the group.
+        config: of the members' network, whose outputs are taken as values, and of what encodes the state.
+        mixer: "qmix", "vdn" or None.
+        embed: width of the hidden layer of QMIX's mixer.
+        hypernet_hiddens: see `QMixer`.
+        rngs: where the weights are drawn from.
+    """
+    assert isinstance(action_space, spaces.Tuple)
+    sizes = config.model_copy(update={"vf_share_layers": True, "free_log_std": False})
+    network = make_model(view.seen_space(observation_space), action_space.spaces[0], view.num_actions, sizes, rngs)
+    kind = RecurrentGroupQNetwork if is_recurrent(network) else GroupQNetwork
+    if mixer != "qmix":
+        return kind(view, network, SumMixer() if mixer == "vdn" else None, None)
+    encoder = Encoder(view.state_space(observation_space), config, rngs=rngs)
+    mixing = QMixer(encoder.features, view.members, embed=embed, hypernet_hiddens=hypernet_hiddens, rngs=rngs)
+    return kind(view, network, mixing, encoder)
 
 
 def _joined(x: Array) -> Array:

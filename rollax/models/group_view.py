@@ -74,7 +74,7 @@ class GroupView:
                 fix="correct the Tuple spaces of the group",
             )
         keys = tuple(observed.spaces) if isinstance(observed, spaces.Dict) else ()
-        hidden = tuple(key for key in (MASK, state_key) if key in keys)
+        hidden = tuple(key for key in keys if key in (MASK, state_key))
         if keys and len(hidden) == len(keys):
             raise SpaceError(
                 "Members of a group that see nothing.",
@@ -169,7 +169,7 @@ def _one_of(name: str, space: spaces.Space) -> spaces.Space:
             where=name,
             got=space,
             expected="a Tuple with an equal space for each member",
-            fix="present agents as a group: MultiAgentEnv.with_agent_groups({'team': [...]}); for single agents use DQN",
+            fix="present agents as one: MultiAgentEnv.with_agent_groups({'team': [...]}); for single agents use DQN",
         )
     first, *others = space.spaces
     for place, other in enumerate(others, start=1):

@@ -38,9 +38,9 @@ class QMixer(nnx.Module):
     What is best for each member by its own values is then best for the group.
 
     Source: Rashid et al. (2018), section 4.1 and Figure 2, arXiv:1803.11485:
-        Q_tot = |W_2(s)|ᵀ ELU(|W_1(s)|ᵀ q + b_1(s)) + V(s), where W_1, b_1 and W_2 are hypernetworks and V has one hidden
-        layer with ReLU. In the paper W_1 and W_2 are linear in s; with `hypernet_hiddens` they have hidden layers too,
-        as in the authors' later code.
+        Q_tot = |W_2(s)|ᵀ ELU(|W_1(s)|ᵀ q + b_1(s)) + V(s), where W_1, b_1 and W_2 are hypernetworks and V has one
+        hidden layer with ReLU. In the paper W_1 and W_2 are linear in s; with `hypernet_hiddens` they have hidden
+        layers too, as in the authors' later code.
 
     Args:
         state_features: F, width of the state.
@@ -50,10 +50,14 @@ class QMixer(nnx.Module):
         rngs: where the weights are drawn from.
     """
 
-    reads_state = True
-
     def __init__(
-        self, state_features: int, members: int, *, embed: int = 32, hypernet_hiddens: Sequence[int] = (), rngs: nnx.Rngs
+        self,
+        state_features: int,
+        members: int,
+        *,
+        embed: int = 32,
+        hypernet_hiddens: Sequence[int] = (),
+        rngs: nnx.Rngs,
     ) -> None:
         self.members, self.embed = members, embed
         self.hidden_weights = Hypernetwork(state_features, hypernet_hiddens, members * embed, rngs=rngs)
@@ -72,8 +76,6 @@ class SumMixer(nnx.Module):
 
     Source: Sunehag et al. (2017), section 3, arXiv:1706.05296:  Q_tot = Σ_m Q_m.
     """
-
-    reads_state = False
 
     def __call__(self, values: Float[Array, "B M"]) -> Float[Array, "B"]:
         return values.sum(axis=-1)

@@ -58,6 +58,12 @@ class LearnerThread:
         if self._error is not None:
             raise self._error
 
+    def wait_for_update(self, timeout_s: float) -> None:
+        """Waits until it has learned from one more batch, or has ended, or the time has passed."""
+        with self._changed:
+            before = self.updates
+            self._changed.wait_for(lambda: self.updates > before or self._error, timeout_s)
+
     def resume(self) -> None:
         """It may learn again."""
         with self._changed:

@@ -69,6 +69,10 @@ class Optimizer(ABC):
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027  most have nothing to take over
         """Takes over what `get_state` returned."""
 
+    def report(self) -> dict[str, Any]:
+        """What results tell of it under `info`, beside what they tell of every optimizer."""
+        return {}
+
     def take_episodes(self) -> list[EpisodeMetrics]:
         """The episodes that have ended since the last call."""
         episodes, self._episodes = self._episodes, []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from rollax.policy.policy import Policy
 from rollax.replay.frames import StackedFrames
 from rollax.replay.memory import check_fit_together
 from rollax.replay.prioritized import PrioritizedReplay
+from rollax.replay.shard import BufferOfSize
 from rollax.replay.uniform import UniformReplay
 
 MakeBuffer = Callable[[Policy], UniformReplay]
@@ -34,7 +36,8 @@ class SyncReplayOptimizer(Optimizer):
 
     Args:
         local_worker, remote_workers, policies_to_train, count_steps_by: see `Optimizer`.
-        train_batch_size: rows of one update.
+        train_batch_size: rows of one update, where a policy does not name another number; of a policy that learns from
+            sequences as many of those as have that many rows to learn from, at least one.
         make_buffer: makes the buffer of a policy; None: 50,000 rows, drawn uniformly, with the policy's γ.
         learning_starts: steps before the first update.
         training_intensity: updates for each step.
@@ -110,13 +113,25 @@ class SyncReplayOptimizer(Optimizer):
                 if not len(buffer):
                     self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
                     continue
-                drawn = buffer.sample(count * self.train_batch_size, self._rng, beta=self.beta)
-                stats = dict(self.local_worker.policies[policy_id].learn_on_batch(drawn) or {})
+                policy = self.local_worker.policies[policy_id]
+                drawn = self._drawn(policy, buffer, count)
+                stats = dict(policy.learn_on_batch(drawn) or {})
                 errors = stats.pop(SampleBatch.TD_ERROR, None)
                 if errors is not None:
-                    buffer.update_priorities(drawn[SampleBatch.INDICES], errors)
+                    buffer.update_priorities(drawn[SampleBatch.INDICES][:: drawn.max_seq_len], errors)
                 self.stats[policy_id] = stats
         self.num_updates += count
+
+    def _drawn(self, policy: Policy, buffer: UniformReplay, count: int) -> SampleBatch:
+        """What a policy learns from in `count` updates."""
+        rows = getattr(policy, "sgd_minibatch_size", None) or self.train_batch_size
+        asked = policy.replayed
+        if asked is None:
+            return buffer.sample(count * rows, self._rng, beta=self.beta)
+        sequences = count * max(rows // asked.length, 1)
+        return buffer.sample_sequences(
+            sequences, asked.length, self._rng, burn_in=asked.burn_in, beta=self.beta, aligned=True
+        )
 
     def get_state(self) -> dict[str, Any]:
         """How far updates and draws have come, and what is kept, if that is to be stored."""
@@ -135,32 +150,36 @@ class SyncReplayOptimizer(Optimizer):
 
 def replay_settings(config: Any) -> dict[str, Any]:
     """What the optimizer takes beside the common settings, from a config with `ReplayFields`."""
-
-    def make_buffer(policy: Policy) -> UniformReplay:
-        settings: dict[str, Any] = {
-            "gamma": policy.config.gamma,
-            "n_step": policy.config.n_step,
-            "where": f"replay buffer of policy {policy.name!r}",
-        }
-        if config.frame_stack_axis is not None:
-            settings["frames"] = _stacked_frames(policy, config.frame_stack_axis)
-        if not config.prioritized_replay:
-            return UniformReplay(config.buffer_size, **settings)
-        return PrioritizedReplay(
-            config.buffer_size,
-            alpha=config.prioritized_replay_alpha,
-            eps=config.prioritized_replay_eps,
-            **settings,
-        )
-
     return {
-        "make_buffer": make_buffer,
+        "make_buffer": lambda policy: buffer_of(policy, config)(config.buffer_size),
         "learning_starts": config.learning_starts,
         "training_intensity": config.training_intensity,
         "beta": config.prioritized_replay_beta,
         "seed": config.seed,
         "store_buffers": config.store_buffer_in_checkpoints,
     }
+
+
+def buffer_of(policy: Policy, config: Any, *columns: str) -> BufferOfSize:
+    """What makes the buffers of a policy, from a config with `ReplayFields`.
+
+    Args:
+        policy: it.
+        config: the trainer's.
+        columns: that are kept beside those that the policy names.
+    """
+    settings: dict[str, Any] = {
+        "gamma": policy.config.gamma,
+        "n_step": policy.config.n_step,
+        "where": f"replay buffer of policy {policy.name!r}",
+        "columns": (*columns, *(() if policy.replayed is None else policy.replayed.columns)),
+    }
+    if config.frame_stack_axis is not None:
+        settings["frames"] = _stacked_frames(policy, config.frame_stack_axis)
+    if not config.prioritized_replay:
+        return partial(UniformReplay, **settings)
+    alpha, eps = config.prioritized_replay_alpha, config.prioritized_replay_eps
+    return partial(PrioritizedReplay, alpha=alpha, eps=eps, **settings)
 
 
 def _stacked_frames(policy: Policy, axis: int) -> StackedFrames:
@@ -179,4 +198,5 @@ def _stacked_frames(policy: Policy, axis: int) -> StackedFrames:
 def _default_buffer(policy: Policy) -> UniformReplay:
     config = policy.config
     gamma = config.get("gamma", 0.99) if isinstance(config, Mapping) else config.gamma
-    return UniformReplay(50_000, gamma=gamma, where=f"replay buffer of policy {policy.name!r}")
+    columns = () if policy.replayed is None else policy.replayed.columns
+    return UniformReplay(50_000, gamma=gamma, columns=columns, where=f"replay buffer of policy {policy.name!r}")

@@ -47,10 +47,11 @@ class Acting:
         self._act = jax.jit(partial(self._act_on_arrays, explore=True))
         self._act_greedily = jax.jit(partial(self._act_on_arrays, explore=False))
         self._value = jax.jit(self._values_of_arrays)
+        self._output = jax.jit(self._outputs_of_arrays)
 
     def functions(self) -> Sequence[Any]:
         """The compiled functions whose versions `compilations` counts."""
-        return self._act, self._act_greedily, self._value
+        return self._act, self._act_greedily, self._value, self._output
 
     def forward(self, model: Any, columns: Columns) -> tuple[jax.Array, jax.Array, tuple]:
         """`(dist_inputs, values, state_out)` inside a compiled function; see `JaxPolicy.forward`."""
@@ -85,6 +86,10 @@ class Acting:
         """[S] values of padded columns: those of the critic where `critic_obs` is among them."""
         return np.asarray(self._value(params, extra, columns))
 
+    def outputs(self, params: Columns, extra: Columns, columns: Columns) -> np.ndarray:
+        """[S, num_inputs] the model's outputs, those of invalid actions masked, for padded columns."""
+        return np.asarray(self._output(params, extra, columns))
+
     def _act_on_arrays(
         self, params: Columns, extra: Columns, columns: Columns, noise: Any, explore: bool
     ) -> tuple[Any, Any, tuple]:
@@ -95,6 +100,9 @@ class Acting:
         fetches = {**exploration.fetches(dist_inputs, actions), SampleBatch.VF_PREDS: values[:, None]}
         # One array instead of three: each one that leaves a compiled function costs as much as a small layer.
         return actions, jnp.concatenate([fetches[name] for name in self._fetched], axis=1), states
+
+    def _outputs_of_arrays(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
+        return self.forward(self._split.merge(params, extra), columns)[0]
 
     def _values_of_arrays(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
         model = self._split.merge(params, extra)

@@ -7,6 +7,7 @@ its own optimizer and its own step size.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Hashable
 from typing import Any, ClassVar
 
 import jax
@@ -58,6 +59,7 @@ class ActorCriticPolicy(JaxPolicy):
         """The exploration with the noise that the config asks for, and uniformly random actions at first."""
         config, space = self.config, self.action_space
         assert isinstance(space, spaces.Box | spaces.Discrete)
+        assert space.shape is not None
         scale, exploration = config.schedule("noise_scale"), greedy
         if config.exploration == "GaussianNoise":
             exploration = GaussianNoise(greedy, space.shape, scale)
@@ -68,7 +70,7 @@ class ActorCriticPolicy(JaxPolicy):
         return RandomAtFirst(exploration, space, config.random_steps) if config.random_steps else exploration
 
     def make_optimizer(self) -> optax.GradientTransformation:
-        parts = {part: self.part_optimizer(part) for part in self.part_rates()}
+        parts: dict[Hashable, Any] = {part: self.part_optimizer(part) for part in self.part_rates()}
         return optax.partition(parts, lambda params: {name: part_of(name) for name in params})
 
     def part_optimizer(self, part: str) -> optax.GradientTransformation:

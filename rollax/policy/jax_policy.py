@@ -22,7 +22,7 @@ from rollax.policy.acting import Acting, check_finite
 from rollax.policy.action_masks import ActionMasks
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
 from rollax.policy.learner import Learner
-from rollax.policy.learning import MinibatchPlan, acting_bucket
+from rollax.policy.learning import MinibatchPlan, acting_bucket, training_bucket
 from rollax.policy.memory import Memory, as_rows
 from rollax.policy.policy import ActionsResult, Policy
 from rollax.policy.policy_model import make_policy_model, sees_all_agents
@@ -30,6 +30,7 @@ from rollax.policy.split_model import SplitModel
 
 Columns = Mapping[str, Any]
 _FEWEST_VALUES = 32
+_ROWS_LOOKED_AT = 256
 _ARGUMENTS = frozenset({"obs_batch", "explore"})
 
 
@@ -98,6 +99,7 @@ class JaxPolicy(Policy):
         self._acting = Acting(
             self.split, self.exploration, self.masks.present, self.batch_columns, noisy=self.acts_noisily
         )
+        self._errors = jax.jit(self._errors_of_arrays)
         self._checked = next(iter(self.exploration.fetched))
         self._lr = self.config.schedule("lr")
 
@@ -186,6 +188,11 @@ class JaxPolicy(Policy):
     def get_initial_state(self) -> list[Any]:
         return [*self.memory.initial_state, *self._exploring_state]
 
+    def memory_of_one(self, state: Sequence[Any] | None, prev_actions: Any, prev_reward: float) -> dict[str, Any]:
+        # Who asks for one action need not hand on what only exploration remembers.
+        state = self.memory.initial_state if state is None else state
+        return super().memory_of_one(state, prev_actions, prev_reward)
+
     def compute_actions(  # type: ignore[override]  the library passes what is accepted
         self,
         obs_batch: Any,
@@ -212,12 +219,23 @@ class JaxPolicy(Policy):
         if self.masks.present:
             self.masks.check(obs_batch, f"policy {self.name!r}")
         # Drawn on the host, so the compiled function is pure and cheap (a device generator costs more).
-        noise = None
+        noise, params = None, self.params
         if explore:
             noise, exploring = self.exploration.noise(self.acting_rng, size, self.timestep, exploring)
-        actions, states, fetches = self._acting.actions(self.params, self.extra, columns, noise, rows)
+            params = self.exploration.acting_params(params, self.acting_rng)
+        actions, states, fetches = self._acting.actions(params, self.extra, columns, noise, rows)
         check_finite(fetches[self._checked], self.name, self.timestep)
         return actions, [*states, *exploring], fetches
+
+    def adapt_exploration(self, batch: SampleBatch) -> None:
+        """Shows the exploration the rows of a fragment; of policies without memory."""
+
+        def outputs_of(params: Columns) -> np.ndarray:
+            some = trees.index(batch[SampleBatch.OBS], slice(_ROWS_LOOKED_AT))
+            columns = trees.pad({SampleBatch.OBS: some}, acting_bucket(trees.length(some)))
+            return self._acting.outputs(params, self.extra, columns)[: trees.length(some)]
+
+        self.exploration.after_fragment(batch, self.params, outputs_of, self.timestep)
 
     def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
         if SampleBatch.ACTION_DIST_INPUTS not in fetches:
@@ -261,8 +279,17 @@ class JaxPolicy(Policy):
         self._set_variables(update.params, update.extra)
         if update.error is not None:
             raise update.error
-        rows = {name: column[: len(batch)] for name, column in update.rows.items()}
+        units = len(batch) // batch.max_seq_len  # sequences, where the batch is made of those
+        rows = {name: column[:units] for name, column in update.rows.items()}
         return {**update.statistics, **rows, "cur_lr": self._lr(self.timestep)}
+
+    def td_errors(self, batch: SampleBatch) -> np.ndarray:
+        """[N] the errors that the loss finds in N transitions, with the parameters that act in the place of the target
+        parameters too; nothing is learned. Only for policies with `td_error` among their `row_statistics`."""
+        size = training_bucket(len(batch))
+        columns, mask = trees.pad(self.train_columns(batch), size), (np.arange(size) < len(batch)).astype(np.float32)
+        coefficients = {**self.coefficients(), "num_updates": self.learner.num_updates}
+        return np.asarray(self._errors(self.params, self.extra, columns, mask, coefficients))[: len(batch)]
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Name -> gradient over the whole batch, and its statistics."""
@@ -306,6 +333,11 @@ class JaxPolicy(Policy):
         loss, stats = self.loss(model, batch, mask, coefficients)
         return loss, ({**stats, "total_loss": loss}, self.split.extra_of(model))
 
+    def _errors_of_arrays(
+        self, params: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> jax.Array:
+        return self._loss_of_arrays(params, params, extra, batch, mask, coefficients)[1][0][SampleBatch.TD_ERROR]
+
     # Weights and state.
 
     def get_weights(self) -> dict[str, np.ndarray]:
@@ -347,11 +379,13 @@ class JaxPolicy(Policy):
             self.learner.set_targets(self.split.checked({**state["targets"], **self.extra}, where)[0])
 
     def get_acting_state(self) -> dict[str, Any]:
-        return {"rng": self.acting_rng.bit_generator.state}
+        return {"rng": self.acting_rng.bit_generator.state, "exploration": self.exploration.get_state()}
 
     def set_acting_state(self, state: Mapping[str, Any]) -> None:
         self.acting_rng.bit_generator.state = state["rng"]
+        self.exploration.set_state(state.get("exploration", {}))
 
     def compilations(self) -> int:
         """How many versions of its functions JAX has compiled; bounded, because shapes are."""
-        return sum(function._cache_size() for function in (*self._acting.functions(), *self.learner.functions()))
+        functions: tuple[Any, ...] = (*self._acting.functions(), *self.learner.functions(), self._errors)
+        return sum(function._cache_size() for function in functions)

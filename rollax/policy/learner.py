@@ -240,6 +240,7 @@ class Learner:
 
     def _one_step(self, variables: Variables, gradients: Any, lr: Any, num_updates: Any) -> Variables:
         params, _, targets, optimizer_state = variables
+        direction: Any
         direction, optimizer_state = self._optimizer.update(gradients, optimizer_state, params)
         params = {name: value - _rate(lr, name) * direction[name] for name, value in params.items()}
         if self._updated_targets is not None:

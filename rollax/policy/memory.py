@@ -101,10 +101,13 @@ class Memory:
 
         Args:
             columns: [N, ...] what the loss reads.
-            batch: N rows, with the columns that `batch_columns` names.
+            batch: N rows, with the columns that `batch_columns` names; or a padded batch, whose sequences stay as they
+                are and begin with the initial state where it has no `state_in`.
         Returns:
             Columns [S, max_seq_len, ...] with `seq_lens` [S] and `state_in` [S, ...], and the number S of sequences.
         """
+        if batch.seq_lens is not None:
+            return self._as_padded(columns, batch), len(batch.seq_lens)
         memory = {name: batch[name] for name in self.columns}
         bounds = {name: batch[name] for name in _TRAJECTORY if name in batch}
         padded = SampleBatch({**columns, **memory, **bounds}).sequences(self.max_seq_len)
@@ -115,6 +118,17 @@ class Memory:
             if name in columns or name in memory or name == SampleBatch.SEQ_LENS
         }
         return sequences, len(padded[SampleBatch.SEQ_LENS])
+
+    def _as_padded(self, columns: Columns, batch: SampleBatch) -> dict[str, Any]:
+        cut = partial(_by_sequence, length=batch.max_seq_len)
+        inputs = {name: batch[name] for name in self.columns if name != SampleBatch.STATE_IN}
+        lengths = batch[SampleBatch.SEQ_LENS]
+        initial = tuple(np.repeat(part[None], len(lengths), axis=0) for part in self.initial_state)
+        return {
+            **{name: trees.tree_map(cut, column) for name, column in {**columns, **inputs}.items()},
+            SampleBatch.SEQ_LENS: lengths,
+            SampleBatch.STATE_IN: batch.get(SampleBatch.STATE_IN, initial),
+        }
 
 
 def as_rows(sequences: Columns, mask: jax.Array) -> tuple[dict[str, Any], jax.Array]:

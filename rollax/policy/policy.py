@@ -44,6 +44,21 @@ class Pieces:
     next_memory: Mapping[str, trees.Tree] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayedSequences:
+    """That a policy learns from sequences of what a replay buffer keeps, and which; see `sample_sequences` there.
+
+    Args:
+        length: T, rows of each to learn from.
+        burn_in: rows before those.
+        columns: what the buffer keeps for it beside observations, actions and rewards.
+    """
+
+    length: int
+    burn_in: int = 0
+    columns: tuple[str, ...] = ()
+
+
 class Policy(ABC):
     """Chooses actions for batches of observations, and may learn from batches of experience.
 
@@ -73,6 +88,9 @@ class Policy(ABC):
     learns_off_policy: ClassVar[bool] = False
     """Whether it can learn from actions that somebody else has chosen."""
 
+    replayed: ReplayedSequences | None = None
+    """What it learns from where experience is replayed: sequences, or, where this is None, single rows."""
+
     name: str = "default_policy"
     """The policy id; whoever holds several policies sets it."""
 
@@ -81,6 +99,9 @@ class Policy(ABC):
         self.action_space = action_space
         self.config: Any = {} if config is None else config
         self.timestep = 0
+
+    def in_worker(self, worker_index: int, num_workers: int) -> None:  # noqa: B027  most act alike everywhere
+        """Tells it, before it acts, which worker's it is: from 1 to `num_workers`, or 0 in the driver's process."""
 
     @abstractmethod
     def compute_actions(

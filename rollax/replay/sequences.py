@@ -26,8 +26,8 @@ def sequences_from(
     """A sequence around each start: rows before it to warm up with, rows to learn from, and what came after them.
 
     Source: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2),
-        section 2.3: stored states and burn-in. Deviations: sequences begin at any row of a life, not at every
-        40th; the first rows of a life are learned from, with fewer rows or none before them to warm up with.
+        section 2.3: stored states and burn-in. Deviations: sequences begin where the caller says, not at every 40th
+        row of a life; the first rows of a life are learned from, with fewer rows or none before them to warm up with.
 
     Args:
         starts: [B] places of the first rows to learn from.
@@ -62,6 +62,29 @@ def sequences_from(
     drawn[SampleBatch.BOOTSTRAP] = (bootstrap & real).ravel()
     drawn[SampleBatch.WEIGHTS] = np.where(learned, start_weights[:, None], np.float32(0)).ravel()
     return SampleBatch(drawn)
+
+
+def first_rows(places: NDArray[np.int64], length: int, links: Links) -> NDArray[np.int64]:
+    """[B] the first row of the sequence that each place is in, where lives are cut into sequences of `length` rows.
+
+    A life of which the beginning has been given up counts from the first row that is left.
+
+    Args:
+        places: [B] places of rows.
+        length: T.
+        links: how the rows are linked.
+    """
+    before = np.zeros(len(places), np.int64)
+    first, walking = places.astype(np.int64), np.arange(len(places))
+    while len(walking):
+        preceding = links.preceding[first[walking]]
+        walking = walking[preceding >= 0]
+        first[walking] = preceding[preceding >= 0]
+        before[walking] += 1
+    at = places.astype(np.int64)
+    for step in range(min(length - 1, int(before.max(initial=0)))):
+        at = np.where(before % length > step, links.preceding[at], at)
+    return at
 
 
 def _places(

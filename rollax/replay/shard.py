@@ -38,14 +38,14 @@ class ShardSettings:
     Args:
         buffers: policy id -> makes its buffer.
         capacities: of the buffers of each shard.
-        batch_size: rows of one update.
+        batch_sizes: policy id -> rows of one update.
         beta: of prioritized replay, see `PrioritizedReplay`.
         seed: of the draws.
     """
 
     buffers: Mapping[str, BufferOfSize]
     capacities: Sequence[int]
-    batch_size: int
+    batch_sizes: Mapping[str, int]
     beta: float
     seed: int | None
 
@@ -62,7 +62,7 @@ class ReplayShard:
     def __init__(self, settings: ShardSettings, index: int, generation: int = 0) -> None:
         capacity = settings.capacities[index - 1]
         self.buffers = {policy_id: make(capacity) for policy_id, make in settings.buffers.items()}
-        self._batch_size, self._beta = settings.batch_size, settings.beta
+        self._batch_sizes, self._beta = settings.batch_sizes, settings.beta
         self._rng = np.random.default_rng(None if settings.seed is None else (settings.seed, index, generation))
 
     def add(self, batch: MultiAgentBatch) -> Contents:
@@ -81,8 +81,11 @@ class ReplayShard:
             errors: that rows drawn before were learned from with; they count for this draw already.
         """
         self.update_priorities(errors)
-        count = updates * self._batch_size
-        drawn = {i: _drawn(buffer, count, self._rng, self._beta) for i, buffer in self.buffers.items() if len(buffer)}
+        drawn = {
+            policy_id: _drawn(buffer, updates * self._batch_sizes[policy_id], self._rng, self._beta)
+            for policy_id, buffer in self.buffers.items()
+            if len(buffer)
+        }
         return drawn, self._contents()
 
     def update_priorities(self, errors: Sequence[Errors]) -> None:

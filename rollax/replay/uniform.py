@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rollax.batch import SampleBatch
 from rollax.errors import BatchError, ConfigError
 from rollax.replay.frames import StackedFrames
-from rollax.replay.sequences import sequences_from
+from rollax.replay.sequences import first_rows, sequences_from
 from rollax.replay.stored_rows import StoredRows
 
 _WINDOW_BYTES = 8 + 4 + 8 + 1  # return, discount, target, drawable
@@ -119,7 +119,14 @@ class UniformReplay:
         return SampleBatch(columns)
 
     def sample_sequences(
-        self, count: int, length: int, rng: np.random.Generator, *, burn_in: int = 0, beta: float = 1.0
+        self,
+        count: int,
+        length: int,
+        rng: np.random.Generator,
+        *,
+        burn_in: int = 0,
+        beta: float = 1.0,
+        aligned: bool = False,
     ) -> SampleBatch:
         """Sequences of rows for recurrent policies, each around a transition drawn as by `sample`.
 
@@ -129,6 +136,9 @@ class UniformReplay:
             rng: draws them.
             burn_in: rows before those, to warm the policy's state up with.
             beta: as for `sample`.
+            aligned: lives are cut into sequences of T rows from their first row on, and the one that holds the drawn
+                transition is taken: whole lives, where they are not longer. False: the drawn transition is the first to
+                learn from.
         Returns:
             A padded batch as `sequences_from` says; `indices` is that of the drawn transition in all its rows.
         Raises:
@@ -136,8 +146,10 @@ class UniformReplay:
         """
         starts = self._places_drawn(count, rng)
         weights = self._weights(starts, beta)
-        drawn = sequences_from(starts, weights, length, burn_in, self._rows.links, self._rows.columns)
-        drawn[SampleBatch.INDICES] = np.repeat(self._rows.links.indices(starts), drawn.max_seq_len)
+        links, columns = self._rows.links, self._rows.columns
+        first = first_rows(starts, length, links) if aligned else starts
+        drawn = sequences_from(first, weights, length, burn_in, links, columns)
+        drawn[SampleBatch.INDICES] = np.repeat(links.indices(starts), drawn.max_seq_len)
         return drawn
 
     def update_priorities(self, indices: NDArray[np.integer], errors: NDArray[np.floating]) -> None:

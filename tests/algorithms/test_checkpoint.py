@@ -323,6 +323,10 @@ class TestOwnCode:
                 },
                 "a model.*\n(.|\n)*own_code:Linear(.|\n)*pass multiagent=",
             ),
+            (
+                {"evaluation_config": {"env": "tests.algorithms.own_code:Pole", "env_config": {"env": "not:code"}}},
+                "an environment.*\n(.|\n)*own_code:Pole(.|\n)*pass evaluation_config=",
+            ),
         ],
     )
     def test_is_imported_only_where_it_is_trusted(self, tmp_path, changes, named):

@@ -6,8 +6,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import RolloutWorker
+from rollax.algorithms.ppo import PPOPolicy
 from rollax.evaluation.episode_table import EpisodeTable
-from tests.evaluation.worlds import ACTION_SPACE, OBS_SPACE, Encode, Line
+from tests.evaluation.worlds import ACTION_SPACE, OBS_SPACE, Encode, Line, Weighted
 
 
 class Noise(gym.Env):
@@ -89,6 +90,37 @@ def test_the_driver_alone_samples_like_the_first_worker_and_the_second_goes_on_c
     np.testing.assert_array_equal(second, history(creator, 8, 5))
 
 
+class TestStartedAnew:
+    def test_a_worker_plays_other_episodes_than_those_before_it(self):
+        creator = make_env_creator("in turn")
+        runs = [history(creator, 2, 1, worker_index=2, num_workers=2, restarts=restarts) for restarts in (0, 1, 2, 1)]
+        np.testing.assert_array_equal(runs[1], runs[3])
+        for a, b in ((0, 1), (0, 2), (1, 2)):
+            assert (runs[a] != runs[b]).any()
+
+    def test_it_numbers_its_episodes_and_lives_like_nobody_else(self):
+        seen = set()
+        for index, restarts in ((0, 0), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)):
+            worker = RolloutWorker(Noise, Weighted, worker_index=index, num_workers=2, restarts=restarts)
+            batch = worker.sample()
+            for name in ("eps_id", "life_id"):
+                numbers = {(name, number) for number in batch[name].tolist()}
+                assert len(numbers) > 5
+                assert not numbers & seen
+                seen |= numbers
+
+    def test_its_policy_draws_other_random_numbers(self):
+        def drawn(**place):
+            config = {"seed": 3, "num_workers": 2, "model": {"fcnet_hiddens": (4,)}}
+            policy = RolloutWorker(Noise, PPOPolicy, config=config, **place).get_policy()
+            return tuple(policy.acting_rng.random(4).tolist())
+
+        places = [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
+        numbers = [drawn(worker_index=index, restarts=restarts) for index, restarts in places]
+        assert numbers[0] == numbers[1]  # without workers it is as with one
+        assert len(set(numbers)) == len(places) - 1
+
+
 def expected_seed(seed: int, env: int, begun: int) -> int:
     table = EpisodeTable(1, seed=seed, first_env=env)
     table.begun[0] = begun
@@ -132,6 +164,20 @@ class TestResets:
             ours, theirs = worker.sample(), restored.sample()
             for name in ours:
                 np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+    def test_no_life_is_numbered_twice_after_a_restore(self):
+        def lives(worker):
+            return set(worker.sample()["life_id"].tolist())
+
+        worker, fresh = RolloutWorker(Noise, Weighted), RolloutWorker(Noise, Weighted)
+        seen = lives(worker)
+        state = worker.get_state()
+        later = lives(worker)
+        for restored in (fresh, worker):
+            restored.set_state(state)
+            assert not lives(restored) & seen
+        worker.set_state(state)
+        assert not lives(worker) & (seen | later)
 
     def test_seeds_are_distinct_numbers_that_gymnasium_takes(self):
         seeds = {expected_seed(seed, env, begun) for seed in range(3) for env in range(5) for begun in range(4)}

@@ -106,3 +106,35 @@ def test_a_life_that_was_truncated_has_ended():
     buffer.add(stateful("3|"))
     assert drawn(buffer, 1, burn_in=2)[3] == ([3, 0, 0, 0], [3, 0, 0, 0], "r---")
     assert len(buffer) == 3
+
+
+def test_aligned_with_the_beginning_of_a_life():
+    # 12345/ in parts of two: 12, 34, 5; both transitions of a part draw it. Lives do not mix: 67| and 9 have their own.
+    buffer = AllOfThem(100, columns=["state_in"])
+    buffer.add(stateful("123", "67|"))
+    buffer.add(stateful("45/", "9"))
+    batch = buffer.sample_sequences(0, 2, RNG, aligned=True)
+    observed = (batch["obs"][:, 0] * 10).round().astype(int).reshape(-1, 3)
+    assert sorted(observed.tolist()) == sorted(
+        [[1, 2, 3], [1, 2, 3], [3, 4, 5], [3, 4, 5], [5, 6, 0], [6, 7, 0], [6, 7, 0], [9, 10, 0]]
+    )
+    drawn_rows = buffer.sample(0, RNG)["indices"]
+    assert sorted(batch["indices"][::3].tolist()) == sorted(drawn_rows.tolist())
+
+
+def test_aligned_with_the_oldest_row_that_is_left():
+    # Six places: 1 has been given up, so the parts are 23, 45, 67.
+    buffer = AllOfThem(6, columns=["state_in"])
+    buffer.add(stateful("12345"))
+    buffer.add(stateful("67|"))
+    batch = buffer.sample_sequences(0, 2, RNG, aligned=True)
+    observed = (batch["obs"][:, 0] * 10).round().astype(int).reshape(-1, 3)
+    assert {tuple(row) for row in observed.tolist()} == {(2, 3, 4), (4, 5, 6), (6, 7, 0)}
+
+
+def test_burn_in_before_an_aligned_part():
+    buffer = AllOfThem(100, columns=["state_in"])
+    buffer.add(stateful("12345|"))
+    batch = buffer.sample_sequences(0, 2, RNG, burn_in=1, aligned=True)
+    observed = (batch["obs"][:, 0] * 10).round().astype(int).reshape(-1, 4)
+    assert {tuple(row) for row in observed.tolist()} == {(1, 2, 3, 0), (2, 3, 4, 5), (4, 5, 0, 0)}

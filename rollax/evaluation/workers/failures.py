@@ -53,13 +53,14 @@ class Failures:
 
     Args:
         rules: that it decides by.
+        name: of what fails, in the log.
     Attributes:
         last: worker index -> its last error.
         restarts: of all workers so far.
     """
 
-    def __init__(self, rules: FailureRules) -> None:
-        self.rules = rules
+    def __init__(self, rules: FailureRules, name: str = "Worker") -> None:
+        self.rules, self._name = rules, name
         self.last: dict[int, Exception] = {}
         self.restarts = 0
         self._in_a_row: dict[int, int] = {}
@@ -82,12 +83,12 @@ class Failures:
         if rules.restart and failures <= rules.tolerance and self.restarts < rules.max_restarts:
             self.restarts += 1
             delay = 0.0 if failures == 1 else min(rules.delay_s * 2.0 ** (failures - 2), _LONGEST_DELAY_S)
-            log.warning("Worker %d failed and is started anew in %g s. %s", index, delay, told)
+            log.warning("%s %d failed and is started anew in %g s. %s", self._name, index, delay, told)
             return delay
         if not (rules.ignore or rules.restart):
             raise error
         why = "" if not rules.restart else f" after {failures} failures in a row and {self.restarts} restarts in all"
-        log.error("Worker %d failed and is given up%s. %s", index, why, told)
+        log.error("%s %d failed and is given up%s. %s", self._name, index, why, told)
         return None
 
 

@@ -5,16 +5,25 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from rollax.cluster import started_here, started_ray
 from rollax.errors import ConfigError, RemoteTraceback, WorkerError
 from rollax.evaluation.actor_class import actor_class
+from rollax.evaluation.messages import Fragment
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
 
-class _RayCalls:
+class _Apart(NamedTuple):
+    """The references of a call that returns rows apart from all else."""
+
+    head: Any
+    rows: Any
+
+
+class RayCalls:
     """The part of `Processes` that does not depend on how workers are made."""
 
     def __init__(self, ray: Any) -> None:
@@ -28,17 +37,21 @@ class _RayCalls:
                 expected="Ray to run as long as they are used",
                 fix="stop the trainer before ray.shutdown(), and make a new one after it",
             )
-        return getattr(worker, method).remote(*arguments)
+        reference = getattr(worker, method).remote(*arguments)
+        return _Apart(*reference) if isinstance(reference, list) else reference
 
     def wait(self, references: Sequence[Any], count: int, timeout_s: float) -> list[Any]:
         timeout = None if timeout_s == float("inf") else max(timeout_s, 0.0)
-        return self._ray.wait(list(references), num_returns=count, timeout=timeout)[0]
+        heads = {_head(reference): reference for reference in references}
+        return [heads[head] for head in self._ray.wait([*heads], num_returns=count, timeout=timeout)[0]]
 
     def outcomes(self, references: Sequence[Any]) -> list[Any]:
+        heads = [_head(reference) for reference in references]
         try:
-            return self._ray.get(list(references))
+            outcomes = self._ray.get(heads)
         except Exception:  # of which one it is told when they are asked one by one
-            return [self._outcome(reference) for reference in references]
+            outcomes = [self._outcome(head) for head in heads]
+        return [_with_rows(*pair) for pair in zip(references, outcomes, strict=True)]
 
     def _outcome(self, reference: Any) -> Any:
         errors = self._ray.exceptions
@@ -67,7 +80,7 @@ class _RayCalls:
             self._ray.kill(worker)
 
 
-class RayHandles(_RayCalls):
+class RayHandles(RayCalls):
     """Actors that somebody else has made.
 
     Args:
@@ -85,7 +98,7 @@ class RayHandles(_RayCalls):
         """Leaves it to whoever has made it."""
 
 
-class RayProcesses(_RayCalls):
+class RayProcesses(RayCalls):
     """Actors made here, from what the worker class takes.
 
     Args:
@@ -124,6 +137,17 @@ class RayProcesses(_RayCalls):
         restarts = self._starts[index]
         self._starts[index] += 1
         return self._class.remote(**self._arguments, worker_index=index, restarts=restarts, make_now=False)
+
+
+def _head(reference: Any) -> Any:
+    return reference.head if isinstance(reference, _Apart) else reference
+
+
+def _with_rows(reference: Any, outcome: Any) -> Any:
+    """A fragment whose rows stay where they are has a reference to them in their place."""
+    if isinstance(reference, _Apart) and isinstance(outcome, Fragment):
+        return replace(outcome, batch=reference.rows)
+    return outcome
 
 
 def _stored(ray: Any, name: str, value: Any) -> Any:

@@ -81,6 +81,11 @@ class RemoteWorkers:
         return sum(worker.started for worker in self._workers.values())
 
     @property
+    def references(self) -> list[Any]:
+        """Of the calls under way, for whoever waits for other calls too."""
+        return list(self._owner)
+
+    @property
     def requests_under_way(self) -> int:
         """Requests whose reply is still to be collected."""
         sent = sum(call.kind == "request" for worker in self._workers.values() for call in worker.under_way.values())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from rollax.batch import SampleBatch
 from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.models.distributions.discrete import Categorical
-from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration.exploration import Exploration, OutputsOf, Params
 
 
 class Around(Exploration):
@@ -47,6 +49,18 @@ class Around(Exploration):
     def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
         return self.inner.mask(outputs, valid)
 
+    def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
+        return self.inner.acting_params(params, rng)
+
+    def after_fragment(self, batch: SampleBatch, params: Params, outputs_of: OutputsOf, timestep: int) -> None:
+        self.inner.after_fragment(batch, params, outputs_of, timestep)
+
+    def get_state(self) -> dict[str, Any]:
+        return self.inner.get_state()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.inner.set_state(state)
+
 
 class RandomAtFirst(Around):
     """Any valid action, all equally likely, for some steps; then what the exploration inside it does.
@@ -60,11 +74,11 @@ class RandomAtFirst(Around):
     def __init__(self, inner: Exploration, action_space: spaces.Discrete | spaces.Box, steps: int) -> None:
         super().__init__(inner)
         self._steps = steps
-        self._shape = action_space.shape
+        self._shape = action_space.shape or ()
         self._choices: Categorical | None = None
         if isinstance(action_space, spaces.Discrete):
             self._choices = Categorical(int(action_space.n), int(action_space.start))
-        self._width = int(np.prod(action_space.shape))
+        self._width = math.prod(self._shape)
 
     def noise(
         self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]
@@ -77,10 +91,10 @@ class RandomAtFirst(Around):
         return np.concatenate([inner, own], axis=1), state
 
     def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
-        inner, uniform, is_random = jnp.split(noise, (-self._width - 1, -1), axis=1)
+        inner, own = noise[:, : -self._width - 1], noise[:, -self._width - 1 :]
         actions = self.inner.sample(outputs, inner)
-        is_random = is_random.reshape(-1, *(1,) * len(self._shape)) > 0
-        return jnp.where(is_random, self._uniform(outputs, uniform), actions)
+        is_random = own[:, -1].reshape(-1, *(1,) * len(self._shape)) > 0
+        return jnp.where(is_random, self._uniform(outputs, own[:, :-1]), actions)
 
     def _uniform(self, outputs: jax.Array, uniform: jax.Array) -> jax.Array:
         if self._choices is None:

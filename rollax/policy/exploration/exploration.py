@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,9 @@ import numpy as np
 
 from rollax.batch import SampleBatch
 from rollax.models.distributions.base import ActionDistribution
+
+Params = Mapping[str, Any]
+OutputsOf = Callable[[Params], np.ndarray]
 
 
 class Exploration(ABC):
@@ -59,6 +62,29 @@ class Exploration(ABC):
     def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
         """The outputs with those of invalid actions made impossible; traced by JAX."""
         return outputs
+
+    def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
+        """The model's parameters to explore with: as they are, by default."""
+        return params
+
+    def after_fragment(self, batch: SampleBatch, params: Params, outputs_of: OutputsOf, timestep: int) -> None:
+        """Is shown what it has led to.
+
+        Args:
+            batch: the rows of a fragment, with `terminateds`, `truncateds` and `life_id`.
+            params: the model's parameters.
+            outputs_of: the model's outputs [N, num_inputs] for some of the rows, with other parameters.
+            timestep: environment steps trained on so far.
+        """
+        return
+
+    def get_state(self) -> dict[str, Any]:
+        """What it remembers beside what it remembers of each life: values that JSON can hold."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `get_state` returned."""
+        return
 
 
 class FromDistribution(Exploration):

@@ -74,7 +74,7 @@ class AddedNoise(Around):
         return np.concatenate([inner, scaled], axis=1), [*inner_state, *own_state]
 
     def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
-        inner, own = jnp.split(noise, (-self.width,), axis=1)
+        inner, own = noise[:, : -self.width], noise[:, -self.width :]
         actions = self.inner.sample(outputs, inner)
         return jnp.clip(actions + own.reshape(actions.shape), -1.0, 1.0)
 

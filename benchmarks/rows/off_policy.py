@@ -1,0 +1,100 @@
+"""Sampling and learning with replay, in one process, at RL Zoo's settings."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks.measure import Against, Row
+from benchmarks.processes import Side
+from benchmarks.rows.commands import flags, own, peer
+
+_STARTS = 512  # steps before the first update; the first call of each side takes it beyond them
+_STEPS = 1024  # of one call
+_FRAGMENT = 8  # steps that rollax samples at a time, where the others sample one
+
+
+def off_policy_rows() -> tuple[Row, ...]:
+    """SAC, TD3 and DDPG with an update for every step, and DQN with one for every other."""
+    noisy = {"noise_scale": 0.1, "exploration": "GaussianNoise"}
+    return (
+        _row("SAC", "Pendulum-v1", _actor_critic(256, [256, 256], 0.99), 0.0, {}, (2.5, 1.3)),
+        _row("TD3", "Pendulum-v1", _actor_critic(256, [400, 300], 0.98), 0.1, noisy, (2.5, 1.3)),
+        _row("DDPG", "Pendulum-v1", _actor_critic(256, [400, 300], 0.98), 0.1, noisy, (2.5, 1.3)),
+        _row("DQN", "CartPole-v1", _dqn(), 0.0, {"double_q": False, "dueling": False}, (3.0, 1.5)),
+    )
+
+
+def _actor_critic(batch: int, hiddens: list[int], gamma: float) -> dict[str, Any]:
+    """What is the same for all, by the names that Stable-Baselines3 gives it."""
+    return {
+        "learning_rate": 1e-3,
+        "batch_size": batch,
+        "gamma": gamma,
+        "tau": 0.005,
+        "buffer_size": 200_000,
+        "train_freq": 1,
+        "gradient_steps": 1,
+        "learning_starts": _STARTS,
+        "policy_kwargs": {"net_arch": hiddens},
+    }
+
+
+def _dqn() -> dict[str, Any]:
+    return {
+        "learning_rate": 2.3e-3,
+        "batch_size": 64,
+        "gamma": 0.99,
+        "buffer_size": 100_000,
+        "train_freq": 256,
+        "gradient_steps": 128,
+        "learning_starts": _STARTS,
+        "target_update_interval": 10,
+        "policy_kwargs": {"net_arch": [256, 256]},
+    }
+
+
+def _row(
+    algorithm: str,
+    env: str,
+    settings: dict[str, Any],
+    noise: float,
+    further: dict[str, Any],
+    at_least: tuple[float, float],
+) -> Row:
+    frequency = settings["train_freq"]
+    config = {
+        "lr": settings["learning_rate"],
+        "train_batch_size": settings["batch_size"],
+        "gamma": settings["gamma"],
+        "buffer_size": settings["buffer_size"],
+        "learning_starts": _STARTS,
+        "training_intensity": settings["gradient_steps"] / frequency,
+        "rollout_fragment_length": max(frequency, _FRAGMENT),
+        "timesteps_per_iteration": _STEPS,
+        "model": {"fcnet_hiddens": settings["policy_kwargs"]["net_arch"], "fcnet_activation": "relu"},
+        **({"tau": settings["tau"], "random_steps": _STARTS} if "tau" in settings else {}),
+        **({"target_network_update_freq": 10} if algorithm == "DQN" else {}),
+        **further,
+    }
+    ours = flags(algorithm=algorithm, env=env, config=json.dumps(config))
+    theirs = flags(algorithm=algorithm, env=env, settings=json.dumps(settings), noise=noise, steps=_STEPS)
+    updates = "an update for every step" if frequency == 1 else "an update for every other step"
+    widths = "×".join(map(str, settings["policy_kwargs"]["net_arch"]))
+    return Row(
+        name=f"{algorithm.lower()}_{env.split('-')[0].lower()}",
+        work=f"{algorithm} on {env} at RL Zoo's settings, {updates}: batch {settings['batch_size']}, {widths} relu",
+        unit="env steps/s",
+        better="more",
+        sides=(
+            Side("rollax", own("rollax_training", "rate", *ours)),
+            Side("Stable-Baselines3", peer("sb3_off_policy", *flags(library="sb3"), *theirs), peer="sb3"),
+            Side("SBX", peer("sb3_off_policy", *flags(library="sbx"), *theirs), peer="sb3"),
+        ),
+        targets=(Against("Stable-Baselines3", at_least[0]), Against("SBX", at_least[1])),
+        rounds=5,
+        seconds=8.0,
+        notes=f"One sub-environment on all sides. rollax samples {config['rollout_fragment_length']} steps at a time "
+        "and makes the updates that are due by then in one call; the others take "
+        + ("one step, then make one update." if frequency == 1 else f"{frequency} steps, then make their updates."),
+    )

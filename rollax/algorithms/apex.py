@@ -1,0 +1,64 @@
+"""Ape-X DQN: many workers explore differently, a learner draws from what all of them have seen.
+
+Source: Horgan et al. (2018), arXiv:1803.00933. Deviations, beside those of DQN: Adam in the place of RMSProp;
+updates for each step sampled are bounded from both sides by `training_intensity`, where the paper lets learner and
+actors run as fast as they can; see `AsyncReplayOptimizer` and `worker_scale`.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer
+from rollax.batch import SampleBatch
+from rollax.config.asynchronous import AsyncReplayFields
+from rollax.evaluation.initial_priorities import add_priorities
+from rollax.optimizers.async_replay import AsyncReplayOptimizer, async_replay_settings
+from rollax.policy.exploration.of_values import EpsilonGreedy
+from rollax.policy.exploration.parameter_noise import ParameterNoise
+from rollax.policy.exploration.per_worker import worker_scale
+from rollax.policy.policy import Pieces
+from rollax.schedules import Schedule
+
+
+class ApexDQNConfig(AsyncReplayFields, DQNConfig):
+    """The fields of DQN with the defaults of Ape-X, which are those for Atari games and many workers."""
+
+    lr: float = Field(default=1e-4, ge=0, description="α, the step size of Adam")
+    grad_clip: float | None = Field(
+        default=40.0, gt=0, description="bound on the global norm of the gradient; None for none"
+    )
+    adam_epsilon: float = Field(default=1.5e-4, gt=0, description="ε of Adam")
+    target_network_update_freq: int = Field(
+        default=2500, ge=1, description="updates after which the target network becomes a copy of the model"
+    )
+
+
+class ApexDQNPolicy(DQNPolicy):
+    """DQN's, with an ε of each worker's own, and errors for its rows to begin with."""
+
+    config_class = ApexDQNConfig
+
+    def in_worker(self, worker_index: int, num_workers: int) -> None:
+        config, exploration = self.config, self.exploration
+        greedy = exploration.inner if isinstance(exploration, ParameterNoise) else exploration
+        if isinstance(greedy, EpsilonGreedy) and not config.noisy:
+            epsilon = worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, worker_index, num_workers)
+            greedy.epsilon = Schedule(epsilon)
+
+    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        batch = super().postprocess_rows(batch, pieces)
+        if not self.config.prioritized_replay:
+            return batch
+        return add_priorities(batch, self.td_errors, n_step=self.config.n_step, gamma=self.config.gamma)
+
+
+class ApexDQNTrainer(DQNTrainer):
+    """DQN whose workers, shards and learner each go on by themselves."""
+
+    name = "APEX"
+    config_class = ApexDQNConfig
+    policy_class = ApexDQNPolicy
+
+    def make_optimizer(self) -> AsyncReplayOptimizer:
+        return AsyncReplayOptimizer(**self.optimizer_settings(), **async_replay_settings(self.config))

@@ -1,0 +1,62 @@
+"""Ape-X DDPG: DDPG whose workers, shards and learner each go on by themselves.
+
+Source: Horgan et al. (2018), arXiv:1803.00933, section 4.2 and appendix D. Deviations: see DDPG and Ape-X DQN; workers
+differ by the scale of their noise, as those of Ape-X DQN do by their ε.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, DDPGTrainer
+from rollax.batch import SampleBatch
+from rollax.config.asynchronous import AsyncReplayFields
+from rollax.evaluation.initial_priorities import add_priorities
+from rollax.optimizers.async_replay import AsyncReplayOptimizer, async_replay_settings
+from rollax.policy.exploration.around import RandomAtFirst
+from rollax.policy.exploration.of_actions import AddedNoise
+from rollax.policy.exploration.parameter_noise import ParameterNoise
+from rollax.policy.exploration.per_worker import worker_scale
+from rollax.policy.policy import Pieces
+
+
+class ApexDDPGConfig(AsyncReplayFields, DDPGConfig):
+    """The fields of DDPG with the defaults of Ape-X."""
+
+    noise_scale: float = Field(
+        default=1.0,
+        ge=0,
+        description="deviation of GaussianNoise and factor of OrnsteinUhlenbeckNoise, in units of half an action's "
+        "range; each worker takes its own part of it, ε^(1 + α (i - 1)/(N - 1))",
+    )
+
+
+class ApexDDPGPolicy(DDPGPolicy):
+    """DDPG's, with noise of each worker's own scale, and errors for its rows to begin with."""
+
+    config_class = ApexDDPGConfig
+
+    def in_worker(self, worker_index: int, num_workers: int) -> None:
+        config, exploration = self.config, self.exploration
+        noise = exploration.inner if isinstance(exploration, RandomAtFirst) else exploration
+        if isinstance(noise, AddedNoise | ParameterNoise):
+            part = worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, worker_index, num_workers)
+            scale = config.schedule("noise_scale")
+            noise.scale = lambda timestep: part * scale(timestep)
+
+    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        batch = super().postprocess_rows(batch, pieces)
+        if not self.config.prioritized_replay:
+            return batch
+        return add_priorities(batch, self.td_errors, n_step=self.config.n_step, gamma=self.config.gamma)
+
+
+class ApexDDPGTrainer(DDPGTrainer):
+    """DDPG whose workers, shards and learner each go on by themselves."""
+
+    name = "APEX_DDPG"
+    config_class = ApexDDPGConfig
+    policy_class = ApexDDPGPolicy
+
+    def make_optimizer(self) -> AsyncReplayOptimizer:
+        return AsyncReplayOptimizer(**self.optimizer_settings(), **async_replay_settings(self.config))

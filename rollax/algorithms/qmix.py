@@ -1,0 +1,257 @@
+"""QMIX: Q-learning of the joint value of a group's actions, mixed from values that its members act on by themselves.
+
+Source: Rashid et al. (2018), arXiv:1803.11485; with `mixer="vdn"` Sunehag et al. (2017), arXiv:1706.05296; with
+`mixer=None` independent Q-learning on the group's reward: Tan (1993). Double Q-learning: van Hasselt et al. (2016),
+arXiv:1509.06461. Deviations: Adam in the place of RMSProp; lives longer than `max_seq_len` are learned from in several
+sequences, each beginning with the state that was acted on, unless `zero_init_states`; a sequence is drawn the more
+often the more rows it has; time limits bootstrap. Gradients flow through the rows of `burn_in`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from gymnasium import Space
+from pydantic import Field, PositiveInt
+
+from rollax.algorithms.trainer import Trainer
+from rollax.batch import SampleBatch
+from rollax.config import TrainerConfig, resolve_config
+from rollax.config.exploration import EpsilonFields
+from rollax.config.replay import ReplayFields
+from rollax.errors import ConfigError
+from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
+from rollax.models.group_q_network import GroupQNetwork, make_group_model
+from rollax.models.group_view import GroupView, by_member
+from rollax.ops.masked import masked_mean
+from rollax.ops.n_step import n_step_targets
+from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
+from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration.of_groups import OfGroup
+from rollax.policy.exploration.of_values import EpsilonGreedy
+from rollax.policy.group_masks import GroupMasks
+from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.policy import ActionsResult, Pieces, ReplayedSequences
+
+_TARGET = "joint_target"
+
+
+class QMIXConfig(EpsilonFields, ReplayFields, TrainerConfig):
+    """The fields of QMIX beside the common ones."""
+
+    train_batch_size: int = Field(
+        default=512,
+        ge=1,
+        description="rows of one update; with memory train_batch_size // max_seq_len sequences, at least one",
+    )
+    rollout_fragment_length: int = Field(default=4, ge=1, description="env steps of each sub-environment at a time")
+    timesteps_per_iteration: int = Field(default=1000, ge=0, description="steps of one train() at least")
+    training_intensity: float = Field(
+        default=0.0625, gt=0, description="updates for each step sampled; each update learns from train_batch_size rows"
+    )
+    lr: float = Field(default=5e-4, ge=0, description="α, the step size of Adam")
+    grad_clip: float | None = Field(
+        default=10.0, gt=0, description="bound on the global norm of the gradient; None for none"
+    )
+    adam_epsilon: float = Field(default=1e-8, gt=0, description="ε of Adam")
+    mixer: Literal["qmix", "vdn"] | None = Field(
+        default="qmix",
+        description="what makes a joint value of the members' values: a network that depends on the state, their sum, "
+        "or nothing: each learns by itself",
+    )
+    mixing_embed_dim: int = Field(default=32, ge=1, description="width of the mixing network's hidden layer")
+    hypernet_hiddens: tuple[PositiveInt, ...] = Field(
+        default=(), description="widths of the hidden layers of the networks that make the mixing network's weights"
+    )
+    state_key: str | None = Field(
+        default="state",
+        description="where members observe Dicts, the key of the global state, which the mixer alone sees; without "
+        "such an entry what all members observe is the state",
+    )
+    agent_ids: bool = Field(
+        default=True,
+        description="whether a member sees its number in the group, so that one network may act differently for each",
+    )
+    double_q: bool = Field(default=True, description="whether the next actions are chosen by the model that learns")
+    target_network_update_freq: int = Field(
+        default=200, ge=1, description="updates after which the target network becomes a copy of the model"
+    )
+    burn_in: int = Field(
+        default=0, ge=0, description="with memory, rows before each sequence that its state is made anew from"
+    )
+    zero_init_states: bool = Field(
+        default=False, description="whether sequences begin with a state of zeros, not with the one that was acted on"
+    )
+
+
+class QMIXPolicy(JaxPolicy):
+    """Acts for a group: each member does what its own values say, and all learn from the value of doing it together."""
+
+    config_class = QMIXConfig
+    learns_off_policy = True
+    has_targets = True
+    row_statistics = (SampleBatch.TD_ERROR,)
+    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.LIFE_ID})
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        config = resolve_config(self.config_class, config)
+        self._view = GroupView.of(observation_space, action_space, config.state_key, config.agent_ids)
+        self._group_masks = GroupMasks(self._view.masked, filtered=config.observation_filter != "NoFilter")
+        super().__init__(observation_space, action_space, config)
+        self.sgd_minibatch_size = config.train_batch_size
+        if self.memory.present:
+            _check_uniform(config)
+            unused = {SampleBatch.STATE_IN} if config.zero_init_states else set()
+            columns = tuple(name for name in self.memory.columns if name not in unused)
+            self.replayed = ReplayedSequences(self.memory.max_seq_len, config.burn_in, columns)
+
+    def make_exploration(self) -> Exploration:
+        space = self.action_space[0]  # type: ignore[index]  a Tuple, as GroupView has found
+        self._first_action = int(space.start)
+        return OfGroup(EpsilonGreedy(space, self.config.epsilon()), self._view.members)
+
+    def make_model(self, rngs: nnx.Rngs) -> GroupQNetwork:
+        config = self.config
+        return make_group_model(
+            self._view,
+            self.observation_space,
+            self.action_space,
+            config.model,
+            mixer=config.mixer,
+            embed=config.mixing_embed_dim,
+            hypernet_hiddens=config.hypernet_hiddens,
+            rngs=rngs,
+        )
+
+    def make_optimizer(self) -> optax.GradientTransformation:
+        clip = self.config.grad_clip
+        clipped = optax.identity() if clip is None else optax.clip_by_global_norm(clip)
+        return optax.chain(clipped, optax.scale_by_adam(eps=self.config.adam_epsilon))
+
+    def compute_actions(  # type: ignore[override]  the library passes what is accepted
+        self,
+        obs_batch: Any,
+        state_batches: Sequence[Any] = (),
+        prev_action_batch: Any = None,
+        prev_reward_batch: Any = None,
+        explore: bool = True,
+    ) -> ActionsResult:
+        self._group_masks.check(obs_batch, f"policy {self.name!r}")
+        return super().compute_actions(obs_batch, state_batches, prev_action_batch, prev_reward_batch, explore)
+
+    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+        return add_bootstrap_rows(batch, pieces)
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        columns = {**super().train_columns(batch), SampleBatch.WEIGHTS: batch[SampleBatch.WEIGHTS]}
+        columns[SampleBatch.REWARDS] = batch[SampleBatch.REWARDS]
+        if self.memory.present:
+            further = (SampleBatch.TERMINATEDS, SampleBatch.BOOTSTRAP)
+        else:
+            further = (SampleBatch.NEW_OBS, SampleBatch.DISCOUNTS)
+        return {**columns, **{name: batch[name] for name in further}}
+
+    def target_columns(
+        self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> dict[str, jax.Array]:
+        rewards = batch[SampleBatch.REWARDS]
+        if not self.memory.present:
+            values = self._greedy_values(model, target_model, {SampleBatch.OBS: batch[SampleBatch.NEW_OBS]})
+            return {_TARGET: rewards[:, None] + batch[SampleBatch.DISCOUNTS][:, None] * values}
+        values = self._greedy_values(model, target_model, batch)
+        sequences = len(batch[SampleBatch.STATE_IN][0])
+
+        def by_sequence(column: jax.Array) -> jax.Array:
+            return column.reshape(sequences, -1, *column.shape[1:])
+
+        targets = n_step_targets(
+            by_sequence(rewards),
+            by_sequence(jnp.where(batch[SampleBatch.TERMINATEDS], 0.0, self.config.gamma)),
+            by_sequence(mask * ~batch[SampleBatch.BOOTSTRAP]),
+            by_sequence(values),
+            self.config.n_step,
+        )
+        return {_TARGET: targets.reshape(values.shape)}
+
+    def updated_targets(self, targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
+        due = num_updates % self.config.target_network_update_freq == 0
+        return {name: jnp.where(due, params[name], target) for name, target in targets.items()}
+
+    def loss(self, model: Any, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+        obs, weights, target = batch[SampleBatch.OBS], batch[SampleBatch.WEIGHTS], batch[_TARGET]
+        actions = by_member(batch[SampleBatch.ACTIONS]) - self._first_action
+        joint = model.joint(_chosen(model.values(batch)[0], actions), obs)
+        errors = joint - target
+        if self.config.mixer is None:
+            errors = errors * self._view.present(obs)
+        learned = mask * (weights > 0)  # neither rows to warm up with nor what was only observed
+        loss = masked_mean((errors**2).mean(axis=-1) * weights, learned)
+        sizes = jnp.abs(errors).mean(axis=-1)
+        return loss, {
+            "q_loss": loss,
+            "mean_q": masked_mean(joint.mean(axis=-1), learned),
+            "mean_target": masked_mean(target.mean(axis=-1), learned),
+            "mean_td_error": masked_mean(sizes, learned),
+            SampleBatch.TD_ERROR: self._by_unit(sizes * learned, batch),
+        }
+
+    def _greedy_values(self, model: Any, target_model: Any, columns: Columns) -> jax.Array:
+        """[B, K] the target network's joint values of what each member would do."""
+        values, _ = target_model.values(columns)
+        selector = model.values(columns)[0] if self.config.double_q else values
+        return target_model.joint(_chosen(values, jnp.argmax(selector, axis=-1)), columns[SampleBatch.OBS])
+
+    def _by_unit(self, column: jax.Array, batch: Columns) -> jax.Array:
+        """Of sequences their sums: what is learned from together has one entry."""
+        if not self.memory.present:
+            return column
+        return column.reshape(len(batch[SampleBatch.STATE_IN][0]), -1).sum(axis=1)
+
+
+class QMIXTrainer(Trainer):
+    """Trains groups of agents, each presented as one agent by `with_agent_groups`."""
+
+    name = "QMIX"
+    config_class = QMIXConfig
+    policy_class = QMIXPolicy
+
+    def make_optimizer(self) -> SyncReplayOptimizer:
+        return SyncReplayOptimizer(**self.optimizer_settings(), **replay_settings(self.config))
+
+
+class VDNConfig(QMIXConfig):
+    """The fields of QMIX with the mixer of VDN."""
+
+    mixer: Literal["qmix", "vdn"] | None = Field(
+        default="vdn",
+        description="what makes a joint value of the members' values: a network that depends on the state, their sum, "
+        "or nothing: each learns by itself",
+    )
+
+
+class VDNTrainer(QMIXTrainer):
+    """QMIX with another default: the joint value is the sum of the members' values."""
+
+    name = "VDN"
+    config_class = VDNConfig
+
+
+def _chosen(values: jax.Array, actions: jax.Array) -> jax.Array:
+    """[B, M] the entries of [B, M, N] values that [B, M] actions name."""
+    return jnp.take_along_axis(values, actions[..., None], axis=-1)[..., 0]
+
+
+def _check_uniform(config: QMIXConfig) -> None:
+    if config.prioritized_replay:
+        raise ConfigError(
+            "Prioritized replay of sequences.",
+            where="config key 'prioritized_replay'",
+            got=True,
+            expected="false for a model with memory, whose sequences are drawn uniformly",
+            fix="leave it out, or take a model without memory",
+        )

@@ -1,0 +1,318 @@
+"""`AsyncReplayOptimizer`: workers sample, shards keep and draw, a thread learns; none of them waits for the others."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rollax.batch import SampleBatch
+from rollax.cluster import started_ray
+from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.evaluation.workers.calls import Reply
+from rollax.evaluation.workers.failures import FailureRules
+from rollax.evaluation.workers.processes import Processes
+from rollax.evaluation.workers.remote_workers import RemoteWorkers
+from rollax.optimizers.learner_thread import LearnerThread
+from rollax.optimizers.optimizer import Optimizer, Stats
+from rollax.optimizers.replay_shards import Drawn, ReplayShards
+from rollax.optimizers.shard_processes import RayShards, ShardsHere
+from rollax.optimizers.sync_replay import buffer_of
+from rollax.policy.policy import Policy
+from rollax.replay.prioritized import PrioritizedReplay
+from rollax.replay.shard import BufferOfSize, Errors, ReplayShard, ShardSettings
+
+_STREAMING = (
+    "buffer_size",
+    "num_replay_shards",
+    "learning_starts",
+    "training_intensity",
+    "updates_per_draw",
+    "max_requests_in_flight_per_worker",
+    "learner_queue_size",
+    "max_weight_sync_delay",
+    "seed",
+)
+_POLL_S = 0.05  # how long a step waits for anybody at most, before it looks after the others
+_ADDS_AHEAD = 8  # fragments that may wait for each shard before sampling has to
+
+
+class AsyncReplayOptimizer(Optimizer):
+    """Fragments go from the workers to replay shards, and what these draw to a learner, whose errors go back to them.
+
+    The driver's process passes on references: rows pass it only once they are drawn. Each draw is for
+    `updates_per_draw` updates, which run in one compiled call: its priorities are those of before the first of them.
+
+    Due are `training_intensity` updates for every step that has been stored, from `learning_starts` steps on. The
+    learner makes none that is not due. Sampling pauses while an update is due for which there is no room in the queue:
+    what the learner is then behind by is the queue and the fragments that were asked for before.
+
+    The learner rests between two steps: then everything may be read and written. Without remote workers a step samples
+    and learns in turn, in the caller's thread, with one shard in this process.
+
+    Source: Horgan et al. (2018), arXiv:1803.00933, Algorithms 1 and 2. Deviations: the bounds above; shards are drawn
+    from in proportion to their priorities; the oldest rows are given up one by one as new ones come.
+
+    Args:
+        local_worker, remote_workers, policies_to_train, count_steps_by: see `Optimizer`.
+        train_batch_size: rows of one update.
+        make_buffers: gives for a policy what makes its buffers, in whatever process; None: prioritized ones with its γ.
+        buffer_size: places for rows, shared out among the shards by the workers that they have.
+        num_replay_shards: processes that keep rows; not more than there are workers.
+        learning_starts: steps before the first update.
+        training_intensity: updates for each step.
+        updates_per_draw: how many are drawn for at once.
+        beta: of prioritized replay, see `PrioritizedReplay`.
+        max_requests_in_flight_per_worker: fragments that each worker is asked for ahead.
+        learner_queue_size: draws that may be under way or wait for the learner.
+        max_weight_sync_delay: steps that a worker samples, on average, before it gets new weights.
+        rules: for shards that fail.
+        seed: of the draws.
+        store_buffers: whether a checkpoint holds what is kept; without it a restored run begins with nothing.
+    """
+
+    def __init__(
+        self,
+        local_worker: RolloutWorker,
+        remote_workers: Sequence[Any] | RemoteWorkers = (),
+        *,
+        train_batch_size: int = 512,
+        policies_to_train: Sequence[str] | None = None,
+        count_steps_by: str = "env_steps",
+        make_buffers: Callable[[Policy], BufferOfSize] | None = None,
+        buffer_size: int = 50_000,
+        num_replay_shards: int = 1,
+        learning_starts: int = 1000,
+        training_intensity: float = 0.1,
+        updates_per_draw: int = 1,
+        beta: float = 0.4,
+        max_requests_in_flight_per_worker: int = 2,
+        learner_queue_size: int = 4,
+        max_weight_sync_delay: int = 400,
+        rules: FailureRules = FailureRules(restart=True),  # noqa: B008  it is frozen
+        seed: int | None = None,
+        store_buffers: bool = False,
+    ) -> None:
+        super().__init__(
+            local_worker,
+            remote_workers,
+            train_batch_size=train_batch_size,
+            policies_to_train=policies_to_train,
+            count_steps_by=count_steps_by,
+        )
+        self.learning_starts, self.training_intensity = learning_starts, training_intensity
+        self.updates_per_draw = updates_per_draw
+        self._requests_ahead, self._queue_size = max_requests_in_flight_per_worker, learner_queue_size
+        self._steps_per_sync = max_weight_sync_delay * max(len(self.remote), 1)
+        self._store_buffers = store_buffers
+        self.num_updates = 0
+        self._asked = 0  # updates that were drawn for, or will be
+        self._waiting: deque[Drawn] = deque()  # there was no room for them in the queue
+        self._learned: deque[tuple[Drawn, Errors]] = deque()  # the shards are still to be told
+        self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest that the learner has to hand out
+        self._synced_steps = 0
+        self._paused: list[int] = []  # workers, each as often as it is to be asked
+        self._begun = False
+        self._learner: LearnerThread | None = None
+        policies = {policy_id: local_worker.policies[policy_id] for policy_id in self.policies_to_train}
+        make = _default_buffer if make_buffers is None else make_buffers
+        # A policy may have been made with a train_batch_size of its own.
+        rows = {i: getattr(policy, "sgd_minibatch_size", None) or train_batch_size for i, policy in policies.items()}
+        capacities = _shared_out(buffer_size, num_replay_shards, max(len(self.remote), 1))
+        settings = ShardSettings({i: make(policy) for i, policy in policies.items()}, capacities, rows, beta, seed)
+        self.shards = ReplayShards(self._shard_processes(settings), len(capacities), rules, seed)
+
+    def step(self) -> Stats:
+        """Passes on samples, draws, errors and weights until about one more fragment of each worker is stored."""
+        if not self.remote:
+            return self._serial_step()
+        learner = self._begin()
+        try:
+            stored = 0
+            while stored < max(len(self.remote), 1):
+                self._wait(learner)
+                stored += self._store(self.remote.collect(0.0))
+                self._feed(learner)
+                self._hand_out()
+                self._ask_workers()
+        finally:
+            learner.rest()
+        return dict(self.stats)
+
+    def stop(self) -> None:
+        self._stop_learner()
+        self.shards.stop()
+
+    def report(self) -> dict[str, Any]:
+        health = self.shards.health()
+        return {"replay": {"rows": self.shards.rows, "num_updates": self.num_updates, "shards": health}}
+
+    def get_state(self) -> dict[str, Any]:
+        """How far updates have come, and what is kept, if that is to be stored."""
+        self._return_errors()
+        state = {"num_updates": self.num_updates, "choices": self.shards.choices.bit_generator.state}
+        return {**state, "shards": self.shards.get_state()} if self._store_buffers else state
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `get_state` returned. What was drawn before is forgotten."""
+        self._stop_learner()
+        self._waiting.clear()
+        self._learned.clear()
+        self._weights.clear()
+        self.shards.forget_draws()
+        self.num_updates = self._asked = state["num_updates"]
+        self.shards.choices.bit_generator.state = state["choices"]
+        if "shards" in state:
+            self.shards.set_state(state["shards"])
+        self._begun = False
+
+    def _shard_processes(self, settings: ShardSettings) -> Processes:
+        for index in range(1, len(settings.capacities) + 1):
+            ReplayShard(settings, index)  # what is wrong with the settings is told here; it takes no memory yet
+        if not self.remote:
+            return ShardsHere(settings)
+        return RayShards(started_ray("num_replay_shards"), settings)
+
+    def _serial_step(self) -> Stats:
+        """Sample, store, learn as often as is due."""
+        self.local_worker.set_timestep(self.steps)
+        self._store([Reply(self.local_worker.worker_index, self.local_worker.sample_fragment())])
+        self._take_draws()
+        while self._is_due() and self._ask_shards():
+            self._take_draws()
+            self._learn_from(self._waiting.popleft())
+            self._return_errors()
+        return dict(self.stats)
+
+    def _begin(self) -> LearnerThread:
+        """Lets the learner go on; at first, and after a restore, everybody gets the weights and is asked."""
+        self.local_worker.set_timestep(self.steps)
+        if self._learner is None:
+            self._learner = LearnerThread(self._learn_from, self._queue_size, self.timings)
+        if not self._begun:
+            self._broadcast()
+            self._synced_steps = self.steps
+            if not self.remote.requests_under_way:
+                self._paused = self.remote.indices * self._requests_ahead
+            self._begun = True
+        self._ask_workers()
+        self._learner.resume()
+        return self._learner
+
+    def _wait(self, learner: LearnerThread) -> None:
+        """Waits for whoever can do something next."""
+        learner.check()
+        if self._is_behind() and not self.shards.draws_under_way:
+            learner.wait_for_update(_POLL_S)  # there is room for another draw then
+            return
+        with self.timings.measured("wait_s"):
+            self.shards.wait(self.remote.references, _POLL_S)
+
+    def _store(self, replies: Sequence[Reply]) -> int:
+        """Passes fragments on to the shards; their workers are to be asked again."""
+        for index, fragment in replies:
+            self.shards.add(index, fragment.batch)
+            self._sampled(fragment)
+            self._trained_on(fragment)
+            self._paused.append(index)
+        return len(replies)
+
+    def _feed(self, learner: LearnerThread) -> None:
+        """Draws to the learner, errors back to where they were drawn from, and new draws asked for."""
+        self._take_draws()
+        while self._waiting and learner.put(self._waiting[0], 0.0):
+            self._waiting.popleft()
+            self.timings.add_queue_depth(len(learner))
+        self._return_errors()
+        while self._is_due() and self._has_room() and self._ask_shards():
+            pass
+
+    def _take_draws(self) -> None:
+        self._waiting += self.shards.collect()
+        self._asked -= self.updates_per_draw * self.shards.take_lost_draws()
+
+    def _return_errors(self) -> None:
+        while self._learned:
+            self.shards.give_errors(*self._learned.popleft())
+
+    def _hand_out(self) -> None:
+        if self._weights:
+            self._publish(*self._weights.pop())
+
+    def _ask_workers(self) -> None:
+        """Asks those that have delivered for more, unless the learner or the shards have to catch up first."""
+        if self._is_behind() or self.shards.adds_under_way >= _ADDS_AHEAD * self.shards.count:
+            return
+        paused, self._paused = self._paused, []
+        for index in paused:
+            self.remote.request(index, "sample_apart")
+
+    def _ask_shards(self) -> bool:
+        """Asks for a draw; False where nothing is kept yet."""
+        asked = self.shards.request_draw(self.updates_per_draw)
+        self._asked += self.updates_per_draw * asked
+        return asked
+
+    def _is_due(self) -> bool:
+        """Whether another draw is."""
+        due = int((self.steps - self.learning_starts) * self.training_intensity) - self._asked
+        return self.steps >= self.learning_starts and due >= self.updates_per_draw
+
+    def _has_room(self) -> bool:
+        queued = 0 if self._learner is None else len(self._learner)
+        return queued + len(self._waiting) + self.shards.draws_under_way < self._queue_size
+
+    def _is_behind(self) -> bool:
+        return self._is_due() and not self._has_room()
+
+    def _learn_from(self, drawn: Drawn) -> None:
+        """The updates of one draw; in the learner's thread where there are remote workers."""
+        errors: dict[str, tuple[Any, Any]] = {}
+        with self.timings.measured("learn_s"):
+            for policy_id in self.policies_to_train:
+                rows = drawn.batches.get(policy_id)
+                if rows is None:
+                    self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
+                    continue
+                stats = dict(self.local_worker.policies[policy_id].learn_on_batch(rows) or {})
+                if SampleBatch.TD_ERROR in stats:
+                    errors[policy_id] = rows[SampleBatch.INDICES], stats.pop(SampleBatch.TD_ERROR)
+                self.stats[policy_id] = stats
+        self.num_updates += self.updates_per_draw
+        self._version += self.updates_per_draw
+        self._learned.append((drawn, errors))
+        if self.remote and self.steps - self._synced_steps >= self._steps_per_sync:
+            self._synced_steps = self.steps
+            self._weights.append((self._version, self.local_worker.get_weights()))
+
+    def _stop_learner(self) -> None:
+        if self._learner is not None:
+            self._learner.stop()
+            self._learner = None
+
+
+def async_replay_settings(config: Any) -> dict[str, Any]:
+    """What the optimizer takes beside the common settings, from a config with `AsyncReplayFields` too."""
+    errors = (SampleBatch.PRIORITIES,) if config.prioritized_replay else ()
+    streaming = {name: getattr(config, name) for name in _STREAMING}
+    return {
+        **streaming,
+        "make_buffers": lambda policy: buffer_of(policy, config, *errors),
+        "beta": config.prioritized_replay_beta,
+        "rules": FailureRules.of(config),
+        "store_buffers": config.store_buffer_in_checkpoints,
+    }
+
+
+def _shared_out(buffer_size: int, num_shards: int, num_workers: int) -> list[int]:
+    """The capacity of each shard: the part of all places that it has of the workers. So all rows live equally long."""
+    shards = min(num_shards, num_workers)
+    workers = [len(range(shard, num_workers, shards)) for shard in range(shards)]
+    return [max(buffer_size * count // num_workers, 1) for count in workers]
+
+
+def _default_buffer(policy: Policy) -> BufferOfSize:
+    config = policy.config
+    gamma = config.get("gamma", 0.99) if isinstance(config, Mapping) else config.gamma
+    return partial(PrioritizedReplay, gamma=gamma, where=f"replay buffer of policy {policy.name!r}")

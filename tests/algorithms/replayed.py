@@ -1,0 +1,53 @@
+"""The algorithms that learn from replayed experience, the environment that each can act in, and small settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollax import SampleBatch, Trainer
+from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
+from rollax.config.replay import ReplayFields
+
+OF_GROUPS = {"QMIX", "VDN", "IQL"}
+"""They act for groups of agents; what is tested here by one agent is tested there by groups."""
+CONTINUOUS = {"DDPG", "TD3", "APEX_DDPG"}
+
+SMALL: dict[str, Any] = {
+    "learning_starts": 20,
+    "timesteps_per_iteration": 40,
+    "rollout_fragment_length": 4,
+    "train_batch_size": 8,
+    "buffer_size": 500,
+    "model": {"fcnet_hiddens": (8,)},
+    "seed": 3,
+}
+
+
+def env_of(trainer_class: type[Trainer]) -> str:
+    """The id of an environment whose actions the algorithm takes."""
+    return "Pendulum-v1" if trainer_class.name in CONTINUOUS else "CartPole-v1"
+
+
+def drawn_of(trainer: Trainer, count: int) -> SampleBatch:
+    """Transitions out of what the default policy's buffers hold, about as many of each."""
+    optimizer: Any = trainer.optimizer
+    buffers = (
+        [optimizer.buffers]
+        if hasattr(optimizer, "buffers")
+        else [shard.handle.buffers for shard in optimizer.shards._shards.values()]
+    )
+    full = [held["default_policy"] for held in buffers if len(held["default_policy"])]
+    rng = np.random.default_rng(1)
+    return SampleBatch.concat_samples([buffer.sample(-(-count // len(full)), rng) for buffer in full])[:count]
+
+
+def _replayed() -> list[type[Trainer]]:
+    classes = [get_trainer_class(name) for name in ALGORITHMS if name not in OF_GROUPS]
+    return [trainer_class for trainer_class in classes if issubclass(trainer_class.config_class, ReplayFields)]
+
+
+REPLAYED = _replayed()
+each_algorithm = pytest.mark.parametrize("trainer_class", REPLAYED, ids=[found.name for found in REPLAYED])

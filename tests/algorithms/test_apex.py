@@ -1,0 +1,175 @@
+"""Ape-X in one process: what workers explore with, what is learned, and that a restored run is the same run."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import ConfigError, RolloutWorker, Trainer
+from rollax.algorithms.apex import ApexDQNConfig, ApexDQNPolicy, ApexDQNTrainer
+from tests.algorithms.envs import Echo, MaskedCartPole, TwoAgents
+
+SMALL = {
+    "learning_starts": 40,
+    "timesteps_per_iteration": 100,
+    "rollout_fragment_length": 10,
+    "train_batch_size": 8,
+    "training_intensity": 0.2,
+    "updates_per_draw": 2,
+    "buffer_size": 500,
+    "model": {"fcnet_hiddens": (16,)},
+    "seed": 3,
+}
+
+
+def epsilon_of(worker):
+    return worker.get_policy().exploration.epsilon(12_345)
+
+
+class TestExploration:
+    @pytest.mark.parametrize(("index", "epsilon"), [(1, 0.4), (2, 0.4**4.5), (3, 0.4**8), (0, 0.4**4.5)])
+    def test_each_worker_has_its_own_epsilon(self, index, epsilon):
+        # ε^(1 + 7 i/2) for i = 0, 1, 2
+        worker = RolloutWorker(
+            "CartPole-v1", ApexDQNPolicy, config=ApexDQNConfig(seed=0), worker_index=index, num_workers=3
+        )
+        assert epsilon_of(worker) == pytest.approx(epsilon)
+        worker.stop()
+
+    def test_noisy_networks_need_none(self):
+        config = ApexDQNConfig(seed=0, noisy=True)
+        worker = RolloutWorker("CartPole-v1", ApexDQNPolicy, config=config, worker_index=1, num_workers=2)
+        assert epsilon_of(worker) == 0.0
+        worker.stop()
+
+    def test_disturbed_parameters_go_as_far_as_it_says(self):
+        config = ApexDQNConfig(seed=0, exploration="ParameterNoise")
+        worker = RolloutWorker("CartPole-v1", ApexDQNPolicy, config=config, worker_index=1, num_workers=2)
+        assert worker.get_policy().exploration.inner.epsilon(0) == 0.4
+        worker.stop()
+
+
+class TestRuns:
+    def test_as_many_updates_as_are_due(self):
+        with ApexDQNTrainer("CartPole-v1", SMALL) as trainer:
+            for _ in range(3):
+                result = trainer.train()
+                due = int((result["timesteps_total"] - 40) * 0.2)
+                assert trainer.optimizer.num_updates == 2 * (due // 2) == trainer.get_policy().learner.num_updates
+            replay = result["info"]["replay"]
+            assert replay["num_updates"] == trainer.optimizer.num_updates
+            # All but those whose three steps are not there yet.
+            assert 290 <= replay["rows"]["default_policy"] <= 300
+            assert replay["shards"] == {"healthy": 1, "restarts": 0, "last_errors": {}}
+
+    def test_one_seed_is_one_run(self):
+        def weights():
+            with ApexDQNTrainer("CartPole-v1", SMALL) as trainer:
+                trainer.train()
+                trainer.train()
+                return trainer.get_weights()["default_policy"]
+
+        first, second = weights(), weights()
+        for name, value in first.items():
+            np.testing.assert_array_equal(value, second[name])
+
+    def test_a_restored_run_is_the_same_run(self, tmp_path):
+        config = {**SMALL, "store_buffer_in_checkpoints": True}
+        with ApexDQNTrainer("CartPole-v1", config) as trainer:
+            trainer.train()
+            path = trainer.save(tmp_path, exact=True)
+            with Trainer.from_checkpoint(path) as restored:
+                for _ in range(2):
+                    ours, theirs = trainer.train(), restored.train()
+                    assert ours["info"]["learner"] == theirs["info"]["learner"]
+                for name, value in trainer.get_weights()["default_policy"].items():
+                    np.testing.assert_array_equal(value, restored.get_weights()["default_policy"][name])
+
+    @pytest.mark.parametrize(
+        "options", [{}, {"num_atoms": 11}, {"noisy": True}, {"prioritized_replay": False}], ids=str
+    )
+    def test_masked_actions(self, options):
+        with ApexDQNTrainer(MaskedCartPole, {**SMALL, **options}) as trainer:  # an invalid action raises
+            result = trainer.train()
+        assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
+
+    def test_several_policies(self):
+        box = spaces.Box(0, 1, (2,), np.float32)
+        policies = {
+            "one": (None, box, spaces.Discrete(2), {}),
+            "two": (None, box, spaces.Discrete(2), {"train_batch_size": 4, "gamma": 0.5}),
+        }
+        mapping = {"left": "one", "right": "two"}
+        config = {**SMALL, "multiagent": {"policies": policies, "policy_mapping_fn": mapping.get}}
+        with ApexDQNTrainer(TwoAgents, config) as trainer:
+            result = trainer.train()
+            assert result["info"]["replay"]["rows"].keys() == {"one", "two"}
+            for policy_id in policies:
+                assert np.isfinite(result["info"]["learner"][policy_id]["q_loss"])
+                assert trainer.get_policy(policy_id).learner.num_updates == trainer.optimizer.num_updates > 0
+
+    def test_7_a_memory_larger_than_the_memory(self):
+        trainer = ApexDQNTrainer("CartPole-v1", {**SMALL, "buffer_size": 10**12})
+        with trainer, pytest.raises(ConfigError, match=r"(?s)buffer.*to mend") as raised:
+            trainer.train()
+        assert raised.value.__notes__ == ["(in replay shard 1)"]
+
+    def test_how_often_it_compiles_is_bounded(self):
+        with ApexDQNTrainer("CartPole-v1", SMALL) as trainer:
+            trainer.train()
+            compiled = trainer.get_policy().compilations()
+            trainer.train()
+            assert trainer.get_policy().compilations() == compiled <= 4
+
+
+def test_repeats_what_it_sees():
+    config = {
+        "env_config": {"space": spaces.Discrete(4, start=-1)},
+        "num_envs_per_worker": 8,
+        "rollout_fragment_length": 4,
+        "seed": 1,
+        "gamma": 0.0,  # an action has no influence on what comes later
+        "lr": 1e-2,
+        "learning_starts": 64,
+        "training_intensity": 0.5,
+        "train_batch_size": 32,
+        "buffer_size": 10_000,
+        "worker_epsilon_alpha": 0.0,
+        "timesteps_per_iteration": 1500,
+        "model": {"fcnet_hiddens": (32,)},
+        "evaluation_num_episodes": 8,
+    }
+    with ApexDQNTrainer(Echo, config) as trainer:
+        trainer.train()
+        assert trainer.evaluate()["episode_reward_mean"] / 10 > 0.93
+
+
+class Film(gym.Env):
+    """The last four images [4, 8, 8], each all of one brightness: the number of the step."""
+
+    observation_space = spaces.Box(0, 255, (4, 8, 8), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, env_config):
+        self.number = 0
+
+    def _obs(self):
+        numbers = np.maximum(np.arange(self.number - 3, self.number + 1), 0)
+        return np.repeat(numbers, 64).reshape(4, 8, 8).astype(np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        self.number = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.number += 1
+        return self._obs(), 1.0, self.number == 9, False, {}
+
+
+def test_stacked_images_are_kept_once():
+    config = {**SMALL, "frame_stack_axis": 0, "model": {"conv_filters": ((4, 3, 2),), "conv_dense": 8}}
+    with ApexDQNTrainer(Film, config) as trainer:
+        result = trainer.train()
+    assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])

@@ -1,0 +1,90 @@
+"""Ape-X DDPG in one process, and the parameter noise of DDPG: what is explored with, errors, and that it learns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import RolloutWorker, SampleBatch
+from rollax.algorithms.apex_ddpg import ApexDDPGConfig, ApexDDPGPolicy, ApexDDPGTrainer
+from rollax.algorithms.ddpg import DDPGPolicy
+from rollax.policy.exploration.parameter_noise import action_distance
+from rollax.policy.policy import Pieces
+from rollax.replay.prioritized import PrioritizedReplay
+from tests.algorithms.envs import Echo
+
+BOX = spaces.Box(-1, 1, (3,), np.float32)
+SMALL = {"model": {"fcnet_hiddens": (16,), "fcnet_activation": "relu"}, "seed": 0}
+
+
+@pytest.mark.parametrize("exploration", ["GaussianNoise", "OrnsteinUhlenbeckNoise", "ParameterNoise"])
+@pytest.mark.parametrize(("index", "part"), [(1, 0.4), (2, 0.4**4.5), (3, 0.4**8)])
+def test_each_worker_has_its_own_scale(exploration, index, part):
+    # ε^(1 + 7 i/2) for i = 0, 1, 2, of a noise_scale that rises from 0 to 2
+    settings = {"noise_scale_schedule": [(0, 0.0), (100, 2.0)], "exploration": exploration}
+    config = ApexDDPGConfig(**SMALL, **settings)
+    worker = RolloutWorker("Pendulum-v1", ApexDDPGPolicy, config=config, worker_index=index, num_workers=3)
+    noise = worker.get_policy().exploration.inner
+    assert noise.scale(50) == pytest.approx(part)
+    assert noise.scale(200) == pytest.approx(2 * part)
+    worker.stop()
+
+
+def test_priorities_are_the_errors_that_the_learner_finds():
+    policy = ApexDDPGPolicy(BOX, spaces.Box(-1, 1, (2,), np.float32), {**SMALL, "gamma": 0.9, "train_batch_size": 64})
+    rng = np.random.default_rng(0)
+    obs = rng.uniform(-1, 1, (11, 3)).astype(np.float32)
+    columns = {
+        "obs": obs[:10],
+        "actions": rng.uniform(-1, 1, (10, 2)).astype(np.float32),
+        "rewards": rng.normal(size=10).astype(np.float32),
+        "terminateds": np.arange(10) == 5,
+        "truncateds": np.zeros(10, bool),
+        "life_id": (np.arange(10) > 5).astype(np.int64),
+    }
+    batch = policy.postprocess_rows(SampleBatch(columns), Pieces(np.isin(np.arange(10), [5, 9]), obs[[6, 10]]))
+    buffer = PrioritizedReplay(100, gamma=0.9, n_step=3, columns=("priorities",))
+    buffer.add(batch)
+    drawn = buffer.sample(64, rng)
+    begun = drawn["priorities"].copy()
+    assert np.ptp(begun) > 0.1
+    np.testing.assert_allclose(np.abs(policy.learn_on_batch(drawn)["td_error"]), begun, rtol=1e-4, atol=1e-6)
+
+
+def test_disturbed_parameters_go_as_far_as_noise_would():
+    config = {**SMALL, "exploration": "ParameterNoise", "noise_scale": 0.2, "random_steps": 0, "parameter_noise": 0.01}
+    policy = DDPGPolicy(BOX, spaces.Box(-1, 1, (2,), np.float32), config)
+    obs = np.random.default_rng(0).uniform(-1, 1, (200, 3)).astype(np.float32)
+    fragment = {"obs": obs, "life_id": np.zeros(200), "truncateds": np.zeros(200, bool)}
+    for _ in range(200):
+        acted = policy.compute_actions(obs)[0]
+        policy.adapt_exploration(SampleBatch({**fragment, "terminateds": np.zeros(200, bool)}))
+    greedy = policy.compute_actions(obs, explore=False)[0]
+    # σ moves by four hundredths at a time, and so does the distance, as long as actions are not near their bounds.
+    assert action_distance(greedy, acted) == pytest.approx(0.2, rel=0.1)
+
+
+def test_repeats_what_it_sees():
+    config = {
+        "env_config": {"space": spaces.Box(-1, 1, (1,), np.float32)},
+        "num_envs_per_worker": 8,
+        "rollout_fragment_length": 4,
+        "seed": 1,
+        "gamma": 0.0,  # an action has no influence on what comes later
+        "lr": 3e-3,
+        "tau": 0.05,
+        "random_steps": 200,
+        "learning_starts": 200,
+        "training_intensity": 0.5,
+        "updates_per_draw": 4,
+        "train_batch_size": 64,
+        "buffer_size": 10_000,
+        "worker_epsilon_alpha": 0.0,
+        "timesteps_per_iteration": 1500,
+        "model": {"fcnet_hiddens": (32,), "fcnet_activation": "relu"},
+        "evaluation_num_episodes": 8,
+    }
+    with ApexDDPGTrainer(Echo, config) as trainer:
+        trainer.train()
+        assert trainer.evaluate()["episode_reward_mean"] / 10 > 0.9

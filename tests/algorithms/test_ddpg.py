@@ -1,0 +1,228 @@
+"""DDPG and TD3: losses and gradients against numbers derived by hand, delayed updates, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import ConfigError, NonFiniteError, SampleBatch, SpaceError
+from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy
+from rollax.algorithms.td3 import TD3Config
+from tests.algorithms.tables import f32
+
+LINE = spaces.Discrete(3)
+"""Three states, seen as one-hot vectors: a linear actor is tanh of a table, a linear critic u[s] + c a."""
+BOX = spaces.Box(-1, 1, (1,), np.float32)
+
+SMALL = {"model": {"fcnet_hiddens": ()}, "seed": 0, "train_batch_size": 2, "lr": 0.1, "target_noise": 0.0}
+HALF = np.arctanh(0.5)
+
+ACTOR = [0.0, HALF, 0.0]
+CRITICS = ([1, 0, 0, 1], [0, 1, 0, -1])
+TARGET_ACTOR = [0.0, HALF, 0.0]
+TARGET_CRITICS = ([0, 3, 0, 2], [0, 5, 0, -1])
+
+
+def weights(policy, actor, critics):
+    """All zeros but for the actor's table and each critic's u and c."""
+    found = {name: np.zeros(np.shape(value), np.float32) for name, value in policy.get_weights().items()}
+    found["actor.head.kernel"] = np.asarray(actor, np.float32)[:, None]
+    for number, critic in enumerate(critics):
+        found[f"critics.members.{number}.head.kernel"] = np.asarray(critic, np.float32)[:, None]
+    return found
+
+
+def td3(config_class=TD3Config, box=BOX, **options):
+    """A policy whose actor and critics, and those of the targets, are the tables above."""
+    policy = DDPGPolicy(LINE, box, config_class(**{**SMALL, **options}))
+    count = 2 if policy.config.twin_q else 1
+    policy.set_weights(weights(policy, TARGET_ACTOR, TARGET_CRITICS[:count]))
+    targets = {name: jnp.array(value) for name, value in policy.targets.items()}
+    policy.set_weights(weights(policy, ACTOR, CRITICS[:count]))
+    policy.learner.set_targets(targets)
+    return policy
+
+
+def rows(**columns):
+    return SampleBatch(
+        {
+            "obs": np.array([0, 1]),
+            "actions": f32(0.2, -0.4)[:, None],
+            "rewards": f32(1, 2),
+            "new_obs": np.array([1, 2]),
+            "discounts": f32(0.5, 0.0),
+            "weights": f32(1, 1),
+            **columns,
+        }
+    )
+
+
+def one_row():
+    return SampleBatch({name: column[:1] for name, column in rows().items()})
+
+
+def arrays(columns):
+    return {name: np.array(value) for name, value in columns.items()}
+
+
+@pytest.fixture(scope="module")
+def rlax():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it imports uses deprecated names
+        return importlib.import_module("rlax")
+
+
+class TestLoss:
+    # Row 0 goes on to state 1, where the target actor does 0.5: Q⁻ = 3 + 1 = 4 and 5 - 0.5 = 4.5.
+    #   y = 1 + 4/2 = 3.    Q(0, 0.2) = 1.2 and -0.2:  errors -1.8, -3.2, squares 3.24 + 10.24 = 13.48
+    # Row 1 is terminated: y = 2.  Q(1, -0.4) = -0.4 and 1.4:  errors -2.4, -0.6, squares 5.76 + 0.36 = 6.12
+    def test_numbers(self):
+        gradients, stats = td3(policy_delay=1).compute_gradients(rows(weights=f32(1, 0.5)))
+        np.testing.assert_allclose(stats["critic_loss"], (13.48 + 6.12 / 2) / 2, rtol=1e-5)
+        np.testing.assert_allclose(stats["td_error"], [2.5, 1.5], rtol=1e-5)
+        np.testing.assert_allclose(stats["mean_target"], 2.5, rtol=1e-5)
+        np.testing.assert_allclose(stats["mean_q"], ((1.2 - 0.2) / 2 + (-0.4 + 1.4) / 2) / 2, rtol=1e-5)
+        # The first critic of what the actor does: Q_1(0, 0) = 1, Q_1(1, 0.5) = 0.5.
+        np.testing.assert_allclose(stats["actor_loss"], -0.75, rtol=1e-5)
+        np.testing.assert_allclose(stats["total_loss"], stats["critic_loss"] - 0.75, rtol=1e-5)
+        # w e of each row (the 2 of the square, halved by the mean): -1.8, -1.2 and -3.2, -0.3
+        first, second = (gradients[f"critics.members.{i}.head.kernel"].ravel() for i in (0, 1))
+        np.testing.assert_allclose(first, [-1.8, -1.2, 0, -1.8 * 0.2 + 1.2 * 0.4], atol=1e-5)
+        np.testing.assert_allclose(second, [-3.2, -0.3, 0, -3.2 * 0.2 + 0.3 * 0.4], atol=1e-5)
+        # -∂Q_1/∂a (1 - π²) / 2 rows
+        np.testing.assert_allclose(gradients["actor.head.kernel"].ravel(), [-0.5, -0.375, 0], atol=1e-5)
+
+    def test_the_actors_gradient_is_that_of_rlax(self, rlax):
+        gradients, _ = td3(policy_delay=1).compute_gradients(rows())
+
+        def loss(table):
+            actions = jnp.tanh(table)[:2]
+            return jnp.mean(jax.vmap(rlax.dpg_loss)(actions[:, None], jnp.ones((2, 1))))  # ∂Q_1/∂a = 1
+
+        expected = jax.grad(loss)(jnp.array(ACTOR))
+        np.testing.assert_allclose(gradients["actor.head.kernel"].ravel(), expected, rtol=1e-5)
+
+    def test_one_critic(self):
+        # y = 1 + (3 + 1)/2 = 3 with the one there is.
+        _, stats = td3(DDPGConfig).compute_gradients(rows())
+        np.testing.assert_allclose(stats["td_error"], [1.8, 2.4], rtol=1e-5)
+
+    def test_target_actions_are_noisy(self):
+        policy = td3(target_noise=3.0, target_noise_clip=0.25, policy_delay=1)
+        noise = copy.deepcopy(policy.learning_rng).standard_normal((2, 1), np.float32)
+        action = np.clip(0.5 + np.clip(3 * noise[0, 0], -0.25, 0.25), -1, 1)
+        assert action != 0.5
+        target = 1 + 0.5 * min(3 + 2 * action, 5 - action)
+        _, stats = policy.compute_gradients(rows())
+        np.testing.assert_allclose(stats["td_error"][0], (abs(1.2 - target) + abs(-0.2 - target)) / 2, rtol=1e-5)
+
+    def test_actions_of_any_shape(self):
+        box = spaces.Box(np.full((2, 3), -5, np.float32), np.full((2, 3), 7, np.float32))
+        policy = DDPGPolicy(LINE, box, TD3Config(**{**SMALL, "random_steps": 0}))
+        actions, _, _ = policy.compute_actions(np.array([0, 1, 2]))
+        assert actions.shape == (3, 2, 3)
+        assert np.abs(actions).max() <= 1
+        stats = policy.learn_on_batch(rows(actions=actions[:2]))
+        assert np.isfinite(stats["critic_loss"])
+
+    def test_what_is_not_finite_is_named(self):
+        policy = td3()
+        before = policy.get_weights()
+        with pytest.raises(NonFiniteError, match=r"critic_loss(.|\n)*'rewards'"):
+            policy.learn_on_batch(rows(rewards=f32(1, np.nan)))
+        assert all(np.array_equal(value, before[name]) for name, value in policy.get_weights().items())
+
+
+class TestDelay:
+    def test_actor_and_targets_wait_for_their_turn(self):
+        policy = td3(policy_delay=3, tau=0.25)
+        for update in range(1, 8):
+            params, targets = arrays(policy.params), arrays(policy.targets)
+            adam = policy.learner.optimizer_arrays()
+            stats = policy.learn_on_batch(rows())
+            due = update % 3 == 0
+            assert (stats["actor_loss"] is not None) == due
+            moved = [name for name, value in policy.params.items() if not np.array_equal(value, params[name])]
+            assert {name.partition(".")[0] for name in moved} == ({"actor", "critics"} if due else {"critics"})
+            # Moments of the actor, which fade where they are fed with zeros.
+            after = policy.learner.optimizer_arrays()
+            of_actor = [name for name, value in adam.items() if "'actor'" in name and value.size > 1]
+            assert of_actor
+            assert any(not np.array_equal(after[name], adam[name]) for name in of_actor) == due
+            for name, value in policy.targets.items():
+                followed = 0.25 * np.array(policy.params[name]) + 0.75 * targets[name]
+                np.testing.assert_allclose(value, followed if due else targets[name], rtol=1e-5, atol=1e-7)
+
+    def test_its_loss_is_not_computed_meanwhile(self):
+        policy = td3(policy_delay=2)
+        broken = policy.get_weights()
+        broken["actor.head.bias"] = f32(np.nan)
+        targets = {name: jnp.array(value) for name, value in policy.targets.items()}
+        policy.set_weights(broken)
+        policy.learner.set_targets(targets)
+        policy.learn_on_batch(rows())  # the first of two: nobody asks the actor
+        with pytest.raises(NonFiniteError, match="actor"):
+            policy.learn_on_batch(rows())
+
+    def test_updates_are_counted_over_calls(self):
+        # All rows are equal, so that it does not matter which of them an update gets.
+        at_once, one_by_one = td3(tau=0.25), td3(tau=0.25)
+        stats = at_once.learn_on_batch(SampleBatch.concat_samples([one_row()] * 10))
+        losses = [one_by_one.learn_on_batch(SampleBatch.concat_samples([one_row()] * 2)) for _ in range(5)]
+        assert at_once.learner.num_updates == one_by_one.learner.num_updates == 5
+        for name, value in at_once.params.items():
+            np.testing.assert_allclose(value, one_by_one.params[name], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(at_once.targets[name], one_by_one.targets[name], rtol=1e-5, atol=1e-6)
+        # The mean of the two updates, out of five, that the actor took part in.
+        expected = np.mean([each["actor_loss"] for each in losses if each["actor_loss"] is not None])
+        np.testing.assert_allclose(stats["actor_loss"], expected, rtol=1e-5)
+
+
+def test_each_part_has_its_own_step_size():
+    # Adam's first step is as long as the step size, in the direction of the sign.
+    policy = td3(policy_delay=1, lr=0.5, actor_lr=0.25, critic_lr=None)
+    before = arrays(policy.params)
+    assert policy.learn_on_batch(rows())["cur_lr"] == 0.5
+    kernels = "actor.head.kernel", "critics.members.1.head.kernel"
+    for name, step, places in zip(kernels, (0.25, 0.5), (2, 2), strict=True):
+        moved = np.abs(np.array(policy.params[name]) - before[name])[:places]
+        np.testing.assert_allclose(moved, step, rtol=1e-4)
+
+
+def test_other_defaults_make_td3_of_ddpg():
+    config = TD3Config()
+    assert (config.twin_q, config.policy_delay, config.smooth_target_policy) == (True, 2, True)
+    config = DDPGConfig()
+    assert (config.twin_q, config.policy_delay, config.smooth_target_policy) == (False, 1, False)
+
+
+class TestRefuses:
+    @pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Tuple([BOX, BOX]), spaces.MultiBinary(2)], ids=str)
+    def test_other_actions(self, space):
+        with pytest.raises(SpaceError, match=r"not continuous(.|\n)*DDPGPolicy(.|\n)*DQN or SAC"):
+            DDPGPolicy(LINE, space, SMALL)
+
+    def test_bounds_that_are_not_finite(self):
+        with pytest.raises(SpaceError, match=r"finite bounds(.|\n)*DDPGPolicy"):
+            DDPGPolicy(LINE, spaces.Box(-np.inf, 1, (2,), np.float32), SMALL)
+
+    def test_integers(self):
+        with pytest.raises(SpaceError, match="integers"):
+            DDPGPolicy(LINE, spaces.Box(0, 5, (2,), np.int64), SMALL)
+
+    @pytest.mark.parametrize("model", [{"use_lstm": True}, {"free_log_std": True}], ids=str)
+    def test_models_that_it_cannot_have(self, model):
+        with pytest.raises(ConfigError, match=f"model.{next(iter(model))}"):
+            DDPGPolicy(LINE, BOX, {**SMALL, "model": model})
+
+    def test_numbers_out_of_range(self):
+        for key, value in {"tau": 0.0, "policy_delay": 0, "noise_scale": -1.0, "exploration": "Noise"}.items():
+            with pytest.raises(ConfigError, match=key):
+                DDPGConfig(**{key: value})

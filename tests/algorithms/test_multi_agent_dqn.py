@@ -1,0 +1,160 @@
+"""DQN for several agents: a buffer, a target network and a γ for each policy, shared variables, what a step is."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import DQNTrainer, MultiAgentEnv, PolicySpec
+from tests.algorithms.envs import TwoAgents
+
+LENGTH = 4
+
+
+class Unlike(MultiAgentEnv):
+    """Two agents with spaces of their own. In step k = 0, 1, 2, 3 `small` sees k and earns k + 1; `large` sees
+    [k, k] and earns ten times as much. `large` sits out every second step, and `rare` comes once, at the end."""
+
+    observation_spaces = {
+        "small": gym.spaces.Discrete(LENGTH + 1),
+        "large": gym.spaces.Box(0, LENGTH, (2,), np.float32),
+        "rare": gym.spaces.Discrete(LENGTH + 1),
+    }
+    action_spaces = {
+        "small": gym.spaces.Discrete(2),
+        "large": gym.spaces.Discrete(3, start=-1),
+        "rare": gym.spaces.Discrete(2),
+    }
+    possible_agents = ("small", "large", "rare")
+
+    def __init__(self, env_config=None):
+        self.comes = bool((env_config or {}).get("rare_comes"))
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return self._obs(), {}
+
+    def step(self, actions):
+        assert all(self.action_spaces[agent].contains(action) for agent, action in actions.items())
+        rewards = {agent: {"small": 1.0, "large": 10.0, "rare": 100.0}[agent] * (self.count + 1) for agent in actions}
+        self.count += 1
+        over = self.count == LENGTH
+        return self._obs(), rewards, {"__all__": over}, {"__all__": False}, {}
+
+    def _obs(self):
+        obs = {"small": self.count}
+        if self.count % 2 == 0:
+            obs["large"] = np.full(2, self.count, np.float32)
+        if self.comes and self.count == LENGTH - 1:
+            obs["rare"] = self.count
+        return obs
+
+
+SMALL = {
+    "learning_starts": 8,
+    "timesteps_per_iteration": 40,
+    "train_batch_size": 8,
+    "training_intensity": 0.5,
+    "model": {"fcnet_hiddens": (8,)},
+    "seed": 0,
+}
+
+
+def unlike(**changes):
+    """A config of three policies, one for each agent; `small` counts 3 steps by γ = 0.1, `large` 2 by γ = 0.5."""
+    policies = {
+        "small": PolicySpec(config={"gamma": 0.1, "n_step": 3}),
+        "large": PolicySpec(config={"gamma": 0.5, "n_step": 2, "num_atoms": 5}),
+        "rare": None,
+    }
+    multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: agent, **changes.pop("multiagent", {})}
+    return {**SMALL, "multiagent": multiagent, **changes}
+
+
+def returns_by_observation(trainer, policy_id):
+    """First number observed -> every (return, discount) that the policy's buffer gives for it."""
+    drawn = trainer.optimizer.buffers[policy_id].sample(400, np.random.default_rng(0))
+    found: dict[int, set] = {}
+    for obs, *pair in zip(drawn["obs"], drawn["rewards"].astype(float), drawn["discounts"].astype(float), strict=True):
+        found.setdefault(int(np.ravel(obs)[0]), set()).add(tuple(np.round(pair, 4).tolist()))
+    return found
+
+
+class TestPolicies:
+    def test_each_has_its_own_spaces_and_gamma(self):
+        with DQNTrainer(Unlike, unlike()) as trainer:
+            stats = trainer.train()["info"]["learner"]
+            # γ = 0.1: rewards are digits. 1.23, 2.34, then the life ends: 3.4 and 4.
+            expected = {0: (1.23, 0.001), 1: (2.34, 0.0), 2: (3.4, 0.0), 3: (4.0, 0.0)}
+            assert returns_by_observation(trainer, "small") == {k: {pair} for k, pair in expected.items()}
+            # It acts in the steps 0 and 2 only: 10 + 30 / 2 = 25, and 30; the reward of a step that it sits out is 0.
+            assert returns_by_observation(trainer, "large") == {0: {(25.0, 0.0)}, 2: {(30.0, 0.0)}}
+        assert np.isfinite([stats[policy_id]["q_loss"] for policy_id in ("small", "large")]).all()
+
+    def test_without_rows_one_does_not_learn(self):
+        with DQNTrainer(Unlike, unlike()) as trainer:
+            before = trainer.get_weights(["rare"])["rare"]
+            assert set(trainer.train()["info"]["learner"]["rare"].values()) <= {None}
+            assert same(before, trainer.get_weights(["rare"])["rare"])
+            assert trainer.get_policy("rare").learner.num_updates == 0
+        with DQNTrainer(Unlike, unlike(env_config={"rare_comes": True})) as trainer:
+            assert np.isfinite(trainer.train()["info"]["learner"]["rare"]["q_loss"])
+
+    def test_only_those_that_are_to_be_trained_learn_and_are_remembered(self):
+        with DQNTrainer(Unlike, unlike(multiagent={"policies_to_train": ["large"]})) as trainer:
+            before = trainer.get_weights()
+            assert set(trainer.train()["info"]["learner"]) == {"large"}
+            assert set(trainer.optimizer.buffers) == {"large"}
+            after = trainer.get_weights()
+        assert [policy_id for policy_id in after if not same(before[policy_id], after[policy_id])] == ["large"]
+
+    def test_a_checkpoint_holds_the_buffer_of_each(self, tmp_path):
+        config = unlike(store_buffer_in_checkpoints=True)
+        with DQNTrainer(Unlike, config) as trainer, DQNTrainer(Unlike, config) as restored:
+            trainer.train()
+            restored.restore(trainer.save(tmp_path, exact=True))
+            ours, theirs = trainer.train(), restored.train()
+            assert ours["info"]["learner"] == theirs["info"]["learner"]
+            assert same(*(each.get_weights()["small"] for each in (trainer, restored)))
+
+
+class TestSharedVariables:
+    shared = {"shared_variables": {"body": {"parts": ["trunk"]}}}
+    policies = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
+
+    def test_both_move_them_and_each_has_a_target_network_of_its_own(self):
+        config = {**SMALL, "multiagent": {**self.policies, **self.shared}, "target_network_update_freq": 1}
+        with DQNTrainer(TwoAgents, config) as trainer:
+            trainer.train()
+            left, right = (trainer.get_policy(name) for name in ("left", "right"))
+            shared = [name for name in left.params if name.startswith("trunk.")]
+            own = [name for name in left.params if name not in shared]
+            assert shared
+            assert own
+            assert all(left.params[name] is right.params[name] for name in shared)
+            assert any(not np.array_equal(left.params[name], right.params[name]) for name in own)
+            # Copied after every update of its own policy. `right` learns after `left`, and moves what they share.
+            assert same(right.targets, right.params)
+            assert same({n: left.targets[n] for n in own}, {n: left.params[n] for n in own})
+            assert any(not np.array_equal(left.targets[name], left.params[name]) for name in shared)
+
+
+class TestCounting:
+    @pytest.mark.parametrize(("count_steps_by", "steps_at_once"), [("env_steps", 4), ("agent_steps", 8)])
+    def test_updates_are_due_by_what_counts(self, count_steps_by, steps_at_once):
+        policies = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
+        config = {**SMALL, "multiagent": policies, "count_steps_by": count_steps_by, "timesteps_per_iteration": 0}
+        with DQNTrainer(TwoAgents, {**config, "learning_starts": 10, "training_intensity": 0.75}) as trainer:
+            for iteration in range(1, 8):
+                result = trainer.train()  # a fragment of four env steps of two agents
+                assert result["timesteps_total"] == iteration * steps_at_once
+                assert result["agent_timesteps_total"] == iteration * 8
+                due = max(int((iteration * steps_at_once - 10) * 0.75), 0)
+                for policy_id in ("left", "right"):
+                    assert trainer.get_policy(policy_id).learner.num_updates == due
+
+
+def same(some, other):
+    """Whether the arrays of these names are equal."""
+    return some.keys() == other.keys() and all(np.array_equal(some[name], other[name]) for name in some)

@@ -1,0 +1,250 @@
+"""What others have done is learned from: logged actions, and the rows of other policies."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import (
+    DQNPolicy,
+    DQNTrainer,
+    ExternalEnv,
+    ExternalMultiAgentEnv,
+    MultiAgentEnv,
+    Policy,
+    PolicyError,
+    PolicySpec,
+    PPOTrainer,
+    SampleBatch,
+)
+from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
+from tests.algorithms.replayed import CONTINUOUS, OF_GROUPS, REPLAYED, SMALL, drawn_of, each_algorithm
+
+OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+BOX = gym.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
+CHOICE = gym.spaces.Discrete(4)
+REPLAYING = {trainer_class.name for trainer_class in REPLAYED}
+
+
+class Logs(ExternalEnv):
+    """Episodes of five steps. Every `asks`-th step asks the policy, where that is above 0; the others are logged, with
+    random actions. Each observation is unlike all others; `did` tells what was done after it."""
+
+    did: ClassVar[dict[tuple, np.ndarray]] = {}
+
+    def __init__(self, context):
+        super().__init__(OBS, context["actions"])
+        self.asks, self.trains = context.get("asks", 0), context.get("trains", True)
+
+    def run(self):
+        random = np.random.default_rng(0)
+        self.action_space.seed(0)
+        step = 0
+        while True:
+            episode = self.start_episode(training_enabled=self.trains)
+            for _ in range(5):
+                obs = random.uniform(-1, 1, 3).astype(np.float32)
+                step += 1
+                if self.asks and step % self.asks == 0:
+                    action = self.get_action(episode, obs)
+                else:
+                    action = self.action_space.sample()
+                    self.log_action(episode, obs, action)
+                self.did[tuple(obs.tolist())] = np.array(action)
+                self.log_returns(episode, float(np.sum(action)))
+            self.end_episode(episode, obs)
+
+
+def space_for(trainer_class):
+    return BOX if trainer_class.name in CONTINUOUS else CHOICE
+
+
+@pytest.fixture(autouse=True)
+def _nothing_done():
+    Logs.did.clear()
+
+
+class TestLoggedActions:
+    @each_algorithm
+    @pytest.mark.parametrize("asks", [0, 3])
+    def test_what_is_kept_is_what_was_done(self, trainer_class, asks):
+        config = {**SMALL, "env_config": {"actions": space_for(trainer_class), "asks": asks}}
+        # Many episodes are read side by side: one poll brings a row of each.
+        config |= {"buffer_size": 8000, "timesteps_per_iteration": 1000, "training_intensity": 0.02, "n_step": 1}
+        with trainer_class(Logs, config) as trainer:
+            trainer.train()
+            stats = trainer.train()["info"]["learner"]["default_policy"]
+            drawn = drawn_of(trainer, 300)
+            done = np.asarray(trainer.worker.runners["default_policy"].action_map(drawn["actions"]))
+        expected = np.array([Logs.did[tuple(obs.tolist())] for obs in drawn["obs"]])
+        assert len(np.unique(drawn["obs"], axis=0)) > 40
+        np.testing.assert_allclose(done, expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(drawn["rewards"], expected.reshape(300, -1).sum(axis=1), rtol=1e-5, atol=1e-5)
+        assert np.isfinite([value for value in stats.values() if value is not None]).all()
+
+    def test_dqn_learns_from_them_what_those_who_acted_did_not_know(self):
+        # The reward of an action is its number: five random ones earn 7.5, the best 15.
+        config = {**SMALL, "gamma": 0.0, "lr": 1e-2, "timesteps_per_iteration": 2000, "train_batch_size": 32}
+        config |= {"buffer_size": 5000, "env_config": {"actions": CHOICE}}
+        config["evaluation_config"] = {"env_config": {"actions": CHOICE, "asks": 1}}
+        with DQNTrainer(Logs, config) as trainer:
+            assert 6 < trainer.train()["episode_reward_mean"] < 9
+            assert trainer.evaluate()["episode_reward_mean"] > 14.5
+
+    @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in REPLAYING | OF_GROUPS])
+    def test_algorithms_that_learn_only_from_their_own_actions_refuse_them(self, name):
+        config = {"env_config": {"actions": CHOICE}, "train_batch_size": 200, "seed": 0}
+        with get_trainer_class(name)(Logs, config) as trainer:
+            with pytest.raises(PolicyError, match=r"learns only from its own(.|\n)*log_action(.|\n)*use an off-policy"):
+                trainer.train()
+
+    @pytest.mark.parametrize("trains", [False, True])
+    def test_episodes_that_are_only_served_may_log_what_they_like(self, trains):
+        with PPOTrainer(Logs, {"env_config": {"actions": CHOICE, "trains": trains}}) as trainer:
+            if trains:
+                with pytest.raises(PolicyError, match="training_enabled=False"):
+                    trainer.worker.sampler.step()
+                return
+            for _ in range(12):
+                trainer.worker.sampler.step()
+            assert trainer.worker.get_metrics()[0].length == 5
+
+
+class Duet(ExternalMultiAgentEnv):
+    """`player` asks what to do, and what `teacher` does is logged: always 3. The reward is the number of the action."""
+
+    def __init__(self, context):
+        super().__init__(OBS, CHOICE)
+
+    def run(self):
+        random = np.random.default_rng(0)
+        while True:
+            episode = self.start_episode()
+            for _ in range(5):
+                obs = random.uniform(-1, 1, 3).astype(np.float32)
+                action = int(self.get_action(episode, {"player": obs})["player"])
+                self.log_action(episode, {"teacher": obs}, {"teacher": 3})
+                self.log_returns(episode, {"player": float(action), "teacher": 3.0})
+            self.end_episode(episode, {"player": obs, "teacher": obs})
+
+
+class TestLoggedActionsOfOneAgent:
+    policies = {"policies": {"player": None, "teacher": None}, "policy_mapping_fn": lambda agent: agent}
+
+    def test_dqn_keeps_them_beside_its_own(self):
+        with DQNTrainer(Duet, {**SMALL, "multiagent": self.policies}) as trainer:
+            trainer.train()
+            drawn = {
+                policy_id: buffer.sample(100, np.random.default_rng(0))
+                for policy_id, buffer in trainer.optimizer.buffers.items()
+            }
+        assert set(drawn["teacher"]["actions"]) == {3}
+        assert set(drawn["player"]["actions"]) == {0, 1, 2, 3}
+        for batch in drawn.values():
+            assert (batch["rewards"] == batch["actions"]).all()
+
+    @pytest.mark.parametrize("trained", ["player", "teacher"])
+    def test_of_a_policy_that_ppo_does_not_train_they_are_none_of_its_business(self, trained):
+        multiagent = {**self.policies, "policies_to_train": [trained]}
+        config = {"train_batch_size": 40, "sgd_minibatch_size": 20, "num_sgd_iter": 1, "multiagent": multiagent}
+        with PPOTrainer(Duet, config) as trainer:
+            if trained == "player":
+                assert trainer.train()["policy_reward_mean"]["teacher"] == 15
+                return
+            with pytest.raises(PolicyError, match="policy 'teacher'"):
+                trainer.train()
+
+
+class Lesson(MultiAgentEnv):
+    """Episodes of six steps; the observation is [1 of the teacher and 0 of the student, episode, step]. After three
+    steps the teacher's life is truncated; a step later it begins another. It earns 10 and its action in each step."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = CHOICE
+    possible_agents = ("student", "teacher")
+
+    def __init__(self, env_config=None):
+        self.episode = -1
+
+    def reset(self, *, seed=None, options=None):
+        self.episode, self.count = self.episode + 1, 0
+        return self._obs(), {}
+
+    def step(self, actions):
+        assert ("teacher" in actions) == (self.count != 3)
+        self.count += 1
+        rewards = {agent: 10.0 + float(action) if agent == "teacher" else 0.0 for agent, action in actions.items()}
+        truncateds = {"teacher": True} if self.count == 3 else {}
+        return self._obs(), rewards, {"__all__": self.count == 6}, {**truncateds, "__all__": False}, {}
+
+    def _obs(self):
+        return {agent: np.array([agent == "teacher", self.episode, self.count], np.float32) for agent in LESSON}
+
+
+LESSON = ("student", "teacher")
+
+
+class Teacher(Policy):
+    """Does 0, 1, 2, 3, 0, ... by the step; learns nothing."""
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        return (obs_batch[:, 2].astype(np.int64) % 4).tolist(), [], {}
+
+
+class Watching(DQNPolicy):
+    """Learns from its own rows, and from those of all others in its episodes."""
+
+    read = ("obs", "rewards", "terminateds", "truncateds", "new_obs", "life_id")
+
+    def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
+        seen = []
+        for rows in (sample_batch, *(rows for _, rows in (other_agent_batches or {}).values())):
+            seen.append(SampleBatch({name: rows[name] for name in self.read}))
+            seen[-1]["actions"] = rows["actions"].astype(np.int32)
+        return SampleBatch.concat_samples(map(super().postprocess_trajectory, seen))
+
+
+class TestRowsOfOthers:
+    @pytest.mark.parametrize("fragment", [1, 4, 60])
+    @pytest.mark.parametrize("teacher", [Teacher, DQNPolicy])
+    def test_are_kept_like_its_own(self, fragment, teacher):
+        multiagent = {
+            "policies": {"student": PolicySpec(Watching, config={"gamma": 0.5}), "teacher": PolicySpec(teacher)},
+            "policy_mapping_fn": lambda agent: agent,
+            "policies_to_train": ["student"],
+        }
+        config = {**SMALL, "rollout_fragment_length": fragment, "timesteps_per_iteration": 60, "multiagent": multiagent}
+        with DQNTrainer(Lesson, config) as trainer:
+            trainer.train()
+            buffer = trainer.optimizer.buffers["student"]
+            drawn = buffer.sample(2000, np.random.default_rng(0))
+            # 60 steps are ten episodes, with six rows of the student and five of the teacher in each.
+            assert len(buffer) == 110
+        watched = drawn.rows(drawn["obs"][:, 0] == 1)
+        step = watched["obs"][:, 2]
+        assert set(step) == {0, 1, 2, 4, 5}
+        assert set(watched["obs"][:, 1]) == set(range(10))
+        np.testing.assert_array_equal(watched["new_obs"][step < 5], watched["obs"][step < 5] + [0, 0, 1])
+        np.testing.assert_array_equal(watched["discounts"], np.where(step == 5, 0.0, 0.5))
+        np.testing.assert_array_equal(watched["rewards"], 10 + watched["actions"])
+        if teacher is Teacher:
+            np.testing.assert_array_equal(watched["actions"], step % 4)
+
+    def test_teach_what_one_has_never_earned_oneself(self):
+        multiagent = {
+            "policies": {"student": PolicySpec(Watching), "teacher": PolicySpec(Teacher)},
+            "policy_mapping_fn": lambda agent: agent,
+            "policies_to_train": ["student"],
+        }
+        config = {**SMALL, "multiagent": multiagent, "gamma": 0.0, "lr": 1e-2, "timesteps_per_iteration": 600}
+        with DQNTrainer(Lesson, {**config, "training_intensity": 1.0}) as trainer:
+            trainer.train()
+            student = trainer.get_policy("student")
+            steps = np.array([0, 1, 2, 4, 5])
+            seats = [np.stack([np.full(5, seat), np.full(5, 50), steps], 1).astype(np.float32) for seat in (0, 1)]
+            values = [np.asarray(student.split.merge(student.params, student.extra)(seat)[0]) for seat in seats]
+        assert np.abs(values[0]).max() < 3  # its own steps earn nothing
+        assert values[1][np.arange(5), steps % 4].min() > 7  # the teacher's 10, 11 or 12

@@ -1,0 +1,340 @@
+"""QMIX, VDN and independent Q-learning: losses against numbers derived by hand, and what is refused."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from gymnasium import spaces
+
+from rollax import ConfigError, EnvError, SampleBatch, SpaceError
+from rollax.algorithms.qmix import QMIXConfig, QMIXPolicy, VDNConfig
+from tests.algorithms.tables import f32
+from tests.replay.reference import AllOfThem
+
+RNG = np.random.default_rng(0)
+TWO = spaces.Tuple([spaces.Discrete(2)] * 2)
+LINE = spaces.Tuple([spaces.Discrete(3)] * 2)
+"""Two members, each in one of three states, seen as one-hot vectors: a linear model is a table of values."""
+KERNEL = "network.policy_head.kernel"
+SMALL = {"model": {"fcnet_hiddens": ()}, "agent_ids": False, "seed": 0, "train_batch_size": 2, "lr": 0.1, "gamma": 0.5}
+TABLE = [[0.0, 0.5], [4.0, 1.0], [0.0, 0.0]]
+TARGET_TABLE = [[9.0, 9.0], [2.0, 8.0], [7.0, 7.0]]
+
+
+def with_table(policy, table, target_table=None):
+    """The policy with values, and those of its target network, that are tables [state, action]."""
+
+    def weights(values):
+        return {**policy.get_weights(), KERNEL: np.asarray(values, np.float32)}
+
+    if target_table is None:
+        policy.set_weights(weights(table))
+        return policy
+    policy.set_weights(weights(target_table))
+    targets = {name: jnp.array(value) for name, value in policy.targets.items()}
+    policy.set_weights(weights(table))
+    policy.learner.set_targets(targets)
+    return policy
+
+
+def policy_with(mixer, **options):
+    return with_table(QMIXPolicy(LINE, TWO, {**SMALL, "mixer": mixer, **options}), TABLE, TARGET_TABLE)
+
+
+def rows(**columns):
+    """Two rows of the pair; the second one terminates."""
+    return SampleBatch(
+        {
+            "obs": (np.array([0, 2]), np.array([1, 0])),
+            "actions": (np.array([1, 0]), np.array([0, 0])),
+            "rewards": f32(1, 2),
+            "new_obs": (np.array([1, 0]), np.array([2, 0])),
+            "discounts": f32(0.5, 0.0),
+            "weights": f32(1, 0.5),
+            **columns,
+        }
+    )
+
+
+class TestLossOfRows:
+    @pytest.mark.parametrize(
+        ("mixer", "double_q", "errors", "loss"),
+        [
+            # row 0: Q(0, 1) + Q(1, 0) = 4.5. The target's best are 8 and 7: 1 + 15 / 2 = 8.5, error -4
+            # row 1: Q(2, 0) + Q(0, 0) = 0, terminated: 2, error -2; it weighs half: (16 + 4 / 2) / 2
+            ("vdn", False, [4.0, 2.0], 9.0),
+            # the model's own best at state 1 is action 0, worth 2 to the target: 1 + 9 / 2 = 5.5, error -1
+            ("vdn", True, [1.0, 2.0], 1.5),
+            # each by itself: Q(0, 1) = 0.5 against 1 + 8 / 2 = 5 and Q(1, 0) = 4 against 1 + 7 / 2 = 4.5: -4.5 and
+            # -0.5; row 1: -2 and -2. Means over the members: (20.5 / 2 + 4 / 2) / 2
+            (None, False, [2.5, 2.0], 6.125),
+            # 0.5 against 1 + 2 / 2 = 2: -1.5, and -0.5 as before: (2.5 / 2 + 4 / 2) / 2
+            (None, True, [1.0, 2.0], 1.625),
+        ],
+    )
+    def test_errors_and_loss(self, mixer, double_q, errors, loss):
+        policy = policy_with(mixer, double_q=double_q, lr=0.0)
+        stats = policy.learn_on_batch(rows())
+        np.testing.assert_allclose(stats["td_error"], errors, rtol=1e-5)
+        np.testing.assert_allclose(stats["q_loss"], loss, rtol=1e-5)
+        np.testing.assert_allclose(stats["mean_td_error"], np.mean(errors), rtol=1e-5)
+
+    def test_gradient(self):
+        # The gradient of the mean of w e² over two rows is w e: -4 at (0, 1) and (1, 0), -2 / 2 at (2, 0) and (0, 0).
+        gradients, _ = policy_with("vdn", double_q=False, grad_clip=None).compute_gradients(rows())
+        np.testing.assert_allclose(gradients[KERNEL], [[-1, -4], [-4, 0], [-1, 0]], atol=1e-5)
+
+    def test_independent_gradient(self):
+        # Means over members halve it: -4.5 / 2 at (0, 1), -0.5 / 2 at (1, 0), and -2 / 2 / 2 at (2, 0) and (0, 0).
+        gradients, _ = policy_with(None, double_q=False, grad_clip=None).compute_gradients(rows())
+        np.testing.assert_allclose(gradients[KERNEL], [[-0.5, -2.25], [-0.25, 0], [-0.5, 0]], atol=1e-5)
+
+    def test_mixed_values_on_both_sides(self):
+        policy = policy_with("qmix", lr=0.0)
+        model = policy.split.merge(policy.params, policy.extra)
+        other = policy.split.merge(policy.targets, policy.extra)
+
+        def mixed(of, values, states):
+            features = np.concatenate([np.eye(3)[list(state)] for state in states], axis=1)
+            return np.asarray(of.mixer(jnp.array(values, jnp.float32), jnp.array(features, jnp.float32)))
+
+        batch = rows()
+        values = mixed(model, [[0.5, 4.0], [0.0, 0.0]], batch["obs"])
+        # as for VDN: the model's own best actions at states 1 and 2, worth 2 and 7 to the target
+        (following, _) = mixed(other, [[2.0, 7.0], [0.0, 0.0]], batch["new_obs"])
+        expected = np.abs(values - [1 + following / 2, 2])
+        np.testing.assert_allclose(policy.learn_on_batch(batch)["td_error"], expected, rtol=1e-5)
+
+    def test_the_mixer_learns_too(self):
+        policy = policy_with("qmix")
+        before = policy.get_weights()
+        policy.learn_on_batch(rows())
+        changed = {name for name, value in policy.get_weights().items() if not np.array_equal(value, before[name])}
+        assert {name.split(".")[1] for name in changed if name.startswith("mixer.")} == {
+            "hidden_weights",
+            "hidden_bias",
+            "output_weights",
+            "output_bias",
+        }
+
+    def test_the_target_network_is_copied_when_it_is_due(self):
+        policy = policy_with("vdn", target_network_update_freq=2)
+        for update in range(1, 4):
+            policy.learn_on_batch(rows())
+            assert np.array_equal(policy.targets[KERNEL], policy.params[KERNEL]) == (update == 2)
+
+    def test_members_that_see_their_number_may_differ(self):
+        policy = QMIXPolicy(LINE, TWO, {**SMALL, "agent_ids": True})
+        # state one-hot, then the number: member 1 is drawn to action 1
+        policy = with_table(policy, [[0, 0.5], [0, 0.5], [0, 0.5], [1, 0], [0, 1]])
+        actions, _, _ = policy.compute_actions((np.array([0, 1]), np.array([0, 1])), explore=False)
+        assert [column.tolist() for column in actions] == [[0, 0], [1, 1]]
+
+
+class Running(nnx.Module):
+    """A table of values, to which the sum of all states seen so far is added."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.table = nnx.Param(jnp.zeros((3, num_outputs), jnp.float32))
+
+    def initial_state(self):
+        return (np.zeros(1, np.float32),)
+
+    def __call__(self, obs, state):
+        (seen,) = obs
+        sums = jnp.cumsum(seen.reshape(len(state[0]), -1), axis=1) + state[0]
+        sums = sums.astype(jnp.float32)
+        values = self.table[...][seen] + sums.reshape(-1, 1)
+        return values, values[:, 0], (sums[:, -1:],)
+
+
+def life(first_state=(0.0, 0.0), end="terminated"):
+    """Three steps of a pair in the states 0, 1, 2 and 1, 2, 2, with the rewards 1, 2, 3.
+
+    `end`: what follows is nothing, a limit of time, or a next fragment; in the latter two state 1 is seen last by both.
+    """
+    goes_on = end != "terminated"
+    lefts, rights = np.array([0, 1, 2, 1]), np.array([1, 2, 2, 1])
+    before = np.stack([np.cumsum(lefts) - lefts, np.cumsum(rights) - rights], axis=1) + np.array(first_state)
+    columns = {
+        "obs": (lefts, rights),
+        "actions": (np.zeros(4, int), np.zeros(4, int)),
+        "rewards": f32(1, 2, 3, 0),
+        "terminateds": np.array([False, False, not goes_on, False]),
+        "truncateds": np.array([False, False, end == "truncated", False]),
+        "life_id": np.zeros(4, int),
+        "state_in": (before[..., None].astype(np.float32),),
+        "bootstrap": np.array([False, False, False, True]),
+    }
+    return SampleBatch(columns)[: 4 if goes_on else 3]
+
+
+class TestLossOfSequences:
+    table = [[0.0, 0.5], [1.0, 0.0], [0.0, 2.0]]
+
+    def drawn(self, batch, **options):
+        """The errors of all sequences, the loss, and the policy."""
+        model = {"custom_model": Running, "max_seq_len": 4, **options.pop("model", {})}
+        policy = QMIXPolicy(LINE, TWO, {**SMALL, "mixer": "vdn", "lr": 0.0, **options, "model": model})
+        weights = {name: np.zeros(value.shape, np.float32) for name, value in policy.get_weights().items()}
+        policy.set_weights({**weights, "network.table": np.asarray(self.table, np.float32)})
+        asked = policy.replayed
+        buffer = AllOfThem(100, columns=asked.columns)
+        buffer.add(batch)
+        sequences = buffer.sample_sequences(0, asked.length, RNG, burn_in=asked.burn_in, aligned=True)
+        policy.sgd_minibatch_size = None
+        return policy.learn_on_batch(sequences)
+
+    # The sums of the states are 0, 1, 3 for the left one and 1, 3, 5 for the right one. Action 0 is done throughout:
+    #   t  Q of both       Q_tot  best of both            joint best
+    #   0  0 + 0, 1 + 1      2    0 + 0.5, 1 + 1             2.5
+    #   1  1 + 1, 0 + 3      5    1 + 1, 2 + 3               7
+    #   2  0 + 3, 0 + 5      8    2 + 3, 2 + 5              12
+    #   3  (seen last)            1 + 4, 1 + 6              12
+    @pytest.mark.parametrize(
+        ("end", "n_step", "errors"),
+        [
+            # targets 1 + 7 / 2 = 4.5, 2 + 12 / 2 = 8, 3
+            ("terminated", 1, [-2.5, -3.0, 5.0]),
+            # 1 + 2 / 2 + 12 / 4 = 5, 2 + 3 / 2 = 3.5, 3
+            ("terminated", 2, [-3.0, 1.5, 5.0]),
+            # the last: 3 + 12 / 2 = 9
+            ("truncated", 1, [-2.5, -3.0, -1.0]),
+            ("truncated", 2, [-3.0, -1.5, -1.0]),
+            ("goes on", 1, [-2.5, -3.0, -1.0]),
+            # 1 + 2 / 2 + 3 / 4 + 12 / 8 = 4.25, 2 + 3 / 2 + 12 / 4 = 6.5
+            ("goes on", 3, [-2.25, -1.5, -1.0]),
+        ],
+    )
+    def test_whole_lives(self, end, n_step, errors):
+        stats = self.drawn(life(end=end), n_step=n_step)
+        np.testing.assert_allclose(stats["q_loss"], np.mean(np.square(errors)), rtol=1e-5)
+        # each of three transitions draws the sequence that it is in: one and the same
+        np.testing.assert_allclose(stats["td_error"], [np.abs(errors).sum()] * 3, rtol=1e-5)
+
+    @pytest.mark.parametrize("burn_in", [0, 1])
+    def test_parts_of_lives_begin_with_the_state_that_was_acted_on(self, burn_in):
+        stats = self.drawn(life(), burn_in=burn_in, model={"max_seq_len": 2})
+        # rows 0 and 1 in the first sequence, which two transitions draw, row 2 in the second
+        np.testing.assert_allclose(stats["td_error"], [5.5, 5.5, 5.0], rtol=1e-5)
+
+    def test_or_with_one_of_zeros(self):
+        # Row 2 then has the sums 2 and 2: Q_tot = 4, its target still 3. Rows 0 and 1 are not the beginning's matter.
+        stats = self.drawn(life(), zero_init_states=True, model={"max_seq_len": 2})
+        np.testing.assert_allclose(stats["td_error"], [5.5, 5.5, 1.0], rtol=1e-5)
+
+    def test_which_burn_in_makes_up_for(self):
+        stats = self.drawn(life(), zero_init_states=True, burn_in=2, model={"max_seq_len": 2})
+        np.testing.assert_allclose(stats["td_error"], [5.5, 5.5, 5.0], rtol=1e-5)
+
+    def test_the_state_of_a_life_that_began_elsewhere(self):
+        # Both sums are 10 more: Q_tot and the joint best rise by 20.
+        # Errors: 22 - (1 + 27 / 2), 25 - (2 + 32 / 2), 28 - 3
+        stats = self.drawn(life(first_state=(10.0, 10.0)))
+        np.testing.assert_allclose(stats["q_loss"], np.mean(np.square([7.5, 7.0, 25.0])), rtol=1e-5)
+
+
+MASKED = spaces.Tuple(
+    [spaces.Dict({"where": spaces.Discrete(3), "action_mask": spaces.MultiBinary(2), "state": spaces.Discrete(2)})] * 2
+)
+
+
+def masked(lefts, rights, masks):
+    """Observations of both, with masks [B, 2 members, 2 actions]."""
+    masks = np.array(masks, np.int8)
+    return tuple(
+        {"where": np.array(where), "action_mask": masks[:, i], "state": np.ones(len(where), int)}
+        for i, where in enumerate((lefts, rights))
+    )
+
+
+class TestMasks:
+    config = {**SMALL, "mixer": "vdn", "double_q": False, "lr": 0.0}
+
+    def test_each_acts_within_its_own(self):
+        policy = QMIXPolicy(MASKED, TWO, {**self.config, "initial_epsilon": 1.0})
+        obs = masked([0] * 300, [1] * 300, [[[1, 0], [0, 1]], [[0, 1], [1, 0]], [[1, 1], [1, 1]]] * 100)
+        for explore in (True, False):
+            (lefts, rights), _, _ = policy.compute_actions(obs, explore=explore)
+            assert (lefts[::3] == 0).all()
+            assert (rights[::3] == 1).all()
+            assert (lefts[1::3] == 1).all()
+            assert (rights[1::3] == 0).all()
+        assert set(lefts[2::3]) | set(rights[2::3]) <= {0, 1}
+
+    def test_targets_leave_invalid_actions_out(self):
+        policy = with_table(QMIXPolicy(MASKED, TWO, self.config), TABLE, TARGET_TABLE)
+        obs = masked([0, 2], [1, 0], np.ones((2, 2, 2)))
+        # The left one may only do action 0 at state 1, worth 2 and not 8: y = 1 + (2 + 7) / 2 = 5.5, Q_tot = 4.5
+        new_obs = masked([1, 0], [2, 0], [[[1, 0], [1, 1]], [[1, 1], [1, 1]]])
+        stats = policy.learn_on_batch(rows(obs=obs, new_obs=new_obs))
+        np.testing.assert_allclose(stats["td_error"], [1.0, 2.0], rtol=1e-5)
+
+    @pytest.mark.parametrize(("mixer", "errors"), [("vdn", [4.5, 2.0]), (None, [2.25, 1.0])])
+    def test_who_is_absent_counts_nothing(self, mixer, errors):
+        # The right one is gone. Row 0: Q(0, 1) = 0.5 against 1 + 8 / 2 = 5. Row 1: 0 against 2.
+        policy = with_table(QMIXPolicy(MASKED, TWO, {**self.config, "mixer": mixer}), TABLE, TARGET_TABLE)
+        gone = [[1, 1], [0, 0]]
+        obs, new_obs = masked([0, 2], [0, 0], [gone, gone]), masked([1, 0], [0, 0], [gone, gone])
+        stats = policy.learn_on_batch(rows(obs=obs, new_obs=new_obs))
+        np.testing.assert_allclose(stats["td_error"], errors, rtol=1e-5)
+
+    def test_a_mask_that_allows_nothing(self):
+        policy = QMIXPolicy(MASKED, TWO, self.config)
+        obs = masked([1, 1], [2, 0], [[[1, 1], [1, 0]], [[1, 0], [0, 0]]])
+        with pytest.raises(EnvError, match=r"(?s)row 1 of 2, member 1 of 2.*at least one 1"):
+            policy.compute_actions(obs)
+
+    def test_of_one_that_is_not_there_is_none(self):
+        policy = QMIXPolicy(MASKED, TWO, self.config)
+        obs = masked([1], [0], [[[0, 1], [0, 0]]])
+        obs[1]["state"][:] = 0
+        assert policy.compute_actions(obs, explore=False)[0][0].tolist() == [1]
+        obs[0]["action_mask"][:] = 0
+        with pytest.raises(EnvError, match="member 0"):
+            policy.compute_actions(obs)
+
+    def test_behind_a_filter_one_of_them_has_to_be_there(self):
+        policy = QMIXPolicy(MASKED, TWO, {**self.config, "observation_filter": "MeanStdFilter"})
+        obs = masked([1], [2], [[[1, 0], [0, 0]]])
+        assert policy.compute_actions(obs, explore=False)[0][0].tolist() == [0]
+        with pytest.raises(EnvError, match="member 0"):
+            policy.compute_actions(masked([1], [2], [[[0, 0], [0, 0]]]))
+
+
+class TestRefuses:
+    @pytest.mark.parametrize(
+        ("observed", "acted", "message"),
+        [
+            (spaces.Discrete(3), TWO, "with_agent_groups"),
+            (LINE, spaces.Discrete(2), "with_agent_groups"),
+            (spaces.Tuple([spaces.Discrete(3), spaces.Discrete(4)]), TWO, r"observation_space\[1\].*pad"),
+            (LINE, spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)]), r"action_space\[1\].*a group of each kind"),
+            (LINE, spaces.Tuple([spaces.Box(-1, 1, (2,))] * 2), "one discrete choice"),
+            (LINE, spaces.Tuple([spaces.Discrete(2)] * 3), "3 actions, 2 observations"),
+            (spaces.Tuple([spaces.Dict({"state": spaces.Discrete(2)})] * 2), TWO, "see nothing"),
+            (
+                spaces.Tuple([spaces.Dict({"x": spaces.Discrete(2), "action_mask": spaces.MultiBinary(3)})] * 2),
+                TWO,
+                r"wrong width.*MultiBinary\(2\)",
+            ),
+        ],
+    )
+    def test_spaces(self, observed, acted, message):
+        with pytest.raises(SpaceError, match=f"(?s){message}"):
+            QMIXPolicy(observed, acted, SMALL)
+
+    def test_priorities_of_sequences(self):
+        config = {**SMALL, "model": {"use_gru": True}, "prioritized_replay": True}
+        with pytest.raises(ConfigError, match="prioritized_replay"):
+            QMIXPolicy(LINE, TWO, config)
+        QMIXPolicy(LINE, TWO, {**SMALL, "prioritized_replay": True})
+
+    def test_vdn_is_qmix_with_a_sum(self):
+        differing = {
+            name for name in QMIXConfig.model_fields if getattr(QMIXConfig(), name) != getattr(VDNConfig(), name)
+        }
+        assert differing == {"mixer"}
+        assert VDNConfig().mixer == "vdn"

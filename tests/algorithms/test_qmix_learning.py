@@ -1,0 +1,79 @@
+"""Groups that learn to act together; `make learning` runs these. The fixture `reaches` says how they count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollax.algorithms.qmix import QMIXTrainer, VDNTrainer
+from tests.algorithms.group_envs import Lift, TwoStep, paired
+
+pytestmark = pytest.mark.learning
+
+
+def two_step(context):
+    return paired(TwoStep(context))
+
+
+def lift(context):
+    return paired(Lift(context))
+
+
+# All that is learned from is drawn by lot: as ε falls, VDN would see less and less of what its sum cannot express.
+TWO_STEP = {
+    "num_envs_per_worker": 8,
+    "rollout_fragment_length": 8,
+    "initial_epsilon": 1.0,
+    "final_epsilon": 1.0,
+    "learning_starts": 256,
+    "training_intensity": 0.25,
+    "train_batch_size": 64,
+    "target_network_update_freq": 50,
+    "timesteps_per_iteration": 1000,
+    "lr": 2e-3,
+    "model": {"fcnet_hiddens": (32,), "fcnet_activation": "relu"},
+}
+
+
+@pytest.mark.parametrize(("mixer", "reward"), [("qmix", 8.0), ("vdn", 7.0), (None, 7.0)])
+def test_two_step_game(learning_run, mixer, reward):
+    learned = learning_run(QMIXTrainer, two_step, reward, 10_000, {**TWO_STEP, "mixer": mixer})
+    assert learned.last == learned.best == reward
+    for curve in learned.curves:
+        assert curve[-1][1] == reward
+
+
+LIFT = {
+    "num_envs_per_worker": 16,
+    "rollout_fragment_length": 8,
+    "epsilon_timesteps": 60_000,
+    "final_epsilon": 0.05,
+    "learning_starts": 2000,
+    "training_intensity": 1 / 32,
+    "train_batch_size": 640,  # 32 whole lives
+    "target_network_update_freq": 100,
+    "timesteps_per_iteration": 10_000,
+    "gamma": 0.97,
+    "lr": 1e-3,
+    "model": {
+        "fcnet_hiddens": (64,),
+        "fcnet_activation": "relu",
+        "use_gru": True,
+        "lstm_cell_size": 64,
+        "lstm_use_prev_action": True,
+        "max_seq_len": 20,
+    },
+}
+
+
+def test_qmix_lift(reaches):
+    reaches(QMIXTrainer, lift, 0.72, 200_000, LIFT)
+
+
+def test_vdn_lift(reaches):
+    reaches(VDNTrainer, lift, 0.72, 200_000, LIFT)
+
+
+def test_independent_lift(learning_run):
+    """What it reaches is shown, not asked for."""
+    assert np.isfinite(learning_run(QMIXTrainer, lift, 0.72, 200_000, {**LIFT, "mixer": None}).best)

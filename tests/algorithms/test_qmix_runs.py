@@ -1,0 +1,182 @@
+"""QMIX over environments: several groups, members that come and go, other policies beside; what is learned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollax import DQNPolicy, SampleBatch, Trainer
+from rollax.algorithms.qmix import QMIXTrainer, VDNTrainer
+from tests.algorithms.group_envs import Lift, Roll, TwoStep, paired
+
+GRU = {"fcnet_hiddens": (8,), "use_gru": True, "lstm_cell_size": 8, "max_seq_len": 4}
+SMALL = {
+    "num_envs_per_worker": 2,
+    "learning_starts": 16,
+    "timesteps_per_iteration": 48,
+    "rollout_fragment_length": 6,
+    "train_batch_size": 16,
+    "training_intensity": 0.25,
+    "buffer_size": 400,
+    "model": {"fcnet_hiddens": (8,)},
+    "seed": 3,
+}
+FLAT = SMALL["model"]
+each_model = pytest.mark.parametrize("model", [FLAT, GRU], ids=["without memory", "GRU"])
+
+
+def lifting(context):
+    return paired(Lift(context))
+
+
+def two_step(context):
+    return paired(TwoStep(context))
+
+
+def rolling(context):
+    return Roll(context).with_agent_groups({"team": ["a", "b", "c"]})
+
+
+def two_groups(context):
+    return Roll(context).with_agent_groups({"one": ["a", "b"], "two": ["c", "alone"]})
+
+
+@pytest.mark.parametrize(("mixer", "model"), [("qmix", FLAT), ("vdn", GRU), (None, GRU)])
+def test_it_runs(mixer, model):
+    with QMIXTrainer(lifting, {**SMALL, "mixer": mixer, "model": model, "n_step": 2}) as trainer:
+        for _ in range(2):
+            stats = trainer.train()["info"]["learner"]["default_policy"]
+        assert np.isfinite(stats["q_loss"])
+        assert trainer.optimizer.num_updates == int((trainer.optimizer.steps - 16) * 0.25)
+        assert trainer.get_policy().learner.num_updates == trainer.optimizer.num_updates
+        assert trainer.evaluate(2)["episodes"] == 2
+
+
+@each_model
+def test_groups_of_which_members_leave_beside_another_policy(model):
+    config = {
+        **SMALL,
+        "mixer": "qmix",
+        "model": model,
+        "multiagent": {
+            "policies": {"team": None, "single": (DQNPolicy, None, None, {"train_batch_size": 4})},
+            "policy_mapping_fn": lambda agent_id: "team" if agent_id == "team" else "single",
+        },
+    }
+    with QMIXTrainer(rolling, config) as trainer:
+        result = trainer.train()
+        buffers, updates = trainer.optimizer.buffers, trainer.optimizer.num_updates
+        team = buffers["team"].sample(60, np.random.default_rng(0))
+        # every policy makes the same number of updates, each on as many rows as it learns from at once
+        assert [trainer.get_policy(name).learner.num_updates for name in ("team", "single")] == [updates] * 2
+    for name in ("team", "single"):
+        assert np.isfinite(result["info"]["learner"][name]["q_loss"])
+    assert result["policy_reward_mean"] == {"team": 9.0, "single": 4.0}
+    # In step k = 0, 1, 2, 3 the team earns 3, 3, 2, 1; who has left shows zeros.
+    step = ((team["obs"][2]["seen"][:, 0] - 0.25) * 8).round().astype(int)
+    np.testing.assert_array_equal(team["rewards"], np.array([3, 3, 2, 1])[step])
+    np.testing.assert_array_equal(team["obs"][0]["seen"][:, 0] > 0, step < 2)
+    np.testing.assert_array_equal(team["obs"][1]["seen"][:, 0] > 0, step < 3)
+
+
+def test_several_groups_with_a_policy_each():
+    config = {
+        **SMALL,
+        "multiagent": {
+            "policies": {"one": None, "two": (None, None, None, {"mixer": None, "model": GRU})},
+            "policy_mapping_fn": lambda agent_id: agent_id,
+        },
+    }
+    with QMIXTrainer(two_groups, config) as trainer:
+        result = trainer.train()
+        assert trainer.get_policy("two").replayed.length == 4
+        assert trainer.get_policy("one").replayed is None
+    for name in ("one", "two"):
+        assert np.isfinite(result["info"]["learner"][name]["q_loss"])
+    assert result["policy_reward_mean"] == {"one": 5.0, "two": 8.0}
+
+
+def test_several_groups_with_one_policy():
+    with VDNTrainer(two_groups, SMALL) as trainer:
+        assert trainer.train()["policy_reward_mean"] == {"default_policy": 6.5}
+
+
+@pytest.mark.parametrize(("mixer", "model"), [("qmix", GRU), (None, FLAT)])
+def test_after_a_restore_it_goes_on_where_it_was(tmp_path, model, mixer):
+    config = {**SMALL, "mixer": mixer, "model": model, "store_buffer_in_checkpoints": True}
+    with QMIXTrainer(lifting, config) as trainer:
+        trainer.train()
+        path = trainer.save(tmp_path, exact=True)
+        with Trainer.from_checkpoint(path, trust_code=True) as restored:
+            for _ in range(2):
+                ours, theirs = trainer.train(), restored.train()
+                assert ours["info"]["learner"] == theirs["info"]["learner"]
+            for name, value in trainer.get_weights()["default_policy"].items():
+                np.testing.assert_array_equal(value, restored.get_weights()["default_policy"][name])
+
+
+@pytest.mark.usefixtures("small_ray")
+def test_one_worker_gives_the_numbers_of_none():
+    weights = []
+    for num_workers in (0, 1):
+        with QMIXTrainer(lifting, {**SMALL, "model": GRU, "num_workers": num_workers}) as trainer:
+            for _ in range(2):
+                trainer.train()
+            weights.append(trainer.get_weights()["default_policy"])
+    for name, value in weights[0].items():
+        np.testing.assert_array_equal(value, weights[1][name])
+
+
+def test_few_compilations():
+    # Acting on 2 rows, exploring, one update at a time or two: nothing more, however long it goes on.
+    with QMIXTrainer(lifting, {**SMALL, "model": GRU, "training_intensity": 0.15}) as trainer:
+        trainer.train()
+        trainer.train()
+        compiled = trainer.get_policy().compilations()
+        for _ in range(4):
+            trainer.train()
+        assert trainer.get_policy().compilations() == compiled <= 4
+
+
+def test_actions_of_one_pair():
+    with QMIXTrainer(lifting, {**SMALL, "model": GRU}) as trainer:
+        env = lifting({})
+        obs = env.reset(seed=0)[0]["pair"]
+        action, state, _ = trainer.compute_single_action(obs)
+        assert len(action) == 2
+        obs = env.step({"pair": action})[0]["pair"]
+        action, later, _ = trainer.compute_single_action(obs, state)
+        assert state[0].shape == (2, 8)
+        assert not np.array_equal(state[0], later[0])
+
+
+def test_each_member_explores_on_its_own():
+    with QMIXTrainer(two_step, {**SMALL, "initial_epsilon": 1.0, "final_epsilon": 1.0}) as trainer:
+        batches = [trainer.worker.sample() for _ in range(30)]
+    lefts, rights = (np.concatenate([batch[SampleBatch.ACTIONS][i] for batch in batches]) for i in (0, 1))
+    both = np.histogram2d(lefts, rights, bins=2)[0] / len(lefts)
+    np.testing.assert_allclose(both, np.full((2, 2), 0.25), atol=0.1)
+
+
+TWO_STEP = {
+    "num_envs_per_worker": 8,
+    "rollout_fragment_length": 8,
+    "initial_epsilon": 1.0,
+    "final_epsilon": 1.0,  # what is learned from covers everything
+    "learning_starts": 256,
+    "training_intensity": 0.25,
+    "train_batch_size": 64,
+    "buffer_size": 5000,
+    "timesteps_per_iteration": 6000,
+    "target_network_update_freq": 50,
+    "lr": 2e-3,
+    "model": {"fcnet_hiddens": (32,), "fcnet_activation": "relu"},
+}
+
+
+@pytest.mark.parametrize(("trainer_class", "reward"), [(QMIXTrainer, 8.0), (VDNTrainer, 7.0)])
+def test_two_step_game_under_full_exploration(trainer_class, reward):
+    """QMIX can say what state 2 is worth; the best sum of two values makes 6.5 of 8, less than the 7 of state 1."""
+    with trainer_class(two_step, {**TWO_STEP, "seed": 0}) as trainer:
+        trainer.train()
+        assert trainer.evaluate(2)["episode_reward_mean"] == reward

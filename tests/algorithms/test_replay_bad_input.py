@@ -1,0 +1,190 @@
+"""What algorithms with a replay buffer refuse, by its number in the list of what rollax must survive and refuse."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from rollax import Callbacks, CheckpointError, ConfigError, DQNTrainer, NonFiniteError, Trainer
+from rollax.replay import memory
+from tests.algorithms.envs import TwoAgents
+from tests.algorithms.replayed import SMALL, each_algorithm, env_of
+
+
+class Spoils(Callbacks):
+    """Puts a NaN into the third reward of each batch while `spoils` is set."""
+
+    spoils = False
+
+    def on_sample_end(self, *, worker, samples):
+        if self.spoils:
+            samples["rewards"][2] = np.nan
+
+
+def made(trainer_class, **changes) -> Trainer:
+    return trainer_class(env_of(trainer_class), {**SMALL, **changes})
+
+
+def unchanged(before, after) -> bool:
+    return all(np.array_equal(value, after[name], equal_nan=True) for name, value in before.items())
+
+
+@each_algorithm
+class TestConfig:
+    @pytest.mark.parametrize(
+        ("key", "value", "expected"),
+        [
+            ("buffer_size", 0, "1 <= buffer_size"),
+            ("buffer_size", "much", "integer"),
+            ("train_batch_size", 2.5, "integer"),
+            ("n_step", 0, "1 <= n_step"),
+            ("n_step", True, "number"),
+            ("learning_starts", -1, "0 <= learning_starts"),
+            ("prioritized_replay_beta", 1.5, "0 <= prioritized_replay_beta <= 1"),
+            ("prioritized_replay_eps", 0, "0 < prioritized_replay_eps"),
+            ("prioritized_replay_alpha", float("nan"), "finite"),
+            ("gamma", 1.01, "0 <= gamma <= 1"),
+        ],
+    )
+    def test_2_wrong_type_or_out_of_range(self, trainer_class, key, value, expected):
+        with pytest.raises(ConfigError) as error:
+            made(trainer_class, **{key: value})
+        message = str(error.value)
+        assert f"'{key}' ({trainer_class.config_class.__name__})" in message
+        assert f"got:      {value!r}" in message
+        assert expected in message
+
+    @pytest.mark.parametrize("key", ["train_batch_size", "n_step"])
+    def test_3_more_than_the_buffer_holds(self, trainer_class, key):
+        with pytest.raises(ConfigError, match=f"{key} is larger than buffer_size(.|\n)*{key}=501, buffer_size=500"):
+            made(trainer_class, **{key: 501})
+
+    def test_3_fragments_that_the_buffer_cannot_hold(self, trainer_class):
+        with made(trainer_class, rollout_fragment_length=600) as trainer:
+            with pytest.raises(ConfigError, match=r"batch does not fit into the replay buffer(.|\n)*got: *500"):
+                trainer.train()
+
+    def test_7_a_buffer_larger_than_the_memory(self, trainer_class):
+        with made(trainer_class, buffer_size=10**13) as trainer:
+            with pytest.raises(ConfigError, match=r"more memory than there is(.|\n)*to mend"):
+                trainer.train()
+
+
+def test_7_buffers_that_are_larger_than_the_memory_only_together(monkeypatch):
+    policies = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
+    with DQNTrainer(TwoAgents, {**SMALL, "multiagent": policies}) as trainer:
+        trainer.train()
+        one = trainer.optimizer.buffers["left"].nbytes
+    for there in (2 * one - 1, 2 * one):
+        monkeypatch.setattr(memory, "memory_there", lambda there=there: there)
+        with DQNTrainer(TwoAgents, {**SMALL, "multiagent": policies}) as trainer:
+            if there == 2 * one:
+                trainer.train()
+                continue
+            with pytest.raises(ConfigError, match=r"together need more memory(.|\n)*policy 'left'(.|\n)*'right'"):
+                trainer.train()
+
+
+@each_algorithm
+class TestNonFinite:
+    def test_31_nan_weights_are_found_as_they_act(self, trainer_class):
+        with made(trainer_class) as trainer:
+            trainer.train()
+            weights = trainer.get_policy().get_weights()
+            nan = {n: np.full_like(v, np.nan) if v.dtype.kind == "f" else v for n, v in weights.items()}
+            trainer.set_weights({"default_policy": nan})
+            observation = np.ones(trainer.get_policy().observation_space.shape, np.float32)
+            for act in (trainer.evaluate, lambda: trainer.compute_single_action(observation)):
+                with pytest.raises(NonFiniteError, match=r"outputs are not finite(.|\n)*'default_policy', row 0 of"):
+                    act()
+            trainer.set_weights({"default_policy": weights})
+            assert_learns(trainer)
+
+    def test_32_a_nan_is_not_kept(self, trainer_class, monkeypatch):
+        with made(trainer_class, callbacks=Spoils) as trainer:
+            trainer.train()
+            before = trainer.get_weights()["default_policy"]
+            with monkeypatch.context() as patch:
+                patch.setattr(Spoils, "spoils", True)
+                with pytest.raises(NonFiniteError) as error:
+                    trainer.train()
+            message = str(error.value)
+            assert "nothing of it is kept" in message
+            assert "policy 'default_policy', column 'rewards', row 2 of" in message
+            assert "to mend:" in message
+            assert unchanged(before, trainer.get_weights()["default_policy"])
+            assert_learns(trainer)
+
+    def test_32_a_nan_in_the_target_network_stops_before_the_weights_are_touched(self, trainer_class):
+        with made(trainer_class) as trainer:
+            trainer.train()
+            policy = trainer.get_policy()
+            before, targets, steps = policy.get_weights(), copied(policy.targets), policy.learner.num_updates
+            policy.learner.set_targets({name: np.full_like(value, np.nan) for name, value in targets.items()})
+            with pytest.raises(NonFiniteError) as error:
+                trainer.train()
+            assert f"policy 'default_policy', gradient step {steps}: the loss (" in str(error.value)
+            assert policy.learner.num_updates == steps
+            assert unchanged({n: before[n] for n in policy.params}, policy.get_weights())
+            policy.learner.set_targets(targets)
+            assert_learns(trainer)
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_32_a_learning_rate_that_explodes_ends_in_a_named_error(prioritized):
+    with made(DQNTrainer, lr=1e38, grad_clip=None, prioritized_replay=prioritized) as trainer:
+        with pytest.raises(NonFiniteError, match="policy 'default_policy'"):
+            [trainer.train() for _ in range(5)]
+
+
+def assert_learns(trainer):
+    updates = trainer.get_policy().learner.num_updates
+    stats = trainer.train()["info"]["learner"]["default_policy"]
+    assert trainer.get_policy().learner.num_updates > updates
+    assert np.isfinite([value for value in stats.values() if value is not None]).all()
+
+
+def copied(arrays):
+    return {name: np.array(value) for name, value in arrays.items()}
+
+
+@each_algorithm
+class TestDamagedCheckpoint:
+    @pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
+    def test_36_is_refused_and_the_run_goes_on(self, trainer_class, damage, tmp_path):
+        with made(trainer_class, store_buffer_in_checkpoints=True) as trainer:
+            trainer.train()
+            path = trainer.save(tmp_path)
+            arrays = path / "arrays.safetensors"
+            whole = arrays.read_bytes()
+            trainer.train()
+            before = trainer.get_weights()["default_policy"]
+            if damage == "missing":
+                arrays.unlink()
+            else:
+                arrays.write_bytes(whole[:-9] if damage == "truncated" else whole[:-9] + bytes(9))
+            with pytest.raises(CheckpointError, match=r"arrays\.safetensors"):
+                trainer.restore(path)
+            with pytest.raises(CheckpointError, match=r"arrays\.safetensors"):
+                Trainer.from_checkpoint(path)
+            assert unchanged(before, trainer.get_weights()["default_policy"])
+            assert_learns(trainer)
+            arrays.write_bytes(whole)
+            trainer.restore(path)
+            assert trainer.iteration == 1
+
+    @pytest.mark.parametrize("stores", [False, True])
+    def test_36_a_buffer_of_another_size_is_refused_and_the_own_one_kept(self, trainer_class, stores, tmp_path):
+        with made(trainer_class, store_buffer_in_checkpoints=True) as trainer:
+            trainer.train()
+            path = trainer.save(tmp_path)
+        with made(trainer_class, store_buffer_in_checkpoints=stores, buffer_size=400) as other:
+            other.train()
+            before = other.get_weights()["default_policy"]
+            with pytest.raises(CheckpointError, match=r"another capacity(.|\n)*got: *500(.|\n)*expected: *400"):
+                other.restore(path)
+            assert unchanged(before, other.get_weights()["default_policy"])
+            assert_learns(other)
+        shutil.rmtree(path)

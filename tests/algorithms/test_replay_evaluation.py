@@ -1,0 +1,123 @@
+"""Evaluation of algorithms with a replay buffer is greedy, whatever explores; what drives both comes back restored."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import DQNTrainer, RainbowTrainer, Trainer
+from tests.algorithms.replayed import SMALL, each_algorithm, env_of
+
+
+class Watched(gym.Wrapper):
+    """Writes down what was seen and done, if the config says so."""
+
+    seen: ClassVar[list] = []
+
+    def __init__(self, context):
+        super().__init__(gym.make(context["id"]))
+        self.watched = context.get("watched", False)
+
+    def reset(self, **kwargs):
+        self.last, info = self.env.reset(**kwargs)
+        return self.last, info
+
+    def step(self, action):
+        if self.watched:
+            self.seen.append((np.array(self.last), np.array(action)))
+        self.last, *outcome = self.env.step(action)
+        return self.last, *outcome
+
+
+@pytest.fixture
+def made():
+    """Trainers of an environment that is watched as it is evaluated, `watches` or trained."""
+
+    def make(trainer_class, watches="evaluation", **changes):
+        base = {"id": env_of(trainer_class)}
+        watched = {"env_config": {**base, "watched": True}}
+        config = {**SMALL, "env_config": base, "evaluation_num_episodes": 2, **changes}
+        config |= {"evaluation_config": watched} if watches == "evaluation" else watched
+        return trainer_class(Watched, config)
+
+    Watched.seen.clear()
+    yield make
+    Watched.seen.clear()
+
+
+def is_greedy(trainer: Trainer) -> np.ndarray:
+    """[steps] whether what was done is what the policy thinks best."""
+    best = [np.array(trainer.compute_single_action(obs)) for obs, _ in Watched.seen]
+    assert best
+    return np.array(
+        [np.allclose(done, action, atol=1e-5) for (_, done), action in zip(Watched.seen, best, strict=True)]
+    )
+
+
+def spread(trainer: Trainer, scale: float) -> None:
+    """Multiplies what noisy layers scale their noise by."""
+    weights = trainer.get_weights()["default_policy"]
+    louder = {n: scale * value if "sigma" in n else value for n, value in weights.items()}
+    trainer.set_weights({"default_policy": louder})
+
+
+@each_algorithm
+def test_evaluation_is_greedy(made, trainer_class):
+    with made(trainer_class) as trainer:
+        trainer.train()
+        trainer.evaluate()
+        assert is_greedy(trainer).all()
+
+
+@pytest.mark.parametrize(
+    ("trainer_class", "options"),
+    [
+        (DQNTrainer, {}),
+        (DQNTrainer, {"exploration": "SoftQ"}),
+        (DQNTrainer, {"noisy": True}),
+        (RainbowTrainer, {}),
+    ],
+    ids=["epsilon", "soft", "noisy", "rainbow"],
+)
+class TestExplorationThatIsLoud:
+    def test_is_heard_in_training_and_not_in_evaluation(self, made, trainer_class, options):
+        with made(trainer_class, "training", lr=0.0, **options) as trainer:
+            spread(trainer, 1e3)
+            trainer.train()
+            assert not is_greedy(trainer).all()
+        Watched.seen.clear()
+        with made(trainer_class, **options) as trainer:
+            trainer.train()
+            spread(trainer, 1e3)
+            trainer.evaluate()
+            assert is_greedy(trainer).all()
+            Watched.seen.clear()
+            trainer.evaluate()
+            spread(trainer, 0.0)  # the greedy actions are those of the means
+            assert is_greedy(trainer).all()
+
+
+@each_algorithm
+def test_targets_and_schedules_come_back(made, trainer_class, tmp_path):
+    with made(trainer_class, store_buffer_in_checkpoints=True, lr_schedule=[[0, 1e-3], [200, 1e-4]]) as trainer:
+        trainer.train()
+        trainer.train()
+        with Trainer.from_checkpoint(trainer.save(tmp_path, exact=True), env=Watched) as restored:
+            ours, theirs = trainer.get_policy(), restored.get_policy()
+            assert ours.targets.keys() == theirs.targets.keys()
+            for name, value in ours.targets.items():
+                np.testing.assert_array_equal(value, theirs.targets[name])
+            assert ours.timestep == theirs.timestep > 0
+            assert ours.coefficients() == theirs.coefficients()
+            obs = np.random.default_rng(0).normal(size=(64, *ours.observation_space.shape)).astype(np.float32)
+            drawn = [policy.compute_actions(obs, explore=True)[0] for policy in (ours, theirs)]
+            np.testing.assert_array_equal(*drawn)
+            restored.evaluate()
+            assert is_greedy(restored).all()
+            for each in (trainer, restored):
+                each.train()
+            for name, value in ours.targets.items():
+                np.testing.assert_array_equal(value, theirs.targets[name])

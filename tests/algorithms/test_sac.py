@@ -1,0 +1,233 @@
+"""SAC: losses and gradients against numbers derived by hand, for continuous and for discrete actions."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import ConfigError, SampleBatch, SpaceError
+from rollax.algorithms.sac import SACConfig, SACPolicy
+from tests.algorithms.tables import f32
+
+LINE = spaces.Discrete(3)
+"""Three states, seen as one-hot vectors: a linear actor is a table, and so is a linear critic."""
+BOX = spaces.Box(-1, 1, (1,), np.float32)
+SMALL = {"model": {"fcnet_hiddens": ()}, "seed": 0, "train_batch_size": 2, "lr": 0.1, "initial_alpha": 0.5}
+HALF = np.arctanh(0.5)
+
+
+class Middle(np.random.Generator):
+    """A random generator all of whose numbers are the median."""
+
+    def __init__(self):
+        super().__init__(np.random.PCG64(0))
+
+    def random(self, shape, dtype):
+        return np.full(shape, 0.5, dtype)
+
+
+def tables(policy, actor, critics):
+    """All zeros but for the kernels of the actor's and the critics' last layers."""
+    found = {name: np.zeros(np.shape(value), np.float32) for name, value in policy.get_weights().items()}
+    found["log_alpha"] = policy.get_weights()["log_alpha"]
+    found["actor.head.kernel"] = np.asarray(actor, np.float32)
+    for number, critic in enumerate(critics):
+        (name,) = (n for n in found if n.startswith(f"critics.members.{number}.") and n.endswith("kernel"))
+        found[name] = np.asarray(critic, np.float32).reshape(found[name].shape)
+    return found
+
+
+def policy_with(actions, actor, critics, target_critics, observations=LINE, **options):
+    policy = SACPolicy(observations, actions, {**SMALL, **options})
+    policy.set_weights(tables(policy, actor, target_critics))
+    targets = {name: jnp.array(value) for name, value in policy.targets.items()}
+    policy.set_weights(tables(policy, actor, critics))
+    policy.learner.set_targets(targets)
+    return policy
+
+
+def kernel(gradients, number):
+    (found,) = (g for n, g in gradients.items() if n.startswith(f"critics.members.{number}.") and n.endswith("kernel"))
+    return found
+
+
+def rows(**columns):
+    return SampleBatch(
+        {
+            "obs": np.array([0, 1]),
+            "rewards": f32(1, 2),
+            "new_obs": np.array([1, 2]),
+            "discounts": f32(0.5, 0.0),
+            "weights": f32(1, 1),
+            **columns,
+        }
+    )
+
+
+class TestContinuous:
+    """α = ½. All noise is the median, so the actor does tanh(mean), with log π = -½ log 2π - log(1 - a²) at σ = 1.
+
+    state  mean   a     log π
+      0     0     0    -0.918939
+      1    HALF  0.5   -0.918939 + 0.287682 = -0.631257
+    """
+
+    actor = ([0, 0], [HALF, 0], [0, 0])
+    critics = ([1, 0, 0, 1], [0, 2, 0, -1])
+    target_critics = ([0, 3, 0, 2], [0, 5, 0, -1])
+    logp = f32(-0.918939, -0.631257)
+
+    def policy(self, **options):
+        policy = policy_with(BOX, self.actor, self.critics, self.target_critics, **options)
+        policy.learning_rng = Middle()
+        return policy
+
+    def found(self, **options):
+        return self.policy(**options).compute_gradients(rows(actions=f32(0.2, -0.4)[:, None]))
+
+    def test_target_and_critics(self):
+        # Row 0: Q⁻(1, 0.5) = 4 and 4.5: y = 1 + ½ (4 - ½ · -0.631257) = 3.157814. Row 1 is terminated: y = 2.
+        #   Q(0, 0.2) = 1.2, -0.2: errors -1.957814, -3.357814;  Q(1, -0.4) = -0.4, 2.4: errors -2.4, 0.4
+        gradients, stats = self.found()
+        np.testing.assert_allclose(stats["mean_target"], (3.157814 + 2) / 2, rtol=1e-5)
+        np.testing.assert_allclose(stats["td_error"], [2.657814, 1.4], rtol=1e-5)
+        squares = (1.957814**2 + 3.357814**2, 2.4**2 + 0.4**2)
+        np.testing.assert_allclose(stats["critic_loss"], 0.5 * sum(squares) / 2, rtol=1e-5)
+        # e / 2 rows: ½ e² has no factor
+        np.testing.assert_allclose(
+            kernel(gradients, 0).ravel(), [-0.978907, -1.2, 0, -0.978907 * 0.2 + 1.2 * 0.4], rtol=1e-4, atol=1e-6
+        )
+        np.testing.assert_allclose(
+            kernel(gradients, 1).ravel(), [-1.678907, 0.2, 0, -1.678907 * 0.2 - 0.2 * 0.4], rtol=1e-4, atol=1e-6
+        )
+
+    def test_actor(self):
+        # The lower critic: state 0: Q = 1, 0: 0; state 1: 0.5, 1.5: 0.5.  α log π - Q, its mean:
+        gradients, stats = self.found()
+        np.testing.assert_allclose(stats["actor_loss"], np.mean(0.5 * self.logp - [0, 0.5]), rtol=1e-5)
+        np.testing.assert_allclose(stats["entropy"], -np.mean(self.logp), rtol=1e-5)
+        # By the mean: α 2a - ∂Q/∂a (1 - a²): 0 + 1 = 1, and 0.5 - 0.75 = -0.25; by log σ: -α (the noise is 0). Halved.
+        expected = [[0.5, -0.25], [-0.125, -0.25], [0, 0]]
+        np.testing.assert_allclose(gradients["actor.head.kernel"], expected, rtol=1e-4, atol=1e-6)
+
+    def test_temperature(self):
+        # -log α mean(log π + H̄), H̄ = -1
+        gradients, stats = self.found()
+        np.testing.assert_allclose(stats["alpha"], 0.5, rtol=1e-6)
+        np.testing.assert_allclose(gradients["log_alpha"], -np.mean(self.logp - 1), rtol=1e-5)
+        np.testing.assert_allclose(stats["alpha_loss"], -np.log(0.5) * np.mean(self.logp - 1), rtol=1e-5)
+        gradients, _ = self.found(target_entropy=0.25)
+        np.testing.assert_allclose(gradients["log_alpha"], -np.mean(self.logp + 0.25), rtol=1e-5)
+
+    def test_a_step_of_the_temperature(self):
+        # Adam's first step is as long as its step size: the entropy is above its target, so log α falls by it.
+        for options, step in (({}, 0.1), ({"alpha_lr": 0.03}, 0.03), ({"alpha_lr": 0.0}, 0.0)):
+            policy = policy_with(BOX, self.actor, self.critics, self.target_critics, **options)
+            policy.learn_on_batch(rows(actions=f32(0.2, -0.4)[:, None]))
+            np.testing.assert_allclose(policy.params["log_alpha"], np.log(0.5) - step, rtol=1e-5)
+
+    def test_only_the_targets_of_critics_follow(self):
+        policy = policy_with(BOX, self.actor, self.critics, self.target_critics, tau=0.25)
+        before = {name: np.array(value) for name, value in policy.targets.items()}
+        policy.learn_on_batch(rows(actions=f32(0.2, -0.4)[:, None]))
+        for name, value in policy.targets.items():
+            followed = 0.25 * np.array(policy.params[name]) + 0.75 * before[name]
+            np.testing.assert_allclose(value, followed if name.startswith("critics") else before[name], rtol=1e-5)
+
+    def test_its_noise_is_its_own_at_every_use(self):
+        policy = policy_with(BOX, self.actor, self.critics, self.target_critics)
+        batch = rows(actions=f32(0.2, -0.4)[:, None])
+        columns = [policy.train_columns(batch) for _ in range(2)]
+        drawn = [column[name] for column in columns for name in ("noise", "next_noise")]
+        assert all(numbers.shape == (2, 1) for numbers in drawn)
+        assert len(np.unique(drawn)) == 8
+
+
+class TestDiscrete:
+    """α = ½; the actions 5 and 6, in state 1 with probabilities ¼ and ¾, elsewhere equally likely.
+
+    H(1) = -(¼ log ¼ + ¾ log ¾) = 0.562335
+    """
+
+    actions = spaces.Discrete(2, start=5)
+    actor = ([0, 0], [0, np.log(3)], [0, 0])
+    critics = ([[1, 2], [4, 0], [0, 0]], [[3, 0], [3, 1], [0, 0]])
+    target_critics = ([[9, 9], [2, 4], [9, 9]], [[9, 9], [3, 1], [9, 9]])
+
+    def found(self, **options):
+        policy = policy_with(self.actions, self.actor, self.critics, self.target_critics, **options)
+        return policy.compute_gradients(rows(actions=np.array([6, 5])))
+
+    def test_target_and_critics(self):
+        # Row 0: min Q⁻(1) = (2, 1): V = ¼ 2 + ¾ 1 + ½ 0.562335 = 1.531168: y = 1.765584. Row 1: y = 2.
+        #   Q(0, 6) = 2, 0: errors 0.234416, -1.765584;  Q(1, 5) = 4, 3: errors 2, 1
+        gradients, stats = self.found()
+        np.testing.assert_allclose(stats["td_error"], [1.0, 1.5], rtol=1e-5)
+        np.testing.assert_allclose(stats["mean_target"], (1.765584 + 2) / 2, rtol=1e-5)
+        squares = (0.234416**2 + 1.765584**2, 4 + 1)
+        np.testing.assert_allclose(stats["critic_loss"], 0.5 * sum(squares) / 2, rtol=1e-5)
+        np.testing.assert_allclose(kernel(gradients, 0), [[0, 0.117208], [1, 0], [0, 0]], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(kernel(gradients, 1), [[0, -0.882792], [0.5, 0], [0, 0]], rtol=1e-4, atol=1e-6)
+
+    def test_actor(self):
+        # State 0: min Q = (1, 0), Σ π (½ log π - Q) = ½ log ½ - ½ = -0.846574
+        # State 1: min Q = (3, 0), -½ 0.562335 - ¾ = -1.031168
+        gradients, stats = self.found()
+        np.testing.assert_allclose(stats["actor_loss"], (-0.846574 - 1.031168) / 2, rtol=1e-5)
+        # π_a (½ log π_a - Q_a - J) / 2 rows:
+        #   ½ (-0.346574 - 1 + 0.846574) = -0.25, +0.25;  ¼ (-0.693147 - 3 + 1.031168) = -0.665495, +0.665495
+        expected = [[-0.125, 0.125], [-0.332747, 0.332747], [0, 0]]
+        np.testing.assert_allclose(gradients["actor.head.kernel"], expected, rtol=1e-4, atol=1e-6)
+
+    def test_temperature(self):
+        # E log π = -0.693147, -0.562335; H̄ = 0.98 log 2 = 0.679284
+        gradients, stats = self.found()
+        np.testing.assert_allclose(stats["entropy"], (0.693147 + 0.562335) / 2, rtol=1e-5)
+        np.testing.assert_allclose(gradients["log_alpha"], -(0.679284 - 0.627741), rtol=1e-3)
+
+    def test_invalid_actions_count_for_nothing(self):
+        space = spaces.Dict({"action_mask": spaces.MultiBinary(3), "state": LINE})
+        obs = {"action_mask": np.array([[1, 1, 0], [0, 1, 0]], np.int8), "state": np.array([0, 1])}
+        new_obs = {"action_mask": np.array([[0, 1, 1], [1, 1, 1]], np.int8), "state": np.array([1, 2])}
+        actor = ([0, 0, 0], [9, 0, np.log(3)], [0, 0, 0])
+        critics = ([[1, 2, 99], [0, 4, 0], [0, 0, 0]], [[3, 0, 99], [0, 3, 0], [0, 0, 0]])
+        targets = ([[0] * 3, [99, 2, 4], [0] * 3], [[0] * 3, [99, 3, 1], [0] * 3])
+        policy = policy_with(spaces.Discrete(3), actor, critics, targets, space)
+        batch = rows(obs=obs, new_obs=new_obs, actions=np.array([1, 1]))
+        gradients, stats = policy.compute_gradients(batch)
+        # Row 0 goes on as above: of actions 1 and 2 with ¼ and ¾, worth (2, 1).
+        np.testing.assert_allclose(stats["mean_target"], (1.765584 + 2) / 2, rtol=1e-5)
+        # Two valid actions, equally likely, worth (1, 0); one valid action, worth 3, without any entropy.
+        np.testing.assert_allclose(stats["actor_loss"], (-0.846574 - 3) / 2, rtol=1e-5)
+        np.testing.assert_allclose(gradients["actor.head.kernel"][0], [-0.125, 0.125, 0], rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(gradients["actor.head.kernel"][1:], 0)
+        # H̄ = 0.98 log 2 and 0.98 log 1
+        np.testing.assert_allclose(gradients["log_alpha"], (0.693147 - 0.679284) / 2, rtol=1e-3)
+        greedy, _, _ = policy.compute_actions(new_obs, explore=False)
+        assert greedy[0] == 2
+
+
+class TestRefuses:
+    @pytest.mark.parametrize("space", [spaces.MultiDiscrete([2, 2]), spaces.Tuple([BOX, BOX])], ids=str)
+    def test_other_actions(self, space):
+        with pytest.raises(SpaceError, match=r"one discrete choice(.|\n)*SACPolicy(.|\n)*use PPO"):
+            SACPolicy(LINE, space, SMALL)
+
+    def test_bounds_that_are_not_finite(self):
+        with pytest.raises(SpaceError, match=r"finite bounds(.|\n)*SACPolicy"):
+            SACPolicy(LINE, spaces.Box(-1, np.inf, (2,), np.float32), SMALL)
+
+    def test_noise_for_discrete_actions(self):
+        with pytest.raises(ConfigError, match="not continuous"):
+            SACPolicy(LINE, spaces.Discrete(2), {**SMALL, "exploration": "GaussianNoise"})
+
+    def test_models_that_it_cannot_have(self):
+        with pytest.raises(ConfigError, match=r"model\.use_gru"):
+            SACPolicy(LINE, BOX, {**SMALL, "model": {"use_gru": True}})
+
+    def test_numbers_out_of_range(self):
+        for key, value in {"initial_alpha": 0.0, "tau": 2.0, "alpha_lr": -1.0}.items():
+            with pytest.raises(ConfigError, match=key):
+                SACConfig(**{key: value})

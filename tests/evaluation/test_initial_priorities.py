@@ -1,0 +1,117 @@
+"""The errors that workers send with their rows, by hand and against what a buffer draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import SampleBatch
+from rollax.algorithms.apex import ApexDQNPolicy
+from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
+from rollax.evaluation.initial_priorities import add_priorities, transitions_of
+from rollax.policy.policy import Pieces
+from rollax.replay.prioritized import PrioritizedReplay
+
+F, T = False, True
+
+
+def fragment():
+    """Three pieces: one that terminates after two rows, one cut off by time after three, one that goes on after one."""
+    return SampleBatch(
+        {
+            "obs": np.array([0, 1, 10, 11, 12, 13, 20, 21]),
+            "actions": np.zeros(8, np.int64),
+            "rewards": np.array([1, 2, 3, 4, 5, 0, 6, 0], np.float32),
+            "terminateds": np.array([F, T, F, F, F, F, F, F]),
+            "truncateds": np.array([F, F, F, F, T, F, F, F]),
+            "bootstrap": np.array([F, F, F, F, F, T, F, T]),
+            "life_id": np.array([5, 5, 6, 6, 6, 6, 7, 7]),
+        }
+    )
+
+
+class TestTransitions:
+    def test_by_hand(self):
+        # γ = 0.1, n = 2: returns read as digits.
+        #   row 0: 1 + 0.2 and terminated there: 1.2, discount 0
+        #   row 1: 2, terminated
+        #   row 2: 3.4, then 12: γ²; row 3: 4.5, then 13: γ²; row 4: 5, cut off, then 13: γ
+        #   row 6: 6, then 21, for there is nothing more: γ
+        rows, transitions = transitions_of(fragment(), 2, 0.1)
+        assert rows.tolist() == [0, 1, 2, 3, 4, 6]
+        np.testing.assert_allclose(transitions["rewards"], [1.2, 2, 3.4, 4.5, 5, 6], rtol=1e-6)
+        np.testing.assert_allclose(transitions["discounts"], [0, 0, 0.01, 0.01, 0.1, 0.1], rtol=1e-6)
+        assert transitions["new_obs"][2:].tolist() == [12, 13, 13, 21]
+        assert transitions["obs"].tolist() == [0, 1, 10, 11, 12, 20]
+        assert transitions["weights"].tolist() == [1.0] * 6
+
+    @pytest.mark.parametrize("n_step", [1, 3])
+    def test_they_are_those_that_a_buffer_draws(self, n_step):
+        buffer = PrioritizedReplay(100, gamma=0.9, n_step=n_step)
+        batch = fragment()
+        buffer.add(batch)
+        drawn = buffer.sample(500, np.random.default_rng(0))
+        _, transitions = transitions_of(batch, n_step, 0.9)
+        place = {number: place for place, number in enumerate(transitions["obs"].tolist())}
+        same = [place[number] for number in drawn["obs"].tolist()]
+        assert len(set(same)) == (6 if n_step == 1 else 5)  # the last one waits there for what comes
+        for name in ("rewards", "discounts"):
+            np.testing.assert_allclose(drawn[name], transitions[name][same], rtol=1e-6)
+        goes_on = drawn["discounts"] > 0
+        np.testing.assert_array_equal(drawn["new_obs"][goes_on], transitions["new_obs"][same][goes_on])
+
+    def test_priorities_stand_at_their_rows(self):
+        batch = add_priorities(fragment(), lambda rows: -rows["obs"] - 0.5, n_step=1, gamma=0.9)
+        assert batch["priorities"].tolist() == [0.5, 1.5, 10.5, 11.5, 12.5, 0, 20.5, 0]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_atoms": 7, "v_min": -2.0, "v_max": 2.0}, {"double_q": False}], ids=str)
+def test_they_are_the_errors_that_the_learner_finds(options):
+    config = {"n_step": 2, "gamma": 0.9, "train_batch_size": 64, "lr": 0.0, "seed": 4, **options}
+    policy = ApexDQNPolicy(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4), config)
+    rng = np.random.default_rng(0)
+    obs = rng.uniform(-1, 1, (13, 3)).astype(np.float32)
+    columns = {
+        "obs": obs[:12],
+        "actions": rng.integers(4, size=12),
+        "rewards": rng.normal(size=12).astype(np.float32),
+        "terminateds": np.arange(12) == 6,
+        "truncateds": np.zeros(12, bool),
+        "life_id": (np.arange(12) > 6).astype(np.int64),
+    }
+    batch = policy.postprocess_rows(SampleBatch(columns), Pieces(np.isin(np.arange(12), [6, 11]), obs[[7, 12]]))
+    buffer = PrioritizedReplay(100, gamma=0.9, n_step=2, columns=("priorities",))
+    buffer.add(batch)
+    drawn = buffer.sample(64, rng)
+    begun = drawn["priorities"].copy()
+    learned = policy.learn_on_batch(drawn)["td_error"]
+    np.testing.assert_allclose(np.abs(learned), begun, rtol=1e-4, atol=1e-6)
+    # And it is by them that rows are drawn.
+    places = np.flatnonzero(buffer._drawable)
+    expected = buffer._rows.columns.read_column("priorities", places)
+    np.testing.assert_allclose(buffer._tree.get(places), (expected + 1e-6) ** 0.6, rtol=1e-6)
+    assert np.ptp(expected) > 0.1
+
+
+def test_nothing_is_learned_from_being_asked():
+    policy = ApexDQNPolicy(spaces.Discrete(3), spaces.Discrete(2), {"seed": 0})
+    before = policy.get_weights()
+    batch = SampleBatch(
+        {
+            "obs": np.arange(3),
+            "actions": np.zeros(3, np.int64),
+            "rewards": np.ones(3, np.float32),
+            "terminateds": np.array([F, F, T]),
+            "truncateds": np.zeros(3, bool),
+            "life_id": np.zeros(3, np.int64),
+        }
+    )
+    pieces = Pieces(np.array([F, F, T]), np.array([0]))
+    once = policy.postprocess_rows(SampleBatch(batch.to_dict()), pieces)["priorities"]
+    again = policy.postprocess_rows(SampleBatch(batch.to_dict()), pieces)["priorities"]
+    np.testing.assert_array_equal(once, again)
+    assert policy.learner.num_updates == 0
+    for name, value in policy.get_weights().items():
+        np.testing.assert_array_equal(value, before[name])
+    assert "priorities" not in add_bootstrap_rows(batch, pieces)

@@ -1,0 +1,58 @@
+"""The log of the example: what is written is what is read, by each worker its own part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from examples import learn_from_a_log
+from examples.learn_from_a_log import Log, write_log
+from rollax import EnvContext, RolloutWorker
+from tests.evaluation.worlds import Weighted
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.setattr(learn_from_a_log, "EPISODES", 5)
+    write_log(tmp_path / "log.csv")
+    return tmp_path / "log.csv"
+
+
+def numbers_read(path, worker_index, num_workers):
+    context = EnvContext({"path": str(path)}, worker_index=worker_index, num_workers=num_workers)
+    return [int(lines[0]["episode"]) for lines in Log(context).episodes]
+
+
+def test_each_worker_reads_its_part(path):
+    assert numbers_read(path, 0, 0) == [0, 1, 2, 3, 4]
+    assert numbers_read(path, 1, 2) == [0, 2, 4]
+    assert numbers_read(path, 2, 2) == [1, 3]
+
+
+def test_what_is_told_is_what_was_written(path):
+    lines = [line.split(",") for line in path.read_text().splitlines()[1:]]
+    # (observation, action, reward) -> whether the life terminates there; the line after an episode's last step says so.
+    written = {
+        tuple(np.float32(line[1:7]).tolist()): after[7] == "1"
+        for line, after in zip(lines, [*lines[1:], lines[0]], strict=True)
+        if line[5]
+    }
+    worker = RolloutWorker(
+        Log,
+        Weighted,
+        config={
+            "env_config": {"path": str(path)},
+            "rollout_fragment_length": len(written),
+            "accept_off_policy_actions": True,
+        },
+    )
+    told = {}
+    while len(told) < len(written):
+        batch = worker.sample()
+        assert batch["off_policy"].all()
+        rows = np.column_stack([batch["obs"], batch["actions"], batch["rewards"]]).astype(np.float32)
+        told |= dict(zip(map(tuple, rows.tolist()), batch["terminateds"].tolist(), strict=True))
+        assert told.items() <= written.items()
+    worker.stop()
+    assert told == written
+    assert 3 < sum(told.values()) <= 5  # some may have been cut off

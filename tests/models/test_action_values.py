@@ -1,0 +1,75 @@
+"""Actors and critics: shapes for every space, members that differ, and weights that no gradient reaches."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from gymnasium import spaces
+
+from rollax.models.action_values import ActionValue, Actor, ActorWithCritics, DiscreteActionValues, Ensemble, frozen
+from rollax.models.config import ModelConfig
+from rollax.spaces import zeros
+
+CONFIG = ModelConfig(fcnet_hiddens=(7, 5), conv_filters=((4, 3, 2),), conv_dense=6, fcnet_activation="relu")
+ACTIONS = spaces.Box(-1, 1, (2, 3), np.float32)
+IMAGE = spaces.Box(0, 255, (9, 8, 1), np.uint8)
+SEEN = {
+    "Box": spaces.Box(-1, 1, (4,), np.float32),
+    "image": IMAGE,
+    "Dict": spaces.Dict({"image": IMAGE, "more": spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)])}),
+}
+each_space = pytest.mark.parametrize("name", SEEN)
+
+
+@each_space
+def test_shapes(name):
+    rngs = nnx.Rngs(0)
+    obs = zeros(SEEN[name], 11)
+    critics = Ensemble([ActionValue(SEEN[name], ACTIONS, CONFIG, rngs=rngs) for _ in range(3)])
+    assert critics(obs, jnp.zeros((11, 2, 3))).shape == (3, 11)
+    discrete = Ensemble([DiscreteActionValues(SEEN[name], 4, CONFIG, rngs=rngs) for _ in range(2)])
+    assert discrete(obs).shape == (2, 11, 4)
+    model = ActorWithCritics(Actor(SEEN[name], 5, CONFIG, rngs=rngs), critics)
+    outputs, values = model(obs)
+    assert (outputs.shape, values.shape) == ((11, 5), (11,))
+    assert model.log_alpha is None
+
+
+def test_a_squashed_actor_stays_inside():
+    actor = Actor(SEEN["Box"], 2, CONFIG, squashed=True, rngs=nnx.Rngs(0))
+    plain = Actor(SEEN["Box"], 2, CONFIG, rngs=nnx.Rngs(0))
+    obs = jnp.full((3, 4), 1e3)
+    np.testing.assert_allclose(actor(obs), np.tanh(plain(obs)), rtol=1e-5)
+
+
+def test_values_depend_on_every_number_of_an_action_and_differ_between_members():
+    critics = Ensemble([ActionValue(SEEN["Box"], ACTIONS, CONFIG, rngs=rngs) for rngs in (nnx.Rngs(0), nnx.Rngs(1))])
+    obs, actions = jnp.ones((1, 4)), jnp.full((1, 2, 3), 0.3)
+    values = critics(obs, actions)
+    assert values[0, 0] != values[1, 0]
+    by_actions = jax.grad(lambda actions: critics(obs, actions).sum())(actions)
+    assert (np.abs(by_actions) > 0).all()
+
+
+def test_the_first_temperature():
+    actor = Actor(SEEN["Box"], 2, CONFIG, rngs=nnx.Rngs(0))
+    model = ActorWithCritics(actor, Ensemble([]), initial_alpha=0.25)
+    assert model.log_alpha is not None
+    np.testing.assert_allclose(np.exp(model.log_alpha[...]), 0.25, rtol=1e-6)
+
+
+def test_no_gradient_reaches_what_is_frozen_but_goes_through_it():
+    critic = ActionValue(SEEN["Box"], ACTIONS, CONFIG, rngs=nnx.Rngs(0))
+    graph, state = nnx.split(critic)
+    obs, actions = jnp.ones((1, 4)), jnp.full((1, 2, 3), 0.3)
+
+    def value(state, actions):
+        return frozen(nnx.merge(graph, state))(obs, actions).sum()
+
+    by_weights, by_actions = jax.grad(value, (0, 1))(state, actions)
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(by_weights))
+    expected = jax.grad(lambda actions: critic(obs, actions).sum())(actions)
+    np.testing.assert_allclose(by_actions, expected, rtol=1e-5)

@@ -1,0 +1,92 @@
+"""Mixers: numbers by hand, and that the joint value never falls where a member's value rises."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollax.models.mixers import QMixer, SumMixer
+
+
+def qmixer(state_features=3, members=2, embed=4, hypernet_hiddens=(), seed=0):
+    return QMixer(state_features, members, embed=embed, hypernet_hiddens=hypernet_hiddens, rngs=nnx.Rngs(seed))
+
+
+def filled(mixer, **layers):
+    """The mixer with given kernels and biases of its linear hypernetworks, and zeros in the others."""
+    graph, params = nnx.split(mixer)
+    mixer = nnx.merge(graph, jax.tree.map(jnp.zeros_like, params))
+    for name, (kernel, bias) in layers.items():
+        layer = getattr(mixer, name).output
+        layer.kernel[...], layer.bias[...] = jnp.array(kernel, jnp.float32), jnp.array(bias, jnp.float32)
+    return mixer
+
+
+def test_by_hand():
+    # One state feature s = 2, members' values q = (1, 3), two hidden units.
+    #   W_1 = |s · (1, -2, 0.5, 0) + (0, 0, 0, -1)| = (2, 4 | 1, 1): member 0 has 2 and 4, member 1 has 1 and 1
+    #   b_1 = s · (0, -5) + (1, 0) = (1, -10)
+    #   hidden before ELU: (2 + 3 + 1, 4 + 3 - 10) = (6, -3); after: (6, e^-3 - 1)
+    #   W_2 = |s · (-1, 0) + (0, 0.5)| = (2, 0.5)
+    #   V = ReLU of a hidden layer of zeros, then the bias 7
+    #   Q = 12 + (e^-3 - 1) / 2 + 7
+    mixer = filled(
+        qmixer(state_features=1, embed=2),
+        hidden_weights=([[1, -2, 0.5, 0]], [0, 0, 0, -1]),
+        hidden_bias=([[0, -5]], [1, 0]),
+        output_weights=([[-1, 0]], [0, 0.5]),
+        output_bias=([[0], [0]], [7]),
+    )
+    values, state = jnp.array([[1.0, 3.0]]), jnp.array([[2.0]])
+    np.testing.assert_allclose(mixer(values, state), [19 + (np.exp(-3) - 1) / 2], rtol=1e-6)
+    # dQ/dq_0 = 2 · 2 + 4 · e^-3 · 0.5,  dQ/dq_1 = 1 · 2 + 1 · e^-3 · 0.5: a steep ELU and a flat one
+    slopes = jax.grad(lambda q: mixer(q, state).sum())(values)
+    np.testing.assert_allclose(slopes, [[4 + 2 * np.exp(-3), 2 + 0.5 * np.exp(-3)]], rtol=1e-5)
+
+
+def test_the_last_bias_has_a_hidden_layer():
+    # state 3: hidden (ReLU) of (3, -3) is (3, 0); V = 3 · 2 + 0 · 5 + 1
+    mixer = filled(qmixer(state_features=1, embed=2), output_bias=([[2], [5]], [1]))
+    mixer.output_bias.hidden.layers[0].kernel[...] = jnp.array([[1.0, -1.0]])
+    np.testing.assert_allclose(mixer(jnp.zeros((1, 2)), jnp.array([[3.0]])), [7.0])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    members=st.integers(1, 4),
+    hypernet_hiddens=st.sampled_from([(), (5,)]),
+    scale=st.floats(0.01, 100),
+)
+def test_it_never_falls_where_a_value_rises(seed, members, hypernet_hiddens, scale):
+    mixer = qmixer(members=members, hypernet_hiddens=hypernet_hiddens, seed=seed)
+    rng = np.random.default_rng(seed)
+    values = jnp.array(scale * rng.normal(size=(6, members)), jnp.float32)
+    state = jnp.array(scale * rng.normal(size=(6, 3)), jnp.float32)
+    slopes = jax.grad(lambda q: mixer(q, state).sum())(values)
+    assert (np.asarray(slopes) >= 0).all()
+    assert np.asarray(slopes).any()
+
+
+def test_it_depends_on_the_state():
+    values, states = jnp.ones((2, 2)), jnp.array([[1.0, 0, 0], [0, 1.0, 0]])
+    slopes = jax.grad(lambda q: qmixer()(q, states).sum())(values)
+    assert not np.allclose(slopes[0], slopes[1])
+
+
+@pytest.mark.parametrize("hypernet_hiddens", [(), (5,)])
+def test_rows_do_not_mix(hypernet_hiddens):
+    mixer = qmixer(hypernet_hiddens=hypernet_hiddens)
+    rng = np.random.default_rng(0)
+    values, states = jnp.array(rng.normal(size=(4, 2)), jnp.float32), jnp.array(rng.normal(size=(4, 3)), jnp.float32)
+    alone = [float(mixer(values[i : i + 1], states[i : i + 1])[0]) for i in range(4)]
+    np.testing.assert_allclose(mixer(values, states), alone, rtol=1e-5)
+
+
+def test_sum():
+    np.testing.assert_allclose(SumMixer()(jnp.array([[1.0, 2.0, 4.0], [0.0, -1.0, 0.5]])), [7.0, -0.5])

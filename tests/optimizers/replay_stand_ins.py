@@ -1,0 +1,117 @@
+"""Workers whose rows all differ, a policy that notes which of them it learns from, and shards that die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Discrete
+
+from rollax import MultiAgentBatch, SampleBatch
+from rollax.errors import WorkerError
+from rollax.optimizers.shard_processes import ShardsHere
+from rollax.policy.policy import Policy
+from rollax.replay.shard import ReplayShard
+from tests.optimizers.stand_ins import STEPS, FragmentWorker, Processes
+
+
+class RowNotes(Policy):
+    """Learns nothing, but notes what it got. The error of a row is its number plus 1.
+
+    Attributes:
+        learned: the numbers of the rows of each batch.
+        before: is called before each update.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Discrete(10_000_000), Discrete(2), {"gamma": 0.9})
+        self.updates = 0
+        self.learned: list[list[int]] = []
+        self.before: Callable[[int], Any] = lambda updates: None
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        return np.zeros(len(obs_batch), np.int64), [], {}
+
+    def learn_on_batch(self, batch):
+        self.before(self.updates)
+        self.learned.append(batch["obs"].tolist())
+        self.updates += 1
+        return {"rows": batch.count, "td_error": batch["obs"] + 1.0}
+
+    def get_weights(self):
+        return {"updates": self.updates}
+
+    def set_weights(self, weights):
+        self.updates = weights["updates"]
+
+
+class RowWorker(FragmentWorker):
+    """Fragments are whole lives of 10 steps. Row s of worker i's k-th fragment has the number 10 (1000 i + k) + s."""
+
+    def __init__(self, index: int = 0, /, **agents: int) -> None:
+        super().__init__(index, **agents)
+        self.policies: dict[str, Any] = {name: RowNotes() for name in self.agents}
+
+    def sample(self):
+        self.fragments += 1
+        rows = {name: self._life(place) for place, name in enumerate(self.agents)}
+        if len(rows) == 1:
+            return SampleBatch(rows[next(iter(rows))].to_dict(), env_steps=STEPS)
+        return MultiAgentBatch(rows, STEPS)
+
+    def sample_apart(self, update=None):
+        return self.sample_fragment(update)
+
+    def _life(self, place: int) -> SampleBatch:
+        number = 1000 * self.worker_index + self.fragments
+        steps = np.arange(STEPS)
+        return SampleBatch(
+            {
+                "obs": STEPS * number + steps,
+                "actions": np.zeros(STEPS, np.int64),
+                "rewards": np.ones(STEPS, np.float32),
+                "terminateds": steps == STEPS - 1,
+                "truncateds": np.zeros(STEPS, bool),
+                "bootstrap": np.zeros(STEPS, bool),
+                "life_id": np.full(STEPS, 10 * number + place),
+            }
+        )
+
+
+class RowProcesses(Processes):
+    """Runs such workers."""
+
+    def start(self, index: int) -> RowWorker:
+        worker = RowWorker(index)
+        worker.fragments = 100 * sum(other.worker_index == index for other in self.workers)
+        self.workers.append(worker)
+        return worker
+
+
+class MortalShards(ShardsHere):
+    """Shards in this process that die when they are told to.
+
+    Attributes:
+        shards: all that were started.
+        doomed: shards whose calls come to nothing.
+    """
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__(settings)
+        self.shards: list[ReplayShard] = []
+        self.doomed: set[ReplayShard] = set()
+        self.killed: list[ReplayShard] = []
+
+    def start(self, index: int) -> ReplayShard:
+        self.shards.append(super().start(index))
+        return self.shards[-1]
+
+    def call(self, worker: ReplayShard, method: str, *arguments: Any) -> int:
+        reference = super().call(worker, method, *arguments)
+        if worker in self.doomed:
+            self._outcomes[reference] = WorkerError("The process of a worker is gone.")
+        return reference
+
+    def kill(self, worker: ReplayShard) -> None:
+        self.killed.append(worker)

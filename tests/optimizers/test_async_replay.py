@@ -1,0 +1,377 @@
+"""`AsyncReplayOptimizer` over stand-ins: what is kept where, what is learned from, how often, and what is survived."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+
+from rollax import AsyncReplayOptimizer
+from rollax.errors import CheckpointError, ConfigError, WorkerError
+from rollax.evaluation.workers.failures import FailureRules
+from rollax.evaluation.workers.remote_workers import RemoteWorkers
+from rollax.optimizers import async_replay
+from rollax.replay.prioritized import PrioritizedReplay
+from tests.optimizers.replay_stand_ins import MortalShards, RowProcesses, RowWorker
+from tests.optimizers.stand_ins import LONG, STEPS, learner_threads, until
+
+SMALL = {"train_batch_size": 4, "learning_starts": 0, "buffer_size": 4000, "seed": 0}
+
+
+@pytest.fixture
+def make(monkeypatch):
+    """Makes optimizers over so many workers, with shards in this process, and ends them."""
+    monkeypatch.setattr(async_replay, "started_ray", lambda wanted_by: None)
+    monkeypatch.setattr(async_replay, "RayShards", lambda ray, settings: MortalShards(settings))
+    made = []
+
+    def make_one(count=2, *, seed=0, fails=None, agents=None, **settings):
+        processes = RowProcesses(seed, fails)
+        remote = RemoteWorkers(processes, count, FailureRules(restart=True))
+        made.append(AsyncReplayOptimizer(RowWorker(0, **(agents or {})), remote, **{**SMALL, **settings}))
+        return made[-1], processes
+
+    yield make_one
+    for optimizer in made:
+        optimizer.stop()
+    assert not learner_threads()
+
+
+def policy_of(optimizer, policy_id="a"):
+    return optimizer.local_worker.policies[policy_id]
+
+
+def shards_of(optimizer):
+    return optimizer.shards._processes.shards
+
+
+def numbers_in(shard):
+    """Row number -> what it is drawn in proportion to."""
+    buffer = shard.buffers["a"]
+    places = np.flatnonzero(buffer._drawable)
+    numbers = buffer._rows.columns.read_column("obs", places)
+    return dict(zip(numbers.tolist(), buffer._tree.get(places).tolist(), strict=True))
+
+
+def steps(optimizer, count):
+    for _ in range(count):
+        optimizer.step()
+
+
+def due(optimizer):
+    return int(max(optimizer.steps - optimizer.learning_starts, 0) * optimizer.training_intensity)
+
+
+class TestKeeping:
+    def test_each_worker_has_its_shard(self, make):
+        optimizer, _ = make(5, num_replay_shards=2)
+        steps(optimizer, 10)
+        workers = [{number // 10_000 for number in numbers_in(shard)} for shard in shards_of(optimizer)]
+        assert workers == [{1, 3, 5}, {2, 4}]
+        assert sum(optimizer.shards.rows.values()) == sum(len(numbers_in(shard)) for shard in shards_of(optimizer))
+
+    def test_places_are_shared_out_as_workers_are(self, make):
+        # Five workers and two shards: three and two fifths of the places.
+        optimizer, _ = make(5, num_replay_shards=2, buffer_size=1000)
+        assert [shard.buffers["a"].capacity for shard in shards_of(optimizer)] == [600, 400]
+
+    def test_there_are_not_more_shards_than_workers(self, make):
+        optimizer, _ = make(2, num_replay_shards=7)
+        assert len(shards_of(optimizer)) == 2
+
+    def test_every_fragment_is_kept_once(self, make):
+        optimizer, _ = make(3, num_replay_shards=2)
+        steps(optimizer, 12)
+        numbers = [number for shard in shards_of(optimizer) for number in numbers_in(shard)]
+        assert len(numbers) == len(set(numbers)) == optimizer.env_steps == optimizer.agent_steps
+
+    def test_settings_that_no_buffer_takes_are_refused_at_once(self, make):
+        with pytest.raises(ConfigError, match="alpha"):
+            make(1, make_buffers=lambda policy: partial(PrioritizedReplay, alpha=-1.0))
+
+
+class TestPriorities:
+    def test_errors_go_back_to_the_rows_that_they_are_of(self, make):
+        # An untouched row has the priority of new ones, 1 or the largest so far; one of number k that was learned from
+        # has (k + 1 + ε)^0.6.
+        optimizer, _ = make(2, num_replay_shards=2, training_intensity=0.4)
+        steps(optimizer, 15)
+        optimizer.get_state()  # which passes on all errors that are known
+        steps_learned = {number for batch in policy_of(optimizer).learned for number in batch}
+        assert len(steps_learned) > 50
+        for index, shard in optimizer.shards._shards.items():
+            shard.handle.update_priorities(shard.errors)
+            shard.errors = []
+            there = numbers_in(shard.handle)
+            learned = steps_learned & there.keys()
+            assert learned
+            assert {number // 10_000 for number in learned} == {index}
+            for number in learned:
+                assert there[number] == pytest.approx((number + 1 + 1e-6) ** 0.6)
+
+    def test_shards_are_drawn_from_in_proportion_to_their_priorities(self, make):
+        optimizer, _ = make(2, num_replay_shards=2, training_intensity=0.01)
+        steps(optimizer, 10)
+        shards = optimizer.shards._shards
+        shards[1].contents.priorities["a"], shards[2].contents.priorities["a"] = 3.0, 1.0
+        assert optimizer.shards._chances() == {1: 0.75, 2: 0.25}
+        shards[1].contents.priorities["a"] = 0.0
+        assert optimizer.shards._chances() == {2: 1.0}
+
+    def test_of_several_policies_it_is_the_mean(self, make):
+        optimizer, _ = make(2, num_replay_shards=2)
+        shards = optimizer.shards._shards
+        for index, priorities in {1: {"a": 1.0, "b": 9.0}, 2: {"a": 3.0, "b": 1.0}}.items():
+            contents = shards[index].contents
+            shards[index].contents = contents._replace(rows={"a": 1, "b": 1}, priorities=priorities)
+        # a: 1/4 and 3/4; b: 9/10 and 1/10
+        assert optimizer.shards._chances() == pytest.approx({1: (0.25 + 0.9) / 2, 2: (0.75 + 0.1) / 2})
+
+
+class TestIntensity:
+    @pytest.mark.parametrize("intensity", [0.05, 0.4, 3.0])
+    @pytest.mark.parametrize("updates_per_draw", [1, 4])
+    def test_neither_side_runs_away(self, make, intensity, updates_per_draw):
+        settings = {"training_intensity": intensity, "updates_per_draw": updates_per_draw, "learning_starts": 55}
+        optimizer, _ = make(3, learner_queue_size=2, **settings)
+        for _ in range(40):
+            optimizer.step()
+            behind = due(optimizer) - optimizer.num_updates
+            # Two draws in the queue, one being learned from, less than one that is not asked for yet; and what comes
+            # of two fragments in flight of each worker, and of a round that was taken in at once.
+            assert 0 <= behind <= 4 * updates_per_draw + (2 * 3 + 3) * STEPS * intensity
+        assert optimizer.num_updates == updates_per_draw * policy_of(optimizer).updates > 0
+        assert {len(batch) for batch in policy_of(optimizer).learned} == {4 * updates_per_draw}
+
+    def test_sampling_waits_for_a_learner_that_is_slow(self, make):
+        optimizer, processes = make(2, training_intensity=0.5, learner_queue_size=2)
+        go_on = threading.Event()
+        policy_of(optimizer).before = lambda updates: go_on.wait(LONG)
+        stepping = threading.Thread(target=steps, args=(optimizer, 20))
+        stepping.start()
+        # Each fragment makes five updates due: one is enough for more than there is room for.
+        until(lambda: optimizer.env_steps and optimizer._is_behind())
+        time.sleep(0.2)
+        sampled = processes.fragments
+        assert sampled <= 2 * 2 + 2
+        time.sleep(0.2)
+        assert processes.fragments == sampled
+        go_on.set()
+        stepping.join(LONG)
+        assert not stepping.is_alive()
+        assert processes.fragments > sampled
+
+    def test_nothing_is_learned_before_its_time(self, make):
+        optimizer, _ = make(2, learning_starts=10_000)
+        steps(optimizer, 20)
+        assert optimizer.num_updates == 0
+        assert optimizer.env_steps >= 20 * 2 * STEPS
+
+
+class TestWeights:
+    def test_they_go_out_every_so_many_steps(self, make):
+        optimizer, processes = make(2, training_intensity=1.0, max_weight_sync_delay=100)
+        steps(optimizer, 60)
+        first, *later = processes.published
+        assert first.version == 1
+        assert 0 < len(later) <= optimizer.env_steps / (2 * 100)
+        updates = [update.weights["a"]["updates"] for update in later]
+        assert updates == sorted(set(updates))
+        gaps = np.diff([update.timestep for update in later])
+        assert (gaps >= 200).all()
+
+    def test_workers_act_with_them(self, make):
+        optimizer, processes = make(2, training_intensity=1.0, max_weight_sync_delay=20)
+        steps(optimizer, 40)
+        assert policy_of(optimizer).updates > 40
+        assert all(worker.policies["a"].updates > 10 for worker in processes.workers)
+
+
+class TestFaults:
+    def test_a_shard_that_dies_begins_anew_and_empty(self, make, caplog):
+        optimizer, _ = make(2, num_replay_shards=2, training_intensity=0.5)
+        steps(optimizer, 10)
+        first, second = shards_of(optimizer)
+        kept = len(numbers_in(first))
+        optimizer.shards._processes.doomed.add(second)
+        steps(optimizer, 10)
+        *_, third = shards_of(optimizer)
+        assert third not in (first, second)
+        assert len(shards_of(optimizer)) == 3
+        assert optimizer.shards._processes.killed == [second]
+        assert len(numbers_in(first)) > kept
+        assert {number // 10_000 for number in numbers_in(third)} == {2}
+        health = optimizer.report()["replay"]["shards"]
+        assert (health["healthy"], health["restarts"]) == (2, 1)
+        assert health["last_errors"]["2"].startswith("WorkerError: The process of a worker is gone.")
+        assert "Replay shard 2 failed and is started anew" in caplog.text
+        assert "transitions of replay shard 2 are lost" in caplog.text
+        # The draws that were lost with it are made up for.
+        steps(optimizer, 10)
+        assert due(optimizer) - optimizer.num_updates < 40
+
+    def test_errors_of_rows_that_are_lost_go_nowhere(self, make):
+        optimizer, _ = make(1)
+        steps(optimizer, 5)
+        optimizer.shards.request_draw(1)
+        (drawn,) = optimizer.shards.collect()[-1:]
+        optimizer.shards._processes.doomed.add(shards_of(optimizer)[0])
+        steps(optimizer, 5)
+        (shard,) = optimizer.shards._shards.values()
+        before = len(shard.errors)
+        optimizer.shards.give_errors(drawn, {"a": (np.array([0]), np.array([1e6]))})
+        assert len(shard.errors) == before
+        assert shard.generation == 1
+
+    def test_one_that_always_dies_ends_the_run_with_its_error(self, make):
+        optimizer, _ = make(1, rules=FailureRules(restart=True, tolerance=2, delay_s=0.0))
+        processes = optimizer.shards._processes
+        start = processes.start
+        processes.start = lambda index: processes.doomed.add(shard := start(index)) or shard
+        processes.doomed.add(shards_of(optimizer)[0])
+        with pytest.raises(WorkerError, match="Replay shards that are not there") as raised:
+            steps(optimizer, 50)
+        assert isinstance(raised.value.__cause__, WorkerError)
+        assert "(in replay shard 1)" in raised.value.__cause__.__notes__
+        assert len(shards_of(optimizer)) == 3
+
+    def test_without_restarts_its_error_is_raised(self, make):
+        optimizer, _ = make(1, rules=FailureRules())
+        optimizer.shards._processes.doomed.add(shards_of(optimizer)[0])
+        with pytest.raises(WorkerError, match="is gone"):
+            steps(optimizer, 50)
+
+    def test_what_a_shard_raises_is_raised(self, make):
+        optimizer, _ = make(1, buffer_size=9)  # a fragment has ten rows
+        with pytest.raises(ConfigError, match="does not fit into the replay buffer") as raised:
+            steps(optimizer, 10)
+        assert raised.value.__notes__ == ["(in replay shard 1)"]
+
+    def test_what_the_learner_raises_reaches_the_caller_and_stays(self, make):
+        def fail(updates):
+            if updates == 2:
+                raise ZeroDivisionError("the loss")
+
+        optimizer, _ = make(2)
+        policy_of(optimizer).before = fail
+        with pytest.raises(ZeroDivisionError, match="the loss"):
+            steps(optimizer, 100)
+        with pytest.raises(ZeroDivisionError):
+            optimizer.step()
+        until(lambda: not learner_threads())
+
+    def test_a_worker_that_fails_is_replaced(self, make):
+        optimizer, _ = make(2, fails={(2, 3): ValueError("no oil")})
+        while not optimizer.remote.failures.restarts:
+            optimizer.step()
+        steps(optimizer, 10)
+        numbers = numbers_in(shards_of(optimizer)[0])
+        assert {20_010, 20_020, 21_010} <= numbers.keys()
+
+
+class TestState:
+    def test_it_goes_on_with_what_was_kept(self, make):
+        settings = {"num_replay_shards": 2, "store_buffers": True, "training_intensity": 0.5}
+        optimizer, _ = make(2, **settings)
+        steps(optimizer, 10)
+        state = optimizer.get_state()
+        other, _ = make(2, **settings)
+        other.set_state(state)
+        assert other.num_updates == optimizer.num_updates
+        for ours, theirs in zip(shards_of(optimizer), shards_of(other), strict=True):
+            assert numbers_in(ours) == numbers_in(theirs)
+        other.env_steps = optimizer.env_steps
+        steps(other, 5)
+        assert other.num_updates > optimizer.num_updates
+        assert other.shards.rows["a"] > optimizer.shards.rows["a"]
+
+    def test_another_number_of_shards_is_refused(self, make):
+        optimizer, _ = make(2, num_replay_shards=2, store_buffers=True)
+        steps(optimizer, 3)
+        other, _ = make(2, num_replay_shards=1, store_buffers=True)
+        with pytest.raises(CheckpointError, match="another number of shards"):
+            other.set_state(optimizer.get_state())
+
+    def test_what_was_drawn_before_a_restore_is_forgotten(self, make):
+        optimizer, _ = make(2, training_intensity=1.0)
+        steps(optimizer, 5)
+        state = optimizer.get_state()
+        steps(optimizer, 5)
+        optimizer.remote.forget_requests()
+        optimizer.set_state(state)
+        assert optimizer.num_updates == state["num_updates"] == optimizer._asked
+        assert not optimizer._waiting
+        assert optimizer.shards.draws_under_way == 0
+        assert not learner_threads()
+        steps(optimizer, 5)
+
+    def test_stop_releases_all(self, make):
+        optimizer, _ = make(2, num_replay_shards=2)
+        steps(optimizer, 3)
+        assert len(learner_threads()) == 1
+        optimizer.stop()
+        assert not learner_threads()
+        assert optimizer.shards._processes.killed == shards_of(optimizer)
+        optimizer.stop()
+
+
+class TestWithoutWorkers:
+    def make(self, **settings):
+        return AsyncReplayOptimizer(RowWorker(**settings.pop("agents", {})), **{**SMALL, **settings})
+
+    def test_samples_and_learns_in_turn_in_the_callers_thread(self):
+        threads = []
+        optimizer = self.make(training_intensity=0.25, learning_starts=15)
+        policy_of(optimizer).before = lambda updates: threads.append(threading.current_thread())
+        for step in range(1, 9):
+            stats = optimizer.step()
+            assert optimizer.env_steps == 10 * step
+            assert optimizer.num_updates == max(int((10 * step - 15) * 0.25), 0)
+        assert stats == {"a": {"rows": 4}}
+        assert set(threads) == {threading.current_thread()}
+        assert not learner_threads()
+        optimizer.stop()
+
+    def test_one_seed_is_one_run(self):
+        def learned(seed):
+            optimizer = self.make(training_intensity=0.5, updates_per_draw=2, seed=seed)
+            steps(optimizer, 20)
+            return policy_of(optimizer).learned
+
+        assert learned(3) == learned(3)
+        assert learned(3) != learned(4)
+
+    def test_errors_count_for_the_next_draw(self):
+        optimizer = self.make(training_intensity=0.1, train_batch_size=400)
+        steps(optimizer, 2)
+        # The second draw: rows that were learned from have (number + 1)^0.6, the others the largest of then.
+        (shard,) = (each.handle for each in optimizer.shards._shards.values())
+        optimizer.shards.request_draw(1)
+        there = numbers_in(shard)
+        assert all(there[number] == pytest.approx((number + 1) ** 0.6, rel=1e-6) for number in range(10, 20))
+
+    def test_a_restored_run_is_the_same_run(self):
+        optimizer = self.make(training_intensity=0.5, store_buffers=True)
+        steps(optimizer, 10)
+        other = self.make(training_intensity=0.5, store_buffers=True)
+        other.set_state(optimizer.get_state())
+        other.env_steps, other.local_worker.fragments = optimizer.env_steps, optimizer.local_worker.fragments
+        before = len(policy_of(optimizer).learned)
+        steps(optimizer, 10)
+        steps(other, 10)
+        assert policy_of(other).learned == policy_of(optimizer).learned[before:]
+
+    def test_several_policies_learn_from_their_own_rows(self):
+        optimizer = self.make(agents={"a": 1, "b": 1}, training_intensity=0.5)
+        steps(optimizer, 10)
+        assert policy_of(optimizer, "a").updates == policy_of(optimizer, "b").updates == optimizer.num_updates > 0
+        assert optimizer.shards.rows == {"a": 100, "b": 100}
+
+    def test_one_that_does_not_learn_keeps_nothing(self):
+        optimizer = self.make(agents={"a": 1, "b": 1}, policies_to_train=["b"], training_intensity=0.5)
+        steps(optimizer, 10)
+        assert policy_of(optimizer, "a").updates == 0 < policy_of(optimizer, "b").updates
+        assert optimizer.shards.rows == {"b": 100}

@@ -1,0 +1,109 @@
+"""Exploration on continuous actions: how large the noise is, what is remembered of it, and where it stops."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rollax.models.distributions import SquashedGaussian
+from rollax.policy.exploration.exploration import FromDistribution
+from rollax.policy.exploration.of_actions import Deterministic, GaussianNoise, OrnsteinUhlenbeckNoise
+from rollax.schedules import Schedule
+
+SHAPE = (2, 1)
+
+
+def drawn(exploration, outputs, timestep=0, state=(), rng=None):
+    rng = np.random.default_rng(0) if rng is None else rng
+    noise, state = exploration.noise(rng, len(outputs), timestep, state)
+    return np.asarray(jax.jit(exploration.sample)(outputs, noise)), state
+
+
+class Normal(np.random.Generator):
+    """A random generator whose next normal numbers are known."""
+
+    def __init__(self, *numbers):
+        super().__init__(np.random.PCG64(0))
+        self.numbers = [np.asarray(each, np.float32) for each in numbers]
+
+    def standard_normal(self, shape, dtype):
+        assert self.numbers[0].shape == shape
+        return self.numbers.pop(0)
+
+
+def test_deterministic():
+    exploration = Deterministic(SHAPE)
+    outputs = jnp.array([[0.25, -0.5], [1.0, 0.0]])
+    actions, state = drawn(exploration, outputs)
+    assert state == []
+    np.testing.assert_array_equal(actions, [[[0.25], [-0.5]], [[1.0], [0.0]]])
+    np.testing.assert_array_equal(exploration.mode(outputs), actions)
+    np.testing.assert_array_equal(exploration.fetches(outputs, actions)["greedy_actions"], outputs)
+
+
+class TestGaussianNoise:
+    def test_how_large(self):
+        exploration = GaussianNoise(Deterministic(SHAPE), SHAPE, Schedule(0.1))
+        actions, state = drawn(exploration, jnp.full((20_000, 2), 0.25))
+        assert state == []
+        assert actions.shape == (20_000, 2, 1)
+        np.testing.assert_allclose(actions.mean(axis=0), 0.25, atol=0.005)
+        np.testing.assert_allclose(actions.std(axis=0), 0.1, rtol=0.03)
+        assert abs(np.corrcoef(actions[:, 0, 0], actions[:, 1, 0])[0, 1]) < 0.03
+
+    def test_follows_its_schedule_and_stays_inside(self):
+        exploration = GaussianNoise(Deterministic(SHAPE), SHAPE, Schedule([[0, 2.0], [100, 0.0]]))
+        normal = [[1.0, -1.0]]
+        for timestep, expected in ((0, [1.0, -1.0]), (50, [1.0, -0.5]), (75, [1.0, 0.0]), (100, [0.5, 0.5])):
+            actions, _ = drawn(exploration, jnp.full((1, 2), 0.5), timestep, rng=Normal(normal))
+            np.testing.assert_allclose(actions.ravel(), expected, rtol=1e-6)
+        np.testing.assert_array_equal(exploration.mode(jnp.full((1, 2), 0.5)).ravel(), 0.5)
+
+
+class TestOrnsteinUhlenbeckNoise:
+    def test_recursion(self):
+        # θ = 0.25, σ = 2:     ε       x                       0.1 x
+        #   row 0   step 1   1, 0     2, 0                    0.2, 0
+        #           step 2  -1, 1    2 - 0.5 - 2, 0 + 2      -0.05, 0.2
+        #   row 1   step 1   2, 1    4, 2                     0.4, 0.2
+        #           step 2   0, 0    3, 1.5                   0.3, 0.15
+        exploration = OrnsteinUhlenbeckNoise(Deterministic(SHAPE), SHAPE, Schedule(0.1), theta=0.25, sigma=2.0)
+        (start,) = exploration.initial_state()
+        state = [np.repeat(start[None], 2, axis=0)]
+        rng = Normal([[1, 0], [2, 1]], [[-1, 1], [0, 0]])
+        first, state = drawn(exploration, jnp.zeros((2, 2)), state=state, rng=rng)
+        np.testing.assert_allclose(first[..., 0], [[0.2, 0], [0.4, 0.2]], rtol=1e-6)
+        second, state = drawn(exploration, jnp.zeros((2, 2)), state=state, rng=rng)
+        np.testing.assert_allclose(second[..., 0], [[-0.05, 0.2], [0.3, 0.15]], rtol=1e-6)
+        np.testing.assert_allclose(state[0], [[-0.5, 2], [3, 1.5]])
+
+    def test_only_real_rows_have_a_walk(self):
+        exploration = OrnsteinUhlenbeckNoise(Deterministic(SHAPE), SHAPE, Schedule(1.0))
+        noise, state = exploration.noise(np.random.default_rng(0), 4, 0, [np.zeros((3, 2), np.float32)])
+        assert state[0].shape == (3, 2)
+        np.testing.assert_array_equal(noise[:3], state[0])
+        np.testing.assert_array_equal(noise[3], 0)
+
+    def test_spreads_as_far_as_it_should(self):
+        # The variance settles at σ² / (1 - (1 - θ)²).
+        exploration = OrnsteinUhlenbeckNoise(Deterministic((1,)), (1,), Schedule(1.0), theta=0.5, sigma=0.3)
+        rng, state = np.random.default_rng(0), [np.zeros((20_000, 1), np.float32)]
+        for _ in range(12):
+            _, state = exploration.noise(rng, 20_000, 0, state)
+        assert state[0].std() == pytest.approx(0.3 / np.sqrt(1 - 0.25), rel=0.03)
+
+
+def test_noise_around_a_distribution_leaves_it_its_own():
+    inner = FromDistribution(SquashedGaussian(SHAPE))
+    exploration = OrnsteinUhlenbeckNoise(inner, SHAPE, Schedule(0.0))
+    outputs = jnp.array([[0.1, -0.2, -1.0, 0.5]])
+    state = [np.zeros((1, 2), np.float32)]
+    plain, _ = drawn(inner, outputs)
+    noisy, _ = drawn(exploration, outputs, state=state)
+    np.testing.assert_array_equal(plain, noisy)
+    assert exploration.num_inputs == 4
+    assert exploration.fetched == inner.fetched
+    logp, expected = (each.fetches(outputs, jnp.asarray(plain))["action_logp"] for each in (exploration, inner))
+    np.testing.assert_array_equal(logp, expected)

@@ -1,0 +1,88 @@
+"""What a replay buffer refuses leaves no trace in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollax import BatchError, CheckpointError, ConfigError, NonFiniteError
+from rollax.replay import memory
+from rollax.replay.prioritized import PrioritizedReplay
+from rollax.replay.uniform import UniformReplay
+from tests.replay.test_windows import rows
+
+BUFFERS = pytest.mark.parametrize("kind", [UniformReplay, PrioritizedReplay])
+
+
+def drawn(buffer: UniformReplay) -> set[int]:
+    return set(buffer.sample(200, np.random.default_rng(0))["actions"].tolist())
+
+
+@BUFFERS
+@pytest.mark.parametrize(("name", "value"), [("rewards", np.nan), ("rewards", -np.inf), ("obs", np.nan)])
+@pytest.mark.parametrize("first", [False, True], ids=["later", "first"])
+def test_32_a_batch_with_nan_or_infinity(kind: type[UniformReplay], name: str, value: float, first: bool):
+    buffer = kind(20, where="the buffer of 'car'")
+    if not first:
+        buffer.add(rows("12|"))
+    batch = rows("345|", start=2)
+    batch[name][1] = value
+    with pytest.raises(NonFiniteError, match=rf"the buffer of 'car', column '{name}', row 1 of 3(.|\n)*got: .*{value}"):
+        buffer.add(batch)
+    assert len(buffer) == (0 if first else 2)
+    restored = kind(20)
+    restored.set_state(buffer.get_state())
+    for each in (buffer, restored):
+        each.add(rows("67|", start=9))
+        assert drawn(each) == ({6, 7} if first else {1, 2, 6, 7})
+
+
+@BUFFERS
+def test_infinity_may_be_observed(kind: type[UniformReplay]):
+    buffer = kind(20)
+    batch = rows("345|")
+    batch["obs"][1] = np.inf
+    buffer.add(batch)
+    assert np.isinf(buffer.sample(50, np.random.default_rng(0))["obs"]).any()
+
+
+@BUFFERS
+def test_a_first_batch_without_what_came_after_it(kind: type[UniformReplay]):
+    buffer = kind(20)
+    with pytest.raises(BatchError, match="add_bootstrap_rows"):
+        buffer.add(rows("12")[:2])
+    kind(20).set_state(buffer.get_state())
+    buffer.add(rows("34|"))
+    assert drawn(buffer) == {3, 4}
+
+
+@BUFFERS
+@pytest.mark.parametrize("change", [{"capacity": 21}, {"columns": ["action_logp"]}, "memory"], ids=str)
+def test_36_a_state_that_does_not_fit(kind: type[UniformReplay], change: Any, monkeypatch: pytest.MonkeyPatch):
+    other, buffer = kind(20), kind(**{"capacity": 20, **(change if isinstance(change, dict) else {})})
+    other.add(rows("12|"))
+    own = rows("345|")
+    own["action_logp"] = own["rewards"]
+    buffer.add(own)
+    with monkeypatch.context() as patch:
+        if change == "memory":
+            patch.setattr(memory, "memory_there", lambda: 100)
+        with pytest.raises((CheckpointError, ConfigError), match="buffer"):
+            buffer.set_state(other.get_state())
+    assert len(buffer) == 3
+    assert drawn(buffer) == {3, 4, 5}
+    more = rows("67|", start=9)
+    more["action_logp"] = more["rewards"]
+    buffer.add(more)
+    assert drawn(buffer) == {3, 4, 5, 6, 7}
+
+
+def test_a_uniform_buffers_rows_begin_with_the_priority_of_new_ones():
+    uniform, prioritized = UniformReplay(20), PrioritizedReplay(20)
+    uniform.add(rows("12|"))
+    prioritized.set_state(uniform.get_state())
+    assert drawn(prioritized) == {1, 2}
+    uniform.set_state(prioritized.get_state())
+    assert drawn(uniform) == {1, 2}
