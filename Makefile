@@ -28,7 +28,7 @@ lint: .venv/.installed-lint
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-learning: .venv/.installed-test
+learning: .venv/.installed-learning
 	$(BIN)/python -m pytest -m learning --durations=0 --learning-results=benchmarks/results/learning $(PYTEST_ARGS)
 
 examples: .venv/.installed-test
@@ -53,6 +53,11 @@ clean:
 .venv/.installed-test: .venv/.installed
 	@echo "Installing what the tests need"
 	@$(INSTALL) --editable '.[test]'
+	@touch $@
+
+.venv/.installed-learning: .venv/.installed-test
+	@echo "Installing what the learning runs need"
+	@$(INSTALL) --editable '.[learning]'
 	@touch $@
 
 .venv/.installed-lint: .venv/.installed-test

@@ -20,6 +20,7 @@ def worker_rows() -> tuple[Row, ...]:
     return (
         _asynchronous("IMPALA", 3.0),
         _asynchronous("APPO", None),
+        _apex(),
         _two_workers(),
         _gather_cartpole(),
         _gather_pendulum(),
@@ -51,6 +52,47 @@ def _asynchronous(algorithm: str, ahead_of_sample_factory: float | None) -> Row:
         "and train batches of 500, the default of both: each update learns from 800 steps. Sample Factory has APPO "
         "alone, here with its own fragments of 32 steps and batches of 1024. A step counts once, however often it is "
         "learned from.",
+    )
+
+
+def _apex() -> Row:
+    fragment, batch, buffer_size, n_step, updates_per_step = 50, 64, 50_000, 3, 0.1
+    config = {
+        "num_workers": 2,
+        "num_envs_per_worker": 8,
+        "num_replay_shards": 2,
+        "rollout_fragment_length": fragment,
+        "train_batch_size": batch,
+        "training_intensity": updates_per_step,
+        "updates_per_draw": 16,
+        "buffer_size": buffer_size,
+        "n_step": n_step,
+        "learning_starts": 1000,
+        "target_network_update_freq": 200,
+        "lr": 1e-3,
+        "timesteps_per_iteration": 8000,
+        "model": _MODEL,
+        "ray_address": "local",
+    }
+    shared = flags(env="CartPole-v1", num_workers=2, num_envs=8, fragment=fragment, batch=batch)
+    replay = flags(updates_per_step=updates_per_step, buffer_size=buffer_size, n_step=n_step)
+    settings = flags(algorithm="APEX", env="CartPole-v1", config=json.dumps(config))
+    return Row(
+        name="apex_cartpole",
+        work="Ape-X DQN on CartPole-v1, 2 workers of 8 sub-envs, 2 replay shards, 64×64 tanh, a prioritized update of "
+        "64 rows for every 10 steps: steps sampled",
+        unit="env steps/s",
+        better="more",
+        sides=(
+            Side("rollax", own("rollax_training", "rate", *settings)),
+            Side("RLlib", peer("rllib_dqn", *shared, *replay), peer="rllib"),
+        ),
+        targets=(Against("RLlib", 3.0),),
+        rounds=3,
+        seconds=10.0,
+        notes="RLlib has no Ape-X any more: its DQN with 2 env runners, on its new API stack, with a learner and one "
+        "prioritized buffer in the driver's process; as many updates for each step. rollax draws for 16 updates at "
+        "once.",
     )
 
 

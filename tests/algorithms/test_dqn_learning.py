@@ -1,4 +1,4 @@
-"""What DQN must learn of masked and parametric actions, and with several policies (`make learning`)."""
+"""What DQN and Rainbow must learn: published scores, masked and parametric actions, several policies."""
 
 from __future__ import annotations
 
@@ -8,13 +8,70 @@ import pytest
 
 from examples import multi_agent_cartpole
 from examples.multi_agent_cartpole import MultiAgentCartPole
-from rollax import DQNTrainer
+from rollax import DQNTrainer, RainbowTrainer
 from tests.algorithms.envs import MaskedCartPole
 from tests.algorithms.test_parametric_learning import ParametricCartPole
 
 pytestmark = pytest.mark.learning
 
-# After rl-baselines3-zoo, hyperparams/dqn.yml, with the default model and smaller steps.
+# rl-baselines3-zoo, hyperparams/dqn.yml; the target network, which it renews after so many steps, after as many updates.
+ZOO: dict[str, Any] = {
+    "double_q": False,
+    "dueling": False,
+    "buffer_size": 100_000,
+    "model": {"fcnet_hiddens": (256, 256), "fcnet_activation": "relu"},
+}
+ZOO_CARTPOLE = {
+    **ZOO,
+    "rollout_fragment_length": 256,
+    "training_intensity": 0.5,
+    "train_batch_size": 64,
+    "lr": 2.3e-3,
+    "target_network_update_freq": 128,
+    "epsilon_timesteps": 8000,
+    "final_epsilon": 0.04,
+}
+ZOO_CONTROL = {
+    **ZOO,
+    "buffer_size": 50_000,
+    "learning_starts": 0,
+    "training_intensity": 1.0,
+    "train_batch_size": 128,
+    "lr": 6.3e-4,
+    "target_network_update_freq": 250,
+    "epsilon_timesteps": 12_000,
+    "final_epsilon": 0.1,
+}
+
+
+def test_dqn_cartpole(reaches):
+    reaches(DQNTrainer, "CartPole-v1", 475, 50_000, ZOO_CARTPOLE)
+
+
+def test_rainbow_cartpole(reaches):
+    # The parts of Rainbow at its defaults, but for sizes and steps that suit the task.
+    config = {
+        **ZOO_CARTPOLE,
+        "double_q": True,
+        "dueling": True,
+        "learning_starts": 1000,
+        "lr": 1e-3,
+        "v_min": 0.0,
+        "v_max": 100.0,
+        "model": {"fcnet_hiddens": (128, 128), "fcnet_activation": "relu"},
+    }
+    reaches(RainbowTrainer, "CartPole-v1", 475, 80_000, config)
+
+
+def test_dqn_acrobot(reaches):
+    reaches(DQNTrainer, "Acrobot-v1", -100, 100_000, ZOO_CONTROL)
+
+
+def test_dqn_lunar_lander(reaches):
+    reaches(DQNTrainer, "LunarLander-v3", 150, 100_000, ZOO_CONTROL)
+
+
+# The same with the default model and smaller steps.
 CARTPOLE: dict[str, Any] = {
     "rollout_fragment_length": 64,
     "timesteps_per_iteration": 1000,
