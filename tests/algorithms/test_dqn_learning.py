@@ -14,7 +14,7 @@ from tests.algorithms.test_parametric_learning import ParametricCartPole
 
 pytestmark = pytest.mark.learning
 
-# rl-baselines3-zoo, hyperparams/dqn.yml; the target network, which it renews after so many steps, after as many updates.
+# rl-baselines3-zoo, hyperparams/dqn.yml. It renews the target network after so many steps, here it is as many updates.
 ZOO: dict[str, Any] = {
     "double_q": False,
     "dueling": False,
