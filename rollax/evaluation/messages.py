@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollax.batch import MultiAgentBatch
-from rollax.evaluation.metrics import EpisodeMetrics
+from rollax.evaluation.metrics import EpisodeList
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Fragment:
     batch: MultiAgentBatch | Any
     env_steps: int
     agent_steps: int
-    episodes: list[EpisodeMetrics]
+    episodes: EpisodeList
     filters: Mapping[str, Any]
     whole_filters: bool
     sample_s: float

@@ -29,6 +29,17 @@ class EpisodeMetrics:
     env_index: int = 0
 
 
+class EpisodeList(list[EpisodeMetrics]):
+    """Episodes that cross processes as columns: one by one they take longer to pickle than all rows of a fragment."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_columns, tuple([getattr(episode, name) for episode in self] for name in EpisodeMetrics.__slots__)
+
+
+def _from_columns(*columns: list[Any]) -> EpisodeList:
+    return EpisodeList(map(EpisodeMetrics, *columns))
+
+
 class EpisodeWindow:
     """The latest episodes, for smoothed means.
 

@@ -19,7 +19,7 @@ from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.callbacks import make_callbacks, overrides
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.messages import Fragment, Update
-from rollax.evaluation.metrics import EpisodeMetrics
+from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.evaluation.policy_map import DEFAULT_POLICY, policy_mapping, resolved_config, specs_of
 from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory, postprocess
 from rollax.evaluation.sampler import Sampler
@@ -185,7 +185,7 @@ class RolloutWorker:
             batch=batch,
             env_steps=batch.env_steps,
             agent_steps=batch.agent_steps,
-            episodes=self.get_metrics(),
+            episodes=EpisodeList(self.get_metrics()),
             filters={i: runner.filter.state() if only else runner.filter.take_delta() for i, runner in sent.items()},
             whole_filters=only,
             sample_s=time.perf_counter() - started,

@@ -1,6 +1,8 @@
 """Metrics of episodes, their smoothing, and the books they come from."""
 
 import json
+import pickle
+import pickletools
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from rollax import Callbacks, RolloutWorker
 from rollax.env.rows import Rows
 from rollax.evaluation.episode import Episode
 from rollax.evaluation.episode_table import EpisodeTable
-from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, summarize
+from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics, EpisodeWindow, summarize
 from tests.evaluation.worlds import ALL, Encode, Line, Scripted
 
 
@@ -38,6 +40,21 @@ class TestSummary:
         means = [value for name, value in summary.items() if name.startswith("episode_")]
         assert means == [None] * 4
         assert summary["policy_reward_mean"] == summary["custom_metrics"] == {}
+
+
+class TestAcrossProcesses:
+    @pytest.mark.parametrize("count", [0, 1, 3])
+    def test_episodes_arrive_as_they_were(self, count):
+        sent = EpisodeList(episode(i, 10 * i, i, {"hits": i}, x=[1.0, i]) for i in range(count))
+        arrived = pickle.loads(pickle.dumps(sent))
+        assert arrived == sent
+        assert type(arrived) is EpisodeList
+
+    def test_they_go_as_columns(self):
+        # An object of a class is built by NEWOBJ or REDUCE: there is one for the list, and none for each episode.
+        stored = pickle.dumps(EpisodeList(episode(i) for i in range(50)))
+        built = [code.name for code, _, _ in pickletools.genops(stored) if code.name in ("REDUCE", "NEWOBJ", "BUILD")]
+        assert built == ["REDUCE"]
 
 
 class TestWindow:
