@@ -9,8 +9,8 @@ from benchmarks.measure import Against, Row
 from benchmarks.processes import Side
 from benchmarks.rows.commands import flags, own, peer
 
-_STARTS = 512  # steps before the first update; the first call of each side takes it beyond them
-_STEPS = 1024  # of one call
+_STARTS = 128  # steps before the first update: the first call of each side takes it beyond them
+_STEPS = 256  # of one call
 _FRAGMENT = 8  # steps that rollax samples at a time, where the others sample one
 
 

@@ -20,6 +20,7 @@ SMALL: dict[str, Any] = {
     "timesteps_per_iteration": 40,
     "rollout_fragment_length": 4,
     "train_batch_size": 8,
+    "training_intensity": 0.25,
     "buffer_size": 500,
     "model": {"fcnet_hiddens": (8,)},
     "seed": 3,
