@@ -58,10 +58,9 @@ DQN = {
     "rollout_fragment_length": 16,
     "timesteps_per_iteration": 1024,
     "training_intensity": 0.5,
-    "train_batch_size": 64,
-    "lr_schedule": [[0, 2e-3], [50_000, 1e-4]],
-    "target_network_update_freq": 128,
-    "final_epsilon": 0.04,
+    "train_batch_size": 128,
+    "n_step": 3,
+    "target_network_update_freq": 200,
 }
 
 
@@ -87,4 +86,4 @@ def main(iterations: int = 50) -> float:
 if __name__ == "__main__":
     reward = main()
     print(f"greedy reward of the weaker policy: {reward:.0f}")
-    assert reward >= 150
+    assert reward >= 200

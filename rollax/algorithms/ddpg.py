@@ -141,7 +141,7 @@ class DDPGPolicy(ActorCriticPolicy):
         critic_loss, errors = twin_errors(values, target, batch[SampleBatch.WEIGHTS], mask)
 
         def actor_loss() -> jax.Array:
-            first_critic = frozen(model.critics.members[0])
+            first_critic = frozen(model.critics.member(0))
             return -masked_mean(first_critic(obs, self._actions(model, obs)), mask)
 
         due = self._is_due(coefficients["num_updates"])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -94,17 +95,28 @@ class DiscreteActionValues(nnx.Module):
 
 
 class Ensemble(nnx.Module):
-    """Several modules that are called alike.
+    """Several modules that are called alike, as one module whose weights have a leading axis.
+
+    A product of matrices for all members at once is faster than one for each, on a CPU too.
 
     Args:
-        members: N of them.
+        members: N of them, that differ in their weights alone.
     """
 
     def __init__(self, members: Sequence[nnx.Module]) -> None:
-        self.members: Any = nnx.List(list(members))
+        graphs, states = zip(*map(nnx.split, members), strict=True)
+        # Stacked by NumPy, which compiles nothing.
+        weights = jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *states)
+        self.members: Any = nnx.merge(graphs[0], weights)
 
     def __call__(self, *inputs: Any) -> Float[Array, "N *S"]:
-        return jnp.stack([member(*inputs) for member in self.members])
+        graph, weights = nnx.split(self.members)
+        return jax.vmap(lambda of_one: nnx.merge(graph, of_one)(*inputs))(weights)
+
+    def member(self, number: int) -> Any:
+        """One of them, as a module."""
+        graph, weights = nnx.split(self.members)
+        return nnx.merge(graph, jax.tree.map(lambda leaf: leaf[number], weights))
 
 
 class ActorWithCritics(nnx.Module):

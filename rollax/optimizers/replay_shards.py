@@ -241,6 +241,7 @@ class ReplayShards:
         return [self._answers.pop(reference) for reference in called]
 
     def _book(self, ready: Sequence[Any]) -> None:
+        refused: list[Exception] = []
         for reference, outcome in zip(ready, self._processes.outcomes(ready), strict=True):
             index = self._owner.get(reference)
             if index is None:
@@ -250,14 +251,22 @@ class ReplayShards:
                 continue
             if isinstance(outcome, Exception):
                 outcome.add_note(f"(in replay shard {index})")
-                raise outcome
+                refused.append(outcome)
+                self._answered(index, reference)
+                continue
             self._settled(index, reference, outcome)
+        if refused:  # only now: what the others have answered is not asked for again
+            raise refused[0]
 
-    def _settled(self, index: int, reference: Any, outcome: Any) -> None:
+    def _answered(self, index: int, reference: Any) -> Kind:
+        """Notes that a call is over; says what it was made for."""
         del self._owner[reference]
         shard = self._shards[index]
         shard.since = time.monotonic()
-        kind = shard.under_way.pop(reference)
+        return shard.under_way.pop(reference)
+
+    def _settled(self, index: int, reference: Any, outcome: Any) -> None:
+        shard, kind = self._shards[index], self._answered(index, reference)
         if kind == "ask":
             self._answers[reference] = outcome
         elif kind == "add":

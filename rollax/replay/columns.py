@@ -164,15 +164,17 @@ def check_batch(batch: SampleBatch, names: Sequence[str], where: str) -> None:
             fix="add up the rewards of each row",
         )
     for name in names:
-        _check_numbers(name, batch[name], where)
+        _check_numbers(name, batch, where)
 
 
-def _check_numbers(name: str, column: trees.Tree, where: str) -> None:
+def _check_numbers(name: str, batch: SampleBatch, where: str) -> None:
     """Kept, a NaN would be drawn again and again. Infinity is refused too, but some observation spaces allow it."""
-    for leaf in trees.leaves(column):
+    for leaf in trees.leaves(batch[name]):
         if leaf.dtype.kind != "f":
             continue
         bad = np.isnan(leaf) if name == _OBS else ~np.isfinite(leaf)
+        if bad.any() and name != _OBS and SampleBatch.BOOTSTRAP in batch:
+            bad[batch[SampleBatch.BOOTSTRAP]] = False  # of such a row nothing but the observation is read
         if bad.any():
             raise NonFiniteError(
                 "A batch with NaN or infinity for a replay buffer; nothing of it is kept.",

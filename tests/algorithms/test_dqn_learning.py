@@ -71,16 +71,16 @@ def test_dqn_lunar_lander(reaches):
     reaches(DQNTrainer, "LunarLander-v3", 150, 100_000, ZOO_CONTROL)
 
 
-# The same with the default model and smaller steps.
+# With the default model, smaller steps and more of them between the rewards and the bootstrapped value.
 CARTPOLE: dict[str, Any] = {
     "rollout_fragment_length": 64,
     "timesteps_per_iteration": 1000,
     "training_intensity": 0.5,
-    "train_batch_size": 64,
+    "train_batch_size": 128,
     "buffer_size": 100_000,
-    "lr": 1e-3,
-    "target_network_update_freq": 128,
-    "final_epsilon": 0.04,
+    "n_step": 3,
+    "gamma": 0.98,
+    "target_network_update_freq": 200,
 }
 
 
@@ -91,7 +91,7 @@ def test_dqn_cartpole_with(reaches, env):
 
 def test_dqn_multi_agent_cartpole(reaches):
     shared = {name: multi_agent_cartpole.CONFIG[name] for name in ("env_config", "multiagent", "count_steps_by")}
-    config = {**CARTPOLE, **shared, "num_envs_per_worker": 4, "rollout_fragment_length": 16}
+    config = {**CARTPOLE, **shared, "num_envs_per_worker": 4, "rollout_fragment_length": 16, "training_intensity": 0.25}
     reaches(DQNTrainer, MultiAgentCartPole, 150, 500_000, config, weaker_policys_reward)
 
 

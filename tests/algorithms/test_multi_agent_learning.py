@@ -76,4 +76,4 @@ def goals_reached(evaluation: dict[str, Any]) -> float:
 
 
 def test_two_trainers():
-    assert two_trainers.main() >= 150
+    assert two_trainers.main() >= 200

@@ -8,54 +8,17 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import ConfigError, EnvError, SampleBatch, SpaceError
+from rollax import ConfigError, SampleBatch, SpaceError
 from rollax.algorithms.qmix import QMIXConfig, QMIXPolicy, VDNConfig
+from tests.algorithms.group_tables import KERNEL, LINE, SMALL, TABLE, TARGET_TABLE, TWO, rows, with_table
 from tests.algorithms.tables import f32
 from tests.replay.reference import AllOfThem
 
 RNG = np.random.default_rng(0)
-TWO = spaces.Tuple([spaces.Discrete(2)] * 2)
-LINE = spaces.Tuple([spaces.Discrete(3)] * 2)
-"""Two members, each in one of three states, seen as one-hot vectors: a linear model is a table of values."""
-KERNEL = "network.policy_head.kernel"
-SMALL = {"model": {"fcnet_hiddens": ()}, "agent_ids": False, "seed": 0, "train_batch_size": 2, "lr": 0.1, "gamma": 0.5}
-TABLE = [[0.0, 0.5], [4.0, 1.0], [0.0, 0.0]]
-TARGET_TABLE = [[9.0, 9.0], [2.0, 8.0], [7.0, 7.0]]
-
-
-def with_table(policy, table, target_table=None):
-    """The policy with values, and those of its target network, that are tables [state, action]."""
-
-    def weights(values):
-        return {**policy.get_weights(), KERNEL: np.asarray(values, np.float32)}
-
-    if target_table is None:
-        policy.set_weights(weights(table))
-        return policy
-    policy.set_weights(weights(target_table))
-    targets = {name: jnp.array(value) for name, value in policy.targets.items()}
-    policy.set_weights(weights(table))
-    policy.learner.set_targets(targets)
-    return policy
 
 
 def policy_with(mixer, **options):
     return with_table(QMIXPolicy(LINE, TWO, {**SMALL, "mixer": mixer, **options}), TABLE, TARGET_TABLE)
-
-
-def rows(**columns):
-    """Two rows of the pair; the second one terminates."""
-    return SampleBatch(
-        {
-            "obs": (np.array([0, 2]), np.array([1, 0])),
-            "actions": (np.array([1, 0]), np.array([0, 0])),
-            "rewards": f32(1, 2),
-            "new_obs": (np.array([1, 0]), np.array([2, 0])),
-            "discounts": f32(0.5, 0.0),
-            "weights": f32(1, 0.5),
-            **columns,
-        }
-    )
 
 
 class TestLossOfRows:
@@ -236,74 +199,6 @@ class TestLossOfSequences:
         np.testing.assert_allclose(stats["q_loss"], np.mean(np.square([7.5, 7.0, 25.0])), rtol=1e-5)
 
 
-MASKED = spaces.Tuple(
-    [spaces.Dict({"where": spaces.Discrete(3), "action_mask": spaces.MultiBinary(2), "state": spaces.Discrete(2)})] * 2
-)
-
-
-def masked(lefts, rights, masks):
-    """Observations of both, with masks [B, 2 members, 2 actions]."""
-    masks = np.array(masks, np.int8)
-    return tuple(
-        {"where": np.array(where), "action_mask": masks[:, i], "state": np.ones(len(where), int)}
-        for i, where in enumerate((lefts, rights))
-    )
-
-
-class TestMasks:
-    config = {**SMALL, "mixer": "vdn", "double_q": False, "lr": 0.0}
-
-    def test_each_acts_within_its_own(self):
-        policy = QMIXPolicy(MASKED, TWO, {**self.config, "initial_epsilon": 1.0})
-        obs = masked([0] * 300, [1] * 300, [[[1, 0], [0, 1]], [[0, 1], [1, 0]], [[1, 1], [1, 1]]] * 100)
-        for explore in (True, False):
-            (lefts, rights), _, _ = policy.compute_actions(obs, explore=explore)
-            assert (lefts[::3] == 0).all()
-            assert (rights[::3] == 1).all()
-            assert (lefts[1::3] == 1).all()
-            assert (rights[1::3] == 0).all()
-        assert set(lefts[2::3]) | set(rights[2::3]) <= {0, 1}
-
-    def test_targets_leave_invalid_actions_out(self):
-        policy = with_table(QMIXPolicy(MASKED, TWO, self.config), TABLE, TARGET_TABLE)
-        obs = masked([0, 2], [1, 0], np.ones((2, 2, 2)))
-        # The left one may only do action 0 at state 1, worth 2 and not 8: y = 1 + (2 + 7) / 2 = 5.5, Q_tot = 4.5
-        new_obs = masked([1, 0], [2, 0], [[[1, 0], [1, 1]], [[1, 1], [1, 1]]])
-        stats = policy.learn_on_batch(rows(obs=obs, new_obs=new_obs))
-        np.testing.assert_allclose(stats["td_error"], [1.0, 2.0], rtol=1e-5)
-
-    @pytest.mark.parametrize(("mixer", "errors"), [("vdn", [4.5, 2.0]), (None, [2.25, 1.0])])
-    def test_who_is_absent_counts_nothing(self, mixer, errors):
-        # The right one is gone. Row 0: Q(0, 1) = 0.5 against 1 + 8 / 2 = 5. Row 1: 0 against 2.
-        policy = with_table(QMIXPolicy(MASKED, TWO, {**self.config, "mixer": mixer}), TABLE, TARGET_TABLE)
-        gone = [[1, 1], [0, 0]]
-        obs, new_obs = masked([0, 2], [0, 0], [gone, gone]), masked([1, 0], [0, 0], [gone, gone])
-        stats = policy.learn_on_batch(rows(obs=obs, new_obs=new_obs))
-        np.testing.assert_allclose(stats["td_error"], errors, rtol=1e-5)
-
-    def test_a_mask_that_allows_nothing(self):
-        policy = QMIXPolicy(MASKED, TWO, self.config)
-        obs = masked([1, 1], [2, 0], [[[1, 1], [1, 0]], [[1, 0], [0, 0]]])
-        with pytest.raises(EnvError, match=r"(?s)row 1 of 2, member 1 of 2.*at least one 1"):
-            policy.compute_actions(obs)
-
-    def test_of_one_that_is_not_there_is_none(self):
-        policy = QMIXPolicy(MASKED, TWO, self.config)
-        obs = masked([1], [0], [[[0, 1], [0, 0]]])
-        obs[1]["state"][:] = 0
-        assert policy.compute_actions(obs, explore=False)[0][0].tolist() == [1]
-        obs[0]["action_mask"][:] = 0
-        with pytest.raises(EnvError, match="member 0"):
-            policy.compute_actions(obs)
-
-    def test_behind_a_filter_one_of_them_has_to_be_there(self):
-        policy = QMIXPolicy(MASKED, TWO, {**self.config, "observation_filter": "MeanStdFilter"})
-        obs = masked([1], [2], [[[1, 0], [0, 0]]])
-        assert policy.compute_actions(obs, explore=False)[0][0].tolist() == [0]
-        with pytest.raises(EnvError, match="member 0"):
-            policy.compute_actions(masked([1], [2], [[[0, 0], [0, 0]]]))
-
-
 class TestRefuses:
     @pytest.mark.parametrize(
         ("observed", "acted", "message"),
@@ -331,6 +226,14 @@ class TestRefuses:
         with pytest.raises(ConfigError, match="prioritized_replay"):
             QMIXPolicy(LINE, TWO, config)
         QMIXPolicy(LINE, TWO, {**SMALL, "prioritized_replay": True})
+
+
+class TestConfig:
+    def test_chance_falls_as_the_fields_say(self):
+        epsilon = QMIXConfig(initial_epsilon=1.0, final_epsilon=0.2, epsilon_timesteps=100).epsilon()
+        assert [epsilon(t) for t in (0, 50, 100, 200)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
+        epsilon = QMIXConfig(epsilon_schedule=[[10, 0.5], [20, 0.1]]).epsilon()
+        assert [epsilon(t) for t in (0, 15, 30)] == pytest.approx([0.5, 0.3, 0.1])
 
     def test_vdn_is_qmix_with_a_sum(self):
         differing = {

@@ -34,8 +34,8 @@ def tables(policy, actor, critics):
     found["log_alpha"] = policy.get_weights()["log_alpha"]
     found["actor.head.kernel"] = np.asarray(actor, np.float32)
     for number, critic in enumerate(critics):
-        (name,) = (n for n in found if n.startswith(f"critics.members.{number}.") and n.endswith("kernel"))
-        found[name] = np.asarray(critic, np.float32).reshape(found[name].shape)
+        (name,) = (n for n in found if n.startswith("critics.") and n.endswith("kernel"))
+        found[name][number] = np.asarray(critic, np.float32).reshape(found[name].shape[1:])
     return found
 
 
@@ -49,8 +49,8 @@ def policy_with(actions, actor, critics, target_critics, observations=LINE, **op
 
 
 def kernel(gradients, number):
-    (found,) = (g for n, g in gradients.items() if n.startswith(f"critics.members.{number}.") and n.endswith("kernel"))
-    return found
+    (found,) = (g for n, g in gradients.items() if n.startswith("critics.") and n.endswith("kernel"))
+    return found[number]
 
 
 def rows(**columns):

@@ -50,13 +50,16 @@ def test_values_depend_on_every_number_of_an_action_and_differ_between_members()
     obs, actions = jnp.ones((1, 4)), jnp.full((1, 2, 3), 0.3)
     values = critics(obs, actions)
     assert values[0, 0] != values[1, 0]
+    alone = [ActionValue(SEEN["Box"], ACTIONS, CONFIG, rngs=nnx.Rngs(seed))(obs, actions) for seed in (0, 1)]
+    np.testing.assert_allclose(values, alone, rtol=1e-5)
+    np.testing.assert_allclose([critics.member(number)(obs, actions) for number in (0, 1)], alone, rtol=1e-5)
     by_actions = jax.grad(lambda actions: critics(obs, actions).sum())(actions)
     assert (np.abs(by_actions) > 0).all()
 
 
 def test_the_first_temperature():
     actor = Actor(SEEN["Box"], 2, CONFIG, rngs=nnx.Rngs(0))
-    model = ActorWithCritics(actor, Ensemble([]), initial_alpha=0.25)
+    model = ActorWithCritics(actor, Ensemble([actor]), initial_alpha=0.25)
     assert model.log_alpha is not None
     np.testing.assert_allclose(np.exp(model.log_alpha[...]), 0.25, rtol=1e-6)
 

@@ -213,6 +213,29 @@ class TestFaults:
         steps(optimizer, 10)
         assert due(optimizer) - optimizer.num_updates < 40
 
+    def test_draws_that_are_lost_with_it_are_asked_for_again(self, make):
+        optimizer, _ = make(1, updates_per_draw=3, learning_starts=10_000)
+        steps(optimizer, 5)
+        optimizer.shards._processes.doomed.add(shards_of(optimizer)[0])
+        optimizer._asked = 100
+        assert optimizer.shards.request_draw(3)
+        assert optimizer.shards.request_draw(3)
+        optimizer._take_draws()
+        assert optimizer._asked == 100 - 2 * 3
+        optimizer._take_draws()
+        assert optimizer._asked == 100 - 2 * 3
+
+    def test_one_that_dies_now_and_then_is_started_anew_each_time(self, make):
+        optimizer, _ = make(1, rules=FailureRules(restart=True, tolerance=1), training_intensity=0.5)
+        for deaths in range(1, 4):
+            updates = optimizer.num_updates
+            while optimizer.num_updates < updates + 20:
+                optimizer.step()
+            optimizer.shards._processes.doomed.add(shards_of(optimizer)[-1])
+            while optimizer.shards.failures.restarts < deaths:
+                optimizer.step()
+        assert len(shards_of(optimizer)) == 4
+
     def test_errors_of_rows_that_are_lost_go_nowhere(self, make):
         optimizer, _ = make(1)
         steps(optimizer, 5)
@@ -225,6 +248,26 @@ class TestFaults:
         optimizer.shards.give_errors(drawn, {"a": (np.array([0]), np.array([1e6]))})
         assert len(shard.errors) == before
         assert shard.generation == 1
+
+    def test_one_that_hangs_is_replaced(self, make, monkeypatch):
+        optimizer, _ = make(1, rules=FailureRules(restart=True, timeout_s=0.1))
+        steps(optimizer, 3)
+        processes = optimizer.shards._processes
+        (hung,) = shards_of(optimizer)
+        of_shard: dict[int, object] = {}
+        call, wait = processes.call, processes.wait
+        processes.call = lambda worker, *rest: (
+            of_shard.setdefault(reference := call(worker, *rest), worker) and reference
+        )
+        processes.wait = lambda references, *rest: [
+            each for each in wait(references, *rest) if of_shard.get(each) is not hung
+        ]
+        while not optimizer.shards.failures.restarts:
+            optimizer.step()
+        assert processes.killed == [hung]
+        assert "has hung" in optimizer.report()["replay"]["shards"]["last_errors"]["1"]
+        steps(optimizer, 3)
+        assert numbers_in(shards_of(optimizer)[-1])
 
     def test_one_that_always_dies_ends_the_run_with_its_error(self, make):
         optimizer, _ = make(1, rules=FailureRules(restart=True, tolerance=2, delay_s=0.0))

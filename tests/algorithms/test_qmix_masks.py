@@ -1,0 +1,83 @@
+"""Masks of a group's members: each acts and learns within its own, and who is absent counts nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import EnvError
+from rollax.algorithms.qmix import QMIXPolicy
+from tests.algorithms.group_tables import SMALL, TABLE, TARGET_TABLE, TWO, rows, with_table
+
+MASKED = spaces.Tuple(
+    [spaces.Dict({"where": spaces.Discrete(3), "action_mask": spaces.MultiBinary(2), "state": spaces.Discrete(2)})] * 2
+)
+
+
+def masked(lefts, rights, masks):
+    """Observations of both, with masks [B, 2 members, 2 actions]."""
+    masks = np.array(masks, np.int8)
+    return tuple(
+        {"where": np.array(where), "action_mask": masks[:, i], "state": np.ones(len(where), int)}
+        for i, where in enumerate((lefts, rights))
+    )
+
+
+class TestMasks:
+    config = {**SMALL, "mixer": "vdn", "double_q": False, "lr": 0.0}
+
+    def test_each_acts_within_its_own(self):
+        policy = QMIXPolicy(MASKED, TWO, {**self.config, "initial_epsilon": 1.0})
+        obs = masked([0] * 300, [1] * 300, [[[1, 0], [0, 1]], [[0, 1], [1, 0]], [[1, 1], [1, 1]]] * 100)
+        for explore in (True, False):
+            (lefts, rights), _, _ = policy.compute_actions(obs, explore=explore)
+            assert (lefts[::3] == 0).all()
+            assert (rights[::3] == 1).all()
+            assert (lefts[1::3] == 1).all()
+            assert (rights[1::3] == 0).all()
+        assert set(lefts[2::3]) | set(rights[2::3]) <= {0, 1}
+
+    def test_targets_leave_invalid_actions_out(self):
+        policy = with_table(QMIXPolicy(MASKED, TWO, self.config), TABLE, TARGET_TABLE)
+        obs = masked([0, 2], [1, 0], np.ones((2, 2, 2)))
+        # The left one may only do action 0 at state 1, worth 2 and not 8: y = 1 + (2 + 7) / 2 = 5.5, Q_tot = 4.5
+        new_obs = masked([1, 0], [2, 0], [[[1, 0], [1, 1]], [[1, 1], [1, 1]]])
+        stats = policy.learn_on_batch(rows(obs=obs, new_obs=new_obs))
+        np.testing.assert_allclose(stats["td_error"], [1.0, 2.0], rtol=1e-5)
+
+    @pytest.mark.parametrize(("mixer", "errors"), [("vdn", [4.5, 2.0]), (None, [2.25, 1.0])])
+    def test_who_is_absent_counts_nothing(self, mixer, errors):
+        # The right one is gone. Row 0: Q(0, 1) = 0.5 against 1 + 8 / 2 = 5. Row 1: 0 against 2.
+        policy = with_table(QMIXPolicy(MASKED, TWO, {**self.config, "mixer": mixer}), TABLE, TARGET_TABLE)
+        gone = [[1, 1], [0, 0]]
+        obs, new_obs = masked([0, 2], [0, 0], [gone, gone]), masked([1, 0], [0, 0], [gone, gone])
+        stats = policy.learn_on_batch(rows(obs=obs, new_obs=new_obs))
+        np.testing.assert_allclose(stats["td_error"], errors, rtol=1e-5)
+
+    def test_a_mask_that_allows_nothing(self):
+        policy = QMIXPolicy(MASKED, TWO, self.config)
+        obs = masked([1, 1], [2, 0], [[[1, 1], [1, 0]], [[1, 0], [0, 0]]])
+        with pytest.raises(EnvError, match=r"(?s)row 1 of 2, member 1 of 2.*at least one 1"):
+            policy.compute_actions(obs)
+
+    def test_of_one_that_is_not_there_is_none(self):
+        policy = QMIXPolicy(MASKED, TWO, self.config)
+        obs = masked([1], [0], [[[0, 1], [0, 0]]])
+        obs[1]["state"][:] = 0
+        assert policy.compute_actions(obs, explore=False)[0][0].tolist() == [1]
+
+    def test_of_a_group_that_is_to_act_somebody_has_to_be_there(self):
+        policy = QMIXPolicy(MASKED, TWO, self.config)
+        obs = masked([0], [0], [[[0, 0], [0, 0]]])
+        for member in obs:
+            member["state"][:] = 0
+        with pytest.raises(EnvError, match="member 0"):
+            policy.compute_actions(obs)
+
+    def test_behind_a_filter_one_of_them_has_to_be_there(self):
+        policy = QMIXPolicy(MASKED, TWO, {**self.config, "observation_filter": "MeanStdFilter"})
+        obs = masked([1], [2], [[[1, 0], [0, 0]]])
+        assert policy.compute_actions(obs, explore=False)[0][0].tolist() == [0]
+        with pytest.raises(EnvError, match="member 0"):
+            policy.compute_actions(masked([1], [2], [[[0, 0], [0, 0]]]))
