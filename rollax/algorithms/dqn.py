@@ -22,7 +22,8 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
-from rollax.config import SchedulePoints, TrainerConfig, resolve_config
+from rollax.config import TrainerConfig, resolve_config
+from rollax.config.exploration import EpsilonFields
 from rollax.config.replay import ReplayFields
 from rollax.errors import ConfigError, SpaceError
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
@@ -42,7 +43,7 @@ from rollax.schedules import Schedule
 _TARGET = "q_target"
 
 
-class DQNConfig(ReplayFields, TrainerConfig):
+class DQNConfig(EpsilonFields, ReplayFields, TrainerConfig):
     """The fields of DQN beside the common ones."""
 
     train_batch_size: int = Field(default=32, ge=1, description="rows of one update")
@@ -70,12 +71,6 @@ class DQNConfig(ReplayFields, TrainerConfig):
         default="EpsilonGreedy",
         description="any valid action with probability ε, or all by exp(Q / temperature), or those of disturbed "
         "parameters, as far from the greedy ones as with ε",
-    )
-    initial_epsilon: float = Field(default=1.0, ge=0, le=1, description="ε at the first step")
-    final_epsilon: float = Field(default=0.02, ge=0, le=1, description="ε after epsilon_timesteps")
-    epsilon_timesteps: int = Field(default=10_000, ge=1, description="steps over which ε falls, linearly")
-    epsilon_schedule: SchedulePoints | None = Field(
-        default=None, description="[[timestep, ε], ...], linear in between; takes the place of the three before"
     )
     temperature: float = Field(default=1.0, gt=0, description="τ of SoftQ")
     parameter_noise: float = Field(default=0.3, gt=0, description="σ of ParameterNoise at first; it adapts")
@@ -124,9 +119,7 @@ class DQNPolicy(JaxPolicy):
         assert isinstance(space, spaces.Discrete)
         if config.exploration == "SoftQ":
             return SoftQ(space, config.temperature)
-        points = ((0, config.initial_epsilon), (config.epsilon_timesteps, config.final_epsilon))
-        points = 0.0 if config.noisy else config.epsilon_schedule or points
-        greedy = EpsilonGreedy(space, Schedule(points, where="config key 'epsilon_schedule'"))
+        greedy = EpsilonGreedy(space, Schedule(0.0) if config.noisy else config.epsilon())
         if config.exploration == "EpsilonGreedy":
             return greedy
         # As far from the greedy actions as those with ε; a worker of Ape-X changes it.

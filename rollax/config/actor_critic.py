@@ -13,7 +13,11 @@ class ActorCriticFields(ReplayFields):
     """Step sizes of the parts, how targets follow, and how actions are disturbed."""
 
     train_batch_size: int = Field(default=256, ge=1, description="rows of one update")
-    rollout_fragment_length: int = Field(default=1, ge=1, description="env steps of each sub-environment at a time")
+    rollout_fragment_length: int = Field(
+        default=8,
+        ge=1,
+        description="env steps of each sub-environment at a time (RLlib: 1); what updates they make due are one call",
+    )
     timesteps_per_iteration: int = Field(default=1000, ge=0, description="steps of one train() at least")
     training_intensity: float = Field(
         default=1.0, gt=0, description="updates for each step sampled; each update learns from train_batch_size rows"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from rollax.batch import SampleBatch
@@ -18,10 +17,10 @@ from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.optimizers.replay_shards import Drawn, ReplayShards
 from rollax.optimizers.shard_processes import RayShards, ShardsHere
+from rollax.optimizers.shard_settings import shard_settings, shared_out
 from rollax.optimizers.sync_replay import buffer_of
 from rollax.policy.policy import Policy
-from rollax.replay.prioritized import PrioritizedReplay
-from rollax.replay.shard import BufferOfSize, Errors, ReplayShard, ShardSettings
+from rollax.replay.shard import BufferOfSize, Errors, ShardSettings
 
 _STREAMING = (
     "buffer_size",
@@ -116,11 +115,8 @@ class AsyncReplayOptimizer(Optimizer):
         self._begun = False
         self._learner: LearnerThread | None = None
         policies = {policy_id: local_worker.policies[policy_id] for policy_id in self.policies_to_train}
-        make = _default_buffer if make_buffers is None else make_buffers
-        # A policy may have been made with a train_batch_size of its own.
-        rows = {i: getattr(policy, "sgd_minibatch_size", None) or train_batch_size for i, policy in policies.items()}
-        capacities = _shared_out(buffer_size, num_replay_shards, max(len(self.remote), 1))
-        settings = ShardSettings({i: make(policy) for i, policy in policies.items()}, capacities, rows, beta, seed)
+        capacities = shared_out(buffer_size, num_replay_shards, max(len(self.remote), 1))
+        settings = shard_settings(policies, make_buffers, capacities, train_batch_size, beta, seed)
         self.shards = ReplayShards(self._shard_processes(settings), len(capacities), rules, seed)
 
     def step(self) -> Stats:
@@ -168,8 +164,6 @@ class AsyncReplayOptimizer(Optimizer):
         self._begun = False
 
     def _shard_processes(self, settings: ShardSettings) -> Processes:
-        for index in range(1, len(settings.capacities) + 1):
-            ReplayShard(settings, index)  # what is wrong with the settings is told here; it takes no memory yet
         if not self.remote:
             return ShardsHere(settings)
         return RayShards(started_ray("num_replay_shards"), settings)
@@ -303,16 +297,3 @@ def async_replay_settings(config: Any) -> dict[str, Any]:
         "rules": FailureRules.of(config),
         "store_buffers": config.store_buffer_in_checkpoints,
     }
-
-
-def _shared_out(buffer_size: int, num_shards: int, num_workers: int) -> list[int]:
-    """The capacity of each shard: the part of all places that it has of the workers. So all rows live equally long."""
-    shards = min(num_shards, num_workers)
-    workers = [len(range(shard, num_workers, shards)) for shard in range(shards)]
-    return [max(buffer_size * count // num_workers, 1) for count in workers]
-
-
-def _default_buffer(policy: Policy) -> BufferOfSize:
-    config = policy.config
-    gamma = config.get("gamma", 0.99) if isinstance(config, Mapping) else config.gamma
-    return partial(PrioritizedReplay, gamma=gamma, where=f"replay buffer of policy {policy.name!r}")

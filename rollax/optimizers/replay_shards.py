@@ -14,6 +14,7 @@ from rollax.batch import SampleBatch
 from rollax.errors import CheckpointError, WorkerError
 from rollax.evaluation.workers.failures import FailureRules, Failures
 from rollax.evaluation.workers.processes import Processes
+from rollax.optimizers.shard_failures import hung, not_there
 from rollax.replay.memory import check_fit_together
 from rollax.replay.shard import Contents, Errors
 
@@ -229,7 +230,7 @@ class ReplayShards:
     def _ask_all(self, method: str, arguments_of: Mapping[int, tuple[Any, ...]]) -> list[Any]:
         missing = [index for index in arguments_of if index not in self._shards]
         if missing:
-            raise _not_there(missing, self.failures.last)
+            raise not_there(missing, self.failures.last)
         called = {self._send(i, "ask", method, *arguments): i for i, arguments in arguments_of.items()}
         generations = {index: shard.generation for index, shard in self._shards.items()}
         while self._owner.keys() & called.keys():
@@ -237,7 +238,7 @@ class ReplayShards:
             self._book(self._processes.wait(references, 1, float("inf")))
         lost = [i for i in generations if i not in self._shards or self._shards[i].generation != generations[i]]
         if lost:
-            raise _not_there(lost, self.failures.last)
+            raise not_there(lost, self.failures.last)
         return [self._answers.pop(reference) for reference in called]
 
     def _book(self, ready: Sequence[Any]) -> None:
@@ -297,7 +298,7 @@ class ReplayShards:
             self._restarts[index] = time.monotonic() + delay
             self._restart_those_due()
         elif not (self._shards or self._restarts):
-            raise _not_there(list(self._generations), self.failures.last)
+            raise not_there(list(self._generations), self.failures.last)
 
     def _restart_those_due(self) -> None:
         now = time.monotonic()
@@ -310,25 +311,4 @@ class ReplayShards:
         for index, shard in list(self._shards.items()):
             waited_s = time.monotonic() - shard.since
             if shard.under_way and waited_s > limit:
-                self._failed(index, _hung(waited_s))
-
-
-def _hung(waited_s: float) -> WorkerError:
-    return WorkerError(
-        "A replay shard has hung.",
-        got=f"no answer for {waited_s:.3g} s",
-        expected="one within sample_timeout_s",
-        fix="look for a machine that swaps: lower buffer_size; or raise sample_timeout_s",
-    )
-
-
-def _not_there(indices: Sequence[int], last: Mapping[int, Exception]) -> WorkerError:
-    error = WorkerError(
-        "Replay shards that are not there.",
-        where=f"shards {sorted(indices)}",
-        got="; ".join(f"shard {index}: {error}" for index, error in sorted(last.items())) or "they have been stopped",
-        expected="at least one that keeps what is sampled; all of them for a checkpoint",
-        fix="mend the cause shown above; num_workers=0 runs the same in this process, where a debugger works",
-    )
-    error.__cause__ = list(last.values())[-1] if last else None
-    return error
+                self._failed(index, hung(waited_s))

@@ -18,14 +18,13 @@ PENDULUM: dict[str, Any] = {
     "buffer_size": 200_000,
     "learning_starts": 1000,
     "random_steps": 1000,
-    "rollout_fragment_length": 8,
     "train_batch_size": 256,
     "exploration": "GaussianNoise",
 }
 
 
 def test_sac_pendulum(reaches):
-    config = {"lr": 1e-3, "rollout_fragment_length": 8, "learning_starts": 500, "random_steps": 500}
+    config = {"lr": 1e-3, "learning_starts": 500, "random_steps": 500}
     reaches(SACTrainer, "Pendulum-v1", -200, 10_000, config)
 
 

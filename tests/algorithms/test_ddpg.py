@@ -140,6 +140,14 @@ class TestLoss:
         assert all(np.array_equal(value, before[name]) for name, value in policy.get_weights().items())
 
 
+def test_outputs_that_are_not_finite_are_named_by_row():
+    policy = DDPGPolicy(spaces.Box(-1, 1, (4,), np.float32), spaces.Box(-1, 1, (2, 2), np.float32), SMALL)
+    obs = np.zeros((3, 4), np.float32)
+    obs[2] = np.nan
+    with pytest.raises(NonFiniteError, match="row 2 of 3"):
+        policy.compute_actions(obs)
+
+
 class TestDelay:
     def test_actor_and_targets_wait_for_their_turn(self):
         policy = td3(policy_delay=3, tau=0.25)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from examples.parametric_actions import ParametricCartPole
 from rollax import MultiAgentEnv, Trainer
 from rollax.algorithms.registry import get_trainer_class
 from tests.algorithms.envs import Echo, MaskedCartPole, Shown
@@ -105,7 +106,7 @@ def test_runs(algorithm, kind):
         assert trainer.evaluate(1)["episodes"] == 1
 
 
-@pytest.mark.parametrize("env", [MaskedCartPole, Shown], ids=lambda env: env.__name__)
+@pytest.mark.parametrize("env", [MaskedCartPole, ParametricCartPole, Shown], ids=lambda env: env.__name__)
 def test_sac_runs_with_discrete_actions(env):
     options = {"env_config": {"image": True}, "model": IMAGES}
     with get_trainer_class("SAC")(env, {**SMALL, **options}) as trainer:  # an invalid action raises

@@ -14,6 +14,7 @@ from rollax.errors import CheckpointError, ConfigError, WorkerError
 from rollax.evaluation.workers.failures import FailureRules
 from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.optimizers import async_replay
+from rollax.policy.policy import ReplayedSequences
 from rollax.replay.prioritized import PrioritizedReplay
 from tests.optimizers.replay_stand_ins import MortalShards, RowProcesses, RowWorker
 from tests.optimizers.stand_ins import LONG, STEPS, learner_threads, until
@@ -91,6 +92,12 @@ class TestKeeping:
     def test_settings_that_no_buffer_takes_are_refused_at_once(self, make):
         with pytest.raises(ConfigError, match="alpha"):
             make(1, make_buffers=lambda policy: partial(PrioritizedReplay, alpha=-1.0))
+
+    def test_policies_that_want_sequences_are_refused(self):
+        worker = RowWorker(0)
+        worker.policies["a"].replayed = ReplayedSequences(4)
+        with pytest.raises(ConfigError, match="learns from sequences"):
+            AsyncReplayOptimizer(worker)
 
 
 class TestPriorities:

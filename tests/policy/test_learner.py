@@ -248,3 +248,38 @@ class TestTargets:
         params, _ = start()
         learner = Learner(squared_error, optax.scale_by_adam(), params)
         assert learner.targets_of(params) == {}
+
+
+class TestWhatStepsAreTold:
+    def learned(self, loss, params, coefficients, steps=3):
+        learner = Learner(loss, optax.identity(), params)
+        plan = MinibatchPlan(np.zeros((steps, 1), np.int32), steps, 0, 1)
+        return learner, learner.learn(params, {}, {"y": np.float32([2])}, plan, coefficients, where="policy 'p'")
+
+    def test_each_part_of_the_model_has_its_own_step_size(self):
+        # The gradients are 2 and -2: 1 - 2/2 = 0 and 1 + 2/4 = 1.5.
+        def loss(params, targets, extra, batch, mask, coefficients):
+            return masked_mean((params["a.x.w"] - params["b.w"]) * batch["y"], mask), ({}, extra)
+
+        params = {"a.x.w": jnp.float32(1), "b.w": jnp.float32(1)}
+        rates = {"a": 0.5, "b": 0.25}
+        learner, update = self.learned(loss, dict(params), {"lr": rates}, steps=1)
+        assert (float(update.params["a.x.w"]), float(update.params["b.w"])) == (0.0, 1.5)
+        gradients = {"a.x.w": np.float32(2), "b.w": np.float32(-2)}
+        applied = learner.apply(update.params, gradients, rates, where="policy 'p'")
+        assert (float(applied["a.x.w"]), float(applied["b.w"])) == (-1.0, 2.0)
+
+    def test_the_loss_knows_how_many_steps_came_before(self):
+        # The gradient is 10 to the power of that, and the step size 1: digits from behind.
+        def loss(params, targets, extra, batch, mask, coefficients):
+            before = 10.0 ** coefficients["num_updates"]
+            return masked_mean(-params["w"] * before * jnp.ones_like(mask), mask), ({"before": before}, extra)
+
+        params = {"w": jnp.float32(0)}
+        learner, update = self.learned(loss, params, {"lr": 1.0})
+        assert float(update.params["w"]) == 111.0
+        plan = MinibatchPlan(np.zeros((1, 1), np.int32), 1, 0, 1)
+        _, stats = learner.gradients(update.params, {}, {"y": np.float32([2])}, plan, {"lr": 1.0})
+        assert stats["before"] == 1000.0
+        update = learner.learn(update.params, {}, {"y": np.float32([2])}, plan, {"lr": 1.0}, where="policy 'p'")
+        assert float(update.params["w"]) == 1111.0
