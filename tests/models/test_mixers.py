@@ -56,7 +56,7 @@ def test_the_last_bias_has_a_hidden_layer():
     np.testing.assert_allclose(mixer(jnp.zeros((1, 2)), jnp.array([[3.0]])), [7.0])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**31 - 1),
     members=st.integers(1, 4),
