@@ -38,6 +38,7 @@ from rollax.policy.exploration.of_values import EpsilonGreedy, SoftQ
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.policy import Pieces
+from rollax.policy.policy_model import check_layers
 from rollax.schedules import Schedule
 
 _TARGET = "q_target"
@@ -106,6 +107,7 @@ class DQNPolicy(JaxPolicy):
                 expected="Discrete(n)",
                 fix="use SAC, TD3 or DDPG for Box actions, PPO for composite ones",
             )
+        check_layers(config.model, type(self).__name__)
         self._first_action = int(action_space.start)
         self.acts_noisily = config.noisy
         self.support = None

@@ -16,15 +16,12 @@ from gymnasium import Space, spaces
 
 from rollax.batch import SampleBatch
 from rollax.config import resolve_config
-from rollax.errors import ConfigError
-from rollax.models.config import ModelConfig
 from rollax.policy.exploration.around import RandomAtFirst
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.of_actions import GaussianNoise, OrnsteinUhlenbeckNoise
 from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.policy_model import check_layers
 from rollax.policy.split_model import part_of
-
-_NOT_TAKEN = ("custom_model", "use_lstm", "use_gru", "free_log_std")
 
 
 class ActorCriticPolicy(JaxPolicy):
@@ -47,7 +44,7 @@ class ActorCriticPolicy(JaxPolicy):
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         config = resolve_config(self.config_class, config)
-        _check_model(config.model, type(self).__name__)
+        check_layers(config.model, type(self).__name__)
         super().__init__(observation_space, action_space, config)
         self.sgd_minibatch_size = self.config.train_batch_size
 
@@ -90,15 +87,3 @@ class ActorCriticPolicy(JaxPolicy):
         newer, older = ({name: arrays[name] for name in names} for arrays in (params, targets))
         moved: Any = optax.incremental_update(newer, older, self.config.tau)
         return {**targets, **moved}
-
-
-def _check_model(config: ModelConfig, policy_class: str) -> None:
-    for name in _NOT_TAKEN:
-        if getattr(config, name):
-            raise ConfigError(
-                "A model that is not for an actor with critics of its own.",
-                where=f"config key 'model.{name}', for {policy_class}",
-                got=getattr(config, name),
-                expected="the sizes of the default layers: fcnet_hiddens, fcnet_activation, conv_filters, ...",
-                fix=f"leave {name} out, or use PPO",
-            )

@@ -11,8 +11,11 @@ from rollax.config import TrainerConfig
 from rollax.errors import ConfigError
 from rollax.models.catalog import make_model
 from rollax.models.central_critic import with_critic
+from rollax.models.config import ModelConfig
 from rollax.models.distributions import ActionDistribution, DiagGaussian
 from rollax.models.parametric import check_parametric
+
+_NOT_IN_OWN_NETWORKS = ("custom_model", "use_lstm", "use_gru", "free_log_std")
 
 
 def make_policy_model(
@@ -55,6 +58,23 @@ def make_policy_model(
 def sees_all_agents(config: TrainerConfig) -> bool:
     """Whether the config asks for a centralized critic."""
     return getattr(config, "centralized_critic", False)
+
+
+def check_layers(config: ModelConfig, policy_class: str) -> None:
+    """For policies whose model is not an actor and critic of states: they have networks of their own.
+
+    Raises:
+        ConfigError: the config asks for what those networks have not.
+    """
+    for name in _NOT_IN_OWN_NETWORKS:
+        if getattr(config, name):
+            raise ConfigError(
+                "A model that is not for an algorithm with networks of its own.",
+                where=f"config key 'model.{name}', for {policy_class}",
+                got=getattr(config, name),
+                expected="the sizes of the default layers: fcnet_hiddens, fcnet_activation, conv_filters, ...",
+                fix=f"leave {name} out, or use PPO",
+            )
 
 
 def _no_critic_space(policy_class: str) -> ConfigError:

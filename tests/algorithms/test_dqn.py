@@ -11,6 +11,7 @@ from gymnasium import spaces
 from rollax import ConfigError, SampleBatch, SpaceError, Trainer
 from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer
 from rollax.algorithms.rainbow import RainbowConfig, RainbowTrainer
+from rollax.models.q_network import QNetwork
 from tests.algorithms.envs import Echo, MaskedCartPole
 from tests.algorithms.tables import f32
 
@@ -153,6 +154,14 @@ class TestRefuses:
     def test_atoms_the_wrong_way_round(self):
         with pytest.raises(ConfigError, match="v_min"):
             DQNConfig(num_atoms=11, v_min=1, v_max=1)
+
+    @pytest.mark.parametrize(
+        "model", [{"use_lstm": True}, {"use_gru": True}, {"custom_model": QNetwork}, {"free_log_std": True}], ids=list
+    )
+    def test_models_that_it_would_not_use(self, model):
+        (name,) = model
+        with pytest.raises(ConfigError, match=f"model.{name}"):
+            DQNPolicy(LINE, spaces.Discrete(2), {**SMALL, "model": model})
 
     def test_7_a_buffer_larger_than_the_memory(self):
         trainer = DQNTrainer("CartPole-v1", {"buffer_size": 10**12, "learning_starts": 0})

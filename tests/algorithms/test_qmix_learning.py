@@ -56,7 +56,7 @@ LIFT = {
     "epsilon_timesteps": 120_000,  # with 60,000 some of the corners were not found before chance had left
     "final_epsilon": 0.1,
     "learning_starts": 2000,
-    "training_intensity": 1 / 32,
+    "training_intensity": 1 / 16,
     "train_batch_size": 640,  # 32 whole lives
     "target_network_update_freq": 100,
     "timesteps_per_iteration": 5000,
