@@ -59,7 +59,7 @@ def test_groups_of_which_members_leave_beside_another_policy(model):
         "mixer": "qmix",
         "model": model,
         "multiagent": {
-            "policies": {"team": None, "single": (DQNPolicy, None, None, {"train_batch_size": 4})},
+            "policies": {"team": None, "single": (DQNPolicy, None, None, {"train_batch_size": 4, "model": FLAT})},
             "policy_mapping_fn": lambda agent_id: "team" if agent_id == "team" else "single",
         },
     }
