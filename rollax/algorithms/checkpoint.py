@@ -144,7 +144,7 @@ def without_custom_model(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _code_in(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str | None]]:
     """`(key, what it is, import path)` of what is imported as soon as a trainer is made, or evaluates."""
-    yield from _paths_in(config["evaluation_config"], "evaluation_config")
+    yield from _paths_in(config.get("evaluation_config", {}), "evaluation_config")
     env = config["env"]
     if isinstance(env, str) and ":" in env and env not in registered_envs():
         yield "env", "an environment", env

@@ -48,6 +48,11 @@ def train_until(trainer, condition):
     raise AssertionError(result["info"])
 
 
+def has_learned(result):
+    """The learner compiles while the workers sample: its first update may come after the first results."""
+    return result["info"]["replay"]["num_updates"] > 0
+
+
 def within_bounds(trainer):
     optimizer, config = trainer.optimizer, trainer.config
     due = int((optimizer.steps - config.learning_starts) * config.training_intensity)
@@ -59,8 +64,9 @@ def within_bounds(trainer):
 def test_it_runs_and_takes_up_a_checkpoint(tmp_path):
     with ApexDQNTrainer("CartPole-v1", {**CONFIG, "store_buffer_in_checkpoints": True}) as trainer:
         for _ in range(3):
-            result = trainer.train()
+            trainer.train()
             assert within_bounds(trainer)
+        result = train_until(trainer, has_learned)
         assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
         assert result["info"]["queue"]["queue_depth_mean"] is not None
         epsilons = trainer.workers.foreach_worker(lambda worker: worker.get_policy().exploration.epsilon(0))
@@ -82,7 +88,7 @@ def test_several_policies():
     mapping = {"left": "one", "right": "two"}
     config = {**CONFIG, "multiagent": {"policies": policies, "policy_mapping_fn": mapping.get}}
     with ApexDQNTrainer(TwoAgents, config) as trainer:
-        result = trainer.train()
+        result = train_until(trainer, has_learned)
         for policy_id in policies:
             assert trainer.get_policy(policy_id).learner.num_updates == trainer.optimizer.num_updates > 0
             assert np.isfinite(result["info"]["learner"][policy_id]["q_loss"])
