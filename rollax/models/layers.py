@@ -157,12 +157,18 @@ def _convolved(layer: nnx.Conv, images: Float[Array, "B height width channels"])
 
     XLA's CPU convolution has no fast gradient inside a loop: at 128 Atari images a gradient step takes 1.2 s with it
     and 0.07 s with slices, which are no slower outside of loops either.
+
+    Where the stride divides the kernel's sides, the images are first cut into blocks of stride × stride pixels. The
+    kernel then spans a few whole blocks, and there are as many slices as these and not as its pixels: 4, not 64, for
+    8 × 8 pixels at stride 4.
     """
     if jax.default_backend() != "cpu":
         return layer(images)
     kernel = layer.kernel[...]
-    rows, columns, _, channels = kernel.shape
     (stride, _) = cast(tuple[int, int], layer.strides)
+    if stride > 1 and kernel.shape[0] % stride == 0 and kernel.shape[1] % stride == 0:
+        images, kernel, stride = _in_blocks(images, kernel, stride), _in_blocks_of(kernel, stride), 1
+    rows, columns, _, channels = kernel.shape
     height, width = (images.shape[1] - rows) // stride + 1, (images.shape[2] - columns) // stride + 1
     patches = jnp.concatenate(
         [
@@ -174,3 +180,20 @@ def _convolved(layer: nnx.Conv, images: Float[Array, "B height width channels"])
     )
     out = patches @ kernel.reshape(-1, channels)
     return out if layer.bias is None else out + layer.bias[...]
+
+
+def _in_blocks(images: Array, kernel: Array, stride: int) -> Array:
+    """[B, height / stride, width / stride, stride² channels]: images in blocks; a rest at the edges is cut off."""
+    batch, height, width, channels = images.shape
+    height, width = height // stride, width // stride
+    images = images[:, : height * stride, : width * stride]
+    blocks = images.reshape(batch, height, stride, width, stride, channels).transpose(0, 1, 3, 2, 4, 5)
+    return blocks.reshape(batch, height, width, stride * stride * channels)
+
+
+def _in_blocks_of(kernel: Array, stride: int) -> Array:
+    """[rows / stride, columns / stride, stride² channels, out]: a kernel that does to blocks what it does to pixels."""
+    rows, columns, channels, out = kernel.shape
+    rows, columns = rows // stride, columns // stride
+    blocks = kernel.reshape(rows, stride, columns, stride, channels, out).transpose(0, 2, 1, 3, 4, 5)
+    return blocks.reshape(rows, columns, stride * stride * channels, out)
