@@ -20,7 +20,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "learning"
 PICTURES = ROOT / "docs" / "curves"
 _ACROSS = 3  # tasks beside each other
 # Words stay words, and the same curves give the same file.
-_STYLE = {"svg.fonttype": "none", "svg.hashsalt": "rollax", "font.size": 8}
+_STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "rollax", "font.size": 8}
 
 
 def read_learned() -> list[dict[str, Any]]:

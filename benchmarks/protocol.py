@@ -32,7 +32,7 @@ class Link:
             yield json.loads(line)
 
 
-def serve_rates(collect: Callable[[], int], *, lead_in: Callable[[], Any] | None = None, **facts: Any) -> None:
+def serve_rates(collect: Callable[[], float], *, lead_in: Callable[[], Any] | None = None, **facts: Any) -> None:
     """Serves rounds that measure a rate: calls `collect` until the asked time has passed, and reports steps per second.
 
     Args:
@@ -44,14 +44,14 @@ def serve_rates(collect: Callable[[], int], *, lead_in: Callable[[], Any] | None
     _serve(collect, lambda amount, seconds: amount / seconds, lead_in, facts)
 
 
-def serve_costs(collect: Callable[[], int], **facts: Any) -> None:
+def serve_costs(collect: Callable[[], float], **facts: Any) -> None:
     """The same, reported as microseconds per unit."""
     _serve(collect, lambda amount, seconds: 1e6 * seconds / amount, None, facts)
 
 
 def _serve(
-    collect: Callable[[], int],
-    figure: Callable[[int, float], float],
+    collect: Callable[[], float],
+    figure: Callable[[float, float], float],
     lead_in: Callable[[], Any] | None,
     facts: dict[str, Any],
 ) -> None:
@@ -61,7 +61,7 @@ def _serve(
     for settings in link.rounds():
         if lead_in is not None:
             lead_in()
-        amount, start = 0, time.perf_counter()
+        amount, start = 0.0, time.perf_counter()
         deadline = start + settings["seconds"]
         while time.perf_counter() < deadline:
             amount += collect()
