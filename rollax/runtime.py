@@ -14,7 +14,7 @@ _configured = False
 
 # Parameters of glibc's mallopt, and what they are set to.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-_KEPT_BYTES = {_TRIM_THRESHOLD: 512 * 2**20, _TOP_PAD: 64 * 2**20, _MMAP_THRESHOLD: 32 * 2**20}
+_KEPT_BYTES = {_TRIM_THRESHOLD: 512 * 2**20, _TOP_PAD: 256 * 2**20, _MMAP_THRESHOLD: 32 * 2**20}
 
 
 def configure_jax() -> None:
@@ -44,11 +44,11 @@ def configure_jax() -> None:
 
 
 def _keep_memory() -> None:
-    """Lets glibc keep memory that was given back, up to 512 MiB, for the next to ask.
+    """Lets glibc keep memory that was given back, up to 512 MiB, for the next to ask, and fetch it in large pieces.
 
     On the CPU each call of a compiled function asks for its intermediate results anew. Those of an update from 32 Atari
-    images take tens of megabytes, and fetching the pages from the system takes as long as half of the update. Single
-    arrays of more than 32 MiB, such as replay buffers, still come from the system and go back to it.
+    images are 50 MB, and fetching their pages from the system takes nearly as long as the update. Arrays larger than
+    what is kept, such as replay buffers, still come from the system and go back to it.
     """
     asked_otherwise = any(name.startswith("MALLOC_") for name in os.environ) or "GLIBC_TUNABLES" in os.environ
     if asked_otherwise or platform.libc_ver()[0] != "glibc":
