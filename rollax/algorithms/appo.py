@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from gymnasium import Space
 from pydantic import Field
@@ -62,6 +61,7 @@ class APPOPolicy(IMPALAPolicy):
         if not config.vtrace:
             self.batch_columns = self.batch_columns | _OF_WORKERS  # type: ignore[misc]
         super().__init__(observation_space, action_space, config)
+        self.target_update_interval = config.target_update_frequency * config.num_sgd_iter
         self.kl_coeff = self.config.kl_coeff
 
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
@@ -85,10 +85,6 @@ class APPOPolicy(IMPALAPolicy):
         dist_inputs, _ = self.forward(target_model, batch)
         logp = self.distribution.logp(dist_inputs, batch[SampleBatch.ACTIONS])
         return {_TARGET_LOGP: logp, _TARGET_DIST_INPUTS: dist_inputs}
-
-    def updated_targets(self, targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
-        due = num_updates % (self.config.target_update_frequency * self.num_sgd_iter) == 0
-        return {name: jnp.where(due, params[name], target) for name, target in targets.items()}
 
     def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
         d = self.distribution

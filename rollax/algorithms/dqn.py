@@ -15,7 +15,6 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 from gymnasium import Space, spaces
 from pydantic import Field
@@ -110,6 +109,8 @@ class DQNPolicy(JaxPolicy):
         check_layers(config.model, type(self).__name__)
         self._first_action = int(action_space.start)
         self.acts_noisily = config.noisy
+        self.target_update_interval = config.target_network_update_freq
+        self.adam_epsilon = config.adam_epsilon
         self.support = None
         if config.num_atoms > 1:
             self.support = np.linspace(config.v_min, config.v_max, config.num_atoms, dtype=np.float32)
@@ -146,11 +147,6 @@ class DQNPolicy(JaxPolicy):
             rngs=rngs,
         )
 
-    def make_optimizer(self) -> optax.GradientTransformation:
-        clip = self.config.grad_clip
-        clipped = optax.identity() if clip is None else optax.clip_by_global_norm(clip)
-        return optax.chain(clipped, optax.scale_by_adam(eps=self.config.adam_epsilon))
-
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
         self.adapt_exploration(batch)
         return add_bootstrap_rows(batch, pieces)
@@ -172,10 +168,6 @@ class DQNPolicy(JaxPolicy):
         best = jnp.argmax(selector, axis=-1)
         probabilities = jax.nn.softmax(logits[jnp.arange(len(best)), best], axis=-1)
         return {_TARGET: projected(probabilities, rewards, discounts, jnp.asarray(self.support))}
-
-    def updated_targets(self, targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
-        due = num_updates % self.config.target_network_update_freq == 0
-        return {name: jnp.where(due, params[name], target) for name, target in targets.items()}
 
     def loss(self, model: Any, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
         logits = model.logits(batch[SampleBatch.OBS])

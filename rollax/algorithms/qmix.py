@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import nnx
 from gymnasium import Space
 from pydantic import Field, PositiveInt
@@ -100,6 +99,8 @@ class QMIXPolicy(JaxPolicy):
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         config = resolve_config(self.config_class, config)
+        self.target_update_interval = config.target_network_update_freq
+        self.adam_epsilon = config.adam_epsilon
         self._view = GroupView.of(observation_space, action_space, config.state_key, config.agent_ids)
         self._group_masks = GroupMasks(self._view.masked, filtered=config.observation_filter != "NoFilter")
         super().__init__(observation_space, action_space, config)
@@ -127,11 +128,6 @@ class QMIXPolicy(JaxPolicy):
             hypernet_hiddens=config.hypernet_hiddens,
             rngs=rngs,
         )
-
-    def make_optimizer(self) -> optax.GradientTransformation:
-        clip = self.config.grad_clip
-        clipped = optax.identity() if clip is None else optax.clip_by_global_norm(clip)
-        return optax.chain(clipped, optax.scale_by_adam(eps=self.config.adam_epsilon))
 
     def compute_actions(  # type: ignore[override]  the library passes what is accepted
         self,
@@ -177,10 +173,6 @@ class QMIXPolicy(JaxPolicy):
             self.config.n_step,
         )
         return {_TARGET: targets.reshape(values.shape)}
-
-    def updated_targets(self, targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
-        due = num_updates % self.config.target_network_update_freq == 0
-        return {name: jnp.where(due, params[name], target) for name, target in targets.items()}
 
     def loss(self, model: Any, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
         obs, weights, target = batch[SampleBatch.OBS], batch[SampleBatch.WEIGHTS], batch[_TARGET]

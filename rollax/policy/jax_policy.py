@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
@@ -62,6 +63,10 @@ class JaxPolicy(Policy):
     """Whether the model acts in training mode where it explores, as one with noisy layers does."""
     has_targets = False
     """Whether there are target parameters, copies of the parameters at first."""
+    target_update_interval: int | None = None
+    """Gradient steps after which these become copies again, unless `updated_targets` says otherwise; None: never."""
+    adam_epsilon = 1e-8
+    """ε of Adam."""
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, resolve_config(self.config_class or TrainerConfig, config))
@@ -158,20 +163,24 @@ class JaxPolicy(Policy):
         return {}
 
     def updated_targets(self, targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
-        """The target parameters after a gradient step; traced by JAX. By default they stay as they are.
+        """The target parameters after a gradient step; traced by JAX. By default as `target_update_interval` says.
 
         Args:
             targets: name -> array before.
             params: name -> array after the step.
             num_updates: [] int32, the gradient steps that have been taken in all, this one included.
         """
-        return targets
+        if self.target_update_interval is None:
+            return targets
+        due = num_updates % self.target_update_interval == 0
+        return {name: jnp.where(due, params[name], target) for name, target in targets.items()}
 
     def make_optimizer(self) -> optax.GradientTransformation:
         """The direction of a step; the learning rate is applied after it."""
         clip = self.config.grad_clip
         # The same structure of state with and without clipping, so that a restored run may change its mind.
-        return optax.chain(optax.identity() if clip is None else optax.clip_by_global_norm(clip), optax.scale_by_adam())
+        clipped = optax.identity() if clip is None else optax.clip_by_global_norm(clip)
+        return optax.chain(clipped, optax.scale_by_adam(eps=self.adam_epsilon))
 
     # Acting.
 
