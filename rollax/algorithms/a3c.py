@@ -51,6 +51,7 @@ class A3CPolicy(JaxPolicy):
     """Actor and critic trained on advantages of whole fragments."""
 
     config_class = A3CConfig
+    statistics = ("policy_loss", "vf_loss", "entropy", "vf_explained_var")
     batch_columns = frozenset(
         {SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.VF_PREDS},
     )

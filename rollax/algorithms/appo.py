@@ -54,6 +54,7 @@ class APPOPolicy(IMPALAPolicy):
     """Actor and critic trained on the clipped surrogate, with a target network."""
 
     config_class = APPOConfig
+    statistics = (*IMPALAPolicy.statistics, "kl", "cur_kl_coeff")
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         config = resolve_config(self.config_class, config)

@@ -72,6 +72,7 @@ class DDPGPolicy(ActorCriticPolicy):
     """A deterministic actor, and one critic or two."""
 
     config_class = DDPGConfig
+    statistics = ("critic_loss", "actor_loss", "mean_q", "mean_target", "mean_td_error")
     followed = ("actor", "critics")
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:

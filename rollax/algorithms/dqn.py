@@ -91,6 +91,7 @@ class DQNPolicy(JaxPolicy):
     """Values of discrete actions, moved towards what a target network makes of the next observation."""
 
     config_class = DQNConfig
+    statistics = ("q_loss", "mean_q", "mean_target", "mean_td_error")
     learns_off_policy = True
     has_targets = True
     row_statistics = (SampleBatch.TD_ERROR,)

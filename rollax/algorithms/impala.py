@@ -81,6 +81,7 @@ class IMPALAPolicy(JaxPolicy):
     """Actor and critic trained on V-trace returns."""
 
     config_class = IMPALAConfig
+    statistics = ("policy_loss", "vf_loss", "entropy", "vf_explained_var", "mean_rho", "max_rho", "limited_rhos")
     batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP})
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:

@@ -40,6 +40,7 @@ class PGPolicy(JaxPolicy):
     """An actor trained on -log π(a|s) G."""
 
     config_class = PGConfig
+    statistics = ("policy_loss", "entropy")
     batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS})
 
     def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:

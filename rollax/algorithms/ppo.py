@@ -68,6 +68,7 @@ class PPOPolicy(JaxPolicy):
     """Actor and critic trained on the clipped surrogate."""
 
     config_class = PPOConfig
+    statistics = ("policy_loss", "vf_loss", "kl", "entropy", "vf_explained_var", "cur_kl_coeff")
     batch_columns = frozenset(
         {
             SampleBatch.OBS,

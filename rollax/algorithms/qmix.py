@@ -92,6 +92,7 @@ class QMIXPolicy(JaxPolicy):
     """Acts for a group: each member does what its own values say, and all learn from the value of doing it together."""
 
     config_class = QMIXConfig
+    statistics = ("q_loss", "mean_q", "mean_target", "mean_td_error")
     learns_off_policy = True
     has_targets = True
     row_statistics = (SampleBatch.TD_ERROR,)

@@ -66,6 +66,16 @@ class SACPolicy(ActorCriticPolicy):
     """A stochastic actor, two critics and a temperature; for continuous actions or for one discrete choice."""
 
     config_class = SACConfig
+    statistics = (
+        "critic_loss",
+        "actor_loss",
+        "alpha_loss",
+        "alpha",
+        "entropy",
+        "mean_q",
+        "mean_target",
+        "mean_td_error",
+    )
     squash_actions = True
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:

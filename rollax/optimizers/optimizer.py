@@ -29,7 +29,8 @@ class Optimizer(ABC):
         count_steps_by: "env_steps" or "agent_steps".
     Attributes:
         env_steps, agent_steps: learned from so far.
-        stats: policy id -> statistics of its last update; the values of a policy that had no data are None.
+        stats: policy id -> statistics of its last update; the values of a policy that had no data yet, or none in the
+            last batch, are None.
     """
 
     def __init__(
@@ -48,7 +49,8 @@ class Optimizer(ABC):
         self.count_steps_by = count_steps_by
         self.env_steps = 0
         self.agent_steps = 0
-        self.stats: Stats = {policy_id: {} for policy_id in self.policies_to_train}
+        policies = local_worker.policies
+        self.stats: Stats = {i: dict.fromkeys(policies[i].statistics) for i in self.policies_to_train}
         self.timings = Timings()
         self._version = 0
         self._episodes: list[EpisodeMetrics] = []

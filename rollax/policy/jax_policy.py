@@ -38,7 +38,7 @@ _ARGUMENTS = frozenset({"obs_batch", "explore"})
 class JaxPolicy(Policy):
     """A policy whose acting, gradients and whole multi-epoch updates are each one compiled call.
 
-    A subclass gives `loss`, and may give `coefficients` and `train_columns`; with `has_targets` a second set of
+    A subclass gives `loss`, names its `statistics`, and may give `coefficients` and `train_columns`; with `has_targets` a second set of
     parameters follows the first one as `updated_targets` says, for `target_columns` to read. The model is split once
     into a graph and arrays; compiled functions take the arrays.
 
@@ -70,6 +70,7 @@ class JaxPolicy(Policy):
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, resolve_config(self.config_class or TrainerConfig, config))
+        self.statistics = (*self.statistics, "total_loss", "cur_lr")
         runtime.configure_jax()
         seed = self.config.seed
         # Two streams: what is learned must not depend on which process acts.

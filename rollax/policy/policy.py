@@ -91,6 +91,9 @@ class Policy(ABC):
     replayed: ReplayedSequences | None = None
     """What it learns from where experience is replayed: sequences, or, where this is None, single rows."""
 
+    statistics: tuple[str, ...] = ()
+    """What `learn_on_batch` tells of every update, by name: results tell `None` of each before the first one."""
+
     name: str = "default_policy"
     """The policy id; whoever holds several policies sets it."""
 

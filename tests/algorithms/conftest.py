@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -66,22 +66,29 @@ class Learned:
 def learning_run(capsys, request):
     """Trains with each seed, and shows how that went."""
 
-    def run(trainer_class, env, target, budget, config, score: Score = reward_of) -> Learned:
+    def show(text: str) -> None:
+        with capsys.disabled():
+            print(text, end="", flush=True)
+
+    def run(
+        trainer_class, env, target, budget, config, score: Score = reward_of, seeds: Sequence[int] = SEEDS
+    ) -> Learned:
         curves, seconds = [], []
-        for seed in SEEDS:
-            started = time.monotonic()
+        for seed in seeds:
+            show(f"\n{request.node.name} seed {seed}:")
+            started, curve = time.monotonic(), []
             with trainer_class(env, {"evaluation_num_episodes": 20, **config, "seed": seed}) as trainer:
-                curves.append([(steps, score(found)) for steps, found in evaluations(trainer, budget)])
+                for steps, found in evaluations(trainer, budget):
+                    curve.append((steps, score(found)))
+                    show(f" {curve[-1][1]:.5g}")
+            curves.append(curve)
             seconds.append(round(time.monotonic() - started, 1))
-            with capsys.disabled():
-                shown = " ".join(f"{score:.5g}" for _, score in curves[-1])
-                print(f"\n{request.node.name} seed {seed}, {seconds[-1]:.0f} s: {shown}", end="", flush=True)
+            show(f", {seconds[-1]:.0f} s")
         named = env if isinstance(env, str) else env.__name__
         workers = config.get("num_workers", 0)
         name = request.node.name
         learned = Learned(name, trainer_class.name, named, budget, target, workers, curves, seconds)
-        with capsys.disabled():
-            print(f"\n{name}: best {learned.best:.5g}, last {learned.last:.5g}, target {target}", flush=True)
+        show(f"\n{name}: best {learned.best:.5g}, last {learned.last:.5g}, target {target}\n")
         folder = request.config.getoption("--learning-results")
         if folder:
             keep(learned, Path(folder))
@@ -94,8 +101,10 @@ def learning_run(capsys, request):
 def reaches(learning_run):
     """Trains with each seed and checks the mean of the best evaluations."""
 
-    def check(trainer_class, env, target, budget, config, score: Score = reward_of) -> None:
-        assert learning_run(trainer_class, env, target, budget, config, score).best >= target
+    def check(
+        trainer_class, env, target, budget, config, score: Score = reward_of, seeds: Sequence[int] = SEEDS
+    ) -> None:
+        assert learning_run(trainer_class, env, target, budget, config, score, seeds).best >= target
 
     return check
 

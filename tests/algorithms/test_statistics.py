@@ -1,0 +1,40 @@
+"""Results have the same statistics in every iteration, those before the first update included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
+from tests.algorithms.group_envs import TwoStep, paired
+from tests.algorithms.replayed import OF_GROUPS, REPLAYED, SMALL, env_of
+
+ON_POLICY: dict[str, Any] = {
+    "train_batch_size": 128,
+    "rollout_fragment_length": 32,
+    "model": {"fcnet_hiddens": (8,)},
+    "seed": 3,
+}
+FROM_REPLAY = {found.name for found in REPLAYED} | OF_GROUPS
+
+
+def two_step(context):
+    return paired(TwoStep(context))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_same_statistics_always(name):
+    trainer_class = get_trainer_class(name)
+    env: Any = two_step if name in OF_GROUPS else env_of(trainer_class)
+    config = {**SMALL, "learning_starts": 60} if name in FROM_REPLAY else ON_POLICY
+    with trainer_class(env, config) as trainer:
+        (policy_id,) = trainer.optimizer.stats
+        before = dict(trainer.optimizer.stats[policy_id])
+        found = [trainer.train()["info"]["learner"][policy_id] for _ in range(3)]
+    assert before
+    assert set(before.values()) == {None}
+    assert [set(statistics) for statistics in found] == [set(before)] * 3
+    if name in FROM_REPLAY:
+        assert found[0] == before
+    assert any(value is not None for value in found[-1].values())
