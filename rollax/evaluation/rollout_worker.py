@@ -12,24 +12,18 @@ import numpy as np
 from rollax.batch import MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
-from rollax.env.context import EnvContext
-from rollax.env.making import make_base_env
-from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.callbacks import make_callbacks, overrides
-from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.messages import Fragment, Update
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.evaluation.policy_map import DEFAULT_POLICY, policy_mapping, resolved_config, specs_of
-from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory, postprocess
+from rollax.evaluation.postprocess import postprocess
 from rollax.evaluation.sampler import Sampler
-from rollax.evaluation.worker_policies import EnvSpaces, PolicyMaker, make_runner
+from rollax.evaluation.worker_env import EnvMaker, EnvSpaces
+from rollax.evaluation.worker_policies import PolicyMaker, make_runner
+from rollax.evaluation.worker_sampler import make_sampler
 from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables
-from rollax.policy.spec import PolicySpec
-
-# The numbers of episodes and lives count up from (worker, restart, 0): no number is given twice.
-_BITS_OF_WORKERS, _BITS_OF_RESTARTS = 48, 32
 
 
 class RolloutWorker:
@@ -71,12 +65,11 @@ class RolloutWorker:
         self.num_workers = num_workers
         self.restarts = restarts
         self.version = 0
-        self._context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
-        self._creator = creator_of(env_creator)
-        self._env = self._make_env() if samples else None
+        envs = EnvMaker(env_creator, self.config, worker_index, num_workers)
+        self._env = envs.env() if samples else None
         self.callbacks = make_callbacks(self.config.callbacks)
         policy_of = policy_mapping(policy_mapping_fn, list(specs))
-        spaces = self._spaces(specs) if self._env is None else EnvSpaces.of(self._env)
+        spaces = envs.spaces(specs) if self._env is None else EnvSpaces.of(self._env)
         maker = PolicyMaker(self.config, spaces, policy_of, default_policy_class, worker_index, restarts)
         self.policies, joint_rows = maker.policies(specs)
         for policy in self.policies.values():
@@ -87,7 +80,10 @@ class RolloutWorker:
             for policy_id, policy in self.policies.items()
         }
         self._joint_rows = joint_rows if any(policy.sees_all_agents for policy in self.policies.values()) else None
-        self._sampler = None if self._env is None else self._make_sampler(self._env, policy_of, record)
+        self._sampler = None
+        if self._env is not None:
+            joins_rows = self._joint_rows is not None
+            self._sampler = make_sampler(self, self._env, policy_of, record=record, joins_rows=joins_rows)
 
     @property
     def env(self) -> BaseEnv:
@@ -356,63 +352,6 @@ class RolloutWorker:
         if self._env is not None:
             self._env.stop()
 
-    def _make_env(self) -> BaseEnv:
-        config = self.config
-        return make_base_env(
-            self._creator,
-            self._context,
-            config.num_envs_per_worker,
-            remote_envs=config.remote_worker_envs,
-            remote_env_batch_wait_ms=config.remote_env_batch_wait_ms,
-            remote_env_timeout_s=config.remote_env_timeout_s,
-            restart_failed_sub_environments=config.restart_failed_sub_environments,
-            observation_space=config.observation_space,
-            action_space=config.action_space,
-        )
-
-    def _spaces(self, specs: Mapping[str, PolicySpec]) -> EnvSpaces:
-        """Those of the config where it gives all that is needed, or else those of an environment made to be asked."""
-        config = self.config
-        given = [(config.observation_space, config.action_space)]
-        if None in given[0]:
-            given = [(spec.observation_space, spec.action_space) for spec in specs.values()]
-        # A critic that sees all agents must know who they are.
-        if None not in [space for pair in given for space in pair] and not getattr(config, "centralized_critic", False):
-            return EnvSpaces(config.observation_space, config.action_space)
-        declared = {"observation_space": config.observation_space, "action_space": config.action_space}
-        env = make_base_env(self._creator, self._context, 1, **declared)
-        try:
-            return EnvSpaces.of(env)
-        finally:
-            env.stop()
-
-    def _make_sampler(self, env: BaseEnv, policy_of: Callable[..., str] | None, record: bool) -> Sampler:
-        episodes = self._make_episode_table(env)
-        if any(overrides_trajectory(policy) for policy in self.policies.values()):
-            episodes.past = {}
-        if episodes.past is not None or self._joint_rows is not None:
-            for runner in self.runners.values():
-                runner.store(BY_TRAJECTORY)
-        sampler = Sampler(
-            env,
-            self.runners,
-            episodes,
-            policy_of=policy_of,
-            fragment_length=self._fragment_length(env),
-            complete_episodes=self.config.batch_mode == "complete_episodes",
-            record=record,
-        )
-        sampler.explore = self.config.explore
-        return sampler
-
-    def _fragment_length(self, env: BaseEnv) -> int:
-        config = self.config
-        if config.num_envs_per_worker != env.num_envs:  # a vector env brings its own number
-            config = config.changed(num_envs_per_worker=env.num_envs)
-        if config.rollout_fragment_length == "auto" and config.count_steps_by == "agent_steps":
-            return -(-config.fragment_length // max(len(env.possible_agents or ()), 1))
-        return config.fragment_length
-
     def _does_not_sample(self) -> ConfigError:
         return ConfigError(
             "This worker only holds policies.",
@@ -420,23 +359,4 @@ class RolloutWorker:
             got="samples=False",
             expected="a worker with an environment",
             fix="ask a worker that samples, such as those in other processes; or set num_workers to 0",
-        )
-
-    def _make_episode_table(self, env: BaseEnv) -> EpisodeTable:
-        def listener(method: str) -> Callable[[Any], Any] | None:
-            if not overrides(self.callbacks, method):
-                return None
-            call = getattr(self.callbacks, method)
-            return lambda episode: call(worker=self, base_env=env, episode=episode)
-
-        return EpisodeTable(
-            env.num_envs,
-            seed=self.config.seed,
-            first_env=(max(self.worker_index, 1) - 1) * env.num_envs,
-            first_id=(self.worker_index << _BITS_OF_WORKERS) + (self.restarts << _BITS_OF_RESTARTS),
-            first_episode=self.restarts << _BITS_OF_RESTARTS,
-            on_start=listener("on_episode_start"),
-            on_step=listener("on_episode_step"),
-            on_end=listener("on_episode_end"),
-            only_policy=next(iter(self.policies)) if len(self.policies) == 1 else None,
         )

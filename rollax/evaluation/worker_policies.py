@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from gymnasium import Space
 
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig
-from rollax.env.base_env import BaseEnv
 from rollax.errors import PolicyError
 from rollax.evaluation.action_clipping import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.joint_rows import JointRows
 from rollax.evaluation.policy_map import space_of_agents
 from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.evaluation.worker_env import EnvSpaces
 from rollax.policy.policy import Policy
 from rollax.policy.spec import PolicySpec
 from rollax.spaces import check_space, same_space
-
-
-@dataclass(frozen=True, slots=True)
-class EnvSpaces:
-    """What policies must know of an environment.
-
-    Args:
-        observation_space, action_space: of every agent; None where agents differ.
-        observation_spaces, action_spaces: by agent, where they are known.
-        possible_agents: where they are known.
-    """
-
-    observation_space: Space | None = None
-    action_space: Space | None = None
-    observation_spaces: Mapping[Hashable, Space] | None = None
-    action_spaces: Mapping[Hashable, Space] | None = None
-    possible_agents: Sequence[Hashable] = ()
-
-    @classmethod
-    def of(cls, env: BaseEnv) -> EnvSpaces:
-        """Those of an environment that has been made."""
-        names = ("observation_space", "action_space", "observation_spaces", "action_spaces")
-        return cls(*(getattr(env, name, None) for name in names), possible_agents=env.possible_agents or ())
 
 
 class PolicyMaker:

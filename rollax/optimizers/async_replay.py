@@ -15,10 +15,10 @@ from rollax.evaluation.workers.processes import Processes
 from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import Optimizer, Stats
+from rollax.optimizers.replay_buffers import buffers_of, prioritized_buffers
 from rollax.optimizers.replay_shards import Drawn, ReplayShards
 from rollax.optimizers.shard_processes import RayShards, ShardsHere
 from rollax.optimizers.shard_settings import shard_settings, shared_out
-from rollax.optimizers.sync_replay import buffer_of
 from rollax.policy.policy import Policy
 from rollax.replay.shard import BufferOfSize, Errors, ShardSettings
 
@@ -56,7 +56,8 @@ class AsyncReplayOptimizer(Optimizer):
     Args:
         local_worker, remote_workers, policies_to_train, count_steps_by: see `Optimizer`.
         train_batch_size: rows of one update.
-        make_buffers: gives for a policy what makes its buffers, in whatever process; None: prioritized ones with its γ.
+        make_buffers: gives for a policy what makes its buffers, in whatever process; by default prioritized ones, with
+            its γ.
         buffer_size: places for rows, shared out among the shards by the workers that they have.
         num_replay_shards: processes that keep rows; not more than there are workers.
         learning_starts: steps before the first update.
@@ -79,7 +80,7 @@ class AsyncReplayOptimizer(Optimizer):
         train_batch_size: int = 512,
         policies_to_train: Sequence[str] | None = None,
         count_steps_by: str = "env_steps",
-        make_buffers: Callable[[Policy], BufferOfSize] | None = None,
+        make_buffers: Callable[[Policy], BufferOfSize] = prioritized_buffers,
         buffer_size: int = 50_000,
         num_replay_shards: int = 1,
         learning_starts: int = 1000,
@@ -292,7 +293,7 @@ def async_replay_settings(config: Any) -> dict[str, Any]:
     streaming = {name: getattr(config, name) for name in _STREAMING}
     return {
         **streaming,
-        "make_buffers": lambda policy: buffer_of(policy, config, *errors),
+        "make_buffers": lambda policy: buffers_of(policy, config, *errors),
         "beta": config.prioritized_replay_beta,
         "rules": FailureRules.of(config),
         "store_buffers": config.store_buffer_in_checkpoints,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from rollax.errors import ConfigError
+from rollax.optimizers.replay_buffers import rows_of_update
 from rollax.policy.policy import Policy
-from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.shard import BufferOfSize, ReplayShard, ShardSettings
 
 
 def shard_settings(
     policies: Mapping[str, Policy],
-    make_buffers: Callable[[Policy], BufferOfSize] | None,
+    make_buffers: Callable[[Policy], BufferOfSize],
     capacities: Sequence[int],
     train_batch_size: int,
     beta: float,
@@ -25,10 +24,8 @@ def shard_settings(
         ConfigError: a buffer does not take its settings, or a policy wants sequences.
     """
     _check_take_rows(policies)
-    make = _default_buffer if make_buffers is None else make_buffers
-    # A policy may have been made with a train_batch_size of its own.
-    rows = {i: getattr(policy, "sgd_minibatch_size", None) or train_batch_size for i, policy in policies.items()}
-    settings = ShardSettings({i: make(policy) for i, policy in policies.items()}, capacities, rows, beta, seed)
+    rows = {i: rows_of_update(policy, train_batch_size) for i, policy in policies.items()}
+    settings = ShardSettings({i: make_buffers(policy) for i, policy in policies.items()}, capacities, rows, beta, seed)
     for index in range(1, len(capacities) + 1):
         ReplayShard(settings, index)  # what is wrong is told here; it takes no memory yet
     return settings
@@ -51,9 +48,3 @@ def _check_take_rows(policies: Mapping[str, Policy]) -> None:
                 expected="one that learns from single rows",
                 fix="use a model without memory, or SyncReplayOptimizer",
             )
-
-
-def _default_buffer(policy: Policy) -> BufferOfSize:
-    config = policy.config
-    gamma = config.get("gamma", 0.99) if isinstance(config, Mapping) else config.gamma
-    return partial(PrioritizedReplay, gamma=gamma, where=f"replay buffer of policy {policy.name!r}")

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rollax.batch import MultiAgentBatch, SampleBatch
-from rollax.errors import ConfigError
 from rollax.evaluation.messages import Fragment
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.optimizers.optimizer import Optimizer, Stats
+from rollax.optimizers.replay_buffers import buffers_of, rows_of_update, uniform_buffers
 from rollax.policy.policy import Policy
-from rollax.replay.frames import StackedFrames
 from rollax.replay.memory import check_fit_together
-from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.shard import BufferOfSize
 from rollax.replay.uniform import UniformReplay
 
-MakeBuffer = Callable[[Policy], UniformReplay]
 _MOST_UPDATES = 1024  # in one compiled call
 
 
@@ -38,7 +34,8 @@ class SyncReplayOptimizer(Optimizer):
         local_worker, remote_workers, policies_to_train, count_steps_by: see `Optimizer`.
         train_batch_size: rows of one update, where a policy does not name another number; of a policy that learns from
             sequences as many of those as have that many rows to learn from, at least one.
-        make_buffer: makes the buffer of a policy; None: 50,000 rows, drawn uniformly, with the policy's γ.
+        make_buffers: gives for a policy what makes its buffer; by default one that is drawn from uniformly, with its γ.
+        buffer_size: rows that each buffer keeps.
         learning_starts: steps before the first update.
         training_intensity: updates for each step.
         beta: of prioritized replay, see `PrioritizedReplay`.
@@ -54,7 +51,8 @@ class SyncReplayOptimizer(Optimizer):
         train_batch_size: int = 32,
         policies_to_train: Sequence[str] | None = None,
         count_steps_by: str = "env_steps",
-        make_buffer: MakeBuffer | None = None,
+        make_buffers: Callable[[Policy], BufferOfSize] = uniform_buffers,
+        buffer_size: int = 50_000,
         learning_starts: int = 1000,
         training_intensity: float = 0.25,
         beta: float = 0.4,
@@ -68,8 +66,7 @@ class SyncReplayOptimizer(Optimizer):
             policies_to_train=policies_to_train,
             count_steps_by=count_steps_by,
         )
-        make_buffer = _default_buffer if make_buffer is None else make_buffer
-        self.buffers = {i: make_buffer(local_worker.policies[i]) for i in self.policies_to_train}
+        self.buffers = {i: make_buffers(local_worker.policies[i])(buffer_size) for i in self.policies_to_train}
         self.learning_starts = learning_starts
         self.training_intensity = training_intensity
         self.beta = beta
@@ -124,7 +121,7 @@ class SyncReplayOptimizer(Optimizer):
 
     def _drawn(self, policy: Policy, buffer: UniformReplay, count: int) -> SampleBatch:
         """What a policy learns from in `count` updates."""
-        rows = getattr(policy, "sgd_minibatch_size", None) or self.train_batch_size
+        rows = rows_of_update(policy, self.train_batch_size)
         asked = policy.replayed
         if asked is None:
             return buffer.sample(count * rows, self._rng, beta=self.beta)
@@ -151,52 +148,11 @@ class SyncReplayOptimizer(Optimizer):
 def replay_settings(config: Any) -> dict[str, Any]:
     """What the optimizer takes beside the common settings, from a config with `ReplayFields`."""
     return {
-        "make_buffer": lambda policy: buffer_of(policy, config)(config.buffer_size),
+        "make_buffers": lambda policy: buffers_of(policy, config),
+        "buffer_size": config.buffer_size,
         "learning_starts": config.learning_starts,
         "training_intensity": config.training_intensity,
         "beta": config.prioritized_replay_beta,
         "seed": config.seed,
         "store_buffers": config.store_buffer_in_checkpoints,
     }
-
-
-def buffer_of(policy: Policy, config: Any, *columns: str) -> BufferOfSize:
-    """What makes the buffers of a policy, from a config with `ReplayFields`.
-
-    Args:
-        policy: it.
-        config: the trainer's.
-        columns: that are kept beside those that the policy names.
-    """
-    settings: dict[str, Any] = {
-        "gamma": policy.config.gamma,
-        "n_step": policy.config.n_step,
-        "where": f"replay buffer of policy {policy.name!r}",
-        "columns": (*columns, *(() if policy.replayed is None else policy.replayed.columns)),
-    }
-    if config.frame_stack_axis is not None:
-        settings["frames"] = _stacked_frames(policy, config.frame_stack_axis)
-    if not config.prioritized_replay:
-        return partial(UniformReplay, **settings)
-    alpha, eps = config.prioritized_replay_alpha, config.prioritized_replay_eps
-    return partial(PrioritizedReplay, alpha=alpha, eps=eps, **settings)
-
-
-def _stacked_frames(policy: Policy, axis: int) -> StackedFrames:
-    shape = policy.observation_space.shape
-    if not shape or not -len(shape) <= axis < len(shape):
-        raise ConfigError(
-            "Observations that are no stacks of images along this axis.",
-            where="config key 'frame_stack_axis'",
-            got=f"{axis}, for {policy.observation_space}",
-            expected="an axis of a Box",
-            fix="leave it out for observations that are not stacked",
-        )
-    return StackedFrames(shape[axis], axis)
-
-
-def _default_buffer(policy: Policy) -> UniformReplay:
-    config = policy.config
-    gamma = config.get("gamma", 0.99) if isinstance(config, Mapping) else config.gamma
-    columns = () if policy.replayed is None else policy.replayed.columns
-    return UniformReplay(50_000, gamma=gamma, columns=columns, where=f"replay buffer of policy {policy.name!r}")

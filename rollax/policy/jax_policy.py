@@ -38,9 +38,9 @@ _ARGUMENTS = frozenset({"obs_batch", "explore"})
 class JaxPolicy(Policy):
     """A policy whose acting, gradients and whole multi-epoch updates are each one compiled call.
 
-    A subclass gives `loss`, names its `statistics`, and may give `coefficients` and `train_columns`; with `has_targets` a second set of
-    parameters follows the first one as `updated_targets` says, for `target_columns` to read. The model is split once
-    into a graph and arrays; compiled functions take the arrays.
+    A subclass gives `loss`, names its `statistics`, and may give `coefficients` and `train_columns`; with `has_targets`
+    a second set of parameters follows the first one as `updated_targets` says, for `target_columns` to read. The model
+    is split once into a graph and arrays; compiled functions take the arrays.
 
     Args:
         observation_space: of one agent.

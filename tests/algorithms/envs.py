@@ -181,3 +181,25 @@ class TwoAgents(MultiAgentEnv):
     @staticmethod
     def _both(values):
         return dict(zip(("left", "right"), values, strict=True))
+
+
+class Film(gym.Env):
+    """The last four images [4, 8, 8], each all of one brightness: the number of the step."""
+
+    observation_space = spaces.Box(0, 255, (4, 8, 8), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, env_config):
+        self.step_number = 0
+
+    def _obs(self):
+        numbers = np.maximum(np.arange(self.step_number - 3, self.step_number + 1), 0)
+        return np.repeat(numbers, 64).reshape(4, 8, 8).astype(np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        self.step_number = 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.step_number += 1
+        return self._obs(), 1.0, self.step_number == 9, False, {}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, RolloutWorker, Trainer
 from rollax.algorithms.apex import ApexDQNConfig, ApexDQNPolicy, ApexDQNTrainer
-from tests.algorithms.envs import Echo, MaskedCartPole, TwoAgents
+from tests.algorithms.envs import Echo, Film, MaskedCartPole, TwoAgents
 
 SMALL = {
     "learning_starts": 40,
@@ -144,28 +143,6 @@ def test_repeats_what_it_sees():
     with ApexDQNTrainer(Echo, config) as trainer:
         trainer.train()
         assert trainer.evaluate()["episode_reward_mean"] / 10 > 0.93
-
-
-class Film(gym.Env):
-    """The last four images [4, 8, 8], each all of one brightness: the number of the step."""
-
-    observation_space = spaces.Box(0, 255, (4, 8, 8), np.uint8)
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, env_config):
-        self.number = 0
-
-    def _obs(self):
-        numbers = np.maximum(np.arange(self.number - 3, self.number + 1), 0)
-        return np.repeat(numbers, 64).reshape(4, 8, 8).astype(np.uint8)
-
-    def reset(self, *, seed=None, options=None):
-        self.number = 0
-        return self._obs(), {}
-
-    def step(self, action):
-        self.number += 1
-        return self._obs(), 1.0, self.number == 9, False, {}
 
 
 def test_stacked_images_are_kept_once():

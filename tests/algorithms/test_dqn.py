@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gymnasium as gym
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from rollax import ConfigError, SampleBatch, SpaceError, Trainer
 from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer
 from rollax.algorithms.rainbow import RainbowConfig, RainbowTrainer
 from rollax.models.q_network import QNetwork
-from tests.algorithms.envs import Echo, MaskedCartPole
+from tests.algorithms.envs import Echo, Film, MaskedCartPole
 from tests.algorithms.tables import f32
 
 LINE = spaces.Discrete(3)
@@ -285,25 +284,3 @@ def test_repeats_what_it_sees(options):
     with DQNTrainer(Echo, config) as trainer:
         trainer.train()
         assert trainer.evaluate()["episode_reward_mean"] / 10 > 0.93
-
-
-class Film(gym.Env):
-    """The last four images [4, 8, 8], each all of one brightness: the number of the step."""
-
-    observation_space = spaces.Box(0, 255, (4, 8, 8), np.uint8)
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, env_config):
-        self.step_number = 0
-
-    def _obs(self):
-        numbers = np.maximum(np.arange(self.step_number - 3, self.step_number + 1), 0)
-        return np.repeat(numbers, 64).reshape(4, 8, 8).astype(np.uint8)
-
-    def reset(self, *, seed=None, options=None):
-        self.step_number = 0
-        return self._obs(), {}
-
-    def step(self, action):
-        self.step_number += 1
-        return self._obs(), 1.0, self.step_number == 9, False, {}

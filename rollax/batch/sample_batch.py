@@ -1,4 +1,4 @@
-"""SampleBatch and MultiAgentBatch: rows of experience as named columns.
+"""SampleBatch: rows of experience as named columns.
 
 A column is an array, or a pytree (dict, tuple, list) of arrays, with one row per agent step. Nothing is copied
 unless a method says so: a batch holds the arrays it was given, and `batch[2:5]` holds views of them.
@@ -6,14 +6,14 @@ unless a method says so: a batch holds the arrays it was given, and `batch[2:5]`
 
 from __future__ import annotations
 
-import operator
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, MutableMapping, Sequence, ValuesView
 from typing import Any
 
 import numpy as np
 
 from rollax import trees
-from rollax.columns import as_column, codes, positions_of
+from rollax.batch.checks import MissingColumnError, check_alike, check_kind, length_error, whole_number
+from rollax.batch.columns import as_column, codes, positions_of
 from rollax.errors import BatchError
 
 
@@ -70,7 +70,7 @@ class SampleBatch(MutableMapping[str, Any]):
     def __init__(self, columns: Mapping[str, Any] | None = None, *, env_steps: int | None = None) -> None:
         self._columns: dict[str, trees.Tree] = {}
         self._count: int | None = None
-        self._env_steps = None if env_steps is None else _checked(env_steps, 0, "SampleBatch(env_steps=...)")
+        self._env_steps = None if env_steps is None else whole_number(env_steps, 0, "SampleBatch(env_steps=...)")
         columns = {} if columns is None else columns
         if self.SEQ_LENS in columns:
             self[self.SEQ_LENS] = columns[self.SEQ_LENS]
@@ -234,7 +234,7 @@ class SampleBatch(MutableMapping[str, Any]):
         Raises:
             BatchError: `size` is no positive integer.
         """
-        step = max(_checked(size, 1, "minibatches(size)") // max(self.max_seq_len, 1), 1)
+        step = max(whole_number(size, 1, "minibatches(size)") // max(self.max_seq_len, 1), 1)
         units = self._units()
         if rng is not None:
             order = rng.permutation(units)
@@ -280,7 +280,7 @@ class SampleBatch(MutableMapping[str, Any]):
             BatchError: no column `eps_id`, a batch that is padded already, or no positive integer for `max_seq_len`.
         """
         self._refuse_padded("Cutting into sequences")
-        length = _checked(max_seq_len, 1, "sequences(max_seq_len)")
+        length = whole_number(max_seq_len, 1, "sequences(max_seq_len)")
         row = np.arange(self.count)
         offset = (row - np.maximum.accumulate(np.where(self._trajectory_starts(), row, 0))) % length
         sequence = np.cumsum(offset == 0) - 1
@@ -311,10 +311,11 @@ class SampleBatch(MutableMapping[str, Any]):
             BatchError: no batch at all, both kinds mixed, or columns that differ in name, structure or row shape.
         """
         parts = list(batches)
-        if parts and all(isinstance(part, MultiAgentBatch) for part in parts):
-            return MultiAgentBatch.concat_samples(parts)
-        _check_kind(parts, SampleBatch)
-        return _concat(parts, "concat_samples")
+        kind: Any = type(parts[0]) if parts else SampleBatch
+        if not issubclass(kind, SampleBatch) and hasattr(kind, "concat_samples"):
+            return kind.concat_samples(parts)  # several policies' batches are made of these, and know how
+        check_kind(parts, SampleBatch)
+        return concatenated(parts, "concat_samples")
 
     def _units(self) -> int:
         return self.count if self.seq_lens is None else len(self.seq_lens)
@@ -338,17 +339,17 @@ class SampleBatch(MutableMapping[str, Any]):
             return
         if padded is not None and _per_sequence(name):
             if length != len(padded):
-                raise _length_error(name, length, f"{len(padded)} rows, one per sequence")
+                raise length_error(name, length, f"{len(padded)} rows, one per sequence")
         elif self._count is None:
             if padded is not None:
                 per_sequence, rest = divmod(length, max(len(padded), 1))
                 if rest or per_sequence < padded.max(initial=0) or (length and not len(padded)):
-                    raise _length_error(
+                    raise length_error(
                         name, length, f"{len(padded)} sequences, each of {padded.max(initial=0)} or more"
                     )
             self._count = length
         elif length != self._count:
-            raise _length_error(name, length, f"{self._count} rows, as in {list(self._columns)}")
+            raise length_error(name, length, f"{self._count} rows, as in {list(self._columns)}")
 
     def _trajectory_starts(self) -> np.ndarray:
         starts = np.zeros(self.count, dtype=bool)
@@ -365,153 +366,15 @@ class SampleBatch(MutableMapping[str, Any]):
         return starts
 
 
-class MissingColumnError(BatchError, KeyError):
-    """A column is asked for that the batch does not have."""
-
-    __str__ = Exception.__str__  # KeyError would show the message as a quoted string with \n in it
-
-
-class MultiAgentBatch(Mapping[str, SampleBatch]):
-    """The batches of several policies over the same stretch of environment steps; `batch["car1"]` is one policy's.
-
-    Args:
-        policy_batches: policy id to its rows; a policy without rows may be left out.
-        env_steps: steps of the environment, which several agents' rows may share.
-    Raises:
-        BatchError: a value is no SampleBatch, or `env_steps` no integer that counts something.
-    """
-
-    def __init__(self, policy_batches: Mapping[str, SampleBatch], env_steps: int) -> None:
-        self.policy_batches = dict(policy_batches)
-        self.env_steps = _checked(env_steps, 0, "MultiAgentBatch(env_steps=...)")
-        for policy_id, batch in self.policy_batches.items():
-            if not isinstance(batch, SampleBatch):
-                raise BatchError(
-                    "The rows of a policy are no SampleBatch.",
-                    where=f"policy {policy_id!r}",
-                    got=type(batch).__name__,
-                    expected="SampleBatch",
-                    fix="wrap the columns: SampleBatch({...})",
-                )
-
-    @property
-    def agent_steps(self) -> int:
-        """Number of real rows of all the policies."""
-        return sum(batch.agent_steps for batch in self.policy_batches.values())
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the arrays of all the policies."""
-        return sum(batch.nbytes for batch in self.policy_batches.values())
-
-    def __getitem__(self, policy_id: str) -> SampleBatch:
-        return self.policy_batches[policy_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.policy_batches)
-
-    def __len__(self) -> int:
-        return len(self.policy_batches)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __repr__(self) -> str:
-        rows = {policy_id: batch.count for policy_id, batch in self.policy_batches.items()}
-        return f"MultiAgentBatch(env_steps={self.env_steps}, rows={rows})"
-
-    def copy(self) -> MultiAgentBatch:
-        """A batch with its own copy of every array."""
-        return MultiAgentBatch({key: batch.copy() for key, batch in self.policy_batches.items()}, self.env_steps)
-
-    @staticmethod
-    def concat_samples(batches: Iterable[MultiAgentBatch]) -> MultiAgentBatch:
-        """Each policy's rows of all the batches, one after another; a batch may lack some of the policies.
-
-        Raises:
-            BatchError: no batch at all, other kinds of batch, or columns of one policy that differ.
-        """
-        parts = list(batches)
-        _check_kind(parts, MultiAgentBatch)
-        policy_ids = dict.fromkeys(policy_id for part in parts for policy_id in part)
-        merged = {
-            policy_id: _concat([part[policy_id] for part in parts if policy_id in part], f"policy {policy_id!r}")
-            for policy_id in policy_ids
-        }
-        return MultiAgentBatch(merged, sum(part.env_steps for part in parts))
-
-
 def _per_sequence(name: str) -> bool:
     return name in (SampleBatch.STATE_IN, SampleBatch.SEQ_LENS)
 
 
-def _concat(batches: Sequence[SampleBatch], where: str) -> SampleBatch:
+def concatenated(batches: Sequence[SampleBatch], where: str) -> SampleBatch:
+    """The rows of all the batches, one after another; errors say `where`."""
     first = batches[0]
     for position, batch in enumerate(batches[1:], start=1):
-        _check_alike(first, batch, f"{where}: batch {position} of {len(batches)}, against batch 0")
+        check_alike(first, batch, f"{where}: batch {position} of {len(batches)}, against batch 0")
     columns = {name: trees.concat([batch[name] for batch in batches]) for name in first}
     known = any(batch._env_steps is not None for batch in batches)
     return SampleBatch(columns, env_steps=sum(batch.env_steps for batch in batches) if known else None)
-
-
-def _check_alike(first: SampleBatch, other: SampleBatch, where: str) -> None:
-    expected: Any = "the same columns, each of the same structure and row shape"
-    fix = "fill the column in every batch, or delete it from all of them"
-    if first.keys() != other.keys():
-        missing, extra = ([n for n in a if n not in b] for a, b in ((first, other), (other, first)))
-        got = f"columns missing: {missing}; columns that batch 0 lacks: {extra}"
-        raise BatchError("Batches with different columns.", where=where, got=got, expected=expected, fix=fix)
-    if first.seq_lens is not None and first.count and other.count and first.max_seq_len != other.max_seq_len:
-        raise BatchError(
-            "Batches padded to different lengths.",
-            where=where,
-            got=f"sequences of {other.max_seq_len} rows",
-            expected=f"sequences of {first.max_seq_len} rows",
-            fix="concatenate before sequences(), or call it with one max_seq_len",
-        )
-    for name, column in first.items():
-        ours, theirs = _layout(column), _layout(other[name])
-        if ours != theirs:
-            raise BatchError(
-                "A column whose rows differ between the batches.",
-                where=f"{where}, column {name!r}",
-                got=f"row {theirs}",
-                expected=f"row {ours}",
-                fix="sample all batches from the same spaces",
-            )
-
-
-def _layout(column: trees.Tree) -> Any:
-    """Structure and row shapes, comparable; the order of a dict's keys does not count."""
-    return trees.tree_map(lambda leaf: f"of shape {leaf.shape[1:]}", column)
-
-
-def _check_kind(parts: Sequence[Any], kind: type) -> None:
-    if not parts:
-        raise BatchError("There is nothing to concatenate.", where="concat_samples", got=parts, fix="give a batch")
-    if not all(isinstance(part, kind) for part in parts):
-        raise BatchError(
-            "Batches of different kinds cannot be concatenated.",
-            where="concat_samples",
-            got=sorted({type(part).__name__ for part in parts}),
-            expected=f"only {kind.__name__}",
-            fix="wrap a SampleBatch: MultiAgentBatch({policy_id: batch}, batch.env_steps)",
-        )
-
-
-def _length_error(name: str, got: int, expected: str) -> BatchError:
-    return BatchError(
-        "A column of the wrong length.",
-        where=f"column {name!r}",
-        got=f"{got} rows",
-        expected=expected,
-        fix="give every column of the batch one row per step",
-    )
-
-
-def _checked(value: Any, least: int, where: str) -> int:
-    """The value as an int, where it is a whole number of at least `least`."""
-    number = None if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__") else operator.index(value)
-    if number is None or number < least:
-        raise BatchError("Not a number of rows or steps.", where=where, got=value, expected=f"an integer >= {least}")
-    return number
