@@ -4,8 +4,8 @@ Source: Mnih et al. (2015), doi:10.1038/nature14236. Double Q-learning: van Hass
 dueling streams: Wang et al. (2016), arXiv:1511.06581; prioritized replay: Schaul et al. (2016), arXiv:1511.05952;
 n-step targets: Sutton (1988); distributions of returns: Bellemare et al. (2017), arXiv:1707.06887; noisy layers:
 Fortunato et al. (2018), arXiv:1706.10295; all of them: Hessel et al. (2018), arXiv:1710.02298. Deviations: Adam in the
-place of RMSProp; time limits bootstrap; targets are made without noise, and the noise that acts changes with every
-update.
+place of RMSProp; time limits bootstrap; targets are made without noise; one draw of noise acts for
+all sub-environments that are asked together; β of prioritized replay stays as it is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.models.parametric import check_parametric
 from rollax.models.q_network import QNetwork
 from rollax.ops.masked import masked_mean
-from rollax.ops.q_learning import categorical_cross_entropy, chosen, huber, projected, q_target
+from rollax.ops.q_learning import categorical_kl, chosen, huber, projected, q_target
 from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
 from rollax.policy import action_masks
 from rollax.policy.exploration.exploration import Exploration
@@ -179,7 +179,7 @@ class DQNPolicy(JaxPolicy):
             errors = values - target
             losses = huber(errors)
         else:
-            losses = categorical_cross_entropy(target, logits[jnp.arange(len(actions)), actions])
+            losses = categorical_kl(target, logits[jnp.arange(len(actions)), actions])
             errors = losses  # what Rainbow draws its rows by
             target = target @ jnp.asarray(self.support)
         loss = masked_mean(losses * batch[SampleBatch.WEIGHTS], mask)

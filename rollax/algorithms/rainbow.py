@@ -1,7 +1,7 @@
 """Rainbow: DQN with all of its improvements.
 
 Source: Hessel et al. (2018), arXiv:1710.02298, Table 1 for the defaults, which are those for Atari games. Deviations:
-see DQN.
+those of DQN; the two streams have no hidden layers of their own unless `hiddens` gives them some.
 """
 
 from __future__ import annotations

@@ -64,7 +64,13 @@ class Acting:
         return dist_inputs, values, state_out
 
     def actions(
-        self, params: Columns, extra: Columns, columns: Columns, noise: np.ndarray | None, rows: int
+        self,
+        params: Columns,
+        extra: Columns,
+        columns: Columns,
+        noise: np.ndarray | None,
+        rows: int,
+        noise_seed: Any = None,
     ) -> tuple[trees.Tree, list[np.ndarray], dict[str, np.ndarray]]:
         """`(actions, state_out, fetches)` of the first rows.
 
@@ -74,9 +80,10 @@ class Acting:
             columns: [S, ...] what the model takes, padded.
             noise: [S, K] what exploring takes; None for the greedy actions.
             rows: N <= S, how many of them are real.
+            noise_seed: [] uint32 that a noisy model draws its noise by where it explores.
         """
         act = self._act_greedily if noise is None else self._act
-        actions, packed, states = act(params, extra, columns, noise)
+        actions, packed, states = act(params, extra, columns, noise, noise_seed)
         table = np.asarray(packed)[:rows]
         fetches = {name: table[:, place] for name, place in self._fetched.items()}
         actions = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions)
@@ -91,9 +98,9 @@ class Acting:
         return np.asarray(self._output(params, extra, columns))
 
     def _act_on_arrays(
-        self, params: Columns, extra: Columns, columns: Columns, noise: Any, explore: bool
+        self, params: Columns, extra: Columns, columns: Columns, noise: Any, noise_seed: Any, explore: bool
     ) -> tuple[Any, Any, tuple]:
-        model = self._split.merge(params, extra, learning=explore and self._noisy)
+        model = self._split.merge(params, extra, learning=explore and self._noisy, noise_seed=noise_seed)
         dist_inputs, values, states = self.forward(model, columns)
         exploration = self._exploration
         actions = exploration.sample(dist_inputs, noise) if explore else exploration.mode(dist_inputs)

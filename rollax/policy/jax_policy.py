@@ -229,11 +229,13 @@ class JaxPolicy(Policy):
         if self.masks.present:
             self.masks.check(obs_batch, f"policy {self.name!r}")
         # Drawn on the host, so the compiled function is pure and cheap (a device generator costs more).
-        noise, params = None, self.params
+        noise, noise_seed, params = None, None, self.params
         if explore:
             noise, exploring = self.exploration.noise(self.acting_rng, size, self.timestep, exploring)
             params = self.exploration.acting_params(params, self.acting_rng)
-        actions, states, fetches = self._acting.actions(params, self.extra, columns, noise, rows)
+            # Not from the model's own streams, which come with the weights and are the same in every process.
+            noise_seed = self.acting_rng.integers(2**32, dtype=np.uint32) if self.acts_noisily else None
+        actions, states, fetches = self._acting.actions(params, self.extra, columns, noise, rows, noise_seed)
         check_finite(fetches[self._checked], self.name, self.timestep)
         return actions, [*states, *exploring], fetches
 
@@ -375,7 +377,8 @@ class JaxPolicy(Policy):
             **super().get_state(),
             "optimizer": self.learner.optimizer_arrays(),
             "num_updates": self.learner.num_updates,
-            "targets": {name: np.array(value) for name, value in self.targets.items()},
+            # None are made here: where they are still to be copied, they are copied from the parameters of then.
+            "targets": {name: np.array(value) for name, value in (self.learner.targets or {}).items()},
             "learning_rng": self.learning_rng.bit_generator.state,
         }
 
@@ -384,7 +387,8 @@ class JaxPolicy(Policy):
         self.learner.set_optimizer_arrays(state["optimizer"], where=f"policy {self.name!r}")
         self.learner.num_updates = state["num_updates"]
         self.learning_rng.bit_generator.state = state["learning_rng"]
-        if self.has_targets:
+        self.learner.targets = None
+        if self.has_targets and state["targets"]:
             where = f"policy {self.name!r}, target parameters"
             self.learner.set_targets(self.split.checked({**state["targets"], **self.extra}, where)[0])
 

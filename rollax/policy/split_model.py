@@ -33,14 +33,25 @@ class SplitModel:
         self._keys = {n: jax.random.key_impl(v) for n, v in extra_arrays.items() if _is_key(v)}
         self.extra = self._without_keys(extra_arrays)
 
-    def merge(self, params: Mapping[str, Any], extra: Mapping[str, Any], *, learning: bool = False) -> Any:
-        """The model over these arrays, in training mode where it learns and in evaluation mode where it acts."""
-        state = [
-            jax.random.wrap_key_data(extra[n], impl=self._keys[n]) if n in self._keys else extra[n] for n in self.extra
-        ]
+    def merge(
+        self, params: Mapping[str, Any], extra: Mapping[str, Any], *, learning: bool = False, noise_seed: Any = None
+    ) -> Any:
+        """The model over these arrays, in training mode where it learns and in evaluation mode where it acts.
+
+        Args:
+            params: the trained parameters.
+            extra: the other state.
+            learning: in training mode.
+            noise_seed: [] uint32 for random streams of its own; None for those that `extra` goes on with.
+        """
+        state = [self._key(n, extra[n], noise_seed) if n in self._keys else extra[n] for n in self.extra]
         trained = jax.tree.unflatten(self._params_tree, [params[name] for name in self.params])
         graph = self._learning_graph if learning else self._acting_graph
         return nnx.merge(graph, trained, jax.tree.unflatten(self._extra_tree, state))
+
+    def _key(self, name: str, data: Any, seed: Any) -> jax.Array:
+        key = jax.random.wrap_key_data(data, impl=self._keys[name])
+        return key if seed is None else jax.random.fold_in(key, seed)
 
     def extra_of(self, model: nnx.Module) -> dict[str, jax.Array]:
         """The state beside the parameters, as a forward pass has left it (batch statistics, random streams)."""

@@ -100,13 +100,13 @@ class TestLoss:
     def test_distributions(self):
         # Atoms 0, 1, 2. All logits are 0: every value is 1. Target of row 0: r = 0.5, γ = 0.5: the atoms move to 0.5, 1
         # and 1.5, each with ⅓: (⅙, ⅙ + ⅓ + ⅙, ⅙) = (⅙, ⅔, ⅙). Row 1: terminated with 2: (0, 0, 1).
-        # Cross-entropy with a uniform distribution is ln 3 for both.
+        # From a uniform distribution: Σ m ln 3m = ⅙ ln ½ + ⅔ ln 2 + ⅙ ln ½ = ⅓ ln 2, and ln 3.
         config = {**SMALL, "num_atoms": 3, "v_min": 0.0, "v_max": 2.0, "lr": 0.0}
         policy = DQNPolicy(LINE, spaces.Discrete(2), config)
         policy.set_weights({name: np.zeros(value.shape, np.float32) for name, value in policy.get_weights().items()})
         gradients, stats = policy.compute_gradients(rows(rewards=f32(0.5, 2)))
-        np.testing.assert_allclose(stats["q_loss"], np.log(3), rtol=1e-5)
-        np.testing.assert_allclose(stats["td_error"], [np.log(3)] * 2, rtol=1e-5)
+        np.testing.assert_allclose(stats["q_loss"], (np.log(2) / 3 + np.log(3)) / 2, rtol=1e-5)
+        np.testing.assert_allclose(stats["td_error"], [np.log(2) / 3, np.log(3)], rtol=1e-5)
         np.testing.assert_allclose(stats["mean_target"], (1 + 2) / 2, rtol=1e-5)
         # p - m, halved by the mean, at the rows' states and actions: outputs are action by action, atom by atom
         (kernel,) = (value for value in gradients.values() if value.shape == (3, 6))
@@ -253,15 +253,24 @@ class TestRuns:
         small = {"learning_starts": 20, "timesteps_per_iteration": 60, "train_batch_size": 8, "buffer_size": 500}
         with RainbowTrainer("CartPole-v1", small) as trainer:
             stats = trainer.train()["info"]["learner"]["default_policy"]
-            obs = np.zeros((64, 4), np.float32)
-            values = [trainer.get_policy().compute_actions(obs, explore=True)[2]["q_value"] for _ in range(2)]
-            greedy = trainer.get_policy().compute_actions(obs, explore=False)[2]["q_value"]
-            trainer.train()
-            later = trainer.get_policy().compute_actions(obs, explore=True)[2]["q_value"]
         assert np.isfinite(stats["q_loss"])
-        np.testing.assert_array_equal(*values)
-        assert not np.array_equal(values[0], greedy)  # exploring is noisy
-        assert not np.array_equal(values[0], later)  # and its noise changes with the updates
+
+    def test_noise_is_drawn_for_every_call_that_explores(self):
+        policies = [
+            RainbowTrainer.policy_class(LINE, spaces.Discrete(2), RainbowConfig(seed=seed)) for seed in (0, 0, 1)
+        ]
+        policies[2].set_weights(policies[0].get_weights())
+        obs = np.zeros(4, np.int64)
+
+        def values(policy, explore):
+            return policy.compute_actions(obs, explore=explore)[2]["q_value"]
+
+        first, second, other = ([values(policy, True) for _ in range(3)] for policy in policies)
+        np.testing.assert_array_equal(first, second)  # the seed draws it
+        for draws in (first, [first[0], other[0], values(policies[0], False)]):
+            assert len({float(draw[0]) for draw in draws}) == 3
+        assert len(set(first[0].tolist())) == 1  # all rows of a call have the same
+        np.testing.assert_array_equal(values(policies[0], False), values(policies[2], False))
 
 
 @pytest.mark.parametrize("options", [{}, {"num_atoms": 21, "v_min": 0.0, "v_max": 1.0}, {"noisy": True}], ids=str)

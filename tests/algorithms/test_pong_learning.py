@@ -31,4 +31,4 @@ PONG: dict[str, Any] = {
 
 
 def test_rainbow_pong(reaches):
-    reaches(RainbowTrainer, "ALE/Pong-v5", 10, 800_000, PONG, seeds=(0,))
+    reaches(RainbowTrainer, "ALE/Pong-v5", 10, 900_000, PONG, seeds=(0,))

@@ -112,10 +112,20 @@ def test_are_no_weights_but_go_into_the_state_and_out():
 
 
 def test_of_another_model_are_refused():
-    state = make().get_state()
+    state = moved(make()).get_state()
     del state["targets"]["value_head.bias"]
     with pytest.raises(PolicyError, match=r"another model(.|\n)*'default_policy', target parameters"):
         make().set_state(state)
+
+
+def test_reading_the_state_makes_none():
+    # Whoever shares variables with it may still move them before its own first update.
+    policy, other = make(), moved(make(seed=99))
+    other.set_state(policy.get_state())
+    for one in (policy, other):
+        moved_meanwhile = {name: np.array(value) + 1 for name, value in one.params.items()}
+        one.params = {name: jnp.array(value) for name, value in moved_meanwhile.items()}
+        assert_equal(arrays(one.targets), moved_meanwhile)
 
 
 def test_new_weights_are_a_new_start():
