@@ -36,8 +36,9 @@ def learning_table(results: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "### What is learned",
         "",
-        "The best of ten greedy evaluations (20 episodes each) within the steps, mean of three seeds; beside it each "
-        "seed's own, and the mean of the last evaluations. `make learning` runs them; settings are in the tests.",
+        "The best of ten greedy evaluations within the steps, of 20 episodes each unless the test says otherwise: the "
+        "mean of the seeds, each seed's own, and the mean of the last evaluations. `make learning` runs them; settings "
+        "are in the tests.",
         "",
         "| algorithm | environment | test | within | must reach | best | by seed | last | |",
         "|---|---|---|---|---|---|---|---|---|",
