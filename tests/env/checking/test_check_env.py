@@ -19,7 +19,6 @@ from rollax import (
     ExternalEnv,
     ExternalMultiAgentEnv,
     MultiAgentEnv,
-    SpaceError,
     check_env,
 )
 from rollax.env.checking.random_actions import RandomActions
@@ -344,107 +343,6 @@ class TestPictures:
         report = check_env(lambda context: Film())
         assert names(report) == [("note", "no pictures")]
         assert check_env(lambda: Film()).findings == ()
-
-
-class Own(MultiAgentEnv):
-    """Its policies name the spaces, unless they are given here."""
-
-    spaces_by_agent = {"a": (spaces.Discrete(3), spaces.Box(-1, 1, (2,))), "b": (OBS_SPACE, spaces.Discrete(4))}
-
-    def reset(self, *, seed=None, options=None):
-        self.count = 0
-        return self._obs(), {}
-
-    def step(self, actions):
-        for agent, action in actions.items():
-            assert self.spaces_by_agent[agent][1].contains(action)
-        self.count += 1
-        return self._obs(), {}, {ALL: self.count == 4}, {ALL: False}, {}
-
-    def _obs(self):
-        return {"a": 1, "b": np.zeros(3, np.float32)}
-
-
-class TestSpacesByAgent:
-    def test_of_the_environment(self):
-        class Named(Own):
-            observation_spaces = {agent: pair[0] for agent, pair in Own.spaces_by_agent.items()}
-            action_spaces = {agent: pair[1] for agent, pair in Own.spaces_by_agent.items()}
-
-        report = check_env(Named)
-        assert report.findings == ()
-        assert report.agents == ("a", "b")
-        assert "  observations: of each agent its own\n" in str(report)
-
-        class Off(Named):
-            def _obs(self):
-                return {"a": 1, "b": np.zeros(4, np.float32)}
-
-        refused(EnvError, check_env, Off, says="wrong shape...sub-environment 0, agent 'b'...(4,)...(3,)")
-
-    def test_of_the_policies(self):
-        assert check_env(Own, spaces_of=Own.spaces_by_agent.get).findings == ()
-        refused(SpaceError, check_env, Own, says="An agent without spaces...observation_space, agent 'a'...spaces_of")
-        bad = {"a": (None, spaces.Discrete(2))}
-        refused(SpaceError, lambda: check_env(Own, spaces_of=bad.get), says="An agent without spaces...'a'")
-        bad = {agent: (pair[0], spaces.Text(3)) for agent, pair in Own.spaces_by_agent.items()}
-        refused(SpaceError, lambda: check_env(Own, spaces_of=bad.get), says="unsupported space...agent 'a'")
-
-
-MASKED = spaces.Dict({"x": OBS_SPACE, "action_mask": spaces.MultiBinary(5)})
-
-
-class Masked(gym.Env):
-    """Allows one action at a time."""
-
-    observation_space, action_space = MASKED, ACTION_SPACE
-
-    def reset(self, *, seed=None, options=None):
-        self.count = 0
-        return self.obs(), {}
-
-    def step(self, action):
-        assert action == self.count % 5
-        self.count += 1
-        return self.obs(), 0.0, self.count == 20, False, {}
-
-    def obs(self):
-        return {"x": np.zeros(3, np.float32), "action_mask": np.eye(5, dtype=np.int8)[self.count % 5]}
-
-
-class TestMasks:
-    def test_respected(self):
-        assert check_env(Masked).findings == ()
-
-    def test_nothing_allowed(self):
-        class Stuck(Masked):
-            def obs(self):
-                return {**super().obs(), "action_mask": np.zeros(5, np.int8)}
-
-        says = "An action mask that allows nothing...sub-environment 0...[0, 0, 0, 0, 0]"
-        refused(EnvError, check_env, Stuck, says=says)
-
-    def test_a_mask_of_the_wrong_size(self):
-        class Wide(Masked):
-            action_space = spaces.Discrete(4)
-
-        refused(EnvError, check_env, Wide, says="An action mask of the wrong size...5 entries...4: one for")
-
-    def test_of_a_nested_action(self):
-        """Five choices, then two times two, side by side; the rest is free."""
-        parts = {"n": spaces.Discrete(5, start=10), "m": spaces.MultiDiscrete([2, 2]), "x": spaces.Box(-1, 1, (2,))}
-        space = spaces.Tuple([spaces.Dict(parts), spaces.MultiBinary(2)])
-        source, seen = RandomActions(0), set()
-        # Dict sorts nothing: the order is that of the space, which is "n", "m", "x".
-        order = list(space[0].spaces)
-        masks = {"n": [0, 1, 0, 1, 0], "m": [1, 0, 0, 1], "x": []}
-        mask = np.concatenate([masks[key] for key in order])
-        for _ in range(30):
-            action = source.draw(space, {"action_mask": mask}, "")
-            assert space.contains(action) or space.contains((action[0], np.asarray(action[1], np.int8)))
-            assert action[0]["m"].tolist() == [0, 1]
-            seen.add(int(action[0]["n"]))
-        assert seen == {11, 13}
 
 
 def test_actions_repeat_under_a_seed():
