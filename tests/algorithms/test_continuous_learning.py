@@ -37,9 +37,10 @@ def test_ddpg_pendulum(reaches):
 
 
 def test_sac_mountain_car(reaches):
-    # As in the zoo, but for gSDE: noise that wanders, as it has for TD3 and DDPG (0.5, with steps of 0.01).
+    # As in the zoo, but for gSDE: noise that wanders, as it has for TD3 and DDPG (0.5, with steps of 0.01); and for its
+    # γ of 0.9999, at which the entropy of going on for ever, 0.1 × 0.7 a step, is worth more than the 100 of the goal.
     config = {
-        "gamma": 0.9999,
+        "gamma": 0.99,
         "tau": 0.01,
         "buffer_size": 50_000,
         "train_batch_size": 512,
