@@ -44,16 +44,19 @@ if TYPE_CHECKING:
     from rollax.algorithms.qmix import QMIXConfig as QMIXConfig
     from rollax.algorithms.qmix import QMIXPolicy as QMIXPolicy
     from rollax.algorithms.qmix import QMIXTrainer as QMIXTrainer
-    from rollax.algorithms.qmix import VDNConfig as VDNConfig
-    from rollax.algorithms.qmix import VDNTrainer as VDNTrainer
     from rollax.algorithms.rainbow import RainbowConfig as RainbowConfig
+    from rollax.algorithms.rainbow import RainbowPolicy as RainbowPolicy
     from rollax.algorithms.rainbow import RainbowTrainer as RainbowTrainer
     from rollax.algorithms.sac import SACConfig as SACConfig
     from rollax.algorithms.sac import SACPolicy as SACPolicy
     from rollax.algorithms.sac import SACTrainer as SACTrainer
     from rollax.algorithms.td3 import TD3Config as TD3Config
+    from rollax.algorithms.td3 import TD3Policy as TD3Policy
     from rollax.algorithms.td3 import TD3Trainer as TD3Trainer
     from rollax.algorithms.trainer import Trainer as Trainer
+    from rollax.algorithms.vdn import VDNConfig as VDNConfig
+    from rollax.algorithms.vdn import VDNPolicy as VDNPolicy
+    from rollax.algorithms.vdn import VDNTrainer as VDNTrainer
     from rollax.batch import MultiAgentBatch as MultiAgentBatch
     from rollax.batch import SampleBatch as SampleBatch
     from rollax.config import TrainerConfig as TrainerConfig
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from rollax.env.external.external_env import ExternalMultiAgentEnv as ExternalMultiAgentEnv
     from rollax.env.external.queue import EnvStoppedError as EnvStoppedError
     from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv as MultiAgentEnv
+    from rollax.env.multi_agent.pettingzoo_env import from_pettingzoo as from_pettingzoo
     from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo as to_pettingzoo
     from rollax.env.recording.record_env import record_env as record_env
     from rollax.env.registry import register_env as register_env
@@ -112,11 +116,12 @@ _NAMES_OF = {
     "rollax.algorithms.load_policy": "load_policy",
     "rollax.algorithms.pg": "PGConfig PGPolicy PGTrainer",
     "rollax.algorithms.ppo": "PPOConfig PPOPolicy PPOTrainer",
-    "rollax.algorithms.qmix": "QMIXConfig QMIXPolicy QMIXTrainer VDNConfig VDNTrainer",
-    "rollax.algorithms.rainbow": "RainbowConfig RainbowTrainer",
+    "rollax.algorithms.qmix": "QMIXConfig QMIXPolicy QMIXTrainer",
+    "rollax.algorithms.rainbow": "RainbowConfig RainbowPolicy RainbowTrainer",
     "rollax.algorithms.sac": "SACConfig SACPolicy SACTrainer",
-    "rollax.algorithms.td3": "TD3Config TD3Trainer",
+    "rollax.algorithms.td3": "TD3Config TD3Policy TD3Trainer",
     "rollax.algorithms.trainer": "Trainer",
+    "rollax.algorithms.vdn": "VDNConfig VDNPolicy VDNTrainer",
     "rollax.batch": "MultiAgentBatch SampleBatch",
     "rollax.config": "TrainerConfig",
     "rollax.env.base_env": "BaseEnv",
@@ -126,6 +131,7 @@ _NAMES_OF = {
     "rollax.env.external.external_env": "ExternalEnv ExternalMultiAgentEnv",
     "rollax.env.external.queue": "EnvStoppedError",
     "rollax.env.multi_agent.multi_agent_env": "MultiAgentEnv",
+    "rollax.env.multi_agent.pettingzoo_env": "from_pettingzoo",
     "rollax.env.multi_agent.pettingzoo_export": "to_pettingzoo",
     "rollax.env.recording.record_env": "record_env",
     "rollax.env.registry": "register_env",

@@ -121,12 +121,13 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     file = Path(path) / MANIFEST
     if not os.path.isfile(file):
+        inside = _complete_inside(Path(path))
         raise CheckpointError(
             "No saved folder, or one that was never completed.",
             where=path,
             got=f"no {MANIFEST}" if os.path.isdir(path) else "no such folder",
             expected=f"a folder with a {MANIFEST}",
-            fix="check the path; newest(folder, prefix) finds the last complete one",
+            fix="check the path" if inside is None else f"give the folder of one that is inside: {inside}",
         )
     with _named_errors("The manifest cannot be read.", file):
         data = file.read_bytes()
@@ -134,6 +135,12 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not _is_manifest(manifest):
         raise _damaged(file, "no list of files in it", "the manifest that was saved")
     return manifest
+
+
+def _complete_inside(folder: Path) -> Path | None:
+    """The last by name of the complete folders in this one, or in those that are in it, as in that of a run."""
+    manifests = (*folder.glob(f"[!.]*/{MANIFEST}"), *folder.glob(f"[!.]*/[!.]*/{MANIFEST}"))
+    return max((manifest.parent for manifest in manifests), default=None)
 
 
 def newest(folder: str | os.PathLike[str], prefix: str) -> Path | None:

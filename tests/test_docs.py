@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from rollax import PPOConfig, PPOTrainer
-from rollax.algorithms.registry import ALGORITHMS
+from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.cli import app
 from rollax.config import TrainerConfig
 
@@ -140,6 +140,12 @@ def test_the_table_of_result_keys_is_complete():
     described = {key for row in rows for key in re.findall(r"`(\w+)`", row[0])}
     with PPOTrainer("CartPole-v1", {"train_batch_size": 64, "sgd_minibatch_size": 64, "num_sgd_iter": 1}) as trainer:
         assert described == set(trainer.train())
+
+
+def test_the_table_of_statistics_is_that_of_the_policies():
+    rows = table(REPOSITORY / "docs" / "training.md", "| algorithm | statistics |")
+    told = {name: tuple(re.findall(r"`(\w+)`", row[1])) for row in rows for name in row[0].split(", ")}
+    assert told == {name: get_trainer_class(name).policy_class.statistics for name in ALGORITHMS}
 
 
 @each_example

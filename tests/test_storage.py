@@ -270,6 +270,20 @@ def test_a_file_system_that_cannot_sync_folders_is_accepted(tmp_path: Path, monk
     assert load(save(tmp_path / "p")) == FILES
 
 
+def test_a_folder_around_complete_ones_names_the_last(tmp_path: Path):
+    for name in ("p_000002", "p_000010", "p_000009"):
+        save(tmp_path / "run" / "checkpoints" / name)
+    (tmp_path / "run" / "checkpoints" / "p_000011").mkdir()  # no manifest
+    (tmp_path / "run" / "checkpoints" / ".p_000012.0123abcd.tmp").mkdir()
+    (tmp_path / "run" / "checkpoints" / ".p_000012.0123abcd.tmp" / "manifest.json").write_bytes(b"{}")
+    for path in (tmp_path / "run" / "checkpoints", tmp_path / "run"):
+        with pytest.raises(CheckpointError, match="one that is inside: .*p_000010$"):
+            load(path)
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(CheckpointError, match="check the path$"):
+            load(path)
+
+
 def test_newest_goes_by_the_number_in_the_name(tmp_path: Path):
     assert storage.newest(tmp_path / "gone", "p_") is None
     assert storage.newest(tmp_path, "p_") is None

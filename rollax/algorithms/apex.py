@@ -12,6 +12,8 @@ from pydantic import Field
 from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer
 from rollax.batch import SampleBatch
 from rollax.config.asynchronous import AsyncReplayFields
+from rollax.config.exploration import EpsilonFields
+from rollax.errors import ConfigError
 from rollax.evaluation.initial_priorities import add_priorities
 from rollax.optimizers.async_replay import AsyncReplayOptimizer, async_replay_settings
 from rollax.policy.exploration.of_values import EpsilonGreedy
@@ -32,6 +34,18 @@ class ApexDQNConfig(AsyncReplayFields, DQNConfig):
     target_network_update_freq: int = Field(
         default=2500, ge=1, description="updates after which the target network becomes a copy of the model"
     )
+
+    def check(self) -> None:
+        super().check()
+        for key in EpsilonFields.model_fields:
+            if getattr(self, key) != DQNConfig.model_fields[key].default:
+                raise ConfigError(
+                    "An ε that falls with time.",
+                    where=f"config key '{key}'",
+                    got=getattr(self, key),
+                    expected="its default: each worker has an ε of its own, which stays what it is",
+                    fix="leave it out, and set worker_epsilon and worker_epsilon_alpha",
+                )
 
 
 class ApexDQNPolicy(DQNPolicy):

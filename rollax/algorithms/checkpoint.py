@@ -85,12 +85,12 @@ def restore(trainer: Trainer, path: Path) -> None:
             space, expected = space_from_json(description[kind]), getattr(policies[policy_id], kind)
             if not same_space(space, expected):
                 raise _differs(f"{kind} of policy {policy_id!r}", space, expected, path)
-    before = trainer.get_state()
+    before = trainer.workers.get_state()
     try:
         trainer.set_state(stored["state"])
     except BaseException:
-        # A part of it may have been taken over already; weights of another model, say, are noticed only then.
-        trainer.set_state(before)
+        # The workers may have taken over a part already; weights of another model, say, are noticed only then.
+        trainer.workers.set_state(before)
         raise
 
 

@@ -30,7 +30,8 @@ def load_policy(
 ) -> PolicyRunner:
     """A policy whose `compute_single_action(obs, state=None, explore=False)` takes raw observations.
 
-    Observation filter and action mapping are applied as in training.
+    Observation filter and action mapping are applied as in training. The `Policy` itself, without them, is its
+    attribute `policy`: `load_policy(path).policy.get_weights()` is name -> NumPy array.
 
     Args:
         path: the checkpoint folder.

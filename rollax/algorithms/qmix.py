@@ -15,7 +15,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from gymnasium import Space
+from gymnasium import Space, spaces
 from pydantic import Field, PositiveInt
 
 from rollax.algorithms.trainer import Trainer
@@ -103,10 +103,13 @@ class QMIXPolicy(JaxPolicy):
         self.target_update_interval = config.target_network_update_freq
         self.adam_epsilon = config.adam_epsilon
         self._view = GroupView.of(observation_space, action_space, config.state_key, config.agent_ids)
+        _check_state(config, self._view, observation_space)
         self._group_masks = GroupMasks(self._view.masked, filtered=config.observation_filter != "NoFilter")
         super().__init__(observation_space, action_space, config)
         self.sgd_minibatch_size = config.train_batch_size
-        if self.memory.present:
+        if not self.memory.present:
+            _check_without_memory(config)
+        else:
             _check_uniform(config)
             unused = {SampleBatch.STATE_IN} if config.zero_init_states else set()
             columns = tuple(name for name in self.memory.columns if name not in unused)
@@ -217,23 +220,6 @@ class QMIXTrainer(Trainer):
         return SyncReplayOptimizer(**self.optimizer_settings(), **replay_settings(self.config))
 
 
-class VDNConfig(QMIXConfig):
-    """The fields of QMIX with the mixer of VDN."""
-
-    mixer: Literal["qmix", "vdn"] | None = Field(
-        default="vdn",
-        description="what makes a joint value of the members' values: a network that depends on the state, their sum, "
-        "or nothing: each learns by itself",
-    )
-
-
-class VDNTrainer(QMIXTrainer):
-    """QMIX with another default: the joint value is the sum of the members' values."""
-
-    name = "VDN"
-    config_class = VDNConfig
-
-
 def _chosen(values: jax.Array, actions: jax.Array) -> jax.Array:
     """[B, M] the entries of [B, M, N] values that [B, M] actions name."""
     return jnp.take_along_axis(values, actions[..., None], axis=-1)[..., 0]
@@ -248,3 +234,30 @@ def _check_uniform(config: QMIXConfig) -> None:
             expected="false for a model with memory, whose sequences are drawn uniformly",
             fix="leave it out, or take a model without memory",
         )
+
+
+def _check_without_memory(config: QMIXConfig) -> None:
+    for key in ("burn_in", "zero_init_states"):
+        if getattr(config, key):
+            raise ConfigError(
+                "A setting of sequences, and a model that learns from single rows.",
+                where=f"config key '{key}'",
+                got=getattr(config, key),
+                expected="a model with memory",
+                fix=f"leave {key} out, or set model.use_gru or model.use_lstm",
+            )
+
+
+def _check_state(config: QMIXConfig, view: GroupView, observation_space: Space) -> None:
+    """Refuses a key of the state that is not there: members would see, and act on, the state under its right key."""
+    if config.state_key in (view.state_key, QMIXConfig.model_fields["state_key"].default, None):
+        return
+    member = observation_space[0]  # type: ignore[index]  a Tuple, as GroupView has found
+    keys = sorted(map(str, member.spaces)) if isinstance(member, spaces.Dict) else None
+    raise ConfigError(
+        "A global state that the members do not observe.",
+        where="config key 'state_key'",
+        got=config.state_key,
+        expected=f"one of {keys}" if keys else f"members that observe a Dict, not {member}",
+        fix="correct the key, or set it to None: what all members observe is the state then",
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rollax.algorithms.dqn import DQNConfig, DQNTrainer
+from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer
 
 
 class RainbowConfig(DQNConfig):
@@ -34,8 +34,15 @@ class RainbowConfig(DQNConfig):
     )
 
 
+class RainbowPolicy(DQNPolicy):
+    """DQN's with other defaults."""
+
+    config_class = RainbowConfig
+
+
 class RainbowTrainer(DQNTrainer):
     """DQN with other defaults."""
 
     name = "Rainbow"
     config_class = RainbowConfig
+    policy_class = RainbowPolicy

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rollax.config import TrainerConfig
 from rollax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ ALGORITHMS: dict[str, str] = {
     "Rainbow": "rollax.algorithms.rainbow:RainbowTrainer",
     "SAC": "rollax.algorithms.sac:SACTrainer",
     "TD3": "rollax.algorithms.td3:TD3Trainer",
-    "VDN": "rollax.algorithms.qmix:VDNTrainer",
+    "VDN": "rollax.algorithms.vdn:VDNTrainer",
 }
 
 
@@ -50,3 +51,23 @@ def get_trainer_class(name: str) -> type[Trainer]:
         )
     module_name, _, class_name = path.partition(":")
     return getattr(importlib.import_module(module_name), class_name)
+
+
+def refuse_config_of_another(config: Any, trainer_class: type[Trainer]) -> None:
+    """Refuses a config object of another algorithm's class: its defaults are not those of this one.
+
+    Raises:
+        ConfigError: it is one; the message names the trainer that it is for.
+    """
+    if not isinstance(config, TrainerConfig) or type(config) is trainer_class.config_class:
+        return
+    trainers = (get_trainer_class(name) for name in ALGORITHMS)
+    own = next((found.__name__ for found in trainers if found.config_class is type(config)), None)
+    given, taken = type(config).__name__, trainer_class.config_class.__name__
+    raise ConfigError(
+        "The config of another algorithm.",
+        where=f"{trainer_class.__name__}(config=...)",
+        got=given,
+        expected=f"a {taken}, or a dict of its keys",
+        fix=f"use {own or f'a trainer whose config_class is {given}'}, or give a {taken}",
+    )

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rollax.algorithms.ddpg import DDPGConfig, DDPGTrainer
+from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, DDPGTrainer
 
 
 class TD3Config(DDPGConfig):
@@ -35,8 +35,15 @@ class TD3Config(DDPGConfig):
     smooth_target_policy: bool = Field(default=True, description="whether the actions of targets are noisy")
 
 
+class TD3Policy(DDPGPolicy):
+    """DDPG's with other defaults."""
+
+    config_class = TD3Config
+
+
 class TD3Trainer(DDPGTrainer):
     """DDPG with other defaults."""
 
     name = "TD3"
     config_class = TD3Config
+    policy_class = TD3Policy

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from rollax.algorithms import checkpoint
-from rollax.algorithms.registry import get_trainer_class
+from rollax.algorithms.registry import get_trainer_class, refuse_config_of_another
 from rollax.config import TrainerConfig, resolve_config
 from rollax.env.recording.record_env import RecordedEnv, RecordingCreator
 from rollax.errors import ConfigError
@@ -38,6 +38,7 @@ class Trainer(ABC):
     policy_class: ClassVar[type[Policy]]
 
     def __init__(self, env: Any = None, config: Mapping[str, Any] | TrainerConfig | None = None) -> None:
+        refuse_config_of_another(config, type(self))
         self._config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))
         if self.config.env is None:
             raise ConfigError(
@@ -171,7 +172,7 @@ class Trainer(ABC):
         return self.worker.runners[policy_id].compute_single_action(obs, state, explore, prev_action, prev_reward)
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
-        """One of the policies."""
+        """One of the policies: behind the observation filter, and before its actions are scaled and clipped."""
         return self.worker.get_policy(policy_id)
 
     def get_weights(self, policy_ids: Sequence[str] | None = None) -> dict[str, Any]:
@@ -240,14 +241,18 @@ class Trainer(ABC):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` returned."""
+        """Takes over what `get_state` returned.
+
+        Where something is refused, at most the workers have changed: the optimizer comes after them, and changes all or
+        nothing, for of what it keeps there is no second copy to go back to.
+        """
+        self.workers.set_state(state["workers"])
+        self.optimizer.set_state(state["optimizer"])
         self.iteration = state["iteration"]
         self.time_total_s = state["time_total_s"]
         self.optimizer.env_steps = state["env_steps"]
         self.optimizer.agent_steps = state["agent_steps"]
         self._window.set_state(state["episodes"])
-        self.optimizer.set_state(state["optimizer"])
-        self.workers.set_state(state["workers"])
         self._stop_evaluating()
 
     def stop(self) -> None:

@@ -64,3 +64,8 @@ class AsyncReplayFields(ReplayFields):
         default=0.4, ge=0, le=1, description="ε: worker i of N explores with ε^(1 + α (i - 1)/(N - 1)) all the time"
     )
     worker_epsilon_alpha: float = Field(default=7.0, ge=0, description="α, how far the workers are apart in that")
+
+    def check(self) -> None:
+        super().check()
+        if self.num_workers > 0:  # without workers nothing is kept elsewhere, whatever these keys say
+            self.refuse_larger("num_replay_shards", "num_workers")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from rollax.config.trainer import SchedulePoints
+from rollax.config.trainer import ProbabilityPoints
 from rollax.schedules import Schedule
 
 
@@ -14,7 +14,7 @@ class EpsilonFields(BaseModel):
     initial_epsilon: float = Field(default=1.0, ge=0, le=1, description="ε at the first step")
     final_epsilon: float = Field(default=0.02, ge=0, le=1, description="ε after epsilon_timesteps")
     epsilon_timesteps: int = Field(default=10_000, ge=1, description="steps over which ε falls, linearly")
-    epsilon_schedule: SchedulePoints | None = Field(
+    epsilon_schedule: ProbabilityPoints | None = Field(
         default=None, description="[[timestep, ε], ...], linear in between; takes the place of the three before"
     )
 

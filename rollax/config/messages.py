@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from rollax.config.synonyms import advice, our_keys
 from rollax.errors import ConfigError
-
-# Keys of the wider design, which users know from RLlib; "did you mean" would mislead them.
-_LATER = frozenset(
-    [
-        *("input", "output", "record_env", "use_lstm", "max_seq_len"),
-    ]
-)
 
 
 def config_error(config_class: type[BaseModel], error: ValidationError) -> ConfigError:
@@ -32,9 +26,11 @@ def config_error(config_class: type[BaseModel], error: ValidationError) -> Confi
     also = f"; wrong as well: {', '.join(keys[1:])}" if len(keys) > 1 else ""
     where = f"config key '{keys[0]}' ({config_class.__name__})"
     if first[0].field is None:
-        return _unknown_key(first[0], where, also)
+        return _unknown_key(config_class, first[0], where, also)
     field, value = first[0].field, first[0].value
     expected = " or ".join(dict.fromkeys(complaint.expected for complaint in first))
+    if NoneType in _members(field.annotation) and not keys[0].endswith("]"):
+        expected += " or None"
     return ConfigError(
         "A config value has the wrong type or is out of range.",
         where=where,
@@ -47,7 +43,8 @@ def config_error(config_class: type[BaseModel], error: ValidationError) -> Confi
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint for someone who wrote `name` and must have meant one of `known`."""
     names = sorted(known)
-    matches = get_close_matches(name.lower(), names, n=1)
+    # Less alike than this are words of the same kind that mean something else: 'gradient_steps' and 'n_step'.
+    matches = get_close_matches(name.lower(), names, n=1, cutoff=0.7)
     return f"did you mean '{matches[0]}'?" if matches else f"use one of: {', '.join(names)}"
 
 
@@ -82,18 +79,34 @@ def _located(config_class: type[BaseModel], details: Any) -> _Complaint:
         elif isinstance(part, int):
             key = f"{key}[{part}]"
     message = details["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    expected = message.split(", unable to")[0]
+    expected = message.split(", unable to")[0].replace("valid tuple", "list")
     if field is not None and expected.startswith(("greater", "less")):
         expected = _range(field, name) or expected
     return _Complaint(key, name, field, owner, details["input"], expected)
 
 
-def _unknown_key(complaint: _Complaint, where: str, also: str) -> ConfigError:
-    if complaint.name in _LATER:
-        return ConfigError("A config key that this version does not have yet.", where=where, fix=f"leave it out{also}")
-    known = [_key(name, field) for name, field in complaint.owner.model_fields.items()]
-    fix = nearest(complaint.name, known) + also
+def _unknown_key(config_class: type[BaseModel], complaint: _Complaint, where: str, also: str) -> ConfigError:
+    fix = _meant(config_class, complaint.owner, complaint.name) + also
     return ConfigError(f"Unknown config key '{complaint.name}'.", where=where, got=complaint.value, fix=fix)
+
+
+def _meant(config_class: type[BaseModel], owner: type[BaseModel], name: str) -> str:
+    """What someone will have meant who wrote `name` among the keys of `owner`, a part of the config or all of it."""
+    for part, field in owner.model_fields.items():
+        inside = _nested_models(field.annotation)[0]
+        if inside is not None and _field(inside, name)[1] is not None:
+            return f"it is a key of '{part}': {{'{part}': {{'{name}': ...}}}}"
+    if _field(config_class, name)[1] is not None:
+        return "it is no key of this part, but of the config itself"
+    if said := advice(name):
+        return said
+    known = [_key(key, field) for key, field in owner.model_fields.items()]
+    ours = our_keys(name, known)
+    if not ours:
+        return nearest(name, known)
+    field = _field(owner, ours[0])[1] if len(ours) == 1 else None
+    named = ", ".join(f"'{key}'" for key in ours)
+    return f"here it is {named}: {field.description}" if field is not None else f"see {named}"
 
 
 def _key(name: str, field: FieldInfo) -> str:

@@ -56,6 +56,10 @@ def _checked_class(value: Any) -> Any:
 SchedulePoints = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], AfterValidator(_checked_points)]
 """[[timestep, value], ...], linear in between, constant outside. `x_schedule` takes the place of the field `x`."""
 
+Probability = Annotated[float, Field(ge=0, le=1)]
+ProbabilityPoints = Annotated[tuple[tuple[NonNegativeInt, Probability], ...], AfterValidator(_checked_points)]
+"""The same where values are probabilities."""
+
 Lambda = Annotated[
     float,
     Field(
@@ -304,7 +308,8 @@ def resolve_config(
 
     Args:
         config_class: the algorithm's config class.
-        config: a plain dict, a config of that class, or None for the defaults.
+        config: a plain dict, a config of that class or of one that extends it, which it stays, or None for the
+            defaults.
         overrides: keys that replace those of `config`; a nested dict such as `model` is replaced as a whole.
     Raises:
         ConfigError: an unknown key, a wrong type or range, or values that contradict each other.
@@ -312,7 +317,7 @@ def resolve_config(
     if isinstance(config, config_class):
         if not overrides:
             return config
-        values = {name: getattr(config, name) for name in config.model_fields_set}
+        config_class, values = type(config), {name: getattr(config, name) for name in config.model_fields_set}
     elif config is None or (isinstance(config, Mapping) and all(isinstance(key, str) for key in config)):
         values = dict(config or {})
     else:
@@ -320,7 +325,7 @@ def resolve_config(
             "No config of this algorithm.",
             got=f"{type(config).__name__}: {config!r}",
             expected=f"a {config_class.__name__}, or a dict with strings as keys",
-            fix=f"give {config_class.__name__}(...) or {{'train_batch_size': 4000, ...}}",
+            fix=f"give {config_class.__name__}(...), or a dict such as {{'gamma': 0.99}}",
         )
     return config_class(**{**_by_name(config_class, values), **_by_name(config_class, overrides)})
 

@@ -9,7 +9,7 @@ from typing import Any
 from rollax.env.base_env import BaseEnv
 from rollax.env.context import EnvContext
 from rollax.env.convert import to_base_env
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, EnvError
 
 
 def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int, **settings: Any) -> BaseEnv:
@@ -46,7 +46,22 @@ def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
                 expected=f"{creator!r} to take one argument, the EnvContext",
                 fix="leave env_config out, or let the class take it",
             ) from None
-        return creator()
+        return _called(creator)
     except ValueError:
         pass  # a builtin without a signature
-    return creator(context)
+    return _called(creator, context)
+
+
+def _called(creator: Callable[..., Any], *context: EnvContext) -> Any:
+    try:
+        return creator(*context)
+    except AttributeError as error:
+        if error.name != "with_agent_groups":
+            raise
+        raise EnvError(
+            "An environment that has no agent groups.",
+            where=f"{creator!r}",
+            got=error,
+            expected="a MultiAgentEnv",
+            fix="of PettingZoo's environments write from_pettingzoo(env).with_agent_groups({'team': [...]})",
+        ) from error

@@ -13,6 +13,7 @@ from rollax.errors import NonFiniteError, PolicyError
 from rollax.evaluation.action_clipping import ActionMap
 from rollax.evaluation.filters import ObservationFilter
 from rollax.policy.policy import Policy, accepted
+from rollax.policy.single_observation import columns_of_one
 
 _KEPT_ANYWAY = frozenset({SampleBatch.LIFE_ID, SampleBatch.OFF_POLICY})
 
@@ -160,8 +161,11 @@ class PolicyRunner:
             prev_reward: the reward that followed it.
         Returns:
             The action; `(action, state_out, fetches)` of a policy with memory, or where a state was passed.
+        Raises:
+            EnvError, NonFiniteError: an observation that is none of the observation space.
         """
-        columns = self.filter(spaces.stack(self.policy.observation_space, [obs]), update=False)
+        given = columns_of_one(self.policy.observation_space, obs, f"an observation for policy {self.policy.name!r}")
+        columns = self.filter(given, update=False)
         prev_actions = None if prev_action is None else self.action_map.to_policy(self._columns([prev_action]))
         memory = self.policy.memory_of_one(state, prev_actions, prev_reward)
         memory["prev_reward_batch"] = self.clipped(memory["prev_reward_batch"])

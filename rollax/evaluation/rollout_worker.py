@@ -223,7 +223,17 @@ class RolloutWorker:
 
         Args:
             num_episodes: how many.
+        Raises:
+            ConfigError: that is no number of episodes.
         """
+        if isinstance(num_episodes, bool) or not isinstance(num_episodes, int | np.integer) or num_episodes < 1:
+            raise ConfigError(
+                "No number of episodes.",
+                where="evaluate(num_episodes=...)",
+                got=num_episodes,
+                expected="a whole number, 1 or more",
+                fix="say how many episodes to play, or leave it out: evaluation_num_episodes counts then",
+            )
         self.sampler.restart()
         self.sampler.take_metrics()
         record, self.sampler.record = self.sampler.record, False

@@ -169,7 +169,8 @@ def _one_of(name: str, space: spaces.Space) -> spaces.Space:
             where=name,
             got=space,
             expected="a Tuple with an equal space for each member",
-            fix="present agents as one: MultiAgentEnv.with_agent_groups({'team': [...]}); for single agents use DQN",
+            fix="present agents as one: env.with_agent_groups({'team': [...]}), of PettingZoo's environments "
+            "from_pettingzoo(env).with_agent_groups({'team': [...]}); for single agents use DQN",
         )
     first, *others = space.spaces
     for place, other in enumerate(others, start=1):

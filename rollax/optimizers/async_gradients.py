@@ -16,6 +16,8 @@ class AsyncGradientsOptimizer(Optimizer):
     Source: Mnih et al. (2016), arXiv:1602.01783, with processes in the place of threads.
     """
 
+    gives_fragments = True
+
     def step(self) -> Stats:
         """Collect, apply, broadcast."""
         if not self.remote:

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from rollax.batch import SampleBatch
 from rollax.cluster import started_ray
 from rollax.evaluation.rollout_worker import RolloutWorker
@@ -15,23 +17,25 @@ from rollax.evaluation.workers.processes import Processes
 from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import Optimizer, Stats
-from rollax.optimizers.replay_buffers import buffers_of, prioritized_buffers
+from rollax.optimizers.replay_buffers import (
+    buffers_of,
+    check_keys_of_policies,
+    learns_in_minibatches,
+    prioritized_buffers,
+)
 from rollax.optimizers.replay_shards import Drawn, ReplayShards
 from rollax.optimizers.shard_processes import RayShards, ShardsHere
 from rollax.optimizers.shard_settings import shard_settings, shared_out
+from rollax.optimizers.updates_due import UpdatesDue
 from rollax.policy.policy import Policy
 from rollax.replay.shard import BufferOfSize, Errors, ShardSettings
 
 _STREAMING = (
-    "buffer_size",
     "num_replay_shards",
-    "learning_starts",
-    "training_intensity",
     "updates_per_draw",
     "max_requests_in_flight_per_worker",
     "learner_queue_size",
     "max_weight_sync_delay",
-    "seed",
 )
 _POLL_S = 0.05  # how long a step waits for anybody at most, before it looks after the others
 _ADDS_AHEAD = 8  # fragments that may wait for each shard before sampling has to
@@ -41,10 +45,14 @@ class AsyncReplayOptimizer(Optimizer):
     """Fragments go from the workers to replay shards, and what these draw to a learner, whose errors go back to them.
 
     The driver's process passes on references: rows pass it only once they are drawn. Each draw is for
-    `updates_per_draw` updates, which run in one compiled call: its priorities are those of before the first of them.
+    `updates_per_draw` updates, which run in one compiled call (one for each of a policy without `sgd_minibatch_size`):
+    its priorities are those of before the first of them. It comes from one shard. So where policies are spread unevenly
+    over the workers, and with them over the shards, each makes only a part of the updates: those of draws from a shard
+    that has rows of it.
 
-    Due are `training_intensity` updates for every step that has been stored, from `learning_starts` steps on. The
-    learner makes none that is not due. Sampling pauses while an update is due for which there is no room in the queue:
+    Due are `training_intensity` updates for every step that is stored after the first `learning_starts` of them; see
+    `UpdatesDue`. Steps after which there is nothing to draw make none due. The learner makes none that is not due.
+    Sampling pauses while an update is due for which there is no room in the queue:
     what the learner is then behind by is the queue and the fragments that were asked for before.
 
     The learner rests between two steps: then everything may be read and written. Without remote workers a step samples
@@ -60,7 +68,7 @@ class AsyncReplayOptimizer(Optimizer):
             its γ.
         buffer_size: places for rows, shared out among the shards by the workers that they have.
         num_replay_shards: processes that keep rows; not more than there are workers.
-        learning_starts: steps before the first update.
+        learning_starts: steps in memory before the first update.
         training_intensity: updates for each step.
         updates_per_draw: how many are drawn for at once.
         beta: of prioritized replay, see `PrioritizedReplay`.
@@ -69,7 +77,8 @@ class AsyncReplayOptimizer(Optimizer):
         max_weight_sync_delay: steps that a worker samples, on average, before it gets new weights.
         rules: for shards that fail.
         seed: of the draws.
-        store_buffers: whether a checkpoint holds what is kept; without it a restored run begins with nothing.
+        store_buffers: whether a checkpoint holds what is kept; without it a restored run begins with nothing, and waits
+            for `learning_starts` steps again.
     """
 
     def __init__(
@@ -107,6 +116,7 @@ class AsyncReplayOptimizer(Optimizer):
         self._steps_per_sync = max_weight_sync_delay * max(len(self.remote), 1)
         self._store_buffers = store_buffers
         self.num_updates = 0
+        self._due = UpdatesDue(learning_starts, training_intensity)
         self._asked = 0  # updates that were drawn for, or will be
         self._waiting: deque[Drawn] = deque()  # there was no room for them in the queue
         self._learned: deque[tuple[Drawn, Errors]] = deque()  # the shards are still to be told
@@ -142,26 +152,42 @@ class AsyncReplayOptimizer(Optimizer):
         self.shards.stop()
 
     def report(self) -> dict[str, Any]:
+        """Transitions that can be drawn, by policy, the updates made so far, and which shards have failed."""
         health = self.shards.health()
         return {"replay": {"rows": self.shards.rows, "num_updates": self.num_updates, "shards": health}}
 
     def get_state(self) -> dict[str, Any]:
         """How far updates have come, and what is kept, if that is to be stored."""
         self._return_errors()
-        state = {"num_updates": self.num_updates, "choices": self.shards.choices.bit_generator.state}
+        state = {
+            "num_updates": self.num_updates,
+            "due": self._due.get_state(),
+            "choices": self.shards.choices.bit_generator.state,
+        }
         return {**state, "shards": self.shards.get_state()} if self._store_buffers else state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` returned. What was drawn before is forgotten."""
+        """Takes over what `get_state` returned; without what was kept there nothing is kept here either.
+
+        What was drawn before is forgotten.
+
+        Raises:
+            CheckpointError: a shard does not fit, or there are more or fewer of them; nothing has changed then.
+            ConfigError: a buffer is larger than the memory; the same.
+            WorkerError: a shard cannot be asked.
+        """
+        if "shards" in state:
+            self.shards.set_state(state["shards"])
+        else:
+            self.shards.empty()
         self._stop_learner()
         self._waiting.clear()
         self._learned.clear()
         self._weights.clear()
         self.shards.forget_draws()
         self.num_updates = self._asked = state["num_updates"]
+        self._due.restore(state.get("due"), made=self.num_updates, kept="shards" in state)
         self.shards.choices.bit_generator.state = state["choices"]
-        if "shards" in state:
-            self.shards.set_state(state["shards"])
         self._begun = False
 
     def _shard_processes(self, settings: ShardSettings) -> Processes:
@@ -188,9 +214,9 @@ class AsyncReplayOptimizer(Optimizer):
         if not self._begun:
             self._broadcast()
             self._synced_steps = self.steps
-            if not self.remote.requests_under_way:
-                self._paused = self.remote.indices * self._requests_ahead
             self._begun = True
+        if not self.remote.requests_under_way:  # at first, and where those that were asked have begun anew
+            self._paused = self.remote.indices * self._requests_ahead
         self._ask_workers()
         self._learner.resume()
         return self._learner
@@ -208,6 +234,7 @@ class AsyncReplayOptimizer(Optimizer):
         """Passes fragments on to the shards; their workers are to be asked again."""
         for index, fragment in replies:
             self.shards.add(index, fragment.batch)
+            self._due.add(self._size(fragment))
             self._sampled(fragment)
             self._trained_on(fragment)
             self._paused.append(index)
@@ -247,12 +274,13 @@ class AsyncReplayOptimizer(Optimizer):
         """Asks for a draw; False where nothing is kept yet."""
         asked = self.shards.request_draw(self.updates_per_draw)
         self._asked += self.updates_per_draw * asked
+        if not asked and not self.shards.adds_under_way:
+            self._due.forgo(self._asked)
         return asked
 
     def _is_due(self) -> bool:
         """Whether another draw is."""
-        due = int((self.steps - self.learning_starts) * self.training_intensity) - self._asked
-        return self.steps >= self.learning_starts and due >= self.updates_per_draw
+        return self._due.updates - self._asked >= self.updates_per_draw
 
     def _has_room(self) -> bool:
         queued = 0 if self._learner is None else len(self._learner)
@@ -270,7 +298,7 @@ class AsyncReplayOptimizer(Optimizer):
                 if rows is None:
                     self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
                     continue
-                stats = dict(self.local_worker.policies[policy_id].learn_on_batch(rows) or {})
+                stats = self._learn_from_rows(self.local_worker.policies[policy_id], rows)
                 if SampleBatch.TD_ERROR in stats:
                     errors[policy_id] = rows[SampleBatch.INDICES], stats.pop(SampleBatch.TD_ERROR)
                 self.stats[policy_id] = stats
@@ -281,6 +309,14 @@ class AsyncReplayOptimizer(Optimizer):
             self._synced_steps = self.steps
             self._weights.append((self._version, self.local_worker.get_weights()))
 
+    def _learn_from_rows(self, policy: Policy, rows: SampleBatch) -> dict[str, Any]:
+        """Statistics of the last of a draw's updates, and the errors of all rows, where the policy tells them."""
+        size = len(rows) if learns_in_minibatches(policy) else len(rows) // self.updates_per_draw
+        found = [dict(policy.learn_on_batch(rows[at : at + size]) or {}) for at in range(0, len(rows), size)]
+        if SampleBatch.TD_ERROR in found[-1]:
+            found[-1][SampleBatch.TD_ERROR] = np.concatenate([stats[SampleBatch.TD_ERROR] for stats in found])
+        return found[-1]
+
     def _stop_learner(self) -> None:
         if self._learner is not None:
             self._learner.stop()
@@ -288,11 +324,20 @@ class AsyncReplayOptimizer(Optimizer):
 
 
 def async_replay_settings(config: Any) -> dict[str, Any]:
-    """What the optimizer takes beside the common settings, from a config with `AsyncReplayFields` too."""
+    """What the optimizer takes beside the common settings, from a config with `AsyncReplayFields` too.
+
+    Raises:
+        ConfigError: a policy's spec changes a key that there is one value of for all policies.
+    """
+    check_keys_of_policies(config, *_STREAMING)
     errors = (SampleBatch.PRIORITIES,) if config.prioritized_replay else ()
     streaming = {name: getattr(config, name) for name in _STREAMING}
     return {
         **streaming,
+        "buffer_size": config.buffer_size,
+        "learning_starts": config.learning_starts,
+        "training_intensity": config.training_intensity,
+        "seed": config.seed,
         "make_buffers": lambda policy: buffers_of(policy, config, *errors),
         "beta": config.prioritized_replay_beta,
         "rules": FailureRules.of(config),

@@ -43,6 +43,8 @@ class AsyncSamplesOptimizer(Optimizer):
         seed: of the choice among them.
     """
 
+    gives_fragments = True
+
     def __init__(
         self,
         local_worker: RolloutWorker,

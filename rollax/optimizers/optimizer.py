@@ -6,9 +6,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, ClassVar
 
 from rollax.batch import MultiAgentBatch
+from rollax.config.replay import ReplayFields
+from rollax.errors import PolicyError
 from rollax.evaluation.messages import Fragment, Update
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.rollout_worker import RolloutWorker
@@ -31,7 +33,12 @@ class Optimizer(ABC):
         env_steps, agent_steps: learned from so far.
         stats: policy id -> statistics of its last update; the values of a policy that had no data yet, or none in the
             last batch, are None.
+    Raises:
+        PolicyError: one of those to train cannot learn from what it would be given.
     """
+
+    gives_fragments: ClassVar[bool] = False
+    """Whether policies learn from fragments as they were sampled, not from what a replay buffer makes of them."""
 
     def __init__(
         self,
@@ -46,6 +53,8 @@ class Optimizer(ABC):
         self.remote = RemoteWorkers.of(remote_workers)
         self.train_batch_size = train_batch_size
         self.policies_to_train = list(local_worker.policies) if policies_to_train is None else list(policies_to_train)
+        if self.gives_fragments:
+            self._check_learn_from_fragments()
         self.count_steps_by = count_steps_by
         self.env_steps = 0
         self.agent_steps = 0
@@ -69,7 +78,7 @@ class Optimizer(ABC):
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027  most have nothing to take over
-        """Takes over what `get_state` returned."""
+        """Takes over what `get_state` returned; where it is refused, nothing has changed."""
 
     def report(self) -> dict[str, Any]:
         """What results tell of it under `info`, beside what they tell of every optimizer."""
@@ -125,6 +134,22 @@ class Optimizer(ABC):
         self.env_steps += fragment.env_steps
         self.agent_steps += fragment.agent_steps
         self.timings.add_lag(self._version - fragment.version if self.remote else 0)
+
+    def _check_learn_from_fragments(self) -> None:
+        # Where the worker's config is one of replay too, somebody has put it together so on purpose.
+        for policy_id in self.policies_to_train:
+            policy = self.local_worker.policies[policy_id]
+            if isinstance(policy.config, ReplayFields) and not isinstance(self.local_worker.config, ReplayFields):
+                raise PolicyError(
+                    "A policy that learns from replayed experience is among those to train where nothing is replayed.",
+                    where=f"policy {policy_id!r}, class {type(policy).__name__}, "
+                    "config key 'multiagent.policies_to_train'",
+                    got=f"a {type(policy.config).__name__}, where the trainer's is a "
+                    f"{type(self.local_worker.config).__name__}",
+                    expected="a policy that learns from what was just sampled: one of PPO or IMPALA, for instance",
+                    fix="leave it out of policies_to_train, and train it in a trainer of its own algorithm "
+                    "(docs/two-trainers.md)",
+                )
 
     def _learn(self, batch: MultiAgentBatch) -> None:
         """One update of each policy that learns, from its rows of a batch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -167,7 +167,9 @@ class ReplayShards:
         """Gives each shard what `get_state` returned.
 
         Raises:
-            CheckpointError: of another number of shards.
+            CheckpointError: of another number of shards, or one does not fit; nothing has changed then.
+            ConfigError: a buffer is larger than the memory; the same.
+            WorkerError: one of them cannot be asked.
         """
         if len(states) != self.count:
             raise CheckpointError(
@@ -175,16 +177,23 @@ class ReplayShards:
                 where="replay shards",
                 got=len(states),
                 expected=self.count,
-                fix="restore with the num_replay_shards and num_workers of the run that saved it, or begin with an "
-                "empty memory (store_buffer_in_checkpoints=False)",
+                fix="restore with the num_replay_shards and num_workers of the run that saved it; to go on with "
+                "others, hand over the weights of a trainer that was restored so: set_weights(get_weights())",
             )
-        contents = self._ask_all("set_state", {index: (state,) for index, state in enumerate(states, start=1)})
+        arguments = {index: (self._processes.put(state),) for index, state in enumerate(states, start=1)}
+        self._ask_all("check_state", arguments)
+        contents = self._ask_all("set_state", arguments)
         for index, told in enumerate(contents, start=1):
             self._told(self._shards[index], told)
+
+    def empty(self) -> None:
+        """Nothing is kept in any shard from here on. One that dies meanwhile begins empty anyway."""
+        self._finish([self._send(index, "add", "empty") for index in self._shards])
 
     def forget_draws(self) -> None:
         """Nobody wants the draws any more that are under way, nor are there errors of those before."""
         self._arrived.clear()
+        self._lost_draws = 0
         for shard in self._shards.values():
             shard.errors.clear()
             for reference, kind in shard.under_way.items():
@@ -233,13 +242,17 @@ class ReplayShards:
             raise not_there(missing, self.failures.last)
         called = {self._send(i, "ask", method, *arguments): i for i, arguments in arguments_of.items()}
         generations = {index: shard.generation for index, shard in self._shards.items()}
-        while self._owner.keys() & called.keys():
-            references = list(self._owner)
-            self._book(self._processes.wait(references, 1, float("inf")))
+        self._finish(called)
         lost = [i for i in generations if i not in self._shards or self._shards[i].generation != generations[i]]
         if lost:
             raise not_there(lost, self.failures.last)
         return [self._answers.pop(reference) for reference in called]
+
+    def _finish(self, called: Iterable[Any]) -> None:
+        """Waits until these calls are over, or their shards have failed."""
+        waited_for = set(called)
+        while waited_for & self._owner.keys():
+            self._book(self._processes.wait(list(self._owner), 1, float("inf")))
 
     def _book(self, ready: Sequence[Any]) -> None:
         refused: list[Exception] = []

@@ -12,10 +12,17 @@ from rollax.evaluation.messages import Fragment
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.optimizers.optimizer import Optimizer, Stats
-from rollax.optimizers.replay_buffers import buffers_of, rows_of_update, uniform_buffers
+from rollax.optimizers.replay_buffers import (
+    buffers_of,
+    check_keys_of_policies,
+    learns_in_minibatches,
+    rows_of_update,
+    uniform_buffers,
+)
+from rollax.optimizers.updates_due import UpdatesDue
 from rollax.policy.policy import Policy
 from rollax.replay.memory import check_fit_together
-from rollax.replay.shard import BufferOfSize
+from rollax.replay.shard import BufferOfSize, check_states, set_states
 from rollax.replay.uniform import UniformReplay
 
 _MOST_UPDATES = 1024  # in one compiled call
@@ -24,9 +31,12 @@ _MOST_UPDATES = 1024  # in one compiled call
 class SyncReplayOptimizer(Optimizer):
     """Each step stores a fragment of each worker, and makes the updates that are due by then.
 
-    Due are `training_intensity` updates for every step since the first one, neither more nor less, from
-    `learning_starts` steps on. All updates of a step are made in one call of each policy: what they learn from is drawn
-    before the first of them, with the priorities of then.
+    Due are `training_intensity` updates for every step that is stored after the first `learning_starts` of them,
+    neither more nor less; see `UpdatesDue`. Steps after which there is nothing to draw make none due. An update is one
+    of each policy of which something can be drawn: one whose experience comes late makes no more of them later. All
+    updates of a step are made in one call of each policy that learns in minibatches: what they learn from is drawn
+    before the first of them, with the priorities of then. A policy without `sgd_minibatch_size` is called for each
+    update, with what is drawn then.
 
     Source: Mnih et al. (2015), doi:10.1038/nature14236, Algorithm 1.
 
@@ -36,11 +46,12 @@ class SyncReplayOptimizer(Optimizer):
             sequences as many of those as have that many rows to learn from, at least one.
         make_buffers: gives for a policy what makes its buffer; by default one that is drawn from uniformly, with its γ.
         buffer_size: rows that each buffer keeps.
-        learning_starts: steps before the first update.
+        learning_starts: steps in memory before the first update.
         training_intensity: updates for each step.
         beta: of prioritized replay, see `PrioritizedReplay`.
         seed: of the draws.
-        store_buffers: whether a checkpoint holds what is kept; without it a restored run begins with nothing.
+        store_buffers: whether a checkpoint holds what is kept; without it a restored run begins with nothing, and waits
+            for `learning_starts` steps again.
     """
 
     def __init__(
@@ -72,6 +83,7 @@ class SyncReplayOptimizer(Optimizer):
         self.beta = beta
         self._store_buffers = store_buffers
         self.num_updates = 0
+        self._due = UpdatesDue(learning_starts, training_intensity)
         self._rng = np.random.default_rng(seed)
 
     def step(self) -> Stats:
@@ -81,7 +93,10 @@ class SyncReplayOptimizer(Optimizer):
             self._sampled(fragment)
             self._trained_on(fragment)
             self._store(fragment.batch)
-        due = self._updates_due()
+            self._due.add(self._size(fragment))
+        if not any(map(len, self.buffers.values())):
+            self._due.forgo(self.num_updates)
+        due = self._due.updates - self.num_updates
         while due > 0:
             self._update(min(due, _MOST_UPDATES))
             due -= _MOST_UPDATES
@@ -99,11 +114,6 @@ class SyncReplayOptimizer(Optimizer):
                 if is_first:
                     check_fit_together({buffer.where: buffer.nbytes for buffer in self.buffers.values()})
 
-    def _updates_due(self) -> int:
-        if self.steps < self.learning_starts:
-            return 0
-        return int((self.steps - self.learning_starts) * self.training_intensity) - self.num_updates
-
     def _update(self, count: int) -> None:
         with self.timings.measured("learn_s"):
             for policy_id, buffer in self.buffers.items():
@@ -111,13 +121,19 @@ class SyncReplayOptimizer(Optimizer):
                     self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
                     continue
                 policy = self.local_worker.policies[policy_id]
-                drawn = self._drawn(policy, buffer, count)
-                stats = dict(policy.learn_on_batch(drawn) or {})
-                errors = stats.pop(SampleBatch.TD_ERROR, None)
-                if errors is not None:
-                    buffer.update_priorities(drawn[SampleBatch.INDICES][:: drawn.max_seq_len], errors)
-                self.stats[policy_id] = stats
+                at_once = count if learns_in_minibatches(policy) else 1
+                for _ in range(0, count, at_once):
+                    self.stats[policy_id] = self._learn_from(policy, buffer, at_once)
         self.num_updates += count
+
+    def _learn_from(self, policy: Policy, buffer: UniformReplay, count: int) -> dict[str, Any]:
+        """Statistics of so many updates, made in one call."""
+        drawn = self._drawn(policy, buffer, count)
+        stats = dict(policy.learn_on_batch(drawn) or {})
+        errors = stats.pop(SampleBatch.TD_ERROR, None)
+        if errors is not None:
+            buffer.update_priorities(drawn[SampleBatch.INDICES][:: drawn.max_seq_len], errors)
+        return stats
 
     def _drawn(self, policy: Policy, buffer: UniformReplay, count: int) -> SampleBatch:
         """What a policy learns from in `count` updates."""
@@ -130,23 +146,44 @@ class SyncReplayOptimizer(Optimizer):
             sequences, asked.length, self._rng, burn_in=asked.burn_in, beta=self.beta, aligned=True
         )
 
+    def report(self) -> dict[str, Any]:
+        """Transitions that can be drawn, by policy, and the updates made so far."""
+        rows = {policy_id: len(buffer) for policy_id, buffer in self.buffers.items()}
+        return {"replay": {"rows": rows, "num_updates": self.num_updates}}
+
     def get_state(self) -> dict[str, Any]:
         """How far updates and draws have come, and what is kept, if that is to be stored."""
-        state = {"num_updates": self.num_updates, "rng": self._rng.bit_generator.state}
+        state = {
+            "num_updates": self.num_updates,
+            "due": self._due.get_state(),
+            "rng": self._rng.bit_generator.state,
+        }
         if not self._store_buffers:
             return state
         return {**state, "buffers": {policy_id: buffer.get_state() for policy_id, buffer in self.buffers.items()}}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` returned."""
+        """Takes over what `get_state` returned; without what was kept there nothing is kept here either.
+
+        Raises:
+            CheckpointError: a buffer does not fit; nothing has changed then.
+            ConfigError: a buffer is larger than the memory; the same.
+        """
+        buffers = state.get("buffers", {})
+        check_states(self.buffers, buffers)
+        set_states(self.buffers, buffers)
         self.num_updates = state["num_updates"]
+        self._due.restore(state.get("due"), made=self.num_updates, kept="buffers" in state)
         self._rng.bit_generator.state = state["rng"]
-        for policy_id, stored in state.get("buffers", {}).items():
-            self.buffers[policy_id].set_state(stored)
 
 
 def replay_settings(config: Any) -> dict[str, Any]:
-    """What the optimizer takes beside the common settings, from a config with `ReplayFields`."""
+    """What the optimizer takes beside the common settings, from a config with `ReplayFields`.
+
+    Raises:
+        ConfigError: a policy's spec changes a key that there is one value of for all policies.
+    """
+    check_keys_of_policies(config)
     return {
         "make_buffers": lambda policy: buffers_of(policy, config),
         "buffer_size": config.buffer_size,

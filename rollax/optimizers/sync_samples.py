@@ -14,6 +14,8 @@ class SyncSamplesOptimizer(Optimizer):
     numbers are the same in every run.
     """
 
+    gives_fragments = True
+
     def step(self) -> Stats:
         """Broadcast, gather, learn."""
         self._broadcast()

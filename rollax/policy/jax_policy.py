@@ -321,7 +321,14 @@ class JaxPolicy(Policy):
             columns, count = self.memory.sequences(columns, batch)
         micro = self._units(self.microbatch_size)
         plan = MinibatchPlan.draw(
-            self.learning_rng, count, self._units(size), epochs, microbatch_size=micro, few_sizes=self.memory.present
+            self.learning_rng,
+            count,
+            self._units(size),
+            epochs,
+            microbatch_size=micro,
+            few_sizes=self.memory.present,
+            # What a replay buffer has drawn is in random order; of a row that was drawn twice the later one counts.
+            in_order=SampleBatch.INDICES in batch,
         )
         return trees.pad(columns, plan.capacity), plan
 

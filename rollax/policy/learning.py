@@ -51,8 +51,9 @@ class MinibatchPlan:
         *,
         microbatch_size: int | None = None,
         few_sizes: bool = False,
+        in_order: bool = False,
     ) -> MinibatchPlan:
-        """A new shuffle for each epoch; each row is used once per epoch.
+        """Each row once per epoch, in a new order each time.
 
         Args:
             rng: shuffles.
@@ -61,13 +62,14 @@ class MinibatchPlan:
             epochs: passes over the rows.
             microbatch_size: rows of a gradient step that are looked at together; None for all of them.
             few_sizes: where `rows` varies much from batch to batch: pads to powers of two, which compiles less often.
+            in_order: the rows as they stand, in every epoch.
         """
         capacity = acting_bucket(rows) if few_sizes else training_bucket(rows)
         size = capacity if minibatch_size is None else minibatch_size
         per_epoch = -(-rows // size)
         plan = np.full((epochs * -(-capacity // size), size), -1, np.int32)
         for epoch in range(epochs):
-            order = np.arange(rows) if minibatch_size is None else rng.permutation(rows)
+            order = np.arange(rows) if in_order or minibatch_size is None else rng.permutation(rows)
             plan.reshape(-1)[epoch * per_epoch * size :][:rows] = order
         if microbatch_size is not None and microbatch_size < size:
             count = -(-size // microbatch_size)

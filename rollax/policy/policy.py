@@ -14,6 +14,7 @@ from gymnasium import Space
 from rollax import spaces, trees
 from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
+from rollax.policy.single_observation import columns_of_one
 
 Weights = Mapping[str, Any]
 ActionsResult = tuple[Any, Sequence[Any], Mapping[str, Any]]
@@ -144,14 +145,19 @@ class Policy(ABC):
     ) -> Any:
         """The action for one observation; `(action, state_out, extra_fetches)` of a policy with memory.
 
+        Observation and action are the policy's own: `Trainer.compute_single_action` and that of `load_policy` take
+        those of the environment, with `observation_filter`, `normalize_actions` and `clip_actions` in between.
+
         Args:
-            obs: one observation.
+            obs: one observation, as the observation filter leaves it.
             state: the `state_out` of the step before; None at the start of a life.
             explore: False for the greedy action.
             prev_action: the action before; None at the start of a life.
             prev_reward: the reward that followed it.
+        Raises:
+            EnvError, NonFiniteError: an observation that is none of the observation space.
         """
-        columns = spaces.stack(self.observation_space, [obs])
+        columns = columns_of_one(self.observation_space, obs, f"an observation for policy {self.name!r}")
         prev_actions = None if prev_action is None else spaces.stack(self.action_space, [prev_action])
         context = self.memory_of_one(state, prev_actions, prev_reward)
         actions, state_outs, extra = call_accepted(self.compute_actions, columns, explore=explore, **context)

@@ -12,6 +12,11 @@ from flax import nnx
 
 from rollax.errors import PolicyError
 
+_SAME_NETWORK = (
+    "use the spaces and the config that the weights were made with: 'model', and keys of the algorithm that shape its "
+    "network too, such as num_atoms, noisy, dueling, hiddens, twin_q, mixer"
+)
+
 
 class SplitModel:
     """Name -> array for the trained parameters and, apart from them, for all other state of a model.
@@ -78,7 +83,7 @@ class SplitModel:
                 got=f"{len(weights)} arrays; missing: {sorted(expected.keys() - weights.keys())}, "
                 f"unknown: {sorted(weights.keys() - expected.keys())}",
                 expected=f"{len(expected)} arrays: {sorted(expected)}",
-                fix="use the spaces and the model config that the weights were made with",
+                fix=_SAME_NETWORK,
             )
         for name, value in weights.items():
             if np.shape(value) != expected[name].shape:
@@ -87,7 +92,7 @@ class SplitModel:
                     where=f"{where}, {name}",
                     got=np.shape(value),
                     expected=expected[name].shape,
-                    fix="use the spaces and the model config that the weights were made with",
+                    fix=_SAME_NETWORK,
                 )
         # jnp.array copies: an update donates its arguments, which must not be somebody else's memory.
         return (

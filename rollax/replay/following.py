@@ -78,9 +78,13 @@ def same_rows(
     same = np.ones(len(first_rows), np.bool_)
     if not len(same):
         return same
-    for ours, theirs in zip(trees.leaves(first), trees.leaves(second), strict=True):
-        equal = np.take(ours, first_rows, axis=0) == np.take(theirs, second_rows, axis=0)
-        same &= equal.reshape(len(same), -1).all(axis=1)
+
+    def equal(ours: NDArray, theirs: NDArray) -> NDArray[np.bool_]:
+        rows = np.take(ours, first_rows, axis=0) == np.take(theirs, second_rows, axis=0)
+        return rows.reshape(len(same), -1).all(axis=1)
+
+    for part in trees.leaves(trees.tree_map(equal, first, second)):  # by key: Dicts may name theirs in another order
+        same &= part
     return same
 
 

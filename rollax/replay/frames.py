@@ -131,7 +131,7 @@ class StackedFrames:
             where=f"StackedFrames, path {self.path}",
             got=trees.tree_map(lambda leaf: leaf.shape[1:], found),
             expected=f"{self.count} images along axis {self.axis} of an observation",
-            fix="correct count, axis and path, or leave frames=None",
+            fix="correct count, axis and path (config key 'frame_stack_axis'), or leave frames=None",
         )
 
 

@@ -38,8 +38,8 @@ def check_fits(capacity: int, bytes_per_transition: int, where: str) -> None:
             where=f"capacity of {where}",
             got=f"{capacity:,} transitions of {bytes_per_transition:,} bytes: {_gib(wanted)}",
             expected=f"at most {_gib(there)}, all the memory there is, for everything",
-            fix=f"set a capacity well below {there // bytes_per_transition:,}, "
-            "or keep stacked images once (frames=StackedFrames(...))",
+            fix=f"set a capacity (config key 'buffer_size') well below {there // bytes_per_transition:,}, or keep "
+            "stacked images once (frames=StackedFrames(...), config key 'frame_stack_axis')",
         )
 
 

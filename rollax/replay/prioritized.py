@@ -76,17 +76,25 @@ class PrioritizedReplay(UniformReplay):
         state = super().get_state()
         if state:
             state["priorities"] = self._tree.leaves[: self._rows.links.filled].copy()
-        return {**state, "largest_priority": self._largest}
+        return {**state, "largest_priority": self._largest, "alpha": self.alpha}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        own = {"priorities", "largest_priority"}
+        """As `UniformReplay.set_state`; `alpha` may differ too, and priorities are then to the power of the new one.
+
+        Raises:
+            CheckpointError: it does not fit this buffer.
+            ConfigError: the capacity is larger than the memory.
+        """
+        self.check_state(state)
         self._largest = float(state.get("largest_priority", 1.0))  # what a uniform buffer has saved has none
-        super().set_state({name: value for name, value in state.items() if name not in own})
-        if "priorities" in state:
+        super().set_state(state)
+        alpha = float(state.get("alpha", self.alpha))
+        if "priorities" in state and alpha > 0:  # with α = 0 all were alike: nothing tells what their errors were
             # Transitions that a shorter window has made drawable keep the priority of new ones.
             had_one = self._drawable[: len(state["priorities"])] & (state["priorities"] > 0)
             places = np.flatnonzero(had_one)
-            self._tree.set(places, state["priorities"][places])
+            weights = state["priorities"][places]
+            self._tree.set(places, weights if alpha == self.alpha else weights ** (self.alpha / alpha))
 
     def _own_bytes_per_place(self) -> int:
         return super()._own_bytes_per_place() + 10  # eight for the leaf of the sum tree, and one in seven above it
@@ -107,7 +115,7 @@ class PrioritizedReplay(UniformReplay):
         self._tree.set(places, 0.0)
 
     def _draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        return self._tree.sample(count, rng)
+        return rng.permutation(self._tree.sample(count, rng))  # what is drawn may be learned from part by part
 
     def _weights(self, places: NDArray[np.int64], beta: float) -> NDArray[np.float32]:
         # N and the sum of all priorities are the same for all, so dividing by the maximum leaves neither.

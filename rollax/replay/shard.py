@@ -63,7 +63,8 @@ class ReplayShard:
         capacity = settings.capacities[index - 1]
         self.buffers = {policy_id: make(capacity) for policy_id, make in settings.buffers.items()}
         self._batch_sizes, self._beta = settings.batch_sizes, settings.beta
-        self._rng = np.random.default_rng(None if settings.seed is None else (settings.seed, index, generation))
+        self._seed = None if settings.seed is None else (settings.seed, index, generation)
+        self._rng = np.random.default_rng(self._seed)
 
     def add(self, batch: MultiAgentBatch) -> Contents:
         """Keeps the rows of a fragment, over the oldest ones."""
@@ -99,11 +100,25 @@ class ReplayShard:
         buffers = {policy_id: buffer.get_state() for policy_id, buffer in self.buffers.items()}
         return {"buffers": buffers, "rng": self._rng.bit_generator.state}
 
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Refuses what `set_state` would refuse; nothing is changed.
+
+        Raises:
+            CheckpointError: it does not fit a buffer of this shard.
+            ConfigError: a buffer is larger than the memory.
+        """
+        check_states(self.buffers, state["buffers"])
+
     def set_state(self, state: Mapping[str, Any]) -> Contents:
-        """Takes over what `get_state` of a shard with the same settings returned."""
-        for policy_id, stored in state["buffers"].items():
-            self.buffers[policy_id].set_state(stored)
+        """Takes over what `get_state` of a shard returned, for the policies that learn here; see `check_state`."""
+        set_states(self.buffers, state["buffers"])
         self._rng.bit_generator.state = state["rng"]
+        return self._contents()
+
+    def empty(self) -> Contents:
+        """Nothing is kept any more; it is as if it had just been made."""
+        set_states(self.buffers, {})
+        self._rng = np.random.default_rng(self._seed)
         return self._contents()
 
     def _contents(self) -> Contents:
@@ -112,6 +127,28 @@ class ReplayShard:
             {policy_id: buffer.total_priority for policy_id, buffer in self.buffers.items()},
             {buffer.where: buffer.nbytes for buffer in self.buffers.values()},
         )
+
+
+def check_states(buffers: Mapping[str, UniformReplay], states: Mapping[str, Any]) -> None:
+    """Refuses what `set_states` would refuse; nothing is changed.
+
+    Raises:
+        CheckpointError: a state does not fit its buffer.
+        ConfigError: a buffer is larger than the memory.
+    """
+    for policy_id, buffer in buffers.items():
+        buffer.check_state(states.get(policy_id, {}))
+
+
+def set_states(buffers: Mapping[str, UniformReplay], states: Mapping[str, Any]) -> None:
+    """Gives each policy's buffer its state; a buffer without one is emptied, a state without a buffer left out.
+
+    Args:
+        buffers: policy id -> buffer.
+        states: policy id -> what `get_state` of its buffer returned.
+    """
+    for policy_id, buffer in buffers.items():
+        buffer.set_state(states.get(policy_id, {}))
 
 
 def _drawn(buffer: UniformReplay, count: int, rng: np.random.Generator, beta: float) -> SampleBatch:

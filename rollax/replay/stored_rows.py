@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ from rollax.replay.following import Rows, rows_of
 from rollax.replay.frames import StackedFrames
 from rollax.replay.links import Links
 from rollax.replay.memory import check_fits
+
+log = logging.getLogger("rollax.replay")
+_ENOUGH_STACKS = 100  # to tell whether most of them go on from the one before
 
 
 class Added(NamedTuple):
@@ -43,6 +47,8 @@ class StoredRows:
         self._names = tuple(dict.fromkeys((*ALWAYS, *names)))
         self._frames, self._owners_bytes, self._where = frames, owners_bytes, where
         self._images = 1 if frames is None else frames.count
+        self._stacks, self._broken = 0, 0  # inside of pieces, and those of them that do not go on
+        self._warned = False
         self._columns: Columns | None = None
         self._links: Links | None = None
 
@@ -82,6 +88,7 @@ class StoredRows:
         self.columns.check(batch)
         rows = rows_of(batch)
         goes_on, images = self.columns.images_before(batch, rows)
+        self._look_for_broken_stacks(rows, goes_on)
         taken_over = self._taken_over(batch, rows, len(rows) + int(images.sum()))
         fresh = taken_over < 0
         needed = np.where(fresh, 1 + images, 0)
@@ -99,27 +106,54 @@ class StoredRows:
             return {}
         return {"links": self.links.get_state(), "columns": self._columns.get_state(self.links.filled)}
 
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Refuses what `set_state` cannot take over; nothing is changed.
+
+        Raises:
+            CheckpointError: it is of rows with another capacity, other columns or other frames.
+            ConfigError: the capacity is larger than the memory.
+        """
+        if not state:
+            return
+        for what, keys, stored, own in (
+            ("capacity", "buffer_size", state["links"]["size"], self.capacity),
+            ("set of columns", "prioritized_replay, model", sorted(state["columns"]), sorted(self._names)),
+            ("number of stacked frames", "frame_stack_axis", state["links"]["images"], self._images),
+        ):
+            if stored != own:
+                raise CheckpointError(
+                    f"A replay buffer of another {what}.",
+                    where=self._where,
+                    got=stored,
+                    expected=own,
+                    fix=f"restore with the {what} of the run that saved it (config keys: {keys}); to go on with "
+                    "another, hand over the weights of a trainer that was restored so: set_weights(get_weights())",
+                )
+        self._prepared(templates_in(state["columns"]))
+
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Takes over what `get_state` of rows with the same capacity, columns and frames returned.
 
         Raises:
-            CheckpointError: they differ.
-            ConfigError: the capacity is larger than the memory.
+            CheckpointError, ConfigError: as `check_state` does; nothing has changed then.
         """
+        self.check_state(state)
         if not state:
             self._columns = self._links = None
             return
-        self._check_same("capacity", state["links"]["size"], self.capacity)
-        self._check_same("columns", sorted(state["columns"]), sorted(self._names))
-        self._check_same("number of stacked frames", state["links"]["images"], self._images)
         self._allocate(templates_in(state["columns"]))
         self.columns.set_state(state["columns"])
         self.links.set_state(state["links"])
 
-    def _allocate(self, templates: Mapping[str, trees.Tree]) -> None:
+    def _prepared(self, templates: Mapping[str, trees.Tree]) -> tuple[Columns, Links]:
+        """Columns and links for such rows, checked, without the memory for them."""
         links = Links(self.capacity, self._images)
         columns = Columns(templates, self._frames, links, self._where)
         check_fits(self.capacity, self._needed(columns), self._where)
+        return columns, links
+
+    def _allocate(self, templates: Mapping[str, trees.Tree]) -> None:
+        columns, links = self._prepared(templates)
         links.allocate()
         columns.allocate(self.capacity)
         self._columns, self._links = columns, links
@@ -147,6 +181,22 @@ class StoredRows:
             places[first] = np.where(self.columns.observed_at(ends, batch, rows.index[first]), ends, -1)
         return places
 
+    def _look_for_broken_stacks(self, rows: Rows, goes_on: NDArray[np.bool_]) -> None:
+        """Warns once where most stacks inside of a life are not those of the row before, moved on by one image."""
+        if self._frames is None or self._warned:
+            return
+        inside = rows.previous >= 0
+        self._stacks += int(np.count_nonzero(inside))
+        self._broken += int(np.count_nonzero(inside & ~goes_on))
+        if self._stacks >= _ENOUGH_STACKS and 2 * self._broken > self._stacks:
+            self._warned = True
+            log.warning(
+                "%s: %d of %d stacks of %d images do not go on from the one before, and take up to %d places each "
+                "instead of one. Look whether axis %d (frame_stack_axis) is the one that images are stacked along, the "
+                "newest last; leave it out for observations that are no such stacks.",
+                *(self._where, self._broken, self._stacks, self._images, self._images, self._frames.axis),
+            )
+
     def _check_room(self, needed: int) -> None:
         if needed > self.capacity:
             raise ConfigError(
@@ -154,15 +204,6 @@ class StoredRows:
                 where=f"capacity of {self._where}",
                 got=self.capacity,
                 expected=f"at least {needed}",
-                fix="set a larger capacity, or sample smaller batches",
-            )
-
-    def _check_same(self, what: str, stored: Any, own: Any) -> None:
-        if stored != own:
-            raise CheckpointError(
-                f"A replay buffer of another {what}.",
-                where=self._where,
-                got=stored,
-                expected=own,
-                fix="restore with the settings of the run that saved it, or begin with an empty buffer",
+                fix="set a larger capacity (config key 'buffer_size'), or sample smaller batches (num_envs_per_worker, "
+                "rollout_fragment_length)",
             )

@@ -169,8 +169,17 @@ class UniformReplay:
             state["whole"] = whole
         return state
 
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Refuses what `set_state` would refuse; nothing is changed.
+
+        Raises:
+            CheckpointError: it does not fit this buffer.
+            ConfigError: the capacity is larger than the memory.
+        """
+        self._rows.check_state(_of_rows(state))
+
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` of a buffer of the same capacity, columns and frames returned.
+        """Takes over what `get_state` of a buffer of the same capacity, columns and frames returned; {} empties it.
 
         `gamma` and `n_step` may differ: the windows of all rows are made anew.
 
@@ -178,9 +187,9 @@ class UniformReplay:
             CheckpointError: it does not fit this buffer.
             ConfigError: the capacity is larger than the memory.
         """
-        self._rows.set_state({name: state[name] for name in ("links", "columns") if name in state})
+        self._rows.set_state(_of_rows(state))
         self._count, self._drawable, self._waiting = 0, self._drawable[:0], self._waiting[:0]
-        if state:
+        if "whole" in state:
             self._make_room()
             self._complete(np.flatnonzero(state["whole"]))
 
@@ -242,6 +251,11 @@ class UniformReplay:
     def _weights(self, places: NDArray[np.int64], beta: float) -> NDArray[np.float32]:
         """[K] importance weights of these transitions."""
         return np.ones(len(places), np.float32)
+
+
+def _of_rows(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a buffer's state that is that of its rows; of an empty buffer there is none."""
+    return {name: state[name] for name in ("links", "columns") if name in state}
 
 
 def check_range(name: str, value: float, fits: bool, expected: str, where: str) -> None:

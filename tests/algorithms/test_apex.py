@@ -50,6 +50,23 @@ class TestExploration:
         worker.stop()
 
 
+class TestConfig:
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [("initial_epsilon", 0.5), ("final_epsilon", 0.1), ("epsilon_timesteps", 9), ("epsilon_schedule", [[0, 0.5]])],
+    )
+    def test_an_epsilon_that_no_worker_has(self, key, value):
+        with pytest.raises(ConfigError, match=f"'{key}'(.*\n)+.*set worker_epsilon"):
+            ApexDQNConfig(**{key: value})
+        assert ApexDQNConfig.from_json(ApexDQNConfig().to_json()) == ApexDQNConfig()
+
+    def test_more_shards_than_workers(self):
+        with pytest.raises(ConfigError, match="num_replay_shards is larger than num_workers"):
+            ApexDQNConfig(num_workers=2, num_replay_shards=4)
+        assert ApexDQNConfig(num_workers=4, num_replay_shards=4).num_replay_shards == 4
+        assert ApexDQNConfig(num_workers=0, num_replay_shards=4).num_replay_shards == 4
+
+
 class TestRuns:
     def test_as_many_updates_as_are_due(self):
         with ApexDQNTrainer("CartPole-v1", SMALL) as trainer:

@@ -9,7 +9,8 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch, SpaceError
-from rollax.algorithms.qmix import QMIXConfig, QMIXPolicy, VDNConfig
+from rollax.algorithms.qmix import QMIXConfig, QMIXPolicy
+from rollax.algorithms.vdn import VDNConfig
 from tests.algorithms.group_tables import KERNEL, LINE, SMALL, TABLE, TARGET_TABLE, TWO, rows, with_table
 from tests.algorithms.tables import f32
 from tests.replay.reference import AllOfThem
@@ -227,6 +228,20 @@ class TestRefuses:
             QMIXPolicy(LINE, TWO, config)
         QMIXPolicy(LINE, TWO, {**SMALL, "prioritized_replay": True})
 
+    @pytest.mark.parametrize("key", ["burn_in", "zero_init_states"])
+    def test_settings_of_sequences_for_a_model_without_memory(self, key):
+        with pytest.raises(ConfigError, match=f"'{key}'(.*\n)+.*a model with memory"):
+            QMIXPolicy(LINE, TWO, {**SMALL, key: 1})
+
+    def test_a_state_that_is_not_there(self):
+        # Under its right key the state would be one of the things that the members act on.
+        member = spaces.Dict({"seen": spaces.Discrete(2), "state": spaces.Discrete(9)})
+        group = spaces.Tuple([member] * 2)
+        with pytest.raises(ConfigError, match=r"got: +global_state\n +expected: one of \['seen', 'state'\]"):
+            QMIXPolicy(group, TWO, {**SMALL, "state_key": "global_state"})
+        with pytest.raises(ConfigError, match="members that observe a Dict, not Discrete"):
+            QMIXPolicy(LINE, TWO, {**SMALL, "state_key": "global_state"})
+
 
 class TestConfig:
     def test_chance_falls_as_the_fields_say(self):
@@ -241,3 +256,5 @@ class TestConfig:
         }
         assert differing == {"mixer"}
         assert VDNConfig().mixer == "vdn"
+        with pytest.raises(ConfigError, match="expected: 'vdn'"):
+            VDNConfig(mixer="qmix")

@@ -327,7 +327,7 @@ class TestMultiAgent:
         for result in results:
             assert set(result["info"]["learner"]) == {"left", "spare"}
             assert set(result["info"]["learner"]["left"]) == PPO_STATS
-            assert result["info"]["learner"]["spare"] == {}  # it has never seen anything
+            assert result["info"]["learner"]["spare"] == dict.fromkeys(PPO_STATS)  # it has never seen anything
             assert result["policy_reward_mean"] == {"left": 5, "right": 50, "spare": None}
             assert result["episode_reward_mean"] == 55
 

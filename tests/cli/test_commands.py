@@ -59,6 +59,7 @@ def test_list(rollax):
     assert "PPO" in out
     assert "PG" in out
     assert "CartPole" in out
+    assert "VDN: Q-learning" in out  # each is described by its own module
     ids = rollax("list", "--envs=cartpole").output.splitlines()
     assert "CartPole-v1" in ids
     assert all("cartpole" in name.casefold() for name in ids)

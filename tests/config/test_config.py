@@ -6,6 +6,7 @@ import pytest
 from gymnasium import spaces
 from pydantic import Field
 
+from rollax.config.exploration import EpsilonFields
 from rollax.config.trainer import Lambda, SchedulePoints, TrainerConfig, resolve_config
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.config import ModelConfig
@@ -23,6 +24,10 @@ class SomeConfig(TrainerConfig):
     def check(self) -> None:
         super().check()
         self.refuse_larger("sgd_minibatch_size", "train_batch_size")
+
+
+class ExploringConfig(EpsilonFields, TrainerConfig):
+    """One with a schedule of probabilities."""
 
 
 class Callbacks:
@@ -65,6 +70,11 @@ class TestAccepts:
         assert resolve(config, **{"lambda": 0.7}).lambda_ == 0.7
         assert config.changed(lr=0.2).model_dump() == {**config.model_dump(), "lr": 0.2}
 
+    def test_a_config_that_extends_the_class_stays_what_it_is(self):
+        config = resolve_config(TrainerConfig, SomeConfig(clip_param=0.1), gamma=0.5)
+        assert config == SomeConfig(clip_param=0.1, gamma=0.5)
+        assert type(config) is SomeConfig
+
     @pytest.mark.parametrize(("given", "kept"), [(True, True), (1, 1.0), (0.5, 0.5), (False, False), (None, None)])
     def test_clip_rewards_tells_true_from_1(self, given, kept):
         got = resolve({"clip_rewards": given}).clip_rewards
@@ -87,7 +97,16 @@ class TestRefuses:
             ({"multiagent": {"policy": {}}}, "multiagent.policy", "did you mean 'policies'?"),
             ({"evaluation_config": {"model": {"fcnet_hidden": [3]}}}, "model.fcnet_hidden", "evaluation_config"),
             ({"zzzz": 1}, "zzzz", "use one of: accept_off_policy_actions, "),
-            ({"input": "x"}, "input", "does not have yet"),
+            ({"input": "x"}, "input", "does not have it yet"),
+            ({"record_env": True}, "record_env", "record_dir"),
+            ({"use_lstm": True}, "use_lstm", "it is a key of 'model'"),
+            ({"policies": {}}, "policies", "it is a key of 'multiagent'"),
+            ({"model": {"lr": 1}}, "model.lr", "but of the config itself"),
+            ({"learning_rate": 1}, "learning_rate", "here it is 'lr': α, the step size"),
+            ({"gae_lambda": 1}, "gae_lambda", "here it is 'lambda': λ"),
+            ({"batch_size": 1}, "batch_size", "see 'sgd_minibatch_size', 'train_batch_size'"),
+            ({"net_arch": [3]}, "net_arch", "see 'model.fcnet_hiddens'"),
+            ({"policy_delay": 2}, "policy_delay", "use one of: "),  # no key of this algorithm, and none is like it
         ],
     )
     def test_1_unknown_key(self, config, key, hint):
@@ -108,7 +127,9 @@ class TestRefuses:
             ({"lr": "fast"}, "lr", "'fast' (str)", "a valid number"),
             ({"train_batch_size": 10.5}, "train_batch_size", "10.5 (float)", "a valid integer"),
             ({"evaluation_interval": 0}, "evaluation_interval", "0 (int)", "1 <= evaluation_interval"),
-            ({"grad_clip": 0}, "grad_clip", "0 (int)", "0 < grad_clip"),
+            ({"grad_clip": 0}, "grad_clip", "0 (int)", "0 < grad_clip or None"),
+            ({"model": {"fcnet_hiddens": 8}}, "model.fcnet_hiddens", "8 (int)", "a list"),
+            ({"clip_param_schedule": 0.5}, "clip_param_schedule", "0.5 (float)", "a list or None"),
             (
                 {"batch_mode": "episodes"},
                 "batch_mode",
@@ -152,6 +173,10 @@ class TestRefuses:
     @pytest.mark.parametrize("points", [[], [[5, 1], [5, 2]], [[5, 1], [4, 2]]])
     def test_schedule_out_of_order(self, points):
         assert "config key 'clip_param_schedule'" in refusal({"clip_param_schedule": points})
+
+    def test_a_probability_above_1(self):
+        with pytest.raises(ConfigError, match=r"epsilon_schedule\[0\]\[1\](.*\n)*.*less than or equal to 1"):
+            resolve_config(ExploringConfig, {"epsilon_schedule": [[0, 7], [10, 0]]})
 
     @pytest.mark.parametrize("config", [3, ["lr"], {3: 4}, TrainerConfig()])
     def test_no_config(self, config):

@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import EnvContext, EnvError, RolloutWorker
+from rollax import ConfigError, EnvContext, EnvError, RolloutWorker
 from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Line, Scripted
 
 
@@ -34,7 +34,7 @@ def make(env=ShortOrLong, num_envs=2, **config) -> RolloutWorker:
 
 
 @pytest.mark.parametrize(
-    ("num_envs", "episodes", "short"), [(1, 3, 3), (2, 1, 1), (2, 5, 3), (2, 8, 4), (4, 3, 1), (3, 7, 3), (2, 0, 0)]
+    ("num_envs", "episodes", "short"), [(1, 3, 3), (2, 1, 1), (2, 5, 3), (2, 8, 4), (4, 3, 1), (3, 7, 3)]
 )
 def test_exactly_so_many_and_equal_shares(num_envs, episodes, short):
     worker = make(num_envs=num_envs)
@@ -43,6 +43,12 @@ def test_exactly_so_many_and_equal_shares(num_envs, episodes, short):
     assert sorted(m.reward for m in result) == [1.0] * short + [10.0] * (episodes - short)
     assert [m.length for m in result] == [m.reward for m in result]
     assert [m.env_index == 0 for m in result] == [m.reward == 1 for m in result]
+
+
+@pytest.mark.parametrize("episodes", [0, -1, 1.5, True, "3", np.float64(2)])
+def test_no_number_of_episodes(episodes):
+    with pytest.raises(ConfigError, match=r"evaluate\(num_episodes=...\)\n +got: .*\n +expected: a whole number"):
+        make().evaluate(episodes)
 
 
 def test_multi_agent_with_native_order_of_lives():

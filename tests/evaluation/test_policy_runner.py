@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollax import NonFiniteError, Policy, PolicyError, RolloutWorker
+from rollax import EnvError, NonFiniteError, Policy, PolicyError, RolloutWorker
 from tests.evaluation.reference import stories
 from tests.evaluation.worlds import ALL, OBS_SPACE, Asynchronous, Encode, Line, Scripted
 
@@ -150,6 +150,15 @@ class TestSingleAction:
         assert BOX.contains(action)
         assert seen == [[[1.0, 2.0, 3.0, 4.0]]]
         assert made.get_filters()["default_policy"]["count"] == before
+
+    @pytest.mark.parametrize("raw", [True, False])
+    def test_an_observation_that_does_not_fit(self, raw):
+        made = worker(([0], [], {}), num_envs=1)
+        act = (made.runners["default_policy"] if raw else made.get_policy()).compute_single_action
+        with pytest.raises(EnvError, match=r"for policy 'default_policy'\n +got: +shape \(2, 4\)"):
+            act(np.zeros((2, 4)))
+        with pytest.raises(NonFiniteError, match="infinite observation"):
+            act([0.0, np.nan, 0.0, 0.0])
 
     def test_with_a_state(self):
         class Recurrent(Policy):

@@ -150,8 +150,15 @@ class TestIntensity:
             # Two draws in the queue, one being learned from, less than one that is not asked for yet; and what comes
             # of two fragments in flight of each worker, and of a round that was taken in at once.
             assert 0 <= behind <= 4 * updates_per_draw + (2 * 3 + 3) * STEPS * intensity
-        assert optimizer.num_updates == updates_per_draw * policy_of(optimizer).updates > 0
-        assert {len(batch) for batch in policy_of(optimizer).learned} == {4 * updates_per_draw}
+        assert optimizer.num_updates == policy_of(optimizer).updates > 0
+        assert {len(batch) for batch in policy_of(optimizer).learned} == {4}
+
+    def test_a_policy_that_learns_in_minibatches_gets_a_draw_at_once(self, make):
+        optimizer, _ = make(2, updates_per_draw=3, training_intensity=0.4)
+        policy_of(optimizer).sgd_minibatch_size = 4
+        steps(optimizer, 20)
+        assert optimizer.num_updates == 3 * policy_of(optimizer).updates > 0
+        assert {len(batch) for batch in policy_of(optimizer).learned} == {4 * 3}
 
     def test_sampling_waits_for_a_learner_that_is_slow(self, make):
         optimizer, processes = make(2, training_intensity=0.5, learner_queue_size=2)
@@ -358,6 +365,59 @@ class TestState:
         assert not learner_threads()
         steps(optimizer, 5)
 
+    def test_draws_that_were_lost_before_a_restore_are_forgotten_too(self, make):
+        optimizer, _ = make(1, updates_per_draw=3)
+        steps(optimizer, 3)
+        optimizer.shards.request_draw(3)
+        optimizer.shards._processes.doomed.add(shards_of(optimizer)[0])
+        optimizer.shards.request_draw(3)
+        optimizer.shards.collect()
+        optimizer.set_state(optimizer.get_state())
+        asked = optimizer._asked
+        optimizer._take_draws()
+        assert optimizer._asked == asked == optimizer.num_updates
+
+    @pytest.mark.parametrize("used", [False, True])
+    def test_without_what_was_kept_it_waits_for_as_many_steps_as_at_first(self, make, used):
+        settings = {"num_replay_shards": 2, "training_intensity": 0.5, "learning_starts": 100}
+        optimizer, _ = make(2, **settings)
+        steps(optimizer, 15)
+        state = optimizer.get_state()
+        assert state["num_updates"] > 50
+        other, _ = make(2, **settings)
+        steps(other, 10 * used)
+        other.remote.forget_requests()
+        other.set_state(state)
+        assert sum(other.shards.rows.values()) == 0
+        begun = other.env_steps
+        while other.env_steps - begun < 80:
+            other.step()
+            assert sum(len(shard.buffers["a"]) for shard in shards_of(other)) == other.env_steps - begun
+        assert other.num_updates == state["num_updates"]
+        steps(other, 5)
+        assert 0 < other.num_updates - state["num_updates"] <= (other.env_steps - begun - 100) * 0.5
+
+    @pytest.mark.parametrize("wrong", ["shards", "capacity"])
+    def test_what_is_refused_changes_nothing(self, make, wrong):
+        settings = {"num_replay_shards": 2, "store_buffers": True, "training_intensity": 0.5}
+        saved, _ = make(3, **settings)
+        steps(saved, 5)
+        state = saved.get_state()
+        other, _ = make(3, **settings)
+        steps(other, 9)
+        if wrong == "shards":
+            state["shards"].pop()
+        else:  # only of the second one
+            state["shards"][1] = state["shards"][0]
+        before, updates = [numbers_in(shard) for shard in shards_of(other)], other.num_updates
+        other.remote.forget_requests()  # as when the workers were given what they had
+        with pytest.raises(CheckpointError, match=f"another (number of )?{wrong}"):
+            other.set_state(state)
+        after = [numbers_in(shard) for shard in shards_of(other)]
+        assert [kept.keys() for kept in before] == [kept.keys() for kept in after]
+        steps(other, 5)
+        assert other.num_updates > updates
+
     def test_stop_releases_all(self, make):
         optimizer, _ = make(2, num_replay_shards=2)
         steps(optimizer, 3)
@@ -393,6 +453,17 @@ class TestWithoutWorkers:
 
         assert learned(3) == learned(3)
         assert learned(3) != learned(4)
+
+    def test_each_update_of_a_draw_has_rows_and_errors_of_its_own(self):
+        optimizer = self.make(training_intensity=0.1, updates_per_draw=2, train_batch_size=300)
+        steps(optimizer, 3)
+        first, second = policy_of(optimizer).learned
+        assert (len(first), len(second)) == (300, 300)
+        assert set(first) == set(second) == set(range(10, 30))  # each is drawn of all
+        optimizer.shards.request_draw(1)
+        (shard,) = (each.handle for each in optimizer.shards._shards.values())
+        there = numbers_in(shard)
+        assert all(there[number] == pytest.approx((number + 1) ** 0.6, rel=1e-6) for number in range(10, 30))
 
     def test_errors_count_for_the_next_draw(self):
         optimizer = self.make(training_intensity=0.1, train_batch_size=400)

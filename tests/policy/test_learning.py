@@ -33,6 +33,12 @@ class TestPlan:
         assert plan.capacity == 40
         np.testing.assert_array_equal(plan.rows[0], [*range(33), *[-1] * 7])
 
+    def test_in_order(self):
+        random = np.random.default_rng(0)
+        plan = MinibatchPlan.draw(random, 5, 2, 2, in_order=True)
+        assert plan.rows.tolist() == [[0, 1], [2, 3], [4, -1]] * 2
+        assert random.random() == np.random.default_rng(0).random()
+
     def test_its_shape_depends_on_the_bucket_alone(self):
         random = np.random.default_rng(0)
         shapes = {MinibatchPlan.draw(random, rows, 32, 3).rows.shape for rows in range(113, 129)}

@@ -82,7 +82,9 @@ def test_weights_of_another_model_are_refused(split):
         PolicyError, match=r"another model(.|\n)*policy 'p'(.|\n)*missing: \['kernel'\], unknown: \['k'\]"
     ):
         split.checked({**{n: v for n, v in weights.items() if n != "kernel"}, "k": 0}, "policy 'p'")
-    with pytest.raises(PolicyError, match=r"wrong shape(.|\n)*value.kernel(.|\n)*\(3, 2\)(.|\n)*\(2, 2\)"):
+    with pytest.raises(
+        PolicyError, match=r"wrong shape(.|\n)*value.kernel(.|\n)*\(3, 2\)(.|\n)*\(2, 2\)(.|\n)*num_atoms"
+    ):
         split.checked({**weights, "value.kernel": np.zeros((3, 2))}, "policy 'p'")
 
 

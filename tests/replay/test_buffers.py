@@ -283,6 +283,16 @@ def test_a_truncated_piece_needs_what_came_after_it_even_if_the_life_number_come
         UniformReplay(10).add(SampleBatch.concat_samples([rows("12/")[:2], rows("3|").rows([0])]))
 
 
+def test_a_dict_whose_keys_come_in_another_order_goes_on():
+    buffer = UniformReplay(20, n_step=2)
+    first, second = rows("12"), rows("34|")
+    for batch, keys in ((first, "xy"), (second, "yx")):
+        part = {"x": batch["obs"], "y": 2 * batch["obs"]}
+        batch["obs"] = {key: part[key] for key in keys}
+        buffer.add(batch)
+    assert len(buffer) == 4  # that of 2 runs across
+
+
 def test_what_does_not_go_on_is_not_waited_for():
     buffer = UniformReplay(1000, n_step=3)
     for _ in range(50):

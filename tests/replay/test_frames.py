@@ -8,6 +8,7 @@ import pytest
 from rollax import SampleBatch
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
+from rollax.replay.uniform import UniformReplay
 from tests.replay.reference import AllOfThem, everything
 
 
@@ -96,6 +97,29 @@ def test_images_that_other_lives_bring_count_too():
     buffer.add(life(["vvv", "vvw", "vwx"], number=2))
     buffer.add(SampleBatch.concat_samples([life(["cde"]), life(["xyz"], number=3)]))
     assert stacks_in(buffer) == ["cde", "xyz"]
+
+
+def moving(steps: int, axis: int, number: int = 1) -> SampleBatch:
+    """A life of stacks of three noisy images, 3 by 3, along an axis."""
+    images = np.random.default_rng(number).integers(255, size=(steps + 2, 3, 3)).astype(np.uint8)
+    stacks = np.stack([images[i : i + 3] for i in range(steps)])
+    batch = life(["aaa"] * steps, number=number)
+    batch["obs"] = np.ascontiguousarray(np.moveaxis(stacks, 1, axis))
+    return batch
+
+
+@pytest.mark.parametrize("axis", [0, 2])
+def test_stacks_that_do_not_go_on_are_told_of_once(axis: int, caplog: pytest.LogCaptureFixture):
+    buffer = UniformReplay(500, frames=StackedFrames(3, axis), where="buffer of 'car'")
+    for number in range(1, 8):
+        buffer.add(moving(40, 1, number))
+    if axis == 0:
+        assert not caplog.records
+        return
+    (record,) = caplog.records
+    # 39 of each 40 follow another; after three lives there are enough of them.
+    assert "buffer of 'car': 117 of 117 stacks of 3 images do not go on" in record.getMessage()
+    assert "axis 2 (frame_stack_axis)" in record.getMessage()
 
 
 def test_the_axis_of_the_stack_is_where_it_was():

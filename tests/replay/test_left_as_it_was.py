@@ -79,6 +79,29 @@ def test_36_a_state_that_does_not_fit(kind: type[UniformReplay], change: Any, mo
     assert drawn(buffer) == {3, 4, 5, 6, 7}
 
 
+@BUFFERS
+def test_what_is_refused_can_be_asked_before(kind: type[UniformReplay]):
+    other, buffer = kind(20), kind(21)
+    other.add(rows("12|"))
+    buffer.add(rows("345|"))
+    with pytest.raises(CheckpointError, match=r"another capacity(.|\n)*got: *20(.|\n)*expected: *21(.|\n)*buffer_size"):
+        buffer.check_state(other.get_state())
+    buffer.check_state({})
+    buffer.check_state(kind(3).get_state())
+    assert drawn(buffer) == {3, 4, 5}
+
+
+@pytest.mark.parametrize("kind", [UniformReplay, PrioritizedReplay])
+@pytest.mark.parametrize("empty", [UniformReplay, PrioritizedReplay])
+def test_the_state_of_an_empty_buffer_empties_one_of_any_kind(kind: type[UniformReplay], empty: type[UniformReplay]):
+    buffer = kind(20)
+    buffer.add(rows("12|"))
+    buffer.set_state(empty(9).get_state())
+    assert len(buffer) == buffer.total_priority == 0
+    buffer.add(rows("345|"))
+    assert drawn(buffer) == {3, 4, 5}
+
+
 def test_a_uniform_buffers_rows_begin_with_the_priority_of_new_ones():
     uniform, prioritized = UniformReplay(20), PrioritizedReplay(20)
     uniform.add(rows("12|"))

@@ -80,6 +80,35 @@ def test_the_end_of_a_piece_is_not_drawn_until_it_is_a_transition():
     assert len(buffer) == 4  # the places of 2 to 6, and of 7, seen only; 6 waits
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (0.5, 1.0, [1, 4, 9, 16]),  # |δ| + ε, of which the state has the roots
+        (1.0, 0.5, [1, 2, 3, 4]),
+        (1.0, 0.0, [1, 1, 1, 1]),
+        (0.0, 1.0, [1, 1, 1, 1]),  # nothing tells what the errors were
+    ],
+)
+def test_another_alpha_after_a_restore_acts_on_what_is_kept(before: float, after: float, expected: list[float]):
+    buffer = PrioritizedReplay(100, alpha=after, eps=0.5)
+    buffer.set_state(with_errors([0.5, -3.5, 8.5, -15.5], alpha=before, eps=0.5).get_state())
+    np.testing.assert_allclose(shares(buffer), np.array(expected) / sum(expected), atol=2e-4)
+
+
+def test_a_state_that_does_not_say_its_alpha_has_the_same():
+    state = with_errors([0.5, -3.5, 8.5, -15.5], alpha=0.5, eps=0.5).get_state()
+    del state["alpha"]
+    buffer = PrioritizedReplay(100, alpha=0.5)
+    buffer.set_state(state)
+    np.testing.assert_allclose(shares(buffer), [0.1, 0.2, 0.3, 0.4], atol=2e-4)
+
+
+def test_draws_are_in_random_order():
+    drawn = with_errors([1.0] * 8).sample(400, np.random.default_rng(5))["rewards"]
+    # The mean of 100 of the numbers 1 to 8 is 4.5, with a deviation of 2.3 / 10; in rising order it would be 1.5.
+    assert abs(drawn[:100].mean() - 4.5) < 1.0
+
+
 def test_late_errors_do_not_reach_what_has_taken_the_place():
     buffer = PrioritizedReplay(4, alpha=1.0)
     buffer.add(rows("123|"))

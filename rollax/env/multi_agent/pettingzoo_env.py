@@ -11,6 +11,7 @@ import gymnasium as gym
 from rollax.env.dict_rows import ALL
 from rollax.env.multi_agent.agent_spaces import common_space
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv
+from rollax.errors import EnvError
 
 AgentDict = dict[Hashable, Any]
 
@@ -27,6 +28,27 @@ def adapt(env: Any) -> Any:
     if not is_pettingzoo(env):
         return env
     return AECPettingZooEnv(env) if hasattr(env, "last") and hasattr(env, "observe") else ParallelPettingZooEnv(env)
+
+
+def from_pettingzoo(env: Any) -> MultiAgentEnv:
+    """An environment of PettingZoo's parallel or AEC API as a `MultiAgentEnv`, `with_agent_groups` for instance.
+
+    A trainer takes PettingZoo's environments as they are; this is for what only a `MultiAgentEnv` has.
+
+    Args:
+        env: as it comes from the library.
+    Raises:
+        EnvError: none of PettingZoo's.
+    """
+    if not is_pettingzoo(env):
+        raise EnvError(
+            "No environment of PettingZoo.",
+            where="from_pettingzoo",
+            got=env,
+            expected="an environment of the parallel or the AEC API",
+            fix="pass an instance; other kinds of environment need no adapter",
+        )
+    return adapt(env)
 
 
 class _Spec(NamedTuple):

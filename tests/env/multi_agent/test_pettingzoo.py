@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from rollax import EnvError, MultiAgentEnv, MultiAgentError, PPOConfig, RolloutWorker, SpaceError, to_base_env
 from rollax.algorithms.ppo import PPOPolicy
+from rollax.env.multi_agent.pettingzoo_env import from_pettingzoo
 from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
 from tests.env.drive import drive
 from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, dance_story
@@ -257,6 +258,33 @@ def test_seed_options_render_and_close_are_passed_through(cls):
     adapter = base.envs[0]
     adapter.reset(seed=3, options={"x": 1})
     assert told[-1] == (3, {"x": 1})
+
+
+class TestGroups:
+    def test_agents_of_the_library_in_a_group(self):
+        def make(context):
+            env = pettingzoo.make("parallel", "classic/rps-v2", **context)
+            return from_pettingzoo(env).with_agent_groups({"both": ["player_0", "player_1"]})
+
+        base = to_base_env(make({"max_cycles": 2}))
+        assert base.observation_space == spaces.Tuple([spaces.Discrete(4)] * 2)
+        obs, _ = base.try_reset()
+        assert obs is not None
+        assert set(obs[0]) == {"both"}
+        assert [type(env) for env in base.get_sub_environments()] == [
+            type(pettingzoo.make("parallel", "classic/rps-v2"))
+        ]
+
+    def test_the_error_of_one_that_is_not_adapted_names_it(self):
+        says = "no agent groups...from_pettingzoo(env)"
+        refused(EnvError, RolloutWorker, lambda c: Dance().with_agent_groups({}), Encode, says=says)
+        refused(EnvError, RolloutWorker, lambda: Dance().with_agent_groups({}), Encode, says=says)
+        with pytest.raises(AttributeError, match="other"):
+            RolloutWorker(lambda c: Dance().other, Encode)
+
+    def test_what_is_none_of_pettingzoos(self):
+        refused(EnvError, from_pettingzoo, Together(False), says="No environment of PettingZoo...Together")
+        refused(EnvError, from_pettingzoo, Dance, says="No environment of PettingZoo...Dance")
 
 
 def test_rollax_does_not_load_pettingzoo():

@@ -1,0 +1,102 @@
+"""Which policies a trainer with a replay buffer trains, with which keys of their own, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import ApexDQNTrainer, ConfigError, DQNPolicy, DQNTrainer, Policy, PolicyError, PolicySpec, PPOPolicy
+from rollax.algorithms.registry import get_trainer_class
+from rollax.batch import SampleBatch
+from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
+from tests.algorithms.envs import TwoAgents
+from tests.algorithms.replayed import SMALL
+
+
+def two(left: Any = None, right: Any = None, **multiagent: Any) -> dict[str, Any]:
+    """The config of a run of two policies."""
+    policies = {"policies": {"left": left, "right": right}, "policy_mapping_fn": lambda agent: agent}
+    return {**SMALL, "multiagent": {**policies, **multiagent}}
+
+
+class Counting(Policy):
+    """Acts at random, and counts what it is given to learn from."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.given: list[int] = []
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        return np.zeros(len(obs_batch), np.int64), [], {}
+
+    def postprocess_rows(self, batch, pieces):
+        return add_bootstrap_rows(batch, pieces)
+
+    def learn_on_batch(self, batch):
+        self.given.append(len(batch))
+        return {}
+
+
+class TestPolicies:
+    def test_a_users_own_is_called_for_each_update(self):
+        with DQNTrainer(TwoAgents, two(Counting)) as trainer:
+            trainer.train()
+            policy: Any = trainer.get_policy("left")
+            assert policy.given == [8] * trainer.optimizer.num_updates
+            assert len(policy.given) > 3
+
+    @pytest.mark.parametrize("trainer_class", [DQNTrainer, ApexDQNTrainer])
+    def test_one_that_learns_from_fresh_samples_is_refused(self, trainer_class):
+        message = r"cannot learn from replayed experience(.|\n)*policy 'left', class PPOPolicy(.|\n)*policies_to_train"
+        with pytest.raises(PolicyError, match=message + r"(.|\n)*two-trainers\.md"):
+            trainer_class(TwoAgents, two(PPOPolicy))
+        trainer_class(TwoAgents, two(PPOPolicy, policies_to_train=["right"])).stop()
+
+    @pytest.mark.parametrize("name", ["PPO", "IMPALA", "A3C"])
+    def test_one_that_learns_from_replay_is_refused_where_nothing_is_replayed(self, name):
+        multiagent = two(DQNPolicy)["multiagent"]
+        message = r"where nothing is replayed(.|\n)*policy 'left', class DQNPolicy(.|\n)*policies_to_train"
+        with pytest.raises(PolicyError, match=message):
+            get_trainer_class(name)(TwoAgents, {"multiagent": multiagent})
+        others = {**multiagent, "policies_to_train": ["right"]}
+        get_trainer_class(name)(TwoAgents, {"multiagent": others}).stop()
+
+
+class TestKeys:
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [("buffer_size", 300), ("prioritized_replay", True), ("learning_starts", 5000), ("training_intensity", 1.0)],
+    )
+    def test_those_of_all_policies_are_refused_in_a_spec(self, key, value):
+        spec = PolicySpec(config={key: value, "n_step": 2, "gamma": 0.5, "train_batch_size": 4})
+        with pytest.raises(ConfigError, match=rf"policies\['right'\], config key '{key}'(.|\n)*set {key} in the tr"):
+            DQNTrainer(TwoAgents, two(None, spec))
+        DQNTrainer(TwoAgents, {**two(None, spec), key: value}).stop()  # nothing contradicts it
+        DQNTrainer(TwoAgents, two(None, spec, policies_to_train=["left"])).stop()  # nothing is kept of it here
+
+    def test_those_of_shards_too(self):
+        with pytest.raises(ConfigError, match="config key 'updates_per_draw'"):
+            ApexDQNTrainer(TwoAgents, two((None, None, None, {"updates_per_draw": 7})))
+
+
+def test_of_a_row_that_is_drawn_again_the_last_error_is_that_of_the_last_update():
+    box = gym.spaces.Box(-1, 1, (2,), np.float32)
+    config = {"train_batch_size": 2, "lr": 0.01, "seed": 0, "model": {"fcnet_hiddens": (8,)}}
+    policy = DQNPolicy(box, gym.spaces.Discrete(2), config)
+    drawn = SampleBatch(
+        {
+            "obs": np.full((6, 2), 0.5, np.float32),
+            "actions": np.ones(6, np.int64),
+            "rewards": np.ones(6, np.float32),
+            "new_obs": np.zeros((6, 2), np.float32),
+            "discounts": np.full(6, 0.9, np.float32),
+            "weights": np.ones(6, np.float32),
+            "indices": np.full(6, 17),
+        }
+    )
+    first, second, third = np.abs(policy.learn_on_batch(drawn)["td_error"]).reshape(3, 2)
+    # Both rows of an update find the same error, and every update makes it smaller.
+    assert first[0] == first[1] > second[0] == second[1] > third[0] == third[1]

@@ -1,0 +1,94 @@
+"""What a restore leaves of a replay buffer, taken over or refused, and when learning goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollax import ApexDQNTrainer, DQNTrainer, PolicyError, PolicySpec, Trainer
+from tests.algorithms.envs import TwoAgents
+from tests.algorithms.replayed import SMALL
+from tests.algorithms.test_checkpoint import to_plain
+
+CONFIG = {**SMALL, "timesteps_per_iteration": 20}
+POLICIES = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
+both = pytest.mark.parametrize("trainer_class", [DQNTrainer, ApexDQNTrainer])
+
+
+def rows(trainer: Trainer) -> dict[str, int]:
+    return trainer.optimizer.report()["replay"]["rows"]
+
+
+def updates(trainer: Trainer) -> int:
+    return trainer.optimizer.report()["replay"]["num_updates"]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Checkpoints of 40 steps, by algorithm, with what is kept and without."""
+    found = {}
+    for trainer_class in (DQNTrainer, ApexDQNTrainer):
+        for stores in (False, True):
+            config = {**CONFIG, "store_buffer_in_checkpoints": stores, "n_step": 1}
+            with trainer_class("CartPole-v1", config) as trainer:
+                trainer.train()
+                trainer.train()
+                assert (rows(trainer)["default_policy"], updates(trainer)) == (40, 5)
+                found[trainer_class, stores] = trainer.save(tmp_path_factory.mktemp("saved"))
+    return found
+
+
+@both
+class TestOneThatFits:
+    def test_without_what_was_kept_learning_waits_again(self, trainer_class, saved):
+        with Trainer.from_checkpoint(saved[trainer_class, False], buffer_size=300) as trainer:
+            assert rows(trainer) == {"default_policy": 0}
+            assert [(trainer.train(), updates(trainer))[1] for _ in range(2)] == [5, 10]  # 20 steps, then 20 beyond
+
+    @pytest.mark.parametrize("stores", [False, True])
+    def test_what_another_run_has_kept_is_given_up(self, trainer_class, saved, stores):
+        with trainer_class("CartPole-v1", {**CONFIG, "n_step": 1}) as trainer:
+            for _ in range(3):
+                trainer.train()
+            trainer.restore(saved[trainer_class, stores])
+            assert rows(trainer) == {"default_policy": 40 if stores else 0}
+            assert updates(trainer) == 5
+
+    def test_another_intensity_acts_from_there_on(self, trainer_class, saved):
+        with Trainer.from_checkpoint(saved[trainer_class, True], training_intensity=1.0) as trainer:
+            trainer.train()
+            assert updates(trainer) == 5 + 20
+        with Trainer.from_checkpoint(saved[trainer_class, True], training_intensity=0.1) as trainer:
+            trainer.train()
+            assert updates(trainer) == 5 + 2
+
+
+@both
+def test_one_that_is_refused_leaves_all_as_it_was(trainer_class, tmp_path):
+    config = {**CONFIG, "n_step": 1, "store_buffer_in_checkpoints": True, "multiagent": POLICIES}
+    with trainer_class(TwoAgents, config) as saved:
+        saved.train()
+        path = saved.save(tmp_path)
+    # Weights of `left` fit, so that they are taken over before those of `right` are refused.
+    unlike = {"left": None, "right": PolicySpec(config={"model": {"fcnet_hiddens": (9,)}})}
+    with trainer_class(TwoAgents, {**config, "multiagent": {**POLICIES, "policies": unlike}, "seed": 4}) as trainer:
+        for _ in range(2):
+            trainer.train()
+        before = to_plain(trainer.get_state())
+        with pytest.raises(PolicyError, match="wrong shape"):
+            trainer.restore(path)
+        assert to_plain(trainer.get_state()) == before
+        trainer.train()
+        assert (trainer.optimizer.steps, updates(trainer)) == (60, 10)
+
+
+@both
+def test_of_policies_that_do_not_learn_any_more_nothing_is_taken_over(trainer_class, tmp_path):
+    config = {**CONFIG, "n_step": 1, "store_buffer_in_checkpoints": True, "multiagent": POLICIES}
+    with trainer_class(TwoAgents, config) as trainer:
+        trainer.train()
+        path = trainer.save(tmp_path)
+        fewer = {**config, "multiagent": {**POLICIES, "policies_to_train": ["right"]}}
+        with trainer_class(TwoAgents, fewer) as other:
+            other.restore(path)
+            assert rows(other) == {"right": rows(trainer)["right"]}
+            other.train()

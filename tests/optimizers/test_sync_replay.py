@@ -1,0 +1,195 @@
+"""`SyncReplayOptimizer` over stand-ins: how often each policy learns, from what, and what a restore leaves."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from rollax import MultiAgentBatch, SyncReplayOptimizer
+from rollax.errors import CheckpointError
+from rollax.optimizers.replay_buffers import prioritized_buffers
+from rollax.policy.policy import Policy
+from rollax.replay.frames import StackedFrames
+from rollax.replay.uniform import UniformReplay
+from tests.optimizers.replay_stand_ins import RowWorker
+from tests.optimizers.stand_ins import STEPS
+
+SMALL = {"train_batch_size": 4, "learning_starts": 0, "buffer_size": 500, "training_intensity": 0.5, "seed": 0}
+
+
+class Late(RowWorker):
+    """`b` has no rows before its third fragment."""
+
+    def sample(self):
+        batch = super().sample()
+        return MultiAgentBatch({"a": batch["a"]}, STEPS) if self.fragments < 3 else batch
+
+
+def make(worker=None, **settings):
+    return SyncReplayOptimizer(worker or RowWorker(), **{**SMALL, **settings})
+
+
+def policy_of(optimizer, policy_id="a"):
+    return optimizer.local_worker.policies[policy_id]
+
+
+def steps(optimizer, count):
+    for _ in range(count):
+        optimizer.step()
+
+
+def plain(state):
+    """A state as it comes out of a checkpoint, but for its arrays."""
+    if isinstance(state, dict):
+        return {name: plain(value) for name, value in state.items()}
+    return state if isinstance(state, np.ndarray | list) else json.loads(json.dumps(state))
+
+
+class TestUpdates:
+    @pytest.mark.parametrize("buffers", [None, prioritized_buffers], ids=["uniform", "prioritized"])
+    def test_a_policy_that_takes_its_batch_whole_is_called_for_each(self, buffers):
+        optimizer = make(**({} if buffers is None else {"make_buffers": buffers}))
+        steps(optimizer, 6)  # of ten steps
+        policy = policy_of(optimizer)
+        assert optimizer.num_updates == policy.updates == 30
+        assert {len(batch) for batch in policy.learned} == {4}
+
+    def test_one_that_cuts_it_into_minibatches_is_called_once(self):
+        optimizer = make()
+        policy_of(optimizer).sgd_minibatch_size = 3
+        steps(optimizer, 6)
+        assert optimizer.num_updates == 30
+        assert [len(batch) for batch in policy_of(optimizer).learned] == [5 * 3] * 6
+
+    def test_errors_count_for_the_next_update(self):
+        # Of 64 rows drawn of 10 all are learned from; the error of number k is k + 1, and 1 for those not drawn yet.
+        optimizer = make(make_buffers=prioritized_buffers, train_batch_size=64, training_intensity=0.1)
+        optimizer.step()
+        buffer = optimizer.buffers["a"]
+        numbers = buffer._rows.columns.read_column("obs", np.arange(10))
+        np.testing.assert_allclose(buffer._tree.get(np.arange(10)), (numbers + 1 + 1e-6) ** 0.6)
+
+    def test_none_is_counted_where_nothing_can_be_drawn(self):
+        class LongWindows(RowWorker):
+            """Lives go on for ever: a window of 25 steps is there after the third fragment."""
+
+            def sample(self):
+                batch = super().sample()
+                number = 10 * self.fragments - 10
+                more = {"obs": np.arange(number, number + 11), "bootstrap": np.arange(11) == 10}
+                rest = {name: np.append(batch[name], batch[name][-1]) for name in ("actions", "rewards")}
+                flags = {name: np.zeros(11, bool) for name in ("terminateds", "truncateds")}
+                return type(batch)({**more, **rest, **flags, "life_id": np.full(11, 1)}, env_steps=10)
+
+        optimizer = make(LongWindows(), make_buffers=lambda policy: lambda size: UniformReplay(size, n_step=25))
+        made = []
+        for _ in range(5):
+            optimizer.step()
+            made.append(optimizer.num_updates)
+        # Steps 21 to 30 are the first after which there is something, and make five updates due.
+        assert made == [0, 0, 5, 10, 15]
+        assert policy_of(optimizer).updates == 15
+
+    def test_a_policy_that_comes_late_makes_those_from_then_on(self):
+        optimizer = make(Late(a=1, b=1))
+        steps(optimizer, 5)
+        assert optimizer.num_updates == policy_of(optimizer, "a").updates == 25
+        assert policy_of(optimizer, "b").updates == 15
+
+    def test_what_is_reported(self):
+        optimizer = make(Late(a=1, b=1))
+        assert optimizer.report() == {"replay": {"rows": {"a": 0, "b": 0}, "num_updates": 0}}
+        steps(optimizer, 3)
+        assert optimizer.report() == {"replay": {"rows": {"a": 30, "b": 10}, "num_updates": 15}}
+
+
+class TestRestored:
+    settings = {"learning_starts": 20, "store_buffers": True}
+
+    def used(self, count=10, **settings):
+        optimizer = make(**{**self.settings, **settings})
+        steps(optimizer, count)
+        return optimizer
+
+    def test_with_what_was_kept_it_is_the_same_run(self):
+        optimizer, other = self.used(), self.used(3)
+        other.set_state(plain(optimizer.get_state()))
+        other.local_worker.fragments = optimizer.local_worker.fragments
+        before = len(policy_of(optimizer).learned), len(policy_of(other).learned)
+        for each in (optimizer, other):
+            steps(each, 5)
+        assert policy_of(other).learned[before[1] :] == policy_of(optimizer).learned[before[0] :]
+        assert other.num_updates == optimizer.num_updates == 65
+
+    @pytest.mark.parametrize("count", [0, 4])
+    def test_without_it_waits_for_as_many_steps_as_at_first(self, count):
+        state = self.used(store_buffers=False).get_state()
+        assert "buffers" not in state
+        other = self.used(count)
+        other.set_state(plain(state))
+        assert len(other.buffers["a"]) == 0
+        made = []
+        for _ in range(4):
+            other.step()
+            made.append(other.num_updates)
+        assert made == [40, 40, 45, 50]
+        assert len(other.buffers["a"]) == 40
+
+    @pytest.mark.parametrize(("intensity", "later"), [(2.0, [60, 80]), (0.1, [41, 42])])
+    def test_of_another_intensity_nothing_is_made_up_for(self, intensity, later):
+        state = self.used().get_state()
+        other = self.used(0, training_intensity=intensity)
+        other.set_state(plain(state))
+        made = []
+        for _ in later:
+            other.step()
+            made.append(other.num_updates)
+        assert made == later
+
+    @pytest.mark.parametrize("kept", [False, True])
+    def test_a_state_of_an_older_version(self, kept):
+        state = plain(self.used().get_state())
+        del state["due"]
+        if not kept:
+            del state["buffers"]
+        other = self.used(0)
+        other.set_state(state)
+        other.step()
+        assert other.num_updates == (45 if kept else 40)
+
+    def test_for_fewer_policies_and_for_more(self):
+        both, one = (make(RowWorker(a=1, b=1), policies_to_train=ids, **self.settings) for ids in (["a", "b"], ["b"]))
+        steps(both, 4)
+        one.set_state(plain(both.get_state()))
+        assert len(one.buffers["b"]) == 40
+        steps(one, 1)
+        both.set_state(plain(one.get_state()))
+        assert [len(both.buffers[policy_id]) for policy_id in ("a", "b")] == [0, 50]
+        steps(both, 1)
+
+    def test_what_does_not_fit_changes_nothing(self):
+        def buffers(policy: Policy):
+            # The second of them cannot take over what the first one can.
+            frames = StackedFrames(2, path=("none",)) if policy.name == "b" else None
+            return lambda size: UniformReplay(size, frames=frames)
+
+        saved, worker = make(RowWorker(a=1, b=1), **self.settings), RowWorker(a=1, b=1)
+        steps(saved, 4)
+        worker.policies["b"].name = "b"
+        other = make(worker, make_buffers=buffers, **self.settings)
+        other.buffers["a"].add(RowWorker(a=1, b=1).sample()["a"])
+        with pytest.raises(CheckpointError, match="another number of stacked frames"):
+            other.set_state(plain(saved.get_state()))
+        assert len(other.buffers["a"]) == 10
+        assert other.num_updates == 0
+
+    def test_another_buffer_size(self):
+        smaller = self.used(2, buffer_size=300)
+        with pytest.raises(CheckpointError, match=r"another capacity(.|\n)*config keys: buffer_size"):
+            smaller.set_state(plain(self.used().get_state()))
+        assert len(smaller.buffers["a"]) == 20
+        smaller.set_state(plain(self.used(store_buffers=False).get_state()))
+        assert len(smaller.buffers["a"]) == 0
+        steps(smaller, 4)

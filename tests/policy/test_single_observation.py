@@ -1,0 +1,74 @@
+"""Whoever acts with a policy is told which part of an observation does not fit, and how it should be."""
+
+from __future__ import annotations
+
+from collections import UserDict
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import EnvError, NonFiniteError
+from rollax.policy.single_observation import columns_of_one
+
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+SEEN = spaces.Dict({"pos": BOX, "kind": spaces.Discrete(3), "mask": spaces.MultiBinary(2)})
+FITS = {"pos": [0.5, -1], "kind": 2, "mask": [True, False]}
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "columns"),
+    [
+        (BOX, [0.5, -1], np.array([[0.5, -1]], np.float32)),
+        (BOX, np.array([0.5, -1]), np.array([[0.5, -1]], np.float32)),
+        (spaces.Discrete(3), np.int8(2), np.array([2])),
+        (UNBOUNDED, [np.inf, 0], np.array([[np.inf, 0]], np.float32)),
+    ],
+)
+def test_one_row_of_the_dtype_of_the_space(space, obs, columns):
+    found = columns_of_one(space, obs, "here")
+    np.testing.assert_array_equal(found, columns)
+    assert found.dtype == space.dtype
+
+
+def test_nested():
+    for obs in (FITS, {**FITS, "more": "than asked for"}, UserDict(FITS)):
+        columns, number = columns_of_one(spaces.Tuple([SEEN, spaces.Discrete(4)]), (obs, 3), "here")
+        assert {key: column.tolist() for key, column in columns.items()} == {
+            "pos": [[0.5, -1]],
+            "kind": [2],
+            "mask": [[1, 0]],
+        }
+        assert number.tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "said"),
+    [
+        (BOX, [[0, 1], [0, 1]], r"where: +here\n +got: +shape \(2, 2\)\n +expected: shape \(2,\), one observation of"),
+        (BOX, [[0, 1]], r"shape \(1, 2\)"),
+        (BOX, [[0], [1]], r"shape \(2, 1\)"),
+        (BOX, [0, 1, 0], r"shape \(3,\)"),
+        (BOX, None, "got: +None"),
+        (BOX, [0, "left"], "numbers of Box"),
+        (BOX, [[0, 1], 2], "numbers of Box"),
+        (spaces.Discrete(3), [1], r"shape \(1,\)"),
+        (spaces.Box(0, 255, (1,), np.uint8), [256], "numbers of Box"),
+        (SEEN, {"pos": [0, 1], "kind": 2}, r"keys \['kind', 'pos'\]\n +expected: .*keys \['kind', 'mask', 'pos'\]"),
+        (SEEN, [0, 1], r"got: +\[0, 1\]"),
+        (SEEN, {**FITS, "pos": [0, 1, 2]}, r"here, key 'pos'\n +got: +shape \(3,\)"),
+        (spaces.Tuple([BOX, SEEN]), ([0, 1], {**FITS, "kind": "x"}), "here, element 1, key 'kind'\n"),
+        (spaces.Tuple([BOX, BOX]), {"a": [0, 1], "b": [0, 1]}, "a tuple of 2"),
+        (spaces.Tuple([BOX, BOX]), ([0, 1],), "a tuple of 2"),
+    ],
+)
+def test_what_does_not_fit(space, obs, said):
+    with pytest.raises(EnvError, match=said):
+        columns_of_one(space, obs, "here")
+
+
+@pytest.mark.parametrize(("space", "number"), [(BOX, np.nan), (BOX, np.inf), (UNBOUNDED, np.nan)])
+def test_what_is_not_finite(space, number):
+    with pytest.raises(NonFiniteError, match=r"infinite observation.\n +where: +here, element 0\n"):
+        columns_of_one(spaces.Tuple([space]), [[0, number]], "here")
