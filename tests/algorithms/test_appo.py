@@ -75,8 +75,8 @@ class TestLoss:
     def gradient(self, **config):
         policy = make(**{**self.CONFIG, **config})
         policy.set_weights(self.weights(self.TARGET, f32(50, 60, 70, 80)))  # the target's values are not read
-        state = policy.get_state()
-        policy.set_state({**state, "weights": self.weights(self.P, self.VALUES)})
+        targets = {name: np.array(value) for name, value in policy.targets.items()}
+        policy.set_state({**policy.get_state(), "targets": targets, "weights": self.weights(self.P, self.VALUES)})
         columns = {
             "obs": np.arange(6),
             "actions": np.zeros(6, int),
