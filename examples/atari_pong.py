@@ -1,7 +1,8 @@
 """Pong from pixels: a few iterations of PPO on ale-py's native vector env, and what it shows in the single one.
 
-Pong takes a million steps and more to be won, which is hours on two cores: this shows how it is set up, how fast it is,
-and that whatever is trained on the native env is evaluated and filmed on the single one with the very same pictures.
+Pong takes most of a million steps to be won, an hour on one core with Rainbow (docs/atari-and-video.md): this shows how
+it is set up, how fast it is, and that whatever is trained on the native env is evaluated and filmed on the single one
+with the very same pictures.
 """
 
 from __future__ import annotations

@@ -87,20 +87,17 @@ def projected(
     return lax.stop_gradient(jnp.einsum("bkj,bj->bk", shares, probabilities))
 
 
-def categorical_kl(target: Float[Array, "B K"], logits: Float[Array, "B K"]) -> Float[Array, "B"]:
-    """How far each row's atoms are from their target; the gradient is that of the cross-entropy.
+def categorical_cross_entropy(target: Float[Array, "B K"], logits: Float[Array, "B K"]) -> Float[Array, "B"]:
+    """Cross-entropy of each row's atoms, whose gradient is that of the Kullback-Leibler divergence.
 
-    Source: Hessel et al. (2018), Eq. 3, arXiv:1710.02298, also what it draws rows by:  Σ_k m_k (log m_k - log p_k).
+    Source: Bellemare et al. (2017), Algorithm 1, arXiv:1707.06887:  -Σ_k m_k log p_k.
 
     Args:
         target: [B, K] probabilities m. Constant.
         logits: [B, K] of p.
-    Returns:
-        [B] 0 where both are the same, else more.
     """
-    check_same_shape("categorical_kl", target=target, logits=logits)
-    target = lax.stop_gradient(target)
-    return (jax.scipy.special.xlogy(target, target) - target * jax.nn.log_softmax(logits, axis=-1)).sum(-1)
+    check_same_shape("categorical_cross_entropy", target=target, logits=logits)
+    return -(lax.stop_gradient(target) * jax.nn.log_softmax(logits, axis=-1)).sum(-1)
 
 
 def dueling(values: Float[Array, "B #K"], advantages: Float[Array, "B A"]) -> Float[Array, "B A"]:
