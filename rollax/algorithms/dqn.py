@@ -4,9 +4,9 @@ Source: Mnih et al. (2015), doi:10.1038/nature14236. Double Q-learning: van Hass
 dueling streams: Wang et al. (2016), arXiv:1511.06581; prioritized replay: Schaul et al. (2016), arXiv:1511.05952;
 n-step targets: Sutton (1988); distributions of returns: Bellemare et al. (2017), arXiv:1707.06887; noisy layers:
 Fortunato et al. (2018), arXiv:1706.10295; all of them: Hessel et al. (2018), arXiv:1710.02298. Deviations: Adam in the
-place of RMSProp; time limits bootstrap; targets are made without noise; one draw of noise acts for
-all sub-environments that are asked together; β of prioritized replay stays as it is; rows of distributions are drawn
-by their cross-entropy, as with the divergence, which is 0 where all is learned, CartPole is learned later or not at all.
+place of RMSProp; time limits bootstrap; targets are made without noise; one draw of noise acts for all
+sub-environments that are asked together; β of prioritized replay stays as it is; rows of distributions are drawn by
+their cross-entropy: by the divergence, which is 0 where nothing is left to learn, CartPole is learned much later.
 """
 
 from __future__ import annotations
