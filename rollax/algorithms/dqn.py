@@ -5,8 +5,7 @@ dueling streams: Wang et al. (2016), arXiv:1511.06581; prioritized replay: Schau
 n-step targets: Sutton (1988); distributions of returns: Bellemare et al. (2017), arXiv:1707.06887; noisy layers:
 Fortunato et al. (2018), arXiv:1706.10295; all of them: Hessel et al. (2018), arXiv:1710.02298. Deviations: Adam in the
 place of RMSProp; time limits bootstrap; targets are made without noise; one draw of noise acts for all
-sub-environments that are asked together; β of prioritized replay stays as it is; rows of distributions are drawn by
-their cross-entropy: by the divergence, which is 0 where nothing is left to learn, CartPole is learned much later.
+sub-environments that are asked together; β of prioritized replay stays as it is.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.models.parametric import check_parametric
 from rollax.models.q_network import QNetwork
 from rollax.ops.masked import masked_mean
-from rollax.ops.q_learning import categorical_cross_entropy, chosen, huber, projected, q_target
+from rollax.ops.q_learning import categorical_cross_entropy, categorical_entropy, chosen, huber, projected, q_target
 from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
 from rollax.policy import action_masks
 from rollax.policy.exploration.exploration import Exploration
@@ -63,6 +62,11 @@ class DQNConfig(EpsilonFields, ReplayFields, TrainerConfig):
     )
     v_min: float = Field(default=-10.0, description="the return that the first atom stands for")
     v_max: float = Field(default=10.0, description="the return that the last atom stands for")
+    distribution_error: Literal["divergence", "cross_entropy"] = Field(
+        default="divergence",
+        description="the error of a row with num_atoms, by which prioritized replay draws it: how far its distribution "
+        "is from the target, or that and the target's own spread",
+    )
     noisy: bool = Field(default=False, description="whether the streams' layers are noisy; ε is 0 then")
     sigma0: float = Field(default=0.5, gt=0, description="σ_0, the noise that they begin with")
     target_network_update_freq: int = Field(
@@ -182,6 +186,8 @@ class DQNPolicy(JaxPolicy):
         else:
             losses = categorical_cross_entropy(target, logits[jnp.arange(len(actions)), actions])
             errors = losses
+            if self.config.distribution_error == "divergence":
+                errors = losses - categorical_entropy(target)
             target = target @ jnp.asarray(self.support)
         loss = masked_mean(losses * batch[SampleBatch.WEIGHTS], mask)
         return loss, {

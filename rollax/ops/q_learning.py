@@ -100,6 +100,18 @@ def categorical_cross_entropy(target: Float[Array, "B K"], logits: Float[Array, 
     return -(lax.stop_gradient(target) * jax.nn.log_softmax(logits, axis=-1)).sum(-1)
 
 
+def categorical_entropy(probabilities: Float[Array, "B K"]) -> Float[Array, "B"]:
+    """Entropy of each row's atoms: what is left of the cross-entropy where both distributions are the same.
+
+    Without it the cross-entropy is the divergence by which Hessel et al. (2018), section "The Integrated Agent",
+    arXiv:1710.02298, draw rows:  Σ_k m_k (log m_k - log p_k).
+
+    Args:
+        probabilities: [B, K] m; where one is 0, m log m is 0.
+    """
+    return -jax.scipy.special.xlogy(probabilities, probabilities).sum(-1)
+
+
 def dueling(values: Float[Array, "B #K"], advantages: Float[Array, "B A"]) -> Float[Array, "B A"]:
     """Q-values from a state's value and its actions' advantages.
 

@@ -100,13 +100,19 @@ class TestLoss:
     def test_distributions(self):
         # Atoms 0, 1, 2. All logits are 0: every value is 1. Target of row 0: r = 0.5, γ = 0.5: the atoms move to 0.5, 1
         # and 1.5, each with ⅓: (⅙, ⅙ + ⅓ + ⅙, ⅙) = (⅙, ⅔, ⅙). Row 1: terminated with 2: (0, 0, 1).
-        # Cross-entropy with a uniform distribution is ln 3 for both.
+        # Cross-entropy with a uniform distribution is ln 3 for both; the entropy of row 0's target is
+        # ⅓ ln 6 + ⅔ ln ³⁄₂ = ln 3 - ⅓ ln 2, that of row 1's is 0.
         config = {**SMALL, "num_atoms": 3, "v_min": 0.0, "v_max": 2.0, "lr": 0.0}
         policy = DQNPolicy(LINE, spaces.Discrete(2), config)
         policy.set_weights({name: np.zeros(value.shape, np.float32) for name, value in policy.get_weights().items()})
         gradients, stats = policy.compute_gradients(rows(rewards=f32(0.5, 2)))
         np.testing.assert_allclose(stats["q_loss"], np.log(3), rtol=1e-5)
-        np.testing.assert_allclose(stats["td_error"], [np.log(3)] * 2, rtol=1e-5)
+        np.testing.assert_allclose(stats["td_error"], [np.log(2) / 3, np.log(3)], rtol=1e-5)
+        other = DQNPolicy(LINE, spaces.Discrete(2), {**config, "distribution_error": "cross_entropy"})
+        other.set_weights(policy.get_weights())
+        spread = other.compute_gradients(rows(rewards=f32(0.5, 2)))[1]
+        np.testing.assert_allclose(spread["td_error"], [np.log(3)] * 2, rtol=1e-5)
+        np.testing.assert_allclose(spread["q_loss"], stats["q_loss"], rtol=1e-5)
         np.testing.assert_allclose(stats["mean_target"], (1 + 2) / 2, rtol=1e-5)
         # p - m, halved by the mean, at the rows' states and actions: outputs are action by action, atom by atom
         (kernel,) = (value for value in gradients.values() if value.shape == (3, 6))

@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 
 from rollax.errors import ShapeError
-from rollax.ops.q_learning import categorical_cross_entropy, chosen, dueling, huber, projected, q_target
+from rollax.ops.q_learning import (
+    categorical_cross_entropy,
+    categorical_entropy,
+    chosen,
+    dueling,
+    huber,
+    projected,
+    q_target,
+)
 
 each_way = pytest.mark.parametrize("way", [lambda f: f, jax.jit], ids=["plain", "jitted"])
 
@@ -120,6 +128,16 @@ def test_categorical_cross_entropy(way):
     # its gradient is p - m
     gradient = jax.grad(lambda x: categorical_cross_entropy(target, x).sum())(logits)
     np.testing.assert_allclose(gradient, [[-0.25, 0.25], [0.25, -0.25]], atol=1e-6)
+
+
+@each_way
+def test_categorical_entropy(way):
+    probabilities = jnp.array([[0.5, 0.5], [0.0, 1.0], [0.25, 0.75]])
+    expected = [np.log(2), 0, np.log(4) - 0.75 * np.log(3)]
+    np.testing.assert_allclose(way(categorical_entropy)(probabilities), expected, rtol=1e-6, atol=1e-7)
+    # It is the least that the cross-entropy with them can be.
+    least = categorical_cross_entropy(probabilities[2:], jnp.log(probabilities[2:]))
+    np.testing.assert_allclose(least, expected[2:], rtol=1e-6)
 
 
 @each_way
