@@ -1,6 +1,8 @@
 # Needs Python 3.11 or newer with venv and pip, and make. Everything else is installed into .venv, once.
 #   make train      train PPO on CartPole-v1 until its greedy evaluation reaches 475, then say how to watch it
-#   make test       run the test suite              PYTEST_ARGS='-k gae -x' passes options on
+#   make test       run the short part of the tests  PYTEST_ARGS='-k gae -x' passes options on
+#   make test-long  run what `make test` leaves out
+#   make test-all   run both
 #   make lint       ruff, pyright, the import contracts
 #   make learning   the long learning runs, and their curves in benchmarks/results/learning
 #   make examples   every example, one after another, each to its stated result
@@ -13,7 +15,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST_ARGS ?=
 
-.PHONY: train test lint learning examples bench clean
+.PHONY: train test test-long test-all lint learning examples bench clean
 .DELETE_ON_ERROR:
 
 train: .venv/.installed
@@ -21,6 +23,11 @@ train: .venv/.installed
 
 test: .venv/.installed-test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-long: .venv/.installed-test
+	$(BIN)/python -m pytest -m 'long and not learning' $(PYTEST_ARGS)
+
+test-all: test test-long
 
 lint: .venv/.installed-lint
 	$(BIN)/ruff check .
