@@ -81,11 +81,11 @@ def check_reset(result: Any, where: str) -> tuple[Any, dict]:
     return result[0], result[1]
 
 
-def check_step(result: Any, where: str) -> None:
+def check_step(result: Any, where: str, call: str = "step()") -> None:
     """Whether it is `(obs, reward, terminated, truncated, info)`, as `step` must return it."""
     if not (isinstance(result, tuple | list) and len(result) == 5):
         raise EnvError(
-            "step() did not return five values.",
+            f"{call} did not return five values.",
             where=where,
             got=outline(result),
             expected="(obs, reward, terminated, truncated, info)",

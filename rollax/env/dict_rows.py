@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import Space
 
 from rollax.env import checks
+from rollax.env.idle_polls import IdlePolls
 from rollax.env.observations import check_observation
 from rollax.env.row_builder import Flags, RowBuilder
 from rollax.env.rows import Rows
@@ -17,7 +18,7 @@ from rollax.errors import MultiAgentError
 
 ALL = "__all__"
 _NONE: dict = {}
-_BOOLEANS = {bool, np.bool_}
+BOOLEANS = {bool, np.bool_}
 
 
 def flags_of(agent: Hashable, terminateds: Mapping, truncateds: Mapping) -> tuple[bool, bool]:
@@ -78,6 +79,7 @@ class DictRows:
         self._declared = None if agents is None else frozenset(agents)
         self._sub_envs = [_SubEnv() for _ in range(num_envs)]
         self._first_episodes = checks.FirstEpisodes(num_envs)
+        self._idle = IdlePolls(name)
         self._free: list[int] = []
         self._lane_count = 0
 
@@ -147,6 +149,10 @@ class DictRows:
                 raise self._error("An off-policy action without an observation.", env_id, agent, action, "its obs too")
             if agent in sub_env.lanes:
                 rows.given[rows.agents.index(agent, first_row)] = action
+        if not sub_env.acting:
+            self._idle.idle(env_id, {*news.obs, *news.rewards, *news.terms, *news.truncs}, sub_env.lanes)
+        elif self._idle.counts:
+            self._idle.acting(env_id)
         if all_over:
             if sub_env.running:
                 rows.ended.append(env_id)
@@ -195,8 +201,8 @@ class DictRows:
     def _check_flags(self, env_id: int, news: _News) -> None:
         running = self._sub_envs[env_id].running
         for name, flags in (("terminateds", news.terms), ("truncateds", news.truncs)):
-            if not _BOOLEANS.issuperset(map(type, flags.values())):
-                agent, flag = next((a, flag) for a, flag in flags.items() if type(flag) not in _BOOLEANS)
+            if not BOOLEANS.issuperset(map(type, flags.values())):
+                agent, flag = next((a, flag) for a, flag in flags.items() if type(flag) not in BOOLEANS)
                 where = f"{self.name}, sub-environment {env_id}, agent {agent!r}"
                 raise checks.not_boolean(name.removesuffix("s"), flag, where)
             if running and ALL not in flags:

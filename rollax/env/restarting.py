@@ -11,7 +11,7 @@ import numpy as np
 
 from rollax.env import checks
 from rollax.env.copies import NO_SPACES, Spaces, check_spaces
-from rollax.errors import EnvError
+from rollax.errors import EnvError, RollaxError
 
 
 class Failures:
@@ -101,7 +101,10 @@ class Restarts:
 
         Raises:
             EnvError: `error`, or that it was one failure too many.
+            RollaxError: `cause`, where an adapter refused what the environment returned: it would return it again.
         """
+        if isinstance(cause, RollaxError):
+            raise cause
         error.__cause__ = cause
         if self._make_env is None:
             raise error

@@ -9,6 +9,7 @@ import numpy as np
 
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
+from rollax.env.idle_polls import IdlePolls
 from rollax.env.observations import as_columns, check_bounds
 from rollax.env.rows import Rows
 from rollax.errors import EnvError
@@ -28,6 +29,7 @@ def with_checked_rows(env: BaseEnv) -> BaseEnv:
 
         def poll_rows() -> Rows:
             rows = check(poll(), "poll_rows()")
+            check.somebody_acts(rows)
             check.first_episodes.polled(rows.ended_envs.tolist())
             return rows
 
@@ -45,6 +47,7 @@ class RowChecks:
     def __init__(self, env: BaseEnv) -> None:
         self.first_episodes = checks.FirstEpisodes(env.num_envs)
         self._env, self._name = env, type(env).__name__
+        self._idle = IdlePolls(self._name)
 
     def __call__(self, rows: Any, call: str) -> Rows:
         """The rows, their observations in the dtypes of the space.
@@ -73,6 +76,21 @@ class RowChecks:
         if not isinstance(rows.obs, list) and self._env.observation_space is not None:
             self._check_columns(rows, count, where)
         return rows
+
+    def somebody_acts(self, rows: Rows) -> None:
+        """Counts the polls without anybody to act in the sub-environments that these rows are of."""
+        acting = rows.acts
+        if rows.given_actions:
+            acting = acting.copy()
+            acting[list(rows.given_actions)] = True
+        if np.count_nonzero(acting) == len(rows) and not self._idle.counts:
+            return
+        acting_in = set(rows.env_index[acting].tolist())
+        for env_id in acting_in & self._idle.counts.keys():
+            self._idle.acting(env_id)
+        for env_id in set(rows.env_index.tolist()) - acting_in:
+            agents = [rows.agent_of(row) for row in np.flatnonzero(rows.env_index == env_id).tolist()]
+            self._idle.idle(env_id, agents, ())
 
     def _check_columns(self, rows: Rows, count: int, where: checks.Where) -> None:
         space = self._env.observation_space

@@ -11,6 +11,7 @@ import numpy as np
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.env.base_env import BaseEnv
+from rollax.env.idle_polls import MOST_IDLE_POLLS, stuck
 from rollax.env.rows import DEFAULT_AGENT, Rows
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.lane_memory import LaneMemory
@@ -72,7 +73,7 @@ class Sampler:
         self._turns: list[_Turn] = []
         self._lives = Lives(self._ids, policy_of, episodes.next_id)  # unique across workers, as episode ids are
         self._final_memories: dict[str, tuple[np.ndarray, Inputs]] = {}
-        self._steps = 0
+        self._steps = self._idle_polls = 0
 
     def sample(self) -> tuple[Fragment, int]:
         """Trajectories by policy, and the number of env steps behind them."""
@@ -80,20 +81,18 @@ class Sampler:
             if self._rows is None:
                 self._begin()
             else:
-                self._act()
-                self._observe(self.env.poll_rows())
+                self._act_and_observe()
         return self._cut()
 
     def step(self) -> None:
         """One round of acting and observing."""
         if self._rows is None:
             self._begin()
-        self._act()
-        self._observe(self.env.poll_rows())
+        self._act_and_observe()
 
     def restart(self) -> None:
         """Drops the running episodes; the next fragment begins with a reset of everything."""
-        self._rows, self._turns, self._steps = None, [], 0
+        self._rows, self._turns, self._steps, self._idle_polls = None, [], 0, 0
         for trajectories in self._trajectories.values():
             trajectories.clear()
         self.episodes.drop_running()
@@ -115,6 +114,14 @@ class Sampler:
         everyone = np.arange(self.env.num_envs)
         rows = self.env.reset_rows(everyone, self.episodes.seeds())
         self._observe(self.env.poll_rows() if rows is None else rows)
+
+    def _act_and_observe(self) -> None:
+        self._act()
+        self._observe(self.env.poll_rows())
+        self._idle_polls = 0 if self._turns else self._idle_polls + 1
+        if self._idle_polls >= MOST_IDLE_POLLS:
+            reported = () if self._rows is None else self._rows.agents or ()
+            raise stuck(getattr(self.env, "name", type(self.env).__name__), reported, ())
 
     def _is_full(self) -> bool:
         if self._complete_episodes:

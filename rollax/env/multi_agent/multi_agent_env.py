@@ -100,12 +100,12 @@ class _Grouped(MultiAgentEnv):
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
         result = self.env.reset(seed=seed, options=options)
-        return self._groups.begin(*result) if _are_dicts(result, 2) else result
+        return self._groups.begin(*result) if are_dicts(result, 2) else result
 
     def step(self, actions: AgentDict) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
         result = self.env.step(self._groups.part(actions))
         # What is broken is refused as that of any environment.
-        return self._groups.join(*result) if _are_dicts(result, 5) else result
+        return self._groups.join(*result) if are_dicts(result, 5) else result
 
     def render(self) -> Any:
         return self.env.render()
@@ -114,7 +114,8 @@ class _Grouped(MultiAgentEnv):
         self.env.close()
 
 
-def _are_dicts(result: Any, count: int) -> bool:
+def are_dicts(result: Any, count: int) -> bool:
+    """Whether it is a tuple of so many dicts."""
     return isinstance(result, tuple) and len(result) == count and all(map(isinstance, result, repeat(dict)))
 
 
@@ -124,7 +125,7 @@ def checked_step(result: Any, where: str) -> tuple[AgentDict, AgentDict, AgentDi
     Raises:
         MultiAgentError: they are not, or nobody can act in an episode that goes on.
     """
-    if not _are_dicts(result, 5):
+    if not are_dicts(result, 5):
         checks.check_step(result, where)
         for name, part in zip(_PARTS, result, strict=True):
             if not isinstance(part, dict):

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from rollax.env.dict_rows import ALL
+from rollax.env import checks
+from rollax.env.dict_rows import ALL, BOOLEANS
+from rollax.env.idle_polls import MOST_IDLE_POLLS, stuck
 from rollax.env.multi_agent.agent_spaces import common_space
-from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv
-from rollax.errors import EnvError
+from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, are_dicts
+from rollax.errors import EnvError, MultiAgentError
 
 AgentDict = dict[Hashable, Any]
 
@@ -90,20 +92,41 @@ class ParallelPettingZooEnv(PettingZooEnv):
     """All agents of `env.agents` act at every step; the episode is over when there are none left."""
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
-        obs, infos = self.env.reset(seed=seed, options=options)
+        result = self.env.reset(seed=seed, options=options)
+        if not are_dicts(result, 2):
+            return result  # refused as that of any environment
+        obs, infos = result
+        agents = _agents(self.env, self.spec.id)
+        self._refuse_unobserved(agents, obs)
         # There may be entries that belong to no agent.
-        return {agent: obs[agent] for agent in self.env.agents}, infos
+        return {agent: obs[agent] for agent in agents}, infos
 
     def step(self, actions: AgentDict) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
-        obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
-        agents = self.env.agents
+        result = self.env.step(actions)
+        if not are_dicts(result, 5):
+            return result
+        obs, rewards, terminateds, truncateds, infos = result
+        agents = _agents(self.env, self.spec.id)
         if obs.keys() != actions.keys() or len(agents) != len(actions):
+            self._refuse_unobserved(agents, obs)
             obs = {agent: value for agent, value in obs.items() if agent in actions or agent in agents}
             left = [agent for agent in actions if agent not in agents]
-            # Whoever is gone from `agents` has ended, with a flag or without.
-            terminateds = terminateds | {a: True for a in left if not (terminateds.get(a) or truncateds.get(a))}
+            # Whoever is gone from `agents` has ended, with a flag or without; what is no flag is refused later.
+            down = [a for a in left if terminateds.get(a, False) is False and truncateds.get(a, False) is False]
+            terminateds = terminateds | dict.fromkeys(down, True)
         over = not agents
         return obs, rewards, terminateds | {ALL: over}, truncateds | {ALL: False}, infos
+
+    def _refuse_unobserved(self, agents: list[Hashable], obs: AgentDict) -> None:
+        unobserved = [agent for agent in agents if agent not in obs]
+        if unobserved:
+            raise MultiAgentError(
+                "Agents without an observation.",
+                where=f"{self.spec.id}, agent {unobserved[0]!r}",
+                got=f"observations of {sorted(map(str, obs))}",
+                expected=f"an observation of each of env.agents: {sorted(map(str, agents))}",
+                fix="return one for every agent of the episode, or remove the agent from env.agents",
+            )
 
 
 class AECPettingZooEnv(PettingZooEnv):
@@ -125,21 +148,43 @@ class AECPettingZooEnv(PettingZooEnv):
         return self._until_somebody_acts()
 
     def _until_somebody_acts(self) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
-        env, over = self.env, False
+        env, over, name, turns = self.env, False, self.spec.id, 0
         obs, rewards, terminateds, truncateds, infos = parts = {}, {}, {}, {}, {}
         while not over:
             agent = self._selecting.agent_selection
-            value, rewards[agent], terminated, truncated, infos[agent] = env.last()
+            result = env.last()
+            checks.check_step(result, f"{name}, agent {agent!r}", "last()")
+            value, rewards[agent], terminated, truncated, infos[agent] = result
+            for kind, flag in (("terminated", terminated), ("truncated", truncated)):
+                if type(flag) not in BOOLEANS:
+                    raise checks.not_boolean(kind, flag, f"{name}, agent {agent!r}")
             if not (terminated or truncated):
                 obs[agent] = value
                 break
             if value is not None:
                 obs[agent] = value
             terminateds[agent], truncateds[agent] = terminated, truncated
+            turns += 1
+            if turns > MOST_IDLE_POLLS:
+                raise stuck(name, rewards, _agents(env, name))
             env.step(None)
-            over = not env.agents
+            over = not _agents(env, name)
         terminateds[ALL], truncateds[ALL] = over, False
         return parts
+
+
+def _agents(env: Any, name: str) -> list[Hashable]:
+    """Who takes part in the running episode, as the environment says."""
+    agents = getattr(env, "agents", None)
+    if not isinstance(agents, list | tuple):
+        raise MultiAgentError(
+            "agents that are no list.",
+            where=f"{name}.agents",
+            got=checks.outline(agents),
+            expected="a list of the ids of the agents of the running episode",
+            fix="set self.agents in reset(), and remove the agents that have ended",
+        )
+    return agents  # type: ignore[return-value]
 
 
 def _holder(env: Any, name: str) -> Any:

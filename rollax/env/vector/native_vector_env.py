@@ -14,6 +14,7 @@ from rollax import trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import env_name
+from rollax.env.idle_polls import IdlePolls
 from rollax.env.observations import as_columns, check_bounds, stacked
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.env.vector.vector_base_env import Answers
@@ -50,6 +51,7 @@ class NativeVectorEnv(BaseEnv):
         self._next: tuple[trees.Tree, Any] = (None, None)  # SAME_STEP: what the resets of the last poll gave
         self._answers = Answers(self._everyone, self.name)
         self._first_episodes = checks.FirstEpisodes(self.num_envs)
+        self._idle = IdlePolls(self.name)
 
     def poll_rows(self) -> Rows:
         actions = _cast(self.env.single_action_space, self._answers.take())
@@ -68,6 +70,11 @@ class NativeVectorEnv(BaseEnv):
         if np.count_nonzero(starts):
             # A reset's row follows from no action. If it says that the episode is over, the next row is a reset too.
             rewards, terms, truncs = np.where(starts, 0.0, rewards), terms & ~starts, truncs & ~starts
+            for index in starts.nonzero()[0].tolist():
+                if over[index]:
+                    self._idle.idle(index, (), ())
+                else:
+                    self._idle.acting(index)
         if np.count_nonzero(over):
             ended = (terms | truncs).nonzero()[0]
             if self.mode is AutoresetMode.SAME_STEP:

@@ -1,0 +1,58 @@
+"""A bound on polls in which nobody can act: an environment that reports for ever and never asks is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+from rollax.errors import EnvError
+
+MOST_IDLE_POLLS = 1000
+"""Polls in a row with news and without anybody to act, after which the environment counts as stuck."""
+
+
+class IdlePolls:
+    """Counts, for each sub-environment, the polls in a row that report on it while nobody in it can act.
+
+    Args:
+        name: how error messages call the environment.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.counts: dict[int, int] = {}
+        """Of the sub-environments whose last poll was idle."""
+
+    def idle(self, env_id: int, reported: Iterable[Hashable], alive: Iterable[Hashable]) -> None:
+        """A poll reported on a sub-environment in which nobody can act.
+
+        Args:
+            env_id: which one.
+            reported: the agents that the poll names.
+            alive: the agents whose lives go on.
+        Raises:
+            EnvError: that was one too many.
+        """
+        count = self.counts.get(env_id, 0) + 1
+        self.counts[env_id] = count
+        if count >= MOST_IDLE_POLLS:
+            raise stuck(f"{self._name}, sub-environment {env_id}", reported, alive)
+
+    def acting(self, env_id: int) -> None:
+        """Somebody can act in this sub-environment."""
+        self.counts.pop(env_id, None)
+
+
+def stuck(where: str, reported: Iterable[Hashable], alive: Iterable[Hashable]) -> EnvError:
+    """The error of an environment in which nobody can act, poll after poll."""
+    return EnvError(
+        f"Nobody can act, for {MOST_IDLE_POLLS} polls in a row.",
+        where=where,
+        got=f"news of agents {_names(reported)}; alive: {_names(alive)}",
+        expected="an observation of an agent that is alive, or the episode's end",
+        fix="end the episode ('__all__' True) when its last agent has ended, and leave agents that have ended out of "
+        "obs, rewards and flags",
+    )
+
+
+def _names(agents: Iterable[Hashable]) -> list[str]:
+    return sorted({str(agent) for agent in agents} - {"__all__"})

@@ -1,0 +1,175 @@
+"""An environment in which nobody can act, poll after poll, is refused: sampling it would never end."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rollax import BaseEnv, EnvError, MultiAgentEnv, Policy
+from rollax.env.rows import NO_ENVS, Rows
+from rollax.evaluation.rollout_worker import RolloutWorker
+from tests.env.refused import refused
+
+OBS, ACTIONS, ALL = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2), "__all__"
+ZERO = np.zeros(2, np.float32)
+OVER, GOES_ON = {"a": True, ALL: False}, {ALL: False}
+
+
+class First(Policy):
+    """Action 0."""
+
+    def compute_actions(self, obs, **context):
+        return np.zeros(len(obs), np.int64), [], {}
+
+
+class Reports(MultiAgentEnv):
+    """Its only agent ends at the first step and is reported ever after."""
+
+    observation_space, action_space, possible_agents = OBS, ACTIONS, ("a",)
+
+    def reset(self, *, seed=None, options=None):
+        return {"a": ZERO}, {}
+
+    def step(self, actions):
+        return {"a": ZERO}, {"a": 0.0}, OVER, GOES_ON, {}
+
+
+class Rewards(BaseEnv):
+    """Sub-environment 1 rewards an agent for ever that is never asked; the other goes on as it should."""
+
+    num_envs, observation_space, action_space = 2, OBS, ACTIONS
+
+    def poll(self):
+        flags = {0: GOES_ON, 1: GOES_ON}
+        return {0: {"a": ZERO}, 1: {}}, {0: {"a": 0.0}, 1: {"a": 0.0}}, flags, flags, {}, {}
+
+    def send_actions(self, actions):
+        pass
+
+    def try_reset(self, env_id=None):
+        return {env_id: {"a": ZERO}}, {env_id: {}}
+
+
+class Silent(Rewards):
+    """Polls without any news."""
+
+    def poll(self):
+        return {}, {}, {}, {}, {}, {}
+
+
+class Columns(BaseEnv):
+    """Sub-environment 1 has rows of a life that goes on and is never asked."""
+
+    num_envs, observation_space, action_space = 2, OBS, ACTIONS
+
+    def rows(self, starts, acts):
+        both, no = np.arange(2), np.zeros(2, bool)
+        return Rows(both, both, np.zeros((2, 2), np.float32), np.zeros(2), no, no, no | starts, acts, NO_ENVS)
+
+    def poll_rows(self):
+        return self.rows(False, np.array([True, False]))
+
+    def send_rows(self, rows, selection, actions):
+        pass
+
+    def reset_rows(self, env_index, seeds=None):
+        return self.rows(True, np.array([True, True]))
+
+
+class OverAtOnce(gym.Env):
+    """Says from its second reset on that the episode is over: as a native vector env may at the step of a reset."""
+
+    observation_space, action_space = OBS, ACTIONS
+
+    def reset(self, *, seed=None, options=None):
+        return ZERO, {}
+
+    def step(self, action):
+        return ZERO, 0.0, True, False, {}
+
+
+class StuckVector(SyncVectorEnv):
+    """Its second sub-environment is over at every step, that of a reset included."""
+
+    def __init__(self):
+        super().__init__([OverAtOnce] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+    def step(self, actions):
+        return np.zeros((2, 2), np.float32), np.zeros(2), np.array([False, True]), np.zeros(2, bool), {}
+
+
+class Parallel:
+    """PettingZoo's parallel API; its agent ends and stays among `agents`."""
+
+    metadata, possible_agents = {"name": "parallel_v0"}, ["a"]
+
+    def observation_space(self, agent):
+        return OBS
+
+    def action_space(self, agent):
+        return ACTIONS
+
+    def reset(self, seed=None, options=None):
+        self.agents = ["a"]
+        return {"a": ZERO}, {"a": {}}
+
+    def step(self, actions):
+        return {"a": ZERO}, {"a": 0.0}, {"a": True}, {"a": False}, {"a": {}}
+
+    def close(self):
+        pass
+
+
+class InTurn(Parallel):
+    """The same of the AEC API: who has ended is selected for ever."""
+
+    metadata, agent_selection, over = {"name": "aec_v0"}, "a", False
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.over = ["a"], False
+
+    def observe(self, agent):
+        return ZERO
+
+    def last(self, observe=True):
+        return ZERO, 0.0, self.over, False, {}
+
+    def step(self, action):
+        self.over = True
+
+
+@pytest.mark.parametrize(
+    ("env", "where"),
+    [
+        (Reports, "Reports, sub-environment 0...news of agents ['a']; alive: []"),
+        (Rewards, "Rewards, sub-environment 1...news of agents ['a']; alive: ['a']"),
+        (Silent, "Silent...news of agents []"),
+        (Columns, "Columns, sub-environment 1...news of agents ['agent0']"),
+        (StuckVector, "StuckVector, sub-environment 1"),
+        (Parallel, "parallel_v0, sub-environment 0...news of agents ['a']; alive: []"),
+        (InTurn, "aec_v0...news of agents ['a']; alive: ['a']"),
+    ],
+)
+@pytest.mark.parametrize("call", [lambda worker: worker.evaluate(4), lambda worker: worker.sample()])
+def test_nobody_can_act(env, where, call):
+    config = {"rollout_fragment_length": 3, "batch_mode": "complete_episodes"}
+    worker = RolloutWorker(lambda context: env(), First, config=config)
+    refused(EnvError, call, worker, says=f"Nobody can act, for 1000 polls in a row...where:    {where}")
+
+
+class Pauses(Reports):
+    """For 900 steps nobody can act, again and again."""
+
+    count = 0
+
+    def step(self, actions):
+        self.count += 1
+        return {"a": ZERO}, {}, GOES_ON if self.count % 901 == 0 else OVER, GOES_ON, {}
+
+
+def test_pauses_that_end_are_none():
+    worker = RolloutWorker(lambda context: Pauses(), First, config={"rollout_fragment_length": 4})
+    assert worker.sample().env_steps == 4
