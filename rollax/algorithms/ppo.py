@@ -3,6 +3,10 @@
 Source: Schulman et al. (2017), arXiv:1707.06347: the clipped surrogate (Eq. 7), with generalized advantage estimation
 (arXiv:1506.02438). The adaptive KL penalty (Eq. 8) joins it where `kl_coeff` is above 0 (0.2 by default in RLlib, 0
 here). Advantages are standardized over the train batch.
+
+With `target_kl` an update stops early, as in Stable-Baselines3 (Raffin et al., 2021): at the first minibatch whose mean
+divergence from the policy that acted is above 1.5 target_kl, before its gradient step. Deviation: the divergence is the
+exact KL(old || new) of the two distributions, not its estimate from the sampled actions.
 """
 
 from __future__ import annotations
@@ -25,8 +29,11 @@ from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate
 from rollax.ops.values import explained_variance, value_loss
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.learner import StopsUpdate
 from rollax.policy.learning import standardized
 from rollax.policy.policy import Pieces
+
+_KL_MARGIN = 1.5
 
 
 class PPOConfig(CentralizedCriticFields, TrainerConfig):
@@ -54,7 +61,17 @@ class PPOConfig(CentralizedCriticFields, TrainerConfig):
     kl_coeff: float = Field(
         default=0.0, ge=0, description="β, first weight of the KL penalty; 0 leaves it out (RLlib: 0.2)"
     )
-    kl_target: float = Field(default=0.01, gt=0, description="d_targ, the KL divergence that an update should have")
+    kl_target: float = Field(
+        default=0.01,
+        gt=0,
+        description="d_targ, the KL divergence that kl_coeff adapts to; without effect while kl_coeff is 0",
+    )
+    target_kl: float | None = Field(
+        default=None,
+        gt=0,
+        description="an update stops at the first minibatch whose mean KL divergence is above 1.5 target_kl; None: "
+        "it never stops early",
+    )
     grad_clip: float | None = Field(
         default=0.5, gt=0, description="bound on the global norm of the gradient; None for none"
     )
@@ -68,7 +85,7 @@ class PPOPolicy(JaxPolicy):
     """Actor and critic trained on the clipped surrogate."""
 
     config_class = PPOConfig
-    statistics = ("policy_loss", "vf_loss", "kl", "entropy", "vf_explained_var", "cur_kl_coeff")
+    statistics = ("policy_loss", "vf_loss", "kl", "entropy", "vf_explained_var", "cur_kl_coeff", "num_gradient_steps")
     batch_columns = frozenset(
         {
             SampleBatch.OBS,
@@ -136,8 +153,14 @@ class PPOPolicy(JaxPolicy):
             "vf_explained_var": explained_variance(targets, values, mask),
         }
 
+    def stops_update(self) -> StopsUpdate | None:
+        target = self.config.target_kl
+        return None if target is None else lambda stats: stats["kl"] > _KL_MARGIN * target
+
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
+        before = self.learner.num_updates
         stats = super().learn_on_batch(batch)
+        stats["num_gradient_steps"] = self.learner.num_updates - before
         stats["cur_kl_coeff"] = self.kl_coeff
         if self.config.kl_coeff:
             self.kl_coeff = float(adapted_kl_coeff(self.kl_coeff, stats["kl"], target=self.config.kl_target))

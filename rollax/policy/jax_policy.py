@@ -22,7 +22,7 @@ from rollax.models.distributions import make_distribution
 from rollax.policy.acting import Acting, check_finite
 from rollax.policy.action_masks import ActionMasks
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
-from rollax.policy.learner import Learner
+from rollax.policy.learner import Learner, StopsUpdate
 from rollax.policy.learning import MinibatchPlan, acting_bucket, training_bucket
 from rollax.policy.memory import Memory, as_rows
 from rollax.policy.policy import ActionsResult, Policy
@@ -94,6 +94,7 @@ class JaxPolicy(Policy):
             self.make_optimizer(),
             self.split.params,
             updated_targets=self.updated_targets if self.has_targets else None,
+            stops=self.stops_update(),
             count_rows=self._count_rows,
             row_statistics=self.row_statistics,
         )
@@ -175,6 +176,10 @@ class JaxPolicy(Policy):
             return targets
         due = num_updates % self.target_update_interval == 0
         return {name: jnp.where(due, params[name], target) for name, target in targets.items()}
+
+    def stops_update(self) -> StopsUpdate | None:
+        """The function of a minibatch's statistics that ends an update early; None, the default: nothing does."""
+        return None
 
     def make_optimizer(self) -> optax.GradientTransformation:
         """The direction of a step; the learning rate is applied after it."""
@@ -280,7 +285,7 @@ class JaxPolicy(Policy):
     # Learning.
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
-        """All epochs and minibatches in one compiled call; statistics are means over the last epoch.
+        """All epochs and minibatches in one compiled call; statistics are means over the last epoch that began.
 
         Raises:
             NonFiniteError: a loss or gradient is not finite; the weights are those before that gradient step.

@@ -25,6 +25,8 @@ Loss = Callable[[Columns, Columns, Columns, Columns, jax.Array, Columns], tuple[
 Among the coefficients is `num_updates`, the gradient steps taken before this one."""
 UpdatedTargets = Callable[[Columns, Columns, jax.Array], Columns]
 """(targets, params, num_updates) -> targets, after a gradient step."""
+StopsUpdate = Callable[[Columns], jax.Array]
+"""Statistics of a minibatch -> [] whether the update ends before the gradient step of this minibatch."""
 
 
 class Variables(NamedTuple):
@@ -42,7 +44,7 @@ class Update(NamedTuple):
     Args:
         params: the parameters, after as many gradient steps as went well.
         extra: the model's other state.
-        statistics: means over the last epoch.
+        statistics: means over the last epoch that began; the minibatch that ended the update counts too.
         rows: name -> [capacity] those statistics that are columns, as each row's last gradient step found them.
         error: what stopped it before the end of the plan; None if nothing did.
     """
@@ -69,6 +71,7 @@ class Learner:
         optimizer: gives the direction; the coefficient `lr` scales it: a number, or one for each part of the model.
         params: the parameters that it starts from.
         updated_targets: a pure function that moves the target parameters; None where there are none.
+        stops: a pure function that ends an update early; None: every update runs its whole plan.
         count_rows: (batch, mask) -> the number of rows that the loss of a microbatch is the mean of.
         row_statistics: the loss's statistics that are columns; not to be had where a step has microbatches.
         devices: where it learns.
@@ -84,12 +87,13 @@ class Learner:
         params: Columns,
         *,
         updated_targets: UpdatedTargets | None = None,
+        stops: StopsUpdate | None = None,
         count_rows: Callable[[Columns, jax.Array], jax.Array] = _count,
         row_statistics: Sequence[str] = (),
         devices: Devices | None = None,
     ) -> None:
         self._loss, self._optimizer = loss, optimizer
-        self._updated_targets, self._count_rows = updated_targets, count_rows
+        self._updated_targets, self._count_rows, self._stops = updated_targets, count_rows, stops
         self._row_statistics = tuple(row_statistics)
         self.devices = Devices() if devices is None else devices
         # Compiled as a whole: op by op it would compile a tiny program for every shape.
@@ -109,10 +113,11 @@ class Learner:
     def learn(
         self, params: Columns, extra: Columns, batch: Columns, plan: MinibatchPlan, coefficients: Columns, where: str
     ) -> Update:
-        """Runs the whole plan, or until a loss or gradient is not finite; the arrays passed in are used up."""
+        """Runs the plan until `stops` ends it or a loss or gradient is not finite; the arrays passed in are used up."""
         columns, plan = self._placed(batch, plan)
         variables = self._variables(params, extra)
-        numbers = plan.steps, plan.last_epoch, self.num_updates
+        per_epoch = plan.steps - plan.last_epoch
+        numbers = plan.steps, per_epoch, self.num_updates
         variables, sums, rows, done, finite = self._update(variables, columns, plan.rows, *numbers, coefficients)
         self.optimizer_state, self.targets = variables.optimizer_state, variables.targets
         self.num_updates += int(done)
@@ -120,7 +125,8 @@ class Learner:
         if not finite:
             error = self._diagnose(variables, columns, plan.rows[int(done)], coefficients, where)
             return Update(params, extra, {}, {}, error)
-        counted = plan.steps - plan.last_epoch
+        last = min(int(done), plan.steps - 1)  # the minibatch looked at last: without a step where it ended the update
+        counted = last % per_epoch + 1
         means = {name: float(total) / counted for name, total in jax.device_get(sums).items()}
         return Update(params, extra, means, {name: np.asarray(column) for name, column in rows.items()}, None)
 
@@ -182,7 +188,7 @@ class Learner:
         batch: Columns,
         plan: jax.Array,
         steps: jax.Array,
-        last_epoch: jax.Array,
+        per_epoch: jax.Array,
         num_updates: jax.Array,
         coefficients: Columns,
     ) -> tuple:
@@ -193,30 +199,32 @@ class Learner:
         zeros = {name: jnp.zeros(stat.shape, stat.dtype) for name, stat in shapes.items() if name not in columns}
 
         def going_on(carry: tuple) -> jax.Array:
-            step, *_, finite = carry
-            return (step < steps) & finite
+            step, *_, goes_on, _ = carry
+            return (step < steps) & goes_on
 
         def minibatch(carry: tuple) -> tuple:
-            step, variables, sums, columns, _ = carry
+            step, variables, sums, columns, *_ = carry
             rows = plan[step]
             now = {**coefficients, "num_updates": num_updates + step}
             loss, gradients, stats, extra = self._one_gradient(variables, batch, rows, now)
             # One number tells whether all gradients are finite: their squared norm.
             norm = sum(jnp.vdot(gradient, gradient) for gradient in jax.tree.leaves(gradients))
             finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+            takes_step = finite if self._stops is None else finite & ~self._stops(stats)
             new = self._one_step(variables, gradients, coefficients["lr"], num_updates + step + 1)
-            counts = step >= last_epoch
+            begins = step % per_epoch == 0  # an epoch, and the sums with it
             places = jnp.where(rows >= 0, rows, capacity)  # those of padding are outside, and dropped
             return (
-                step + finite,
-                jax.tree.map(lambda new, old: jnp.where(finite, new, old), new._replace(extra=extra), variables),
-                {name: total + jnp.where(counts, stats[name], 0) for name, total in sums.items()},
+                step + takes_step,
+                jax.tree.map(lambda new, old: jnp.where(takes_step, new, old), new._replace(extra=extra), variables),
+                {name: jnp.where(begins, 0, total) + stats[name] for name, total in sums.items()},
                 {name: column.at[places].set(stats[name], mode="drop") for name, column in columns.items()},
+                takes_step,
                 finite,
             )
 
-        start = (jnp.int32(0), variables, zeros, columns, jnp.array(True))
-        done, variables, sums, columns, finite = lax.while_loop(going_on, minibatch, start)
+        start = (jnp.int32(0), variables, zeros, columns, jnp.array(True), jnp.array(True))
+        done, variables, sums, columns, _, finite = lax.while_loop(going_on, minibatch, start)
         return variables, sums, columns, done, finite
 
     def _one_gradient(

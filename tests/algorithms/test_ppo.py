@@ -204,6 +204,28 @@ class TestFromUpdateToUpdate:
         assert policy.learn_on_batch(experience(policy))["cur_kl_coeff"] == 0
         assert policy.kl_coeff == 0
 
+    # Two states, p = 1/2, action 0 in both, advantages 1 and -1: while nothing is clipped, each step of Adam moves all
+    # four logits by nearly lr = 0.1. After n steps p = σ(±0.2n), and KL(1/2 || p) = -ln(4 p (1 - p)) / 2:
+    #   n     p       KL
+    #   0   .5        0
+    #   1   .549834   .004992
+    #   2   .598676   .019863   (the second step is .099973)
+    @pytest.mark.parametrize(
+        ("target_kl", "steps", "kl"),
+        [(0.0033, 1, 0.004992), (0.0034, 2, 0.019863), (0.0132, 2, 0.019863), (0.014, 3, None), (None, 4, None)],
+    )
+    def test_an_update_stops_where_the_divergence_is_above_its_target(self, target_kl, steps, kl):
+        policy = make(2, target_kl=target_kl, lr=0.1, num_sgd_iter=4, clip_param=0.9, grad_clip=None)
+        half = np.log(np.full((2, 2), 0.5, np.float32))
+        columns = {"action_logp": half[0], "action_dist_inputs": half, "advantages": f32(1, -1)}
+        zeros = {"actions": np.zeros(2, np.int64), "value_targets": f32(0, 0)}
+        stats = policy.learn_on_batch(SampleBatch({"obs": np.arange(2), **zeros, **columns}))
+        assert stats["num_gradient_steps"] == policy.learner.num_updates == steps
+        if kl is not None:  # that of the minibatch at which the update stopped
+            assert stats["kl"] == pytest.approx(kl, abs=2e-6)
+        moved = 0.1 * steps * f32(1, -1)
+        np.testing.assert_allclose(policy.get_weights()["logits"], [moved, -moved], rtol=1e-2)
+
     def test_schedules_go_by_the_timestep(self):
         policy = make(
             lr_schedule=[[0, 1.0], [100, 0.0]],

@@ -19,7 +19,17 @@ CONFIG = {
     "seed": 5,
     "evaluation_num_episodes": 3,
 }
-PPO_STATS = {"cur_lr", "entropy", "kl", "policy_loss", "vf_loss", "vf_explained_var", "total_loss", "cur_kl_coeff"}
+PPO_STATS = {
+    "cur_kl_coeff",
+    "cur_lr",
+    "entropy",
+    "kl",
+    "num_gradient_steps",
+    "policy_loss",
+    "total_loss",
+    "vf_explained_var",
+    "vf_loss",
+}
 
 
 def make(env="CartPole-v1", **config):

@@ -76,6 +76,36 @@ class TestLearner:
         got = [update.statistics[name] for name in ("loss", "rows", "bias")]
         np.testing.assert_allclose(got, means, rtol=1e-4, atol=1e-6)
 
+    @pytest.mark.parametrize("end", [0, 3, 4, 7])  # of 3 epochs of 3 minibatches
+    def test_stops_early_before_a_gradient_step(self, end):
+        plan = MinibatchPlan.draw(np.random.default_rng(1), 12, 4, 3)
+        batch, now = padded(*data(12), plan.capacity), {"lr": 0.05, "weight": 1.0}
+        single = [MinibatchPlan(plan.rows[i : i + 1], 1, 0, plan.capacity) for i in range(end + 1)]
+        params, extra = start()
+        one = Learner(squared_error, optax.scale_by_adam(), params)
+        before, seen = [], []
+        for step in single:
+            before.append({name: np.asarray(value) for name, value in params.items()})
+            update = one.learn(params, extra, batch, step, now, where="")
+            seen.append(update.statistics)
+            params, extra = update.params, update.extra
+
+        params, extra = start()
+        learner = Learner(
+            squared_error,
+            optax.scale_by_adam(),
+            params,
+            stops=lambda stats: jnp.isclose(stats["loss"], seen[end]["loss"]),
+        )
+        update = learner.learn(params, extra, batch, plan, now, where="")
+        assert learner.num_updates == end == update.extra["steps"]
+        for name, value in before[end].items():
+            np.testing.assert_allclose(update.params[name], value, rtol=1e-6)
+        # Means over the minibatches of the epoch that it stopped in.
+        means = {name: np.mean([stats[name] for stats in seen[end - end % 3 :]]) for name in seen[0]}
+        assert update.statistics == pytest.approx(means, rel=1e-5)
+        assert update.error is None
+
     def test_one_compilation_for_all_sizes_of_a_bucket(self):
         params, extra = start()
         learner = Learner(squared_error, optax.scale_by_adam(), params)
