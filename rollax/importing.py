@@ -1,14 +1,90 @@
-"""Objects named by the path that they import from: "module:Class"."""
+"""Objects named by the path that they import from, "module:Class", and which of them a file may name."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import inspect
 import os
+import re
 import sys
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from rollax.errors import ConfigError
+
+_OWN_CLASS = re.compile(r"(rollax(?:\.[a-z]\w*)+):([A-Z]\w*)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class StoredCode:
+    """A class or function that a file names and that was not imported: it is not trusted, or has no import path.
+
+    Calling it raises ConfigError, so a config can be used without the parts that need the code.
+    """
+
+    key: str
+    path: str | None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises ConfigError."""
+        raise self.error()
+
+    def error(self) -> ConfigError:
+        """What is missing, and how to give it."""
+        trusting = ", or pass trust_code=True (--trust-code) if you trust the file" if self.path else ""
+        return ConfigError(
+            "The config was loaded without its code.",
+            where=f"config key '{self.key}'",
+            got=self.shown,
+            fix=f"give {self.key} again{trusting}",
+        )
+
+    @property
+    def shown(self) -> str:
+        """The path, or why there is none."""
+        return self.path or "code without an import path (local, a lambda, an object, or of the script that ran)"
+
+
+def named_by_file(path: str, key: str, *, base: str | None, trusted: bool) -> Any:
+    """The object that a file names, or a `StoredCode` where nothing says that the file may name it.
+
+    This function alone decides which names of a file become objects. Without trust these are the classes of rollax
+    itself that derive from `base`: defined, under that name, in the module that the path names. Importing such a module
+    runs no other code than rollax's definitions.
+
+    Args:
+        path: "module:Class".
+        key: where it stands in the file.
+        base: the path of the class that rollax's own classes must derive from here; None for a place where no class of
+            rollax's own can stand.
+        trusted: the caller vouches for the file.
+    Raises:
+        ConfigError: a trusted path that does not import.
+    """
+    if trusted:
+        return import_object(path, f"config key '{key}'")
+    own = None if base is None else _own_class(path, base)
+    return StoredCode(key, path) if own is None else own
+
+
+def _own_class(path: str, base: str) -> type | None:
+    named = _OWN_CLASS.fullmatch(path)
+    if named is None:
+        return None
+    try:
+        found = vars(importlib.import_module(named[1])).get(named[2])
+    except ImportError:
+        return None
+    if not isinstance(found, type) or inspect.isabstract(found) or path_of(found) != path:
+        return None
+    return found if base in map(path_of, found.__mro__) else None
+
+
+def path_of(value: Any) -> str:
+    """ "module:qualname" of a class or function, by what it says of itself."""
+    return f"{value.__module__}:{value.__qualname__}"
 
 
 def import_object(path: str, where: str) -> Any:
@@ -22,12 +98,13 @@ def import_object(path: str, where: str) -> Any:
     """
     module_name, _, qualname = path.partition(":")
     module = import_module(module_name, path, where)
-    try:
-        found: Any = module
-        for name in qualname.split("."):
+    found: Any = module
+    for name in qualname.split("."):
+        try:
             found = getattr(found, name)
-    except AttributeError as error:
-        raise _does_not_import(path, module_name, where, error) from error
+        except AttributeError as error:
+            near = difflib.get_close_matches(name, dir(found), n=1)
+            raise _does_not_import(path, module_name, where, error, *near) from error
     return found
 
 
@@ -42,15 +119,16 @@ def import_module(name: str, path: str, where: str) -> ModuleType:
             # Last, so that no file of the current folder hides an installed package.
             sys.path.append(os.getcwd())
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script without a main guard may end in sys.exit
         raise _does_not_import(path, name, where, error) from error
 
 
-def _does_not_import(path: str, module: str, where: str, error: Exception) -> ConfigError:
+def _does_not_import(path: str, module: str, where: str, error: BaseException, near: str | None = None) -> ConfigError:
+    check = f"check the spelling, and that this works: python -c 'import {module or 'module'}'"
     return ConfigError(
         "A class or function that does not import.",
         where=where,
         got=f"{path} ({type(error).__name__}: {error})",
         expected="module:Class, importable from the current folder or the installed packages",
-        fix=f"check the spelling, and that this works: python -c 'import {module or 'module'}'",
+        fix=check if near is None else f"did you mean {near!r}?",
     )

@@ -6,6 +6,7 @@ Dict and Tuple a dict or tuple of columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,10 @@ from rollax import trees
 from rollax.errors import SpaceError
 
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, or a non-empty Dict or Tuple of those"
+_STORED_DTYPES = frozenset(
+    ["bool", "float16", "float32", "float64", *(f"{s}int{8 << n}" for s in ("", "u") for n in range(4))]
+)
+_MAX_STORED_ELEMENTS = 1 << 24
 
 
 def check_space(space: Any, where: str) -> None:
@@ -160,29 +165,90 @@ def space_to_json(space: spaces.Space) -> dict[str, Any]:
     return {"type": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
 
 
-def space_from_json(data: dict[str, Any]) -> spaces.Space:
-    """The space that `space_to_json` described."""
-    kind = data.get("type")
-    if kind == "Box":
-        shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
-        low, high = (_bounds_from_json(data[side], shape, dtype) for side in ("low", "high"))
-        return spaces.Box(low, high, shape, dtype.type)
-    if kind == "Discrete":
-        return spaces.Discrete(data["n"], start=data["start"], dtype=np.dtype(data["dtype"]).type)
-    if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(
-            np.array(data["nvec"]), dtype=np.dtype(data["dtype"]).type, start=np.array(data["start"])
-        )
-    if kind == "MultiBinary":
-        return spaces.MultiBinary(data["n"])
+def space_from_json(data: Any, where: str = "stored space") -> spaces.Space:
+    """The space that `space_to_json` described.
+
+    Raises:
+        SpaceError: the description is malformed, or of a space that no policy can use, or that fills the memory.
+    """
+    try:
+        _refuse_vast(_elements(data), where)
+        space = _described(data)
+    except (ArithmeticError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SpaceError(
+            "A malformed space in stored data.",
+            where=where,
+            got=f"{data!r} ({type(error).__name__}: {error})",
+            expected=_SUPPORTED,
+            fix="use another copy of the file, or the version of rollax that stored it",
+        ) from error
+    check_space(space, where)
+    return space
+
+
+def _described(data: Any) -> spaces.Space:
+    kind = data["type"]
     if kind == "Dict":
         # A list of pairs keeps its order; a dict would be sorted, and with it the columns of an action.
-        return spaces.Dict([(key, space_from_json(part)) for key, part in data["spaces"]])
+        parts = [(key, _described(part)) for key, part in data["spaces"]]
+        if len(dict(parts)) < len(parts):
+            raise ValueError("a repeated key")
+        return spaces.Dict(parts)
     if kind == "Tuple":
-        return spaces.Tuple([space_from_json(part) for part in data["spaces"]])
-    raise SpaceError(
-        "An unknown space in stored data.", got=data, expected=_SUPPORTED, fix="store it with this version"
-    )
+        return spaces.Tuple([_described(part) for part in data["spaces"]])
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(_whole(data["n"]))
+    dtype = np.dtype(data["dtype"])
+    if dtype.name not in _STORED_DTYPES:
+        raise ValueError(f"numbers of type {dtype}")
+    if kind == "Box":
+        shape = tuple(_whole(data["shape"]))
+        low, high = (_bounds_from_json(data[side], shape, dtype) for side in ("low", "high"))
+        return spaces.Box(low, high, shape, dtype.type)
+    if dtype.kind not in "iu":
+        raise ValueError(f"whole numbers of type {dtype}")
+    if kind == "Discrete":
+        return spaces.Discrete(_whole(data["n"]), start=_whole(data["start"]), dtype=dtype.type)
+    if kind == "MultiDiscrete":
+        nvec, start = np.array(_whole(data["nvec"])), np.array(_whole(data["start"]))
+        if nvec.shape != start.shape:
+            raise ValueError(f"nvec of shape {nvec.shape}, start of shape {start.shape}")
+        return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
+    raise ValueError("an unknown kind of space")
+
+
+def _elements(data: Any) -> int:
+    """How many numbers a policy sees of the space, whole numbers one-hot; as a Python int, which never overflows."""
+    kind = data["type"]
+    if kind in ("Dict", "Tuple"):
+        return sum(_elements(part[1] if kind == "Dict" else part) for part in data["spaces"])
+    if kind == "MultiDiscrete":
+        return sum(_flat(data["nvec"]))
+    return math.prod(_flat(data["shape" if kind == "Box" else "n"]))
+
+
+def _flat(value: Any) -> list[int]:
+    return [number for part in value for number in _flat(part)] if isinstance(value, list) else [_whole(value)]
+
+
+def _whole(value: Any) -> Any:
+    """The value, where it is an integer or nested lists of them."""
+    if isinstance(value, list):
+        return [_whole(part) for part in value]
+    if type(value) is not int:
+        raise TypeError(f"{value!r} where an integer belongs")
+    return value
+
+
+def _refuse_vast(elements: int, where: str) -> None:
+    if elements > _MAX_STORED_ELEMENTS:
+        raise SpaceError(
+            "A stored space that fills the memory.",
+            where=where,
+            got=f"{elements} elements",
+            expected=f"at most {_MAX_STORED_ELEMENTS}",
+            fix="use another copy of the file",
+        )
 
 
 def _bounds_to_json(bounds: np.ndarray) -> Any:

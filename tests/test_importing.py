@@ -20,7 +20,7 @@ def test_current_folder_comes_last(tmp_path, monkeypatch):
     assert import_object("json:dumps", "here") is not None
 
 
-@pytest.mark.parametrize("text", ["import no_such_thing_at_all", "1 / 0", "this is no Python"])
+@pytest.mark.parametrize("text", ["import no_such_thing_at_all", "1 / 0", "this is no Python", "raise SystemExit(3)"])
 def test_module_that_fails_as_it_is_imported(text, tmp_path, monkeypatch):
     (tmp_path / "fails_on_import.py").write_text(text)
     monkeypatch.chdir(tmp_path)

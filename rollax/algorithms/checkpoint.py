@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from rollax import __version__, storage
 from rollax.config import TrainerConfig
-from rollax.config.stored import NOT_STORED
-from rollax.env.registry import registered_envs
+from rollax.config.stored import decode_config, missing_code
 from rollax.errors import CheckpointError
+from rollax.importing import StoredCode
 from rollax.policy.policy import Policy
 from rollax.spaces import same_space, space_from_json, space_to_json
 
@@ -99,80 +99,40 @@ def check_algorithm(stored: Mapping[str, Any], name: str, path: str | Path) -> N
     _check_same("algorithm", stored["algorithm"], name, path)
 
 
-def refuse_untrusted(config: Mapping[str, Any], given: Container[str], path: str | Path, *, trust_code: bool) -> None:
-    """Refuses the environment, models and policies that a stored config would import by name without the caller's word.
+def trusted_config(
+    path: str | Path, config: Mapping[str, Any], given: Mapping[str, Any], *, trust_code: bool
+) -> dict[str, Any]:
+    """The values of a stored config under those that the caller gives anew; none lacks its code.
 
     Args:
-        config: as `to_json` of a config gave it.
-        given: the keys that the caller gives anew.
         path: of the checkpoint.
-        trust_code: the caller vouches for all of it.
+        config: as `to_json` of a config gave it.
+        given: keys that replace stored ones.
+        trust_code: the caller vouches for the code, and for the Ray cluster, that the config names.
     Raises:
         CheckpointError: code that is neither given nor trusted, or that could not be stored.
     """
-    for key, kind, name in _code_in(config):
-        argument = key.split(".")[0]
-        if argument not in given and not (trust_code and name):
-            raise untrusted(path, kind, name, f"{argument}=...")
+    values = decode_config(config, trust="everything" if trust_code else "nothing")
+    values = {**values, **given}
+    for code in missing_code(values):
+        raise untrusted(path, code, f"{code.key.split('.')[0].split('[')[0]}=...")
+    if values.get("ray_address") is not None and "ray_address" not in given and not trust_code:
+        # Ray's processes exchange pickles: whoever answers at the address runs code here.
+        code = StoredCode("ray_address", str(values["ray_address"]))
+        raise untrusted(path, code, "ray_address=...")
+    return values
 
 
-def untrusted(path: str | Path, kind: str, name: str | None, argument: str) -> CheckpointError:
-    """The error for code of the user's own: `name` is its import path, None if it has none."""
-    trusting = ", or trust_code=True (--trust-code) if you trust where the checkpoint comes from" if name else ""
+def untrusted(path: str | Path, code: StoredCode, argument: str) -> CheckpointError:
+    """The error for code that a checkpoint names, or could not name; `argument` gives it anew."""
+    trusting = ", or trust_code=True (--trust-code) if you trust where the checkpoint comes from" if code.path else ""
     return CheckpointError(
-        f"The checkpoint uses {kind} of the user's own, which is not imported on a file's word.",
-        where=str(path),
-        got=name or "code without an import path (a local class, a lambda, or of the script that ran)",
-        expected="the code itself" + (", or trust in the file" if name else ""),
+        "The checkpoint uses code of the user's own, which is not imported on a file's word.",
+        where=f"{path}: config key '{code.key}'",
+        got=code.shown,
+        expected="the code itself" + (", or trust in the file" if code.path else ""),
         fix=f"pass {argument}{trusting}",
     )
-
-
-def custom_model(config: Mapping[str, Any], key: str = "model") -> tuple[bool, str | None]:
-    """Whether a stored config has a custom model under `key.custom_model`, and the import path of it."""
-    model = config.get("model") or {}
-    name = model.get("custom_model")
-    path = name["$code"] if isinstance(name, dict) else name
-    return path is not None or f"{key}.custom_model" in config.get(NOT_STORED, ()), path
-
-
-def without_custom_model(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored config as if there were no custom model in it."""
-    lost = [key for key in config[NOT_STORED] if key != "model.custom_model"]
-    return {**config, "model": {**config["model"], "custom_model": None}, NOT_STORED: lost}
-
-
-def _code_in(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str | None]]:
-    """`(key, what it is, import path)` of what is imported as soon as a trainer is made, or evaluates."""
-    yield from _paths_in(config.get("evaluation_config", {}), "evaluation_config")
-    env = config["env"]
-    if isinstance(env, str) and ":" in env and env not in registered_envs():
-        yield "env", "an environment", env
-    found, path = custom_model(config)
-    if found:
-        yield "model.custom_model", "a model", path
-    lost = config.get(NOT_STORED, ())
-    for policy_id, spec in config["multiagent"]["policies"].items():
-        key = f"multiagent.policies.{policy_id}"
-        parts = spec["$tuple"] if isinstance(spec, dict) and "$tuple" in spec else [spec]
-        name = None if parts[0] is None else parts[0]["$code"]
-        if (name is not None and not name.startswith("rollax.")) or key in lost or f"{key}[0]" in lost:
-            yield key, "a policy", name
-        changes = parts[3] if len(parts) == 4 and parts[3] else {}
-        found, path = custom_model({**changes, NOT_STORED: lost}, f"{key}[3].model")
-        if found:
-            yield key, "a model", path
-
-
-def _paths_in(changes: Any, key: str) -> Iterator[tuple[str, str, str]]:
-    """The same of changes of a config; a class there is not imported by itself, but a path would be."""
-    for name, part in changes.items() if isinstance(changes, dict) else ():
-        if name in ("env", "custom_model") and isinstance(part, str) and ":" in part and part not in registered_envs():
-            yield f"{key}.{name}", "an environment" if name == "env" else "a model", part
-        elif name != "env_config":
-            yield from _paths_in(part, f"{key}.{name}")
-    for place, part in enumerate(changes) if isinstance(changes, list) else ():
-        yield from _paths_in(part, f"{key}[{place}]")
 
 
 def _check_same(what: str, got: Any, expected: Any, path: str | Path) -> None:

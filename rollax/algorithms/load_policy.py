@@ -10,11 +10,12 @@ from rollax.algorithms import checkpoint
 from rollax.algorithms.registry import get_trainer_class
 from rollax.algorithms.trainer import Trainer
 from rollax.config import TrainerConfig
-from rollax.config.stored import import_object
+from rollax.config.stored import POLICY
 from rollax.errors import CheckpointError
 from rollax.evaluation.action_clipping import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.importing import StoredCode, named_by_file
 from rollax.policy.policy import Policy
 from rollax.spaces import space_from_json
 
@@ -77,18 +78,16 @@ def _config_of(
     given: type | None,
     trust_code: bool,
 ) -> TrainerConfig:
-    is_custom, name = checkpoint.custom_model(data)
-    if is_custom and given is None:
-        if not (trust_code and name):
-            raise checkpoint.untrusted(path, "a model", name, "custom_model=YourModel")
-        given = import_object(name, "custom_model")
-    config = config_class.from_json(checkpoint.without_custom_model(data), trust_code=trust_code)
-    return config.changed(model=config.model.model_copy(update={"custom_model": given}))
+    config = config_class.from_json(data, trust_code=trust_code)
+    if given is None and isinstance(code := config.model.custom_model, StoredCode):
+        raise checkpoint.untrusted(path, code, "custom_model=YourModel")
+    return config if given is None else config.changed(model=config.model.model_copy(update={"custom_model": given}))
 
 
 def _class_of(path: str | Path, name: str, given: type[Policy] | None, trust_code: bool) -> type[Policy]:
     if given is not None:
         return given
-    if not (trust_code or name.startswith("rollax.")):
-        raise checkpoint.untrusted(path, "a policy", name, "policy_class=YourPolicy")
-    return import_object(name, "policy_class")
+    found = named_by_file(name, "policy_class", base=POLICY, trusted=trust_code)
+    if isinstance(found, StoredCode):
+        raise checkpoint.untrusted(path, found, "policy_class=YourPolicy")
+    return found

@@ -223,8 +223,8 @@ class Trainer(ABC):
             trainer_class: Any = get_trainer_class(stored["algorithm"])
             return trainer_class.from_checkpoint(path, trust_code=trust_code, **changes)
         checkpoint.check_algorithm(stored, cls.name, path)
-        checkpoint.refuse_untrusted(stored["config"], changes, path, trust_code=trust_code)
-        trainer = cls(config=cls.config_class.from_json(stored["config"], trust_code=trust_code, **changes))
+        config = checkpoint.trusted_config(path, stored["config"], changes, trust_code=trust_code)
+        trainer = cls(config=config)
         trainer.restore(path)
         return trainer
 

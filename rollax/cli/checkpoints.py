@@ -41,11 +41,11 @@ def open_trainer(checkpoint: Path, *, trust_code: bool, **changes: Any) -> Train
 
 
 def names_code(trainer: Trainer) -> bool:
-    """Whether a checkpoint of `trainer` names an environment or model of the user's own, and so needs trust."""
-    from rollax.algorithms.checkpoint import refuse_untrusted
+    """Whether a checkpoint of `trainer` names code of the user's own, and so needs trust."""
+    from rollax.algorithms.checkpoint import trusted_config
 
     try:
-        refuse_untrusted(trainer.config.to_json(), (), "", trust_code=False)
+        trusted_config("", trainer.config.to_json(), {}, trust_code=False)
     except CheckpointError:
         return True
     return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 import yaml
 
 from rollax.cli.stopping import StopConditions, refuse_unknown_keys
-from rollax.config.stored import decode_config
+from rollax.cli.yaml_files import read_yaml
+from rollax.config.stored import decode_config, missing_code
 from rollax.errors import ConfigError
 
 
@@ -33,17 +33,20 @@ class Experiment:
     stop: StopConditions = dataclasses.field(default_factory=StopConditions)
 
 
-def read_experiment(path: Path) -> Experiment:
+def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
     """The experiment of a YAML (or JSON) file with the keys run, env, config and stop; a run's `config.json` is one.
 
+    Args:
+        path: the file.
+        trust_code: import all code that it names; without it, only that of the fields that hold code.
     Raises:
         ConfigError: the file cannot be read or parsed, or a key or its type is wrong.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        content = read_yaml(path)
     except OSError as error:
         raise ConfigError("An experiment file that cannot be read.", where=str(path), got=error.strerror) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError("An experiment file that is not valid YAML.", where=str(path), got=str(error)) from error
     where = str(path)
     if not isinstance(content, dict):
@@ -59,20 +62,20 @@ def read_experiment(path: Path) -> Experiment:
     return Experiment(
         run=content.get("run"),
         env=content.get("env"),
-        config=decode_config(content.get("config") or {}, trust_code=True),
+        config=decode_config(content.get("config") or {}, trust="everything" if trust_code else "code fields"),
         stop=StopConditions.from_mapping(content.get("stop") or {}, f"{where}: stop"),
     )
 
 
 def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
-    """The dict that an option gives as a JSON object.
+    """The dict that an option gives as a JSON object; the fields that hold code take "module:Name".
 
     Raises:
         ConfigError: it is not JSON, or no object.
     """
     try:
         config = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"Not valid JSON: {error}.",
             where=option,
@@ -82,17 +85,24 @@ def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
         ) from error
     if not isinstance(config, dict):
         raise ConfigError("Not a JSON object.", where=option, got=text, expected='as in {"key": 4000}')
-    return config
+    return decode_config(config, trust="code fields")
 
 
 def override(
     base: Experiment, *, run: str | None, env: str | None, config: Mapping[str, Any], stop: StopConditions
 ) -> Experiment:
-    """`base` with what the command line says in its place; nested config sections are merged key by key."""
+    """`base` with what the command line says in its place; nested config sections are merged key by key.
+
+    Raises:
+        ConfigError: code that was not imported is left, because it is not in a field that holds code, or has no path.
+    """
+    config = merged(base.config, config)
+    for code in missing_code(config):
+        raise code.error()
     return Experiment(
         run=base.run if run is None else run,
         env=base.env if env is None else env,
-        config=merged(base.config, config),
+        config=config,
         stop=dataclasses.replace(base.stop, **stop.given),
     )
 
@@ -104,25 +114,3 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         old = result.get(key)
         result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return result
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML whose numbers may be written 3e-4, and where a repeated key is an error instead of a silent loss."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            if (key.tag, key.value) in seen:
-                raise yaml.constructor.ConstructorError(
-                    problem=f"repeated key {key.value!r}", problem_mark=key.start_mark
-                )
-            seen.add((key.tag, key.value))
-        return super().construct_mapping(node, deep=deep)
-
-
-# PyYAML follows YAML 1.1, where a float needs a dot and a signed exponent: it would read 3e-4 as a string.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)

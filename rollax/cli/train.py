@@ -92,7 +92,7 @@ def train(
             "time_total_s": stop_time,
         }
         experiment = override(
-            Experiment() if file is None else read_experiment(file),
+            Experiment() if file is None else read_experiment(file, trust_code=trust_code),
             run=run,
             env=env,
             config=settings if seed is None else {**settings, "seed": seed},

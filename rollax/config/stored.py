@@ -1,49 +1,33 @@
 """Configs as strict JSON, without code: classes and functions are stored by the path they import from.
 
-Where a field takes such a path itself (`env`, `model.custom_model`) it is stored as that string. Everywhere else, what
-JSON cannot say is a dict whose first key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
-{"$tuple": [...]}.
+What JSON cannot say is a dict whose only key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
+{"$tuple": [...]}. The fields that hold a class or function (`env`, `callbacks`, `model.custom_model`,
+`multiagent.policy_mapping_fn` and the policies of `multiagent.policies`) take its path as a plain string too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from gymnasium.spaces import Space
 from pydantic import BaseModel
 
+from rollax.env.registry import registered_envs
 from rollax.errors import ConfigError, SpaceError
-from rollax.importing import import_object
+from rollax.importing import StoredCode, import_object, named_by_file, path_of
 from rollax.spaces import space_from_json, space_to_json
 
 NOT_STORED = "not_stored"
+POLICY = "rollax.policy.policy:Policy"
 
-_TAKE_A_PATH = ("env", "model.custom_model")
-
-
-@dataclass(frozen=True)
-class StoredCode:
-    """A class or function of a stored config that was not imported: nobody vouched for it, or it has no import path.
-
-    Calling it raises ConfigError, so a config can be used without the parts that need the code.
-    """
-
-    key: str
-    path: str | None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises ConfigError."""
-        raise ConfigError(
-            "The config was loaded without its code.",
-            where=f"config key '{self.key}'",
-            got=self.path or "a lambda, local class or object, which has no import path and was not stored",
-            fix=f"give {self.key} again" + (", or pass trust_code=True if you trust the file" if self.path else ""),
-        )
+Trust = Literal["nothing", "code fields", "everything"]
+_MAX_DEPTH = 50
+Place = tuple[Any, ...]
+"""Keys and positions that lead to a value."""
 
 
 def encode_config(config: BaseModel) -> dict[str, Any]:
@@ -52,17 +36,38 @@ def encode_config(config: BaseModel) -> dict[str, Any]:
     return {**_encode_fields(config, "", lost), NOT_STORED: lost}
 
 
-def decode_config(data: Mapping[str, Any], *, trust_code: bool) -> dict[str, Any]:
-    """The dict of values that `encode_config` described."""
-    lost = frozenset(data.get(NOT_STORED, ()))
-    return {key: _decode(value, key, lost, trust_code) for key, value in data.items() if key != NOT_STORED}
+def decode_config(data: Mapping[str, Any], *, trust: Trust = "nothing") -> dict[str, Any]:
+    """The dict of values that `encode_config` described.
+
+    Args:
+        data: plain JSON values.
+        trust: which of the code that it names is imported, apart from rollax's own policies: none, that of the fields
+            that hold code, or all. The rest becomes `StoredCode`.
+    Raises:
+        ConfigError: a mark that is unknown or malformed, or trusted code that does not import.
+        SpaceError: a space that is malformed.
+    """
+    lost = data.get(NOT_STORED, [])
+    if not isinstance(lost, list) or not all(isinstance(key, str) for key in lost):
+        raise ConfigError("A wrong list.", where=f"config key '{NOT_STORED}'", got=lost, expected="a list of keys")
+    decoder = _Decoder(frozenset(lost), trust)
+    return {key: decoder.decode(value, (key,)) for key, value in data.items() if key != NOT_STORED}
+
+
+def missing_code(value: Any) -> Iterator[StoredCode]:
+    """The code that a decoded config lacks, wherever it stands."""
+    if isinstance(value, StoredCode):
+        yield value
+    elif isinstance(value, Mapping | list | tuple) and not isinstance(value, Space):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from missing_code(part)
 
 
 def import_path(value: Any) -> str | None:
     """ "module:qualname" of a class or function that can be imported by it; None for any other."""
     if not isinstance(value, type | FunctionType | BuiltinFunctionType) or value.__module__ == "__main__":
         return None
-    path = f"{value.__module__}:{value.__qualname__}"
+    path = path_of(value)
     try:
         return path if import_object(path, "") is value else None
     except ConfigError:
@@ -122,41 +127,110 @@ def _encode_code_or_space(value: Any, key: str, lost: list[str]) -> Any:
     if path is None:
         lost.append(key)
         return None
-    return path if key in _TAKE_A_PATH else {"$code": path}
+    return path if key in ("env", "model.custom_model") else {"$code": path}
 
 
-def _decode(value: Any, key: str, lost: frozenset[str], trust_code: bool) -> Any:
-    if isinstance(value, list):
-        return [_decode(part, f"{key}[{i}]", lost, trust_code) for i, part in enumerate(value)]
-    if value is None and key in lost:
-        return StoredCode(key, None)
-    if not isinstance(value, dict):
-        return value
-    tag = next(iter(value), "")
-    if not tag.startswith("$"):
-        return {name: _decode(part, _join(key, name), lost, trust_code) for name, part in value.items()}
-    inner = value[tag]
-    if tag == "$code":
-        # What this package itself holds needs nobody's word.
-        known = trust_code or inner.startswith("rollax.")
-        return import_object(inner, f"config key '{key}'") if known else StoredCode(key, inner)
-    if tag == "$space":
-        return space_from_json(inner)
-    if tag == "$float":
-        return float(inner)
-    if tag == "$tuple":
-        return tuple(_decode(inner, key, lost, trust_code))
-    if tag == "$array":
-        return np.array(_decode(inner, key, lost, trust_code), dtype=value["dtype"])
-    if tag == "$dict":
-        pairs = ((_decode(name, key, lost, trust_code), part) for name, part in inner)
-        return {name: _decode(part, _join(key, name), lost, trust_code) for name, part in pairs}
-    raise ConfigError(
-        "A stored config with a mark that this version does not know.",
-        where=f"config key '{key}'",
-        got=tag,
-        fix="load it with the version of rollax that stored it, or a newer one",
-    )
+class _Decoder:
+    def __init__(self, lost: frozenset[str], trust: Trust) -> None:
+        self._lost = lost
+        self._trust = trust
+
+    def decode(self, value: Any, place: Place) -> Any:
+        if len(place) > _MAX_DEPTH:
+            raise ConfigError(
+                "A stored config that is nested too deep.",
+                where=f"config key '{place[0]}'",
+                expected=f"at most {_MAX_DEPTH} levels",
+            )
+        if isinstance(value, list):
+            return [self.decode(part, (*place, i)) for i, part in enumerate(value)]
+        if value is None and _key(place) in self._lost:
+            return StoredCode(_key(place), None)
+        if isinstance(value, str) and _is_code(value, place):
+            return self._code(value, place)
+        if not isinstance(value, dict):
+            return value
+        tag = next(iter(value), "")
+        if not (isinstance(tag, str) and tag.startswith("$")):
+            return {name: self.decode(part, (*place, name)) for name, part in value.items()}
+        try:
+            return self._marked(tag, value, place)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(
+                "A stored config with a malformed mark.",
+                where=f"config key '{_key(place)}'",
+                got=f"{value!r} ({type(error).__name__}: {error})",
+                expected=f"what rollax stores under {tag}",
+                fix="use another copy of the file",
+            ) from error
+
+    def _marked(self, tag: str, value: Mapping[str, Any], place: Place) -> Any:
+        inner = value[tag]
+        if len(value) != (2 if tag == "$array" else 1):
+            raise ValueError("other keys beside the mark")
+        if tag == "$code":
+            return self._code(_of(str, inner), place)
+        if tag == "$space":
+            return space_from_json(inner, f"config key '{_key(place)}'")
+        if tag == "$float":
+            return float(_of(str, inner))
+        if tag == "$tuple":
+            return tuple(self.decode(_of(list, inner), place))
+        if tag == "$array":
+            dtype = np.dtype(_of(str, value["dtype"]))
+            if dtype.kind not in "biuf":
+                raise ValueError(f"an array of {dtype}")
+            return np.array(self.decode(_of(list, inner), place), dtype=dtype)
+        if tag == "$dict":
+            pairs = [(self.decode(name, place), part) for name, part in _of(list, inner)]
+            return {name: self.decode(part, (*place, str(name))) for name, part in pairs}
+        raise ConfigError(
+            "A stored config with a mark that this version does not know.",
+            where=f"config key '{_key(place)}'",
+            got=tag,
+            fix="load it with the version of rollax that stored it, or a newer one",
+        )
+
+    def _code(self, path: str, place: Place) -> Any:
+        trusted = self._trust == "everything" or (self._trust == "code fields" and _holds_code(place))
+        if trusted and place[-1] in ("env", "custom_model"):
+            return path  # imported where it is used
+        return named_by_file(path, _key(place), base=POLICY if _holds_policy(place) else None, trusted=trusted)
+
+
+def _of(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"a {type(value).__name__} where a {kind.__name__} belongs")
+    return value
+
+
+def _is_code(text: str, place: Place) -> bool:
+    """Whether a string names code: that of a field that holds code does, unless it is the name of an environment."""
+    return ":" in text and _holds_code(place) and not (place[-1] == "env" and text in registered_envs())
+
+
+def _holds_code(place: Sequence[Any]) -> bool:
+    """Whether the field at `place` of a config holds a class or function."""
+    match tuple(place):
+        case ("env",) | ("callbacks",) | ("model", "custom_model") | ("multiagent", "policy_mapping_fn"):
+            return True
+        case ("evaluation_config", *rest) | ("multiagent", "policies", _, 3, *rest):
+            return _holds_code(rest)
+    return _holds_policy(place)
+
+
+def _holds_policy(place: Sequence[Any]) -> bool:
+    match tuple(place):
+        case ("multiagent", "policies", _) | ("multiagent", "policies", _, 0):
+            return True
+        case ("evaluation_config", *rest):
+            return _holds_policy(rest)
+    return False
+
+
+def _key(place: Place) -> str:
+    first, *rest = place
+    return str(first) + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)
 
 
 def _join(key: str, part: Any) -> str:

@@ -34,9 +34,10 @@ from pydantic import (
 
 from rollax.config.messages import config_error, is_number_only
 from rollax.config.multiagent import MultiAgentConfig
-from rollax.config.stored import StoredCode, decode_config, encode_config
+from rollax.config.stored import decode_config, encode_config
 from rollax.config.workers import WorkerFields
 from rollax.errors import ConfigError
+from rollax.importing import StoredCode
 from rollax.models.config import ModelConfig
 from rollax.schedules import Schedule
 from rollax.spaces import check_space
@@ -289,13 +290,14 @@ class TrainerConfig(WorkerFields):
 
         Args:
             data: what `to_json` returned.
-            trust_code: import stored classes and functions. Without it, and for what was not stored, their place is
-                taken by a `StoredCode`, which says so when it is called.
+            trust_code: import stored classes and functions. Without it only rollax's own policies are imported; the
+                place of the rest, and of what was not stored, is taken by a `StoredCode`, which raises when it is
+                called.
             changes: keys given anew, above all those that name code.
         Raises:
             ConfigError: unknown keys or wrong values, or code that does not import.
         """
-        return resolve_config(cls, decode_config(data, trust_code=trust_code), **changes)
+        return resolve_config(cls, decode_config(data, trust="everything" if trust_code else "nothing"), **changes)
 
 
 Config = TypeVar("Config", bound=TrainerConfig)

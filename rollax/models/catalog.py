@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import inspect
 from typing import Any
 
@@ -14,6 +12,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax.errors import ConfigError, PolicyError
+from rollax.importing import StoredCode, import_object, path_of
 from rollax.models.config import ModelConfig
 from rollax.models.networks import ActorCritic
 from rollax.models.recurrent import RecurrentActorCritic, is_recurrent
@@ -71,7 +70,7 @@ def _check_on_sequences(
     model: nnx.Module, observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int, length: int
 ) -> None:
     rows = _DUMMY_ROWS * length
-    where = f"{_path(type(model))}, called on {rows} observations"
+    where = f"{path_of(type(model))}, called on {rows} observations"
     expected = f"(dist_inputs [{rows}, {num_outputs}], values [{rows}]), both of floats"
     columns: dict[str, Any] = {"obs": zeros(observation_space, rows)}
     if is_recurrent(model):
@@ -126,7 +125,7 @@ def _dummy_memory(model: Any, action_space: spaces.Space, rows: int) -> dict[str
     if not known.keys() >= set(wanted):
         raise PolicyError(
             "The custom model asks for a memory that there is not.",
-            where=f"{_path(type(model))}.memory_inputs",
+            where=f"{path_of(type(model))}.memory_inputs",
             got=wanted,
             expected=f"some of {sorted(known)}",
             fix="name only those",
@@ -177,13 +176,11 @@ def _described(output: Any) -> str:
     return type(output).__name__
 
 
-def _path(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
-
-
-def _model_class(model: type | str) -> type[Any]:
+def _model_class(model: type | str | StoredCode) -> type[Any]:
     """The class itself, or the one that 'module:Class' names."""
-    cls = _import_class(model) if isinstance(model, str) else model
+    cls = import_object(model, "model.custom_model") if isinstance(model, str) else model
+    if isinstance(cls, StoredCode):
+        raise cls.error()
     if not (isinstance(cls, type) and issubclass(cls, nnx.Module)):
         raise ConfigError(
             "The custom model is no Flax NNX module class.",
@@ -195,41 +192,6 @@ def _model_class(model: type | str) -> type[Any]:
     return cls
 
 
-def _import_class(path: str) -> Any:
-    where = "model.custom_model"
-    module_name, _, name = path.partition(":")
-    if not (module_name and name):
-        raise ConfigError(
-            "Not an import path.",
-            where=where,
-            got=path,
-            expected="'module:Class'",
-            fix="put a colon before the class name",
-        )
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(
-            "The custom model's module cannot be imported.",
-            where=where,
-            got=f"{path!r}: {error}",
-            expected="a module on the Python path",
-            fix="install it or add its folder to PYTHONPATH",
-        ) from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            near = difflib.get_close_matches(part, dir(found), n=1)
-            raise ConfigError(
-                "The custom model's module has no such class.",
-                where=where,
-                got=path,
-                expected=f"a class of {module_name}",
-                fix=f"did you mean {near[0]!r}?" if near else "check the name",
-            )
-        found = getattr(found, part)
-    return found
-
-
 def _check_arguments(cls: type[nnx.Module], custom_model_config: dict[str, Any]) -> None:
     # A mismatch is found here, so that a TypeError out of the constructor keeps its own meaning and traceback.
     signature = inspect.signature(cls.__init__)
@@ -238,7 +200,7 @@ def _check_arguments(cls: type[nnx.Module], custom_model_config: dict[str, Any])
     except TypeError as error:
         raise ConfigError(
             "The custom model cannot be built with these arguments.",
-            where=f"model.custom_model_config, for {_path(cls)}",
+            where=f"model.custom_model_config, for {path_of(cls)}",
             got=f"{error}; custom_model_config has {sorted(custom_model_config)}",
             expected=f"cls(observation_space, num_outputs, rngs=rngs, **custom_model_config); it takes {signature}",
             fix="make the keys and the constructor's arguments agree",

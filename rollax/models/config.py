@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PositiveInt, field_serializer, model_validator
+
+from rollax.importing import StoredCode, path_of
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "linear"]
 Kernel = PositiveInt | tuple[PositiveInt, PositiveInt]
@@ -52,7 +54,7 @@ class ModelConfig(BaseModel):
     max_seq_len: PositiveInt = Field(
         default=20, description="Rows over which gradients flow back in a model with memory; longer lives are cut."
     )
-    custom_model: type | str | None = Field(
+    custom_model: type | str | InstanceOf[StoredCode] | None = Field(
         default=None,
         description="An nnx.Module class, or 'module:Class', built as cls(observation_space, num_outputs, rngs=rngs, "
         "**custom_model_config) and called as model(obs) -> (dist_inputs [B, num_outputs], values [B]). "
@@ -72,5 +74,7 @@ class ModelConfig(BaseModel):
         return self
 
     @field_serializer("custom_model", when_used="json")
-    def _import_path(self, value: type | str | None) -> str | None:
-        return f"{value.__module__}:{value.__qualname__}" if isinstance(value, type) else value
+    def _import_path(self, value: type | str | StoredCode | None) -> str | None:
+        if isinstance(value, StoredCode):
+            return value.path
+        return path_of(value) if isinstance(value, type) else value

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rollax import PGTrainer, PPOTrainer, Trainer
-from rollax.errors import CheckpointError, ConfigError, PolicyError
+from rollax.errors import CheckpointError, PolicyError
 from rollax.storage import from_json_bytes, to_json_bytes
 from tests.algorithms.envs import TwoAgents
 from tests.algorithms.own_code import Lean, Linear, Pole
@@ -311,21 +311,21 @@ class TestOwnCode:
     @pytest.mark.parametrize(
         ("changes", "named"),
         [
-            ({"env": "tests.algorithms.own_code:Pole"}, "an environment.*\n(.|\n)*own_code:Pole(.|\n)*pass env="),
-            ({"env": Pole}, "an environment.*\n(.|\n)*own_code:Pole"),
-            ({"model": {"custom_model": Linear}}, "a model.*\n(.|\n)*own_code:Linear(.|\n)*pass model="),
-            ({"multiagent": MULTI}, "a policy.*\n(.|\n)*own_code:Lean(.|\n)*pass multiagent="),
+            ({"env": "tests.algorithms.own_code:Pole"}, "'env'\n.*own_code:Pole(.|\n)*pass env="),
+            ({"env": Pole}, "'env'\n.*own_code:Pole"),
+            ({"model": {"custom_model": Linear}}, "'model.custom_model'\n.*own_code:Linear(.|\n)*pass model="),
+            ({"multiagent": MULTI}, "'multiagent.policies.default_policy.0.'\n.*own_code:Lean(.|\n)*pass multiagent="),
             (
                 {
                     "multiagent": {
                         "policies": {"default_policy": (None, None, None, {"model": {"custom_model": Linear}})}
                     }
                 },
-                "a model.*\n(.|\n)*own_code:Linear(.|\n)*pass multiagent=",
+                "'multiagent.policies.default_policy.3..model.custom_model'\n.*own_code:Linear(.|\n)*pass multiagent=",
             ),
             (
                 {"evaluation_config": {"env": "tests.algorithms.own_code:Pole", "env_config": {"env": "not:code"}}},
-                "an environment.*\n(.|\n)*own_code:Pole(.|\n)*pass evaluation_config=",
+                "'evaluation_config.env'\n.*own_code:Pole(.|\n)*pass evaluation_config=",
             ),
         ],
     )
@@ -346,10 +346,11 @@ class TestOwnCode:
         config = {**CONFIG, "sgd_minibatch_size": 32, "model": {"custom_model": Local}}
         with PPOTrainer(lambda context: gym.make("CartPole-v1"), config) as trainer:
             path = trainer.save(tmp_path)
-        with pytest.raises(CheckpointError, match=r"without an import path(.|\n)*pass model=") as error:
-            PPOTrainer.from_checkpoint(path, trust_code=True)
-        assert "trust_code" not in str(error.value)
-        with pytest.raises(ConfigError, match=r"'env'(.|\n)*give env again"):
-            PPOTrainer.from_checkpoint(path, model={"custom_model": Local})
-        with PPOTrainer.from_checkpoint(path, model={"custom_model": Local}, env="CartPole-v1") as trainer:
+        given = {}
+        for key, value in {"env": "CartPole-v1", "model": {"custom_model": Local}}.items():
+            with pytest.raises(CheckpointError, match=rf"without an import path(.|\n)*pass {key}=") as error:
+                PPOTrainer.from_checkpoint(path, trust_code=True, **given)
+            assert "trust_code" not in str(error.value)
+            given[key] = value
+        with PPOTrainer.from_checkpoint(path, **given) as trainer:
             trainer.train()

@@ -115,7 +115,7 @@ class TestOneOfSeveral:
         trainer, path = saved
         with pytest.raises(
             CheckpointError,
-            match=r"a policy of the user's own(.|\n)*own_code:Lean(.|\n)*policy_class=(.|\n)*trust_code",
+            match=r"'policy_class'(.|\n)*own_code:Lean(.|\n)*policy_class=(.|\n)*trust_code",
         ):
             load_policy(path, "right")
         for right in (load_policy(path, "right", policy_class=Lean), load_policy(path, "right", trust_code=True)):
@@ -140,7 +140,7 @@ class TestCustomModel:
         trainer, path = trained(tmp_path, "CartPole-v1", model=model)
         with pytest.raises(
             CheckpointError,
-            match=r"a model of the user's own(.|\n)*own_code:Linear(.|\n)*custom_model=(.|\n)*trust_code",
+            match=r"'model.custom_model'(.|\n)*own_code:Linear(.|\n)*custom_model=(.|\n)*trust_code",
         ):
             load_policy(path)
         self.check(load_policy(path, custom_model=Linear), trainer)
@@ -148,7 +148,7 @@ class TestCustomModel:
 
     def test_named_by_its_path(self, tmp_path):
         trainer, path = trained(tmp_path, "CartPole-v1", model={"custom_model": "tests.algorithms.own_code:Linear"})
-        with pytest.raises(CheckpointError, match="a model of the user's own"):
+        with pytest.raises(CheckpointError, match="'model.custom_model'"):
             load_policy(path)
         self.check(load_policy(path, trust_code=True), trainer)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections import OrderedDict
+
 import pytest
 
 from rollax.cli.experiment import Experiment, merged, override, parse_config, read_experiment
 from rollax.cli.stopping import StopConditions
 from rollax.errors import ConfigError
+from rollax.importing import StoredCode
 
 
 def read(tmp_path, text):
@@ -53,6 +57,32 @@ def test_numbers_are_numbers(tmp_path, text, value):
         ("", "without keys"),
         ("run: {", "not valid YAML"),
         ("run: !!python/object/apply:os.getcwd []", "not valid YAML"),
+        ("config: " + "[" * 5000, "nested more than 50 deep"),
+        ("config: " + "{a: " * 5000, "nested more than 50 deep"),
+        ("\n".join(f"{'  ' * i}a:" for i in range(200)), "nested more than 50 deep"),
+        ("config: &a {x: *a}", "inside of its own anchor"),
+        ("config: {a: 1}" + " " * 1_000_000, "more than 1000000 bytes"),
+        ("config: \x00", "not valid YAML"),
+        (
+            "\n".join(
+                [
+                    "config:",
+                    "  a0: &a0 [1]",
+                    *(f"  a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]" for i in range(10)),
+                ]
+            ),
+            "more than 100000 nodes",
+        ),
+        (
+            "\n".join(
+                [
+                    "config:",
+                    "  a0: &a0 {x: 1}",
+                    *(f"  a{i + 1}: &a{i + 1} {{<<: [{', '.join([f'*a{i}'] * 9)}]}}" for i in range(10)),
+                ]
+            ),
+            "more than 100000 nodes",
+        ),
     ],
 )
 def test_mistakes_are_named(tmp_path, text, message):
@@ -68,6 +98,31 @@ def test_yaml_merge_keys_are_no_repetition(tmp_path):
 
 def test_stored_tuples_come_back(tmp_path):
     assert read(tmp_path, 'config: {lr_schedule: {"$tuple": [0, 1]}}').config == {"lr_schedule": (0, 1)}
+
+
+def test_code_only_in_the_fields_that_hold_it(tmp_path):
+    text = """
+config:
+  callbacks: collections:OrderedDict
+  env: my_envs:Maze
+  multiagent: {policy_mapping_fn: json:dumps}
+  env_config: {a: "json:dumps", b: {$code: "json:dumps"}}
+"""
+    experiment = read(tmp_path, text)
+    assert experiment.config["callbacks"] is OrderedDict
+    assert experiment.config["env"] == "my_envs:Maze"
+    assert experiment.config["multiagent"] == {"policy_mapping_fn": json.dumps}
+    assert experiment.config["env_config"] == {"a": "json:dumps", "b": StoredCode("env_config.b", "json:dumps")}
+    with pytest.raises(ConfigError, match=r"'env_config.b'\n.*json:dumps\n.*--trust-code"):
+        override(experiment, run=None, env=None, config={}, stop=StopConditions())
+    given = override(experiment, run=None, env=None, config={"env_config": {"b": 1}}, stop=StopConditions())
+    assert given.config["env_config"]["b"] == 1
+    trusted = read_experiment(tmp_path / "experiment.yaml", trust_code=True)
+    assert trusted.config["env_config"]["b"] is json.dumps
+    assert parse_config('{"callbacks": "collections:OrderedDict"}') == {"callbacks": OrderedDict}
+    for depth, message in ((200, "nested too deep"), (100_000, "Not valid JSON")):
+        with pytest.raises(ConfigError, match=message):
+            parse_config('{"a":' * depth + "1" + "}" * depth)
 
 
 def test_parse_config():

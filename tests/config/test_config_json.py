@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax.config.stored import StoredCode
+from rollax.config.stored import decode_config, missing_code
 from rollax.config.trainer import Lambda, TrainerConfig
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, SpaceError
+from rollax.importing import StoredCode
 
 
 def f32(rows) -> np.ndarray:
@@ -113,7 +114,7 @@ def test_what_has_no_path_is_named():
     assert data["not_stored"] == ["env", "env_config.a[1]", "env_config.b", "callbacks", "multiagent.policies.x[0]"]
     assert data["env"] is None
     back = SomeConfig.from_json(data, trust_code=True)
-    with pytest.raises(ConfigError, match=r"'env'\n.*no import path.*\n.*give env again"):
+    with pytest.raises(ConfigError, match=r"'env'\n.*without an import path.*\n.*give env again"):
         back.env({})
     assert back.env_config["a"] == [1, StoredCode("env_config.a[1]", None)]
     assert stored(back) == data
@@ -134,3 +135,98 @@ def test_unusable_data():
         SomeConfig.from_json({**data, "callbacks": {"$code": "collections:Missing"}}, trust_code=True)
     with pytest.raises(ConfigError, match=r"newer|does not know"):
         SomeConfig.from_json({**data, "callbacks": {"$pickle": "..."}})
+
+
+FORGED = [
+    "rollax.env.recording.video:subprocess.run",
+    "rollax.storage:os.system",
+    "rollax.storage:os",
+    "rollax.storage:shutil",
+    "rollax.storage:write_directory",
+    "rollax.importing:import_object",
+    "rollax.env.registry:env_creator",
+    "rollax.env.recording.record_env:RecordingCreator",
+    "rollax.algorithms.ppo:PPOTrainer",
+    "rollax.algorithms.load_policy:PPOPolicy",
+    "rollax.algorithms.apex:DQNPolicy",
+    "rollax.algorithms.ppo:PPOPolicy.__init__",
+    "rollax.algorithms.ppo:PPOPolicy.__init__.__globals__",
+    "rollax.policy.policy:Policy",
+    "rollax.no_such_module:PPOPolicy",
+    "rollax.algorithms.ppo",
+    "rollax.algorithms..ppo:PPOPolicy",
+    "rollax:PPOPolicy",
+    "tests.algorithms.own_code:Lean",
+    "os:system",
+    ":",
+]
+FIELDS = [
+    {"env": "*"},
+    {"env_config": {"x": ["*"]}},
+    {"callbacks": "*"},
+    {"model": {"custom_model": "*"}},
+    {"model": {"custom_model_config": {"x": "*"}}},
+    {"multiagent": {"policies": {"a": "*"}}},
+    {"multiagent": {"policies": {"a": {"$tuple": ["*", None, None, {}]}}}},
+    {"multiagent": {"policies": {"a": {"$tuple": [None, None, None, {"model": {"custom_model": "*"}}]}}}},
+    {"multiagent": {"policies": {"a": None}, "policy_mapping_fn": "*"}},
+    {"evaluation_config": {"env": "*"}},
+    {"evaluation_config": {"$dict": [["env", "*"]]}},
+    {"evaluation_config": {"multiagent": {"policies": {"a": {"$tuple": ["*"]}}}}},
+]
+
+
+def put(template, value):
+    if isinstance(template, dict):
+        return {name: put(part, value) for name, part in template.items()}
+    if isinstance(template, list):
+        return [put(part, value) for part in template]
+    return value if template == "*" else template
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=str)
+def test_a_file_names_no_code_without_the_callers_word(field):
+    for path in FORGED:
+        (code,) = missing_code(decode_config(put(field, {"$code": path})))
+        assert code.path == path
+        # In env_config and custom_model_config a string is only a string; one without a colon names an environment.
+        if ":" in path and "_config" not in next(iter(field)) + str(list(field.get("model", ()))):
+            assert [code.path for code in missing_code(decode_config(put(field, path)))] == [path]
+
+
+def test_a_file_names_policies_of_rollax_where_a_policy_belongs():
+    path = "rollax.algorithms.ppo:PPOPolicy"
+    for field in FIELDS:
+        left = list(missing_code(decode_config(put(field, {"$code": path}))))
+        assert (
+            not left
+            if "policies" in str(field) and "custom_model" not in str(field) and "_fn" not in str(field)
+            else left
+        )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            {"$code": 3},
+            {"$tuple": 3},
+            {"$tuple": {}},
+            {"$float": "many"},
+            {"$float": []},
+            {"$space": 3},
+            {"$dict": [1]},
+        ),
+        *({"$dict": [[[], 1]]}, {"$array": [1]}, {"$array": 1, "dtype": "int8"}, {"$array": ["x"], "dtype": "float32"}),
+        *(
+            {"$array": ["x"], "dtype": "object"},
+            {"$array": [300], "dtype": "uint8"},
+            {"$array": [[1], 2], "dtype": "int8"},
+        ),
+        *({"$code": "json:dumps", "more": 1}, {"$unknown": 1}, {"$array": [1], "dtype": "no such"}, {"$": 1}),
+    ],
+    ids=str,
+)
+def test_malformed_marks(value):
+    with pytest.raises((ConfigError, SpaceError), match=r"(.|\n)*'env_config.x\[0\]'"):
+        decode_config({"env_config": {"x": [value]}})

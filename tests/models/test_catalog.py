@@ -176,9 +176,9 @@ class TestCustomModel:
         [
             (dict, "no Flax NNX module"),
             ("json:JSONDecoder", "no Flax NNX module"),
-            ("no colon", "Not an import path"),
-            ("no_such_module:Model", r"cannot be imported(.|\n)*no_such_module"),
-            ("rollax.models.networks:ActorCritik", r"no such class(.|\n)*did you mean 'ActorCritic'"),
+            ("no colon", "does not import"),
+            ("no_such_module:Model", r"does not import(.|\n)*no_such_module"),
+            ("rollax.models.networks:ActorCritik", r"does not import(.|\n)*did you mean 'ActorCritic'"),
         ],
     )
     def test_what_is_no_model_is_refused(self, model, message):

@@ -1,0 +1,77 @@
+"""YAML without its traps: of bounded size and depth, without copies by alias that grow, repeated keys, or code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_MAX_BYTES = 1_000_000
+_MAX_DEPTH = 50
+_MAX_NODES = 100_000
+
+
+def read_yaml(path: Path) -> Any:
+    """The plain values in a YAML or JSON file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is larger than 1 MB, or not UTF-8.
+        yaml.YAMLError: it is not YAML, has a repeated key, is nested more than 50 deep, or has more than 100,000 nodes
+            once each alias is replaced by its anchor.
+    """
+    with path.open("rb") as file:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise ValueError(f"more than {_MAX_BYTES} bytes")
+    return yaml.load(content.decode(), Loader=_Loader)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML whose numbers may be written 3e-4, and where a repeated key is an error instead of a silent loss."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._nodes = 0
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """As PyYAML's, which calls it for every node and alias, with bounds on depth and on nodes behind aliases."""
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise yaml.composer.ComposerError(
+                problem=f"nested more than {_MAX_DEPTH} deep", problem_mark=self.peek_event().start_mark
+            )
+        is_alias, before = self.check_event(yaml.AliasEvent), self._nodes
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if is_alias and id(node) not in self._sizes:
+            raise yaml.composer.ComposerError(problem="an alias inside of its own anchor")
+        self._nodes = before + self._sizes[id(node)] if is_alias else self._nodes + 1
+        self._sizes[id(node)] = self._nodes - before
+        if self._nodes > _MAX_NODES:
+            raise yaml.composer.ComposerError(problem=f"more than {_MAX_NODES} nodes")
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        """As PyYAML's, but for repeated keys."""
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if (key.tag, key.value) in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"repeated key {key.value!r}", problem_mark=key.start_mark
+                )
+            seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep=deep)
+
+
+# PyYAML follows YAML 1.1, where a float needs a dot and a signed exponent: it would read 3e-4 as a string.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
