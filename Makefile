@@ -1,6 +1,6 @@
 # Needs Python 3.11 or newer with venv and pip, and make. Everything else is installed into .venv, once.
 #   make train      train PPO on CartPole-v1 until its greedy evaluation reaches 475, then say how to watch it
-#   make test       run the short part of the tests  PYTEST_ARGS='-k gae -x' passes options on
+#   make test       run the short part of the tests   PYTEST_ARGS='-k gae -x' passes options on, '-n 0 --pdb' too
 #   make test-long  run what `make test` leaves out
 #   make test-all   run both
 #   make lint       ruff, pyright, the import contracts
@@ -14,6 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; 
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST_ARGS ?=
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
 .PHONY: train test test-long test-all lint learning examples bench clean
 .DELETE_ON_ERROR:
@@ -22,10 +23,10 @@ train: .venv/.installed
 	$(BIN)/rollax train -f examples/cartpole-ppo.yaml --must-reach
 
 test: .venv/.installed-test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 test-long: .venv/.installed-test
-	$(BIN)/python -m pytest -m 'long and not learning' $(PYTEST_ARGS)
+	$(PYTEST) -m 'long and not learning' --optimized $(PYTEST_ARGS)
 
 test-all: test test-long
 
@@ -36,7 +37,7 @@ lint: .venv/.installed-lint
 	$(BIN)/lint-imports
 
 learning: .venv/.installed-learning
-	$(BIN)/python -m pytest -m learning --durations=0 --learning-results=benchmarks/results/learning $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m learning --optimized --durations=0 --learning-results=benchmarks/results/learning $(PYTEST_ARGS)
 
 examples: .venv/.installed-test
 	@for script in examples/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

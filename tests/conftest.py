@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import tempfile
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -11,11 +13,34 @@ from typing import Any
 import pytest
 
 _MINUTES = 10
+_COMPILED_QUICKLY = (
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--learning-results`, for the long learning runs."""
+    """`--learning-results`, for the long learning runs; `--optimized`, for all that run rather than compile."""
     parser.addoption("--learning-results", metavar="FOLDER", help="where long learning runs leave their curves")
+    parser.addoption("--optimized", action="store_true", help="XLA optimizes what it compiles, as it does for users")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Settings that hold for this process and all that it starts, before any of them starts JAX.
+
+    Most tests compile much and compute little: compiling without optimization takes a fifth of the time. What one
+    process has compiled, all others of this run take from a common folder.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return  # it has inherited them
+    if not config.getoption("--optimized"):
+        os.environ["XLA_FLAGS"] = " ".join((*_COMPILED_QUICKLY, os.environ.get("XLA_FLAGS", "")))
+    folder = tempfile.TemporaryDirectory(prefix="rollax-tests-")
+    config.add_cleanup(folder.cleanup)
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", folder.name)
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
 @pytest.fixture(autouse=True)
