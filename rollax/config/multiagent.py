@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from rollax.config.messages import nearest
 from rollax.errors import ConfigError
+from rollax.frozen import FrozenModel
 
 
-class SharedParts(BaseModel):
+class SharedParts(FrozenModel):
     """Parts of their models that several policies share."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    part = "multiagent"
 
     parts: tuple[str, ...] = Field(
         min_length=1, description="names of variables or modules of the model: 'policy_trunk' is all that is inside"
@@ -24,10 +25,11 @@ class SharedParts(BaseModel):
     )
 
 
-class MultiAgentConfig(BaseModel):
+class MultiAgentConfig(FrozenModel):
     """Who acts for which agent. Empty: one policy, `default_policy`, for every agent."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    part = "multiagent"
 
     policies: dict[str, Any] = Field(
         default={},

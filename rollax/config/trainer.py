@@ -37,6 +37,7 @@ from rollax.config.multiagent import MultiAgentConfig
 from rollax.config.stored import decode_config, encode_config
 from rollax.config.workers import WorkerFields
 from rollax.errors import ConfigError
+from rollax.frozen import FrozenModel
 from rollax.importing import StoredCode
 from rollax.models.config import ModelConfig
 from rollax.schedules import Schedule
@@ -74,12 +75,10 @@ Lambda = Annotated[
 """The type of a field `lambda_`, whose key is `lambda`."""
 
 
-class TrainerConfig(WorkerFields):
+class TrainerConfig(WorkerFields, FrozenModel):
     """The fields that all algorithms share. Wrong values raise ConfigError, from a dict and from keywords alike."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False, populate_by_name=True
-    )
+    model_config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, populate_by_name=True)
 
     # Environment
     env: Any = Field(
@@ -189,14 +188,6 @@ class TrainerConfig(WorkerFields):
                 super().__init__(**values)
             except ValidationError as error:
                 raise config_error(type(self), error) from None
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            raise ConfigError(
-                "A config cannot change once it is made.",
-                where=f"{type(self).__name__}.{name}",
-                got=value,
-                fix="make a new one: config.changed(key=value), and a new trainer with it",
-            )
 
     @field_validator("*", mode="before")
     @classmethod

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rollax.frozen import thawed
+
 
 class EnvContext(dict[str, Any]):
     """A dict of `env_config` that also says for which worker and which copy the environment is made.
 
     Args:
-        env_config: the user's settings.
+        env_config: the user's settings; their dicts and lists are copied.
         worker_index: 0 for the driver's own worker, else 1 to `num_workers`.
         vector_index: which copy within the worker.
         num_workers: how many remote workers there are.
@@ -26,7 +28,7 @@ class EnvContext(dict[str, Any]):
         num_workers: int = 0,
         remote: bool = False,
     ) -> None:
-        super().__init__(env_config or {})
+        super().__init__(thawed(dict(env_config or {})))
         self.worker_index = worker_index
         self.vector_index = vector_index
         self.num_workers = num_workers

@@ -12,6 +12,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax.errors import ConfigError, PolicyError
+from rollax.frozen import thawed
 from rollax.importing import StoredCode, import_object, path_of
 from rollax.models.config import ModelConfig
 from rollax.models.networks import ActorCritic
@@ -50,7 +51,7 @@ def make_model(
         return ActorCritic(observation_space, num_outputs, config, rngs=rngs)
     cls = _model_class(config.custom_model)
     _check_arguments(cls, config.custom_model_config)
-    model = cls(observation_space, num_outputs, rngs=rngs, **config.custom_model_config)
+    model = cls(observation_space, num_outputs, rngs=rngs, **thawed(config.custom_model_config))
     check_model(model, observation_space, action_space, num_outputs)
     return model
 

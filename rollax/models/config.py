@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PositiveInt, field_serializer, model_validator
+from pydantic import Field, InstanceOf, PositiveInt, field_serializer, model_validator
 
+from rollax.frozen import FrozenModel
 from rollax.importing import StoredCode, path_of
 
 Activation = Literal["tanh", "relu", "elu", "gelu", "silu", "linear"]
@@ -13,10 +14,10 @@ Kernel = PositiveInt | tuple[PositiveInt, PositiveInt]
 ConvFilter = tuple[PositiveInt, Kernel, PositiveInt]
 
 
-class ModelConfig(BaseModel):
+class ModelConfig(FrozenModel):
     """What network stands between the observations and the action distribution."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    part = "model"
 
     fcnet_hiddens: tuple[PositiveInt, ...] = Field(
         default=(64, 64),

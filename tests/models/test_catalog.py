@@ -268,7 +268,7 @@ class TestConfig:
             ModelConfig(**data)
 
     def test_it_is_frozen(self):
-        with pytest.raises(ValidationError):
+        with pytest.raises(ConfigError, match=r"ModelConfig.vf_share_layers(.|\n)*config.changed\(model="):
             ModelConfig().vf_share_layers = True  # pyright: ignore[reportAttributeAccessIssue]
 
     def test_through_json(self):

@@ -47,7 +47,7 @@ class WorkerSet:
             {**self._arguments, "num_workers": config.num_workers},
             num_cpus=config.num_cpus_per_worker,
             num_gpus=config.num_gpus_per_worker,
-            resources=config.custom_resources_per_worker,
+            resources=dict(config.custom_resources_per_worker),
             ray_address=config.ray_address,
         )
         remote = RemoteWorkers(processes, config.num_workers, FailureRules.of(config), made_on_request=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,15 +17,15 @@ from rollax.evaluation.workers import ray_processes
 
 
 class Drifting(gym.Env):
-    """Observations that wander off; episodes of 7 steps. Keys of the config: "seen", a list of all observations;
-    "made", a list of contexts; "fails", worker indices whose next reset raises."""
+    """Observations that wander off; episodes of 7 steps. Keys of the config: "seen", a deque of all observations;
+    "made", one of contexts; "fails", worker indices whose next reset raises."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
     def __init__(self, context: EnvContext) -> None:
         self.context = context
-        context.get("made", []).append(context)
+        context.get("made", deque()).append(context)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -41,7 +42,7 @@ class Drifting(gym.Env):
 
     def _obs(self):
         obs = self.place.astype(np.float32)
-        self.context.get("seen", []).append(obs)
+        self.context.get("seen", deque()).append(obs)
         return obs
 
 
@@ -129,7 +130,7 @@ def test_two_are_the_same_run_again_but_not_that_of_one(make):
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_the_drivers_filter_has_seen_every_observation(make, num_workers):
-    seen: list[np.ndarray] = []
+    seen: deque[np.ndarray] = deque()  # a list would be copied
     trainer = make(num_workers, env_config={"seen": seen})
     for _ in range(3):
         trainer.train()
@@ -224,7 +225,7 @@ def test_one_that_is_started_anew_acts_with_the_weights_and_filters_of_now(make)
 
 @pytest.mark.parametrize(("given", "by_driver"), [(True, 0), (False, 1)])
 def test_environments_that_the_driver_makes(make, given, by_driver):
-    made: list[EnvContext] = []
+    made: deque[EnvContext] = deque()  # a list would be copied
     spaces = {name: getattr(Drifting, name) for name in ("observation_space", "action_space")}
     trainer = make(2, env_config={"made": made}, **(spaces if given else {}))
     trainer.train()
