@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from rollax.config.synonyms import advice, our_keys
+from rollax.config.spelling import nearest
+from rollax.config.synonyms import advice, counterpart
 from rollax.errors import ConfigError
 
 
@@ -38,14 +38,6 @@ def config_error(config_class: type[BaseModel], error: ValidationError) -> Confi
         expected=expected,
         fix=f"{first[0].name}: {field.description or 'see its docs'}{_default(field)}{also}",
     )
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for someone who wrote `name` and must have meant one of `known`."""
-    names = sorted(known)
-    # Less alike than this are words of the same kind that mean something else: 'gradient_steps' and 'n_step'.
-    matches = get_close_matches(name.lower(), names, n=1, cutoff=0.7)
-    return f"did you mean '{matches[0]}'?" if matches else f"use one of: {', '.join(names)}"
 
 
 def is_number_only(annotation: Any) -> bool:
@@ -98,15 +90,23 @@ def _meant(config_class: type[BaseModel], owner: type[BaseModel], name: str) -> 
             return f"it is a key of '{part}': {{'{part}': {{'{name}': ...}}}}"
     if _field(config_class, name)[1] is not None:
         return "it is no key of this part, but of the config itself"
-    if said := advice(name):
-        return said
     known = [_key(key, field) for key, field in owner.model_fields.items()]
-    ours = our_keys(name, known)
-    if not ours:
-        return nearest(name, known)
-    field = _field(owner, ours[0])[1] if len(ours) == 1 else None
-    named = ", ".join(f"'{key}'" for key in ours)
-    return f"here it is {named}: {field.description}" if field is not None else f"see {named}"
+    ours = counterpart(name, _with_parts(owner), getattr(owner, "part", ""))
+    if ours is None:
+        return advice(name) or nearest(name, known)
+    named = " and ".join(f"'{key}'" for key in ours.keys)
+    field = _field(owner, ours.keys[0])[1] if len(ours.keys) == 1 else None
+    about = ours.note or (field.description if field is not None else "")
+    return f"here it is {named}: {about}" if about else f"here it is {named}"
+
+
+def _with_parts(owner: type[BaseModel]) -> set[str]:
+    """The keys of a config, and those of its parts with the part's name before them."""
+    keys = {_key(name, field) for name, field in owner.model_fields.items()}
+    for part, field in owner.model_fields.items():
+        inside = _nested_models(field.annotation)[0]
+        keys |= {f"{part}.{name}" for name in (inside.model_fields if inside is not None else ())}
+    return keys
 
 
 def _key(name: str, field: FieldInfo) -> str:

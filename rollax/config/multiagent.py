@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from rollax.config.messages import nearest
+from rollax.config.spelling import nearest
 from rollax.errors import ConfigError
 from rollax.frozen import FrozenModel
 

@@ -1,115 +1,210 @@
-"""What other libraries call our config keys: RLlib, Stable-Baselines3, CleanRL and Spinning Up."""
+"""What other libraries call our config keys: RLlib, Stable-Baselines3, CleanRL, Spinning Up, Tianshou and Acme.
+
+An entry of `SYNONYMS` lists groups of keys, apart by "|": the first group of which a config has every key is the hint.
+A key with a question mark must be there and is not named. After a colon stands what is different about these keys.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import NamedTuple
+
+_TEMPERATURE = "initial_alpha alpha_lr: the temperature begins at initial_alpha and adapts; alpha_lr=0 keeps it there"
+_TARGETS = (
+    "target_network_update_freq: it counts updates | target_update_frequency: it counts updates "
+    "| tau: in each update the targets move this part of the way"
+)
+_COPIED = (
+    "target_network_update_freq: targets are copied after so many updates | target_update_frequency: targets are "
+    "copied after so many updates"
+)
+_EXPLORATION = (
+    "exploration initial_epsilon final_epsilon epsilon_timesteps | initial_epsilon final_epsilon epsilon_timesteps "
+    "| exploration noise_scale"
+)
+_ONE_STEP_SIZE = "lr: actor and critic have one step size"
+_INTENSITY = "training_intensity: updates for each step sampled, gradient steps / steps between them"
+_ITERATION = "buffer_size? timesteps_per_iteration | train_batch_size"
+_BATCH = "sgd_minibatch_size | train_batch_size"
+_VALUE_CLIP = "vf_clip_param: a bound on each row's squared value error, not on how far the value moves"
+_LAYERS, _ACTIVATION = "model.fcnet_hiddens", "model.fcnet_activation"
+
+
+def _all(names: str, keys: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), keys)
+
 
 SYNONYMS: dict[str, str] = {
     # Learning
-    "learning_rate": "lr",
-    "discount": "gamma",
-    "discount_factor": "gamma",
-    "max_grad_norm": "grad_clip",
-    "batch_size": "sgd_minibatch_size train_batch_size",
-    "minibatch_size": "sgd_minibatch_size",
-    "num_minibatches": "sgd_minibatch_size",
-    "n_epochs": "num_sgd_iter",
-    "num_epochs": "num_sgd_iter",
-    "update_epochs": "num_sgd_iter",
-    "ent_coef": "entropy_coeff initial_alpha",
-    "entropy_coef": "entropy_coeff initial_alpha",
-    "vf_coef": "vf_loss_coeff",
-    "clip_range": "clip_param",
-    "clip_coef": "clip_param",
-    "clip_range_vf": "vf_clip_param",
-    "gae_lambda": "lambda",
-    "target_kl": "kl_target",
+    **_all("learning_rate learning_rates", "lr"),
+    **_all("anneal_lr lr_decay lr_scheduler", "lr_schedule: [[timestep, lr], ...], linear in between"),
+    **_all("discount discount_factor", "gamma"),
+    **_all("max_grad_norm max_gradient_norm clip_grad_norm grad_norm_clip", "grad_clip"),
+    "grad_clip_by": "grad_clip: the bound is on the global norm",
+    "batch_size": _BATCH,
+    **_all("minibatch_size mini_batch_size sgd_batch_size", "sgd_minibatch_size"),
+    **_all("num_minibatches num_mini_batch n_minibatches", "sgd_minibatch_size: rows, train_batch_size / minibatches"),
+    "train_batch_size_per_learner": "train_batch_size",
+    **_all("n_epochs num_epochs update_epochs ppo_epochs ppo_epoch repeat_per_collect", "num_sgd_iter"),
+    **_all("train_pi_iters train_v_iters", "num_sgd_iter: actor and critic make the same passes"),
+    **_all("ent_coef entropy_coef ent_coeff entropy_cost entropy_coefficient", f"entropy_coeff | {_TEMPERATURE}"),
+    **_all("vf_coef vf_coeff value_coef value_cost value_loss_coef baseline_cost", "vf_loss_coeff"),
+    **_all("clip_range clip_coef clip_ratio eps_clip clip_epsilon ppo_clipping_epsilon", "clip_param"),
+    **_all("clip_range_vf clip_vloss value_clip value_clipping_epsilon", _VALUE_CLIP),
+    **_all("gae_lambda lam", "lambda"),
+    "target_kl": "use_kl_loss kl_target: a penalty that adapts to kl_target; no update stops early here",
+    **_all("use_rms_prop optimizer optimizer_class", "opt_type"),
+    **_all("rms_prop_eps", "opt_type? epsilon"),
+    **_all("adam_eps optimizer_epsilon", "adam_epsilon"),
     # Sampling
-    "n_envs": "num_envs_per_worker",
-    "num_envs": "num_envs_per_worker",
-    "num_envs_per_env_runner": "num_envs_per_worker",
-    "num_env_runners": "num_workers",
-    "num_rollout_workers": "num_workers",
-    "n_steps": "rollout_fragment_length n_step",
-    "num_steps": "rollout_fragment_length",
-    "evaluation_duration": "evaluation_num_episodes",
-    "min_sample_timesteps_per_iteration": "timesteps_per_iteration",
-    "min_train_timesteps_per_iteration": "timesteps_per_iteration",
+    **_all("env_id env_name environment", "env"),
+    **_all("env_kwargs environment_kwargs", "env_config"),
+    **_all("n_envs num_envs num_envs_per_env_runner training_num num_train_envs", "num_envs_per_worker"),
+    **_all("num_env_runners num_rollout_workers num_actors", "num_workers"),
+    **_all("num_cpus_per_env_runner", "num_cpus_per_worker"),
+    **_all("num_gpus_per_env_runner", "num_gpus_per_worker"),
+    "num_gpus_per_learner": "num_gpus",
+    "n_steps": "n_step | rollout_fragment_length: env steps of each sub-environment in one fragment",
+    **_all("num_steps unroll_length sequence_length t_max", "rollout_fragment_length"),
+    "step_per_collect": "sgd_minibatch_size? train_batch_size | rollout_fragment_length",
+    **_all("steps_per_epoch step_per_epoch", _ITERATION),
+    **_all("nstep estimation_step n_step_returns", "n_step"),
+    **_all("evaluation_duration num_test_episodes n_eval_episodes episode_per_test", "evaluation_num_episodes"),
+    "eval_freq": "evaluation_interval: it counts training iterations",
+    **_all("min_sample_timesteps_per_iteration min_train_timesteps_per_iteration", "timesteps_per_iteration"),
     "min_iter_time_s": "min_time_s_per_iteration",
+    **_all(
+        "norm_obs normalize_obs obs_norm normalize_observations normalize_observation",
+        'observation_filter: "MeanStdFilter" standardizes observations',
+    ),
+    **_all("clip_reward max_abs_reward", "clip_rewards"),
+    **_all("restart_failed_env_runners recreate_failed_env_runners", "recreate_failed_workers"),
+    "ignore_env_runner_failures": "ignore_worker_failures",
+    "callbacks_class": "callbacks",
     # Replay
-    "replay_buffer_config": "buffer_size prioritized_replay",
+    "replay_buffer_config": "buffer_size prioritized_replay: keys of the config itself",
     "replay_buffer_class": "prioritized_replay",
-    "replay_buffer_size": "buffer_size",
-    "replay_size": "buffer_size",
+    **_all("replay_buffer_size replay_size max_replay_size replay_capacity memory_size", "buffer_size"),
     "num_replay_buffer_shards": "num_replay_shards",
-    "num_steps_sampled_before_learning_starts": "learning_starts",
-    "update_after": "learning_starts",
-    "start_steps": "random_steps",
-    "train_freq": "training_intensity rollout_fragment_length",
-    "train_frequency": "training_intensity rollout_fragment_length",
-    "update_every": "training_intensity rollout_fragment_length",
-    "gradient_steps": "training_intensity",
-    "utd_ratio": "training_intensity",
-    "double_dqn": "double_q",
+    **_all(
+        "num_steps_sampled_before_learning_starts update_after min_replay_size warmup_steps learning_start",
+        "learning_starts",
+    ),
+    **_all("start_steps start_timesteps num_random_timesteps", "random_steps"),
+    **_all("train_freq train_frequency update_every gradient_steps utd_ratio update_per_step", _INTENSITY),
+    "samples_per_insert": "training_intensity: updates for each step sampled, samples_per_insert / train_batch_size",
+    **_all("double_dqn is_double", "double_q"),
+    "dueling_dqn": "dueling",
+    "n_atoms": "num_atoms",
+    "priority_exponent": "prioritized_replay_alpha",
+    **_all("beta importance_sampling_exponent", "prioritized_replay_beta"),
     # Targets
-    "target_update_interval": "target_network_update_freq target_update_frequency tau",
-    "target_network_frequency": "target_network_update_freq target_update_frequency tau",
-    "target_network_update_freq": "target_update_frequency tau",
-    "tau": "target_network_update_freq target_update_frequency",
-    "polyak": "tau",
+    **_all("target_update_interval target_network_frequency target_update_freq target_update_period", _TARGETS),
+    "target_network_update_freq": _TARGETS,
+    "tau": _COPIED,
+    "polyak": f"tau: 1 - polyak | {_COPIED}",
     # Exploration
-    "exploration_config": "exploration",
-    "exploration_fraction": "epsilon_timesteps",
-    "exploration_initial_eps": "initial_epsilon",
-    "exploration_final_eps": "final_epsilon",
-    "start_e": "initial_epsilon",
-    "end_e": "final_epsilon",
-    "epsilon": "initial_epsilon final_epsilon epsilon_timesteps",
-    "action_noise": "exploration noise_scale",
-    "exploration_noise": "noise_scale",
-    "act_noise": "noise_scale",
+    "exploration_config": _EXPLORATION,
+    "exploration_fraction": "epsilon_timesteps: a number of steps, not a fraction of the run",
+    **_all("epsilon_decay eps_decay", "epsilon_timesteps: steps over which ε falls, linearly"),
+    **_all("exploration_initial_eps start_e eps_start epsilon_start", "initial_epsilon"),
+    **_all("exploration_final_eps end_e eps_end epsilon_end", "final_epsilon"),
+    **_all("epsilon eps_train", "initial_epsilon final_epsilon epsilon_timesteps"),
+    **_all("action_noise exploration_noise act_noise", "exploration noise_scale"),
     # Actors and critics
-    "policy_lr": "actor_lr",
-    "pi_lr": "actor_lr",
-    "q_lr": "critic_lr lr",
-    "optimization": "actor_lr critic_lr alpha_lr",
-    "alpha": "initial_alpha",
-    "autotune": "alpha_lr",
+    **_all("policy_lr pi_lr policy_learning_rate actor_learning_rate", f"actor_lr | {_ONE_STEP_SIZE}"),
+    **_all("vf_lr critic_learning_rate", f"critic_lr | {_ONE_STEP_SIZE}"),
+    "q_lr": "critic_lr | lr",
+    "optimization": "actor_lr critic_lr alpha_lr | actor_lr critic_lr",
+    "alpha": f"{_TEMPERATURE} | prioritized_replay_alpha",
+    **_all("autotune auto_alpha", "alpha_lr: 0 keeps the temperature as it is"),
     "initial_temperature": "initial_alpha",
-    "policy_noise": "target_noise",
-    "target_policy_noise": "target_noise",
+    "n_critics": "twin_q",
+    **_all("policy_noise target_policy_noise", "target_noise"),
     "noise_clip": "target_noise_clip",
-    "policy_frequency": "policy_delay",
+    **_all("policy_frequency update_actor_freq", "policy_delay"),
     # The network
-    "policy_kwargs": "model",
-    "net_arch": "model.fcnet_hiddens",
-    "hidden_sizes": "model.fcnet_hiddens",
-    "activation_fn": "model.fcnet_activation",
-    "policy_model": "model",
-    "policy_model_config": "model",
-    "Q_model": "model",
-    "q_model_config": "model",
+    "policy": "model: the network; policies of several agents are in 'multiagent' | multiagent.policies",
+    **_all(
+        "policy_kwargs ac_kwargs network model_config model_config_dict policy_model policy_model_config Q_model "
+        "q_model_config",
+        "model",
+    ),
+    **_all("net_arch hidden_sizes hidden_layers hidden_layer_sizes hidden_dims layer_sizes hiddens", _LAYERS),
+    **_all("activation_fn activation", _ACTIVATION),
+    **_all("features_extractor_class features_extractor", "model.custom_model"),
+    "share_features_extractor": "model.vf_share_layers",
+    "lstm_hidden_size": "model.lstm_cell_size",
 }
+_UNNORMALIZED = (
+    "rewards are not normalized: clip_rewards bounds them, and gymnasium.wrappers.NormalizeReward around the "
+    "environment normalizes them"
+)
+_STANDARDIZED = "leave it out: PPO standardizes advantages over the train batch, PG its returns, the others nothing"
+_ITERATIONS = (
+    "call train() as often as you like, until result['timesteps_total'] is there, or `rollax train --stop-timesteps`"
+)
+_DRAWN = "leave it out: this algorithm explores by drawing actions from its policy; explore=False takes the best ones"
+_TIME_LIMIT = "give the environment a time limit, as gymnasium.make(..., max_episode_steps=...) does"
+_RESULTS = "leave it out: train() returns the results, and `rollax train` writes them to files"
 _ADVICE: dict[str, str] = {
-    "input": "this version does not have it yet: leave it out",
-    "output": "this version does not have it yet: leave it out",
+    **_all("input output offline_data", "this version does not have it yet: leave it out"),
     "framework": "leave it out: all networks are JAX's",
+    "device": "leave it out: JAX chooses; the environment variable JAX_PLATFORMS=cpu keeps it on the CPU",
     "record_env": "record with trainer.evaluate(record_dir=...), or give record_env(env, folder) as the env",
-    "horizon": "give the environment a time limit, as gymnasium.make(..., max_episode_steps=...) does",
-    "total_timesteps": "call train() until result['timesteps_total'] is there, or `rollax train --stop-timesteps`",
+    **_all("horizon max_ep_len max_episode_steps", _TIME_LIMIT),
+    **_all("total_timesteps total_steps num_iterations max_epoch epochs", _ITERATIONS),
+    **_all("norm_reward normalize_reward normalize_rewards reward_normalization rew_norm", _UNNORMALIZED),
+    **_all("reward_scale reward_scaling", _UNNORMALIZED),
+    **_all("norm_adv normalize_advantage normalize_advantages advantage_normalization", _STANDARDIZED),
+    "standardize_advantages": _STANDARDIZED,
+    "use_gae": "leave it out: lambda=1 is what use_gae=False stands for",
+    **_all("tensorboard_log verbose logger_kwargs", _RESULTS),
+    **_all("render render_mode", "put render_mode into env_config, or record with trainer.evaluate(record_dir=...)"),
+    "target_kl": "leave it out: only PPO's updates stop early",
+    **_all("ent_coef entropy_coef ent_coeff entropy_cost entropy_coefficient", "leave it out: no entropy term is here"),
+    **_all("exploration_config exploration_fraction exploration_initial_eps exploration_final_eps", _DRAWN),
+    **_all("start_e end_e eps_start eps_end epsilon_start epsilon_end epsilon_decay eps_decay eps_train", _DRAWN),
+    **_all("action_noise exploration_noise act_noise", "leave it out: no noise is added to actions here"),
 }
 
 
-def our_keys(name: str, known: Container[str]) -> list[str]:
-    """Our keys for what others call `name`, those of `model` with that before them.
+class Counterpart(NamedTuple):
+    """What stands here for a key of other libraries.
+
+    Args:
+        keys: our keys, those of a part of the config with its name before them.
+        note: what is different about them; empty if nothing is.
+    """
+
+    keys: tuple[str, ...]
+    note: str
+
+
+def counterparts(name: str) -> list[tuple[Counterpart, tuple[str, ...]]]:
+    """All counterparts of a key, in the order in which they are tried, and the keys that each requires."""
+    found = []
+    for group in SYNONYMS[name].split(" | ") if name in SYNONYMS else ():
+        keys, _, note = group.partition(":")
+        named = tuple(key for key in keys.split() if not key.endswith("?"))
+        found.append((Counterpart(named, note.strip()), tuple(key.rstrip("?") for key in keys.split())))
+    return found
+
+
+def counterpart(name: str, known: Container[str], part: str = "") -> Counterpart | None:
+    """Our keys for what others call `name`; None where there are none.
 
     Args:
         name: the key that was written.
-        known: the keys that the config has; others are left out.
+        known: the keys that the config, or the part of it, has; those of its parts with the part's name before them.
+        part: the part of the config that `name` stands in; empty for the config itself.
     """
-    return [key for key in SYNONYMS.get(name, "").split() if key.partition(".")[0] in known]
+    for found, needed in counterparts(name):
+        if all(key.removeprefix(f"{part}.") in known for key in needed):
+            return Counterpart(tuple(key.removeprefix(f"{part}.") for key in found.keys), found.note)
+    return None
 
 
 def advice(name: str) -> str | None:
-    """What to do in the place of a key that other libraries have and this one does not; None if it is no such key."""
+    """What to do in the place of a key that other libraries have and this config lacks; None if it is no such key."""
     return _ADVICE.get(name)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from rollax.config.messages import nearest
 from rollax.config.multiagent import SharedParts
+from rollax.config.spelling import nearest
 from rollax.errors import ConfigError, PolicyError
 from rollax.policy.policy import Policy, Weights
 

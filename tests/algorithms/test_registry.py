@@ -8,7 +8,8 @@ import pytest
 
 from rollax import DQNConfig, RainbowConfig, TD3Config, TrainerConfig
 from rollax.algorithms import registry
-from rollax.config.synonyms import SYNONYMS
+from rollax.config import resolve_config
+from rollax.config.synonyms import SYNONYMS, counterpart, counterparts
 from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 
@@ -55,4 +56,76 @@ def test_names_of_other_libraries_lead_to_keys_that_there_are():
     configs = [registry.get_trainer_class(name).config_class for name in registry.ALGORITHMS]
     keys = {"lambda" if key == "lambda_" else key for config in configs for key in config.model_fields}
     keys |= {f"model.{key}" for key in ModelConfig.model_fields}
-    assert {key for found in SYNONYMS.values() for key in found.split()} <= keys
+    keys |= {"multiagent.policies"}
+    needed = {key for name in SYNONYMS for _, group in counterparts(name) for key in group}
+    assert needed <= keys
+
+
+HINTS = [
+    # Stable-Baselines3 and CleanRL
+    ("APPO", "target_kl", "here it is 'use_kl_loss' and 'kl_target': "),
+    ("DQN", "target_kl", "only PPO's updates stop early"),
+    ("PPO", "normalize_rewards", "gymnasium.wrappers.NormalizeReward"),
+    ("PPO", "norm_obs", "here it is 'observation_filter'"),
+    ("PPO", "normalize_advantage", "PPO standardizes advantages"),
+    ("PPO", "ent_coef", "here it is 'entropy_coeff'"),
+    ("SAC", "ent_coef", "here it is 'initial_alpha' and 'alpha_lr': the temperature begins"),
+    ("TD3", "ent_coef", "no entropy term"),
+    ("DQN", "exploration_fraction", "here it is 'epsilon_timesteps': a number of steps"),
+    ("PPO", "exploration_fraction", "by drawing actions from its policy"),
+    ("PPO", "n_steps", "here it is 'rollout_fragment_length'"),
+    ("DQN", "n_steps", "here it is 'n_step'"),
+    ("PPO", "batch_size", "here it is 'sgd_minibatch_size'"),
+    ("SAC", "batch_size", "here it is 'train_batch_size'"),
+    ("SAC", "target_update_interval", "here it is 'tau'"),
+    ("DQN", "tau", "here it is 'target_network_update_freq'"),
+    ("APPO", "tau", "here it is 'target_update_frequency'"),
+    ("TD3", "policy_frequency", "here it is 'policy_delay'"),
+    ("PPO", "device", "JAX_PLATFORMS"),
+    # RLlib
+    ("DQN", "exploration_config", "'exploration' and 'initial_epsilon' and 'final_epsilon' and 'epsilon_timesteps'"),
+    ("QMIX", "exploration_config", "here it is 'initial_epsilon' and 'final_epsilon' and 'epsilon_timesteps'"),
+    ("SAC", "exploration_config", "here it is 'exploration' and 'noise_scale'"),
+    ("PPO", "exploration_config", "by drawing actions from its policy"),
+    ("PPO", "train_batch_size_per_learner", "here it is 'train_batch_size'"),
+    ("PPO", "num_env_runners", "here it is 'num_workers'"),
+    # Spinning Up
+    ("SAC", "polyak", "here it is 'tau': 1 - polyak"),
+    ("PPO", "pi_lr", "here it is 'lr'"),
+    ("DDPG", "pi_lr", "here it is 'actor_lr'"),
+    ("PPO", "steps_per_epoch", "here it is 'train_batch_size'"),
+    ("SAC", "steps_per_epoch", "here it is 'timesteps_per_iteration'"),
+    # Tianshou and Acme
+    ("PPO", "repeat_per_collect", "here it is 'num_sgd_iter'"),
+    ("DQN", "estimation_step", "here it is 'n_step'"),
+    ("DQN", "samples_per_insert", "here it is 'training_intensity'"),
+    ("IMPALA", "entropy_cost", "here it is 'entropy_coeff'"),
+    # Parts of the config, typing errors, and what is neither
+    ("PPO", "net_arch", "here it is 'model.fcnet_hiddens'"),
+    ("PPO", "model.hidden_sizes", "here it is 'fcnet_hiddens'"),
+    ("PPO", "target_kll", "did you mean 'target_kl'?"),
+    ("PPO", "nmu_workers", "did you mean 'num_workers'?"),
+    ("PPO", "policy_delay", "use one of: "),
+    ("PPO", "initial_alpha", "use one of: "),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "name", "hint"), HINTS)
+def test_a_hint_names_what_was_meant(algorithm, name, hint):
+    config_class = registry.get_trainer_class(algorithm).config_class
+    part, _, key = name.rpartition(".")
+    with pytest.raises(ConfigError, match="Unknown config key") as error:
+        resolve_config(config_class, {part: {key: 1}} if part else {name: 1})
+    assert hint in str(error.value)
+
+
+def test_no_name_of_another_library_is_taken_for_a_typing_error():
+    for algorithm in registry.ALGORITHMS:
+        config_class = registry.get_trainer_class(algorithm).config_class
+        keys = {field.validation_alias or key for key, field in config_class.model_fields.items()}
+        for name in SYNONYMS.keys() - keys:
+            with pytest.raises(ConfigError) as error:
+                config_class(**{name: 1})
+            found = counterpart(name, keys | {f"model.{key}" for key in ModelConfig.model_fields})
+            assert "did you mean" not in str(error.value)
+            assert found is None or f"here it is '{found.keys[0]}'" in str(error.value)

@@ -94,7 +94,7 @@ class TestRefuses:
             ({"Gamma": 0.9}, "Gamma", "did you mean 'gamma'?"),
             ({"lamda": 0.9}, "lamda", "did you mean 'lambda'?"),
             ({"model": {"fcnet_hidden": [3]}}, "model.fcnet_hidden", "did you mean 'fcnet_hiddens'?"),
-            ({"multiagent": {"policy": {}}}, "multiagent.policy", "did you mean 'policies'?"),
+            ({"multiagent": {"policy": {}}}, "multiagent.policy", "here it is 'policies'"),
             ({"evaluation_config": {"model": {"fcnet_hidden": [3]}}}, "model.fcnet_hidden", "evaluation_config"),
             ({"zzzz": 1}, "zzzz", "use one of: accept_off_policy_actions, "),
             ({"input": "x"}, "input", "does not have it yet"),
@@ -104,8 +104,8 @@ class TestRefuses:
             ({"model": {"lr": 1}}, "model.lr", "but of the config itself"),
             ({"learning_rate": 1}, "learning_rate", "here it is 'lr': α, the step size"),
             ({"gae_lambda": 1}, "gae_lambda", "here it is 'lambda': λ"),
-            ({"batch_size": 1}, "batch_size", "see 'sgd_minibatch_size', 'train_batch_size'"),
-            ({"net_arch": [3]}, "net_arch", "see 'model.fcnet_hiddens'"),
+            ({"batch_size": 1}, "batch_size", "here it is 'sgd_minibatch_size': rows of one"),
+            ({"net_arch": [3]}, "net_arch", "here it is 'model.fcnet_hiddens'"),
             ({"policy_delay": 2}, "policy_delay", "use one of: "),  # no key of this algorithm, and none is like it
         ],
     )

@@ -1,0 +1,32 @@
+"""Which word a typing error leads to."""
+
+import pytest
+
+from rollax.config.spelling import corrected, nearest, typing_errors
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "errors"),
+    [
+        ("", "", 0),
+        ("", "ab", 2),
+        ("lamda", "lambda", 1),
+        ("gmama", "gamma", 1),
+        ("abc", "xbz", 2),
+        ("kitten", "sitting", 3),
+    ],
+)
+def test_errors_are_counted(a, b, errors):
+    assert typing_errors(a, b) == typing_errors(b, a) == errors
+
+
+def test_one_error_for_six_letters():
+    known = ["evaluation_config", "normalize_actions", "kl_target", "lr"]
+    assert corrected("evaluation_cnofg", known) == "evaluation_config"
+    assert corrected("LR", known) == "lr"
+    assert corrected("ls", known) == "lr"
+    for other in ("exploration_config", "normalize_rewards", "target_kl", "xyz", ""):
+        assert corrected(other, known) is None
+    assert nearest("kl_tarjet", known) == "did you mean 'kl_target'?"
+    assert nearest("zz", ["b", "a"]) == "use one of: a, b"
+    assert nearest("zz", []) == "use one of: "
