@@ -122,7 +122,7 @@ def test_a_hint_names_what_was_meant(algorithm, name, hint):
 def test_no_name_of_another_library_is_taken_for_a_typing_error():
     for algorithm in registry.ALGORITHMS:
         config_class = registry.get_trainer_class(algorithm).config_class
-        keys = {field.validation_alias or key for key, field in config_class.model_fields.items()}
+        keys = {str(field.validation_alias or key) for key, field in config_class.model_fields.items()}
         for name in SYNONYMS.keys() - keys:
             with pytest.raises(ConfigError) as error:
                 config_class(**{name: 1})
