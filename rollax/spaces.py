@@ -133,6 +133,17 @@ def same_space(a: spaces.Space, b: spaces.Space) -> bool:
     return a == b
 
 
+def space_text(space: Any) -> str:
+    """A space in a few words, without its bounds: `Box((4,), float32)`."""
+    if isinstance(space, spaces.Box):
+        return f"Box({space.shape}, {space.dtype})"
+    if isinstance(space, spaces.Dict):
+        return f"Dict({', '.join(f'{key}={space_text(part)}' for key, part in space.spaces.items())})"
+    if isinstance(space, spaces.Tuple):
+        return f"Tuple({', '.join(map(space_text, space.spaces))})"
+    return " ".join(repr(space).split())
+
+
 def space_to_json(space: spaces.Space) -> dict[str, Any]:
     """The space as plain JSON values; `space_from_json` gives an equal space back.
 

@@ -61,6 +61,10 @@ class BaseEnv:
         env.__reset_takes_seeds = "seeds" in inspect.signature(cls.try_reset).parameters
         return env
 
+    def __repr__(self) -> str:
+        name = getattr(self, "name", "")
+        return f"{type(self).__name__}({f'{name}, ' if name else ''}num_envs={self.num_envs})"
+
     @classmethod
     def _overrides(cls, *names: str) -> bool:
         return all(getattr(cls, name) is not getattr(BaseEnv, name) for name in names)

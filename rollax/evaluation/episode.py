@@ -36,6 +36,10 @@ class Episode:
         self.last_infos: dict[Hashable, dict] = {}
         self._rewards, self._lengths, self._only_policy = rewards, lengths, only_policy
 
+    def __repr__(self) -> str:
+        where = f"episode_id={self.episode_id}, env_index={self.env_index}"
+        return f"Episode({where}, length={self.length}, total_reward={self.total_reward})"
+
     @property
     def total_reward(self) -> float:
         """The sum of all agents' rewards so far, as the environment gave them."""

@@ -27,6 +27,9 @@ UNFILTERED_KEYS = ("action_mask", "avail_actions")
 class ObservationFilter(ABC):
     """A map over observation columns with a state that can be saved and merged."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @abstractmethod
     def __call__(self, columns: Tree, update: bool = True) -> Tree:
         """The filtered columns, never written into `columns`; `update`: whether the filter learns from these rows."""

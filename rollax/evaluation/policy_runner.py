@@ -53,6 +53,9 @@ class PolicyRunner:
         self.stores_more = True
         self.store(frozenset())
 
+    def __repr__(self) -> str:
+        return f"PolicyRunner({self.policy!r}, filter={self.filter!r})"
+
     def takes(self, argument: str) -> bool:
         """True where the policy's `compute_actions` accepts this argument."""
         return self._accepted is None or argument in self._accepted

@@ -64,6 +64,10 @@ class Optimizer(ABC):
         self._version = 0
         self._episodes: list[EpisodeMetrics] = []
 
+    def __repr__(self) -> str:
+        sizes = f"train_batch_size={self.train_batch_size}, {self.count_steps_by}={self.steps}"
+        return f"{type(self).__name__}({sizes}, remote_workers={len(self.remote)})"
+
     @abstractmethod
     def step(self) -> Stats:
         """Learns from at least one batch; returns the statistics of each policy that learns."""

@@ -15,6 +15,7 @@ from rollax import spaces, trees
 from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
 from rollax.policy.single_observation import columns_of_one
+from rollax.spaces import space_text
 
 Weights = Mapping[str, Any]
 ActionsResult = tuple[Any, Sequence[Any], Mapping[str, Any]]
@@ -103,6 +104,10 @@ class Policy(ABC):
         self.action_space = action_space
         self.config: Any = {} if config is None else config
         self.timestep = 0
+
+    def __repr__(self) -> str:
+        spaces = f"{space_text(self.observation_space)} -> {space_text(self.action_space)}"
+        return f"{type(self).__name__}({self.name!r}, {spaces})"
 
     def in_worker(self, worker_index: int, num_workers: int) -> None:  # noqa: B027  most act alike everywhere
         """Tells it, before it acts, which worker's it is: from 1 to `num_workers`, or 0 in the driver's process."""

@@ -60,6 +60,9 @@ class UniformReplay:
         self._drawable = np.zeros(0, np.bool_)
         self._waiting = np.zeros(0, np.int64)  # rows whose window is not all there yet
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(transitions={len(self)}, capacity={self.capacity}, n_step={self.n_step})"
+
     def __len__(self) -> int:
         """Transitions that can be drawn."""
         return self._count

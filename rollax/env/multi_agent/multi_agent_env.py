@@ -40,6 +40,9 @@ class MultiAgentEnv:
     possible_agents: Sequence[Hashable] | None = None
     """Every id that may ever appear; None leaves it open."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(possible_agents={self.possible_agents})"
+
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
         """`(obs, infos)` by agent id."""
         raise NotImplementedError
@@ -97,6 +100,9 @@ class _Grouped(MultiAgentEnv):
         self.action_spaces |= {agent: act_spaces[agent] for agent in singles if agent in act_spaces}
         self.observation_space = spaces_of_agents(self, "observation_space")[0]
         self.action_space = spaces_of_agents(self, "action_space")[0]
+
+    def __repr__(self) -> str:
+        return f"{self.env!r}.with_agent_groups(...)"
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
         result = self.env.reset(seed=seed, options=options)

@@ -80,6 +80,9 @@ class PettingZooEnv(MultiAgentEnv):
             self.observation_space = common_space(self.observation_spaces)
             self.action_space = common_space(self.action_spaces)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec.id}, possible_agents={self.possible_agents})"
+
     def render(self) -> Any:
         # Without a render mode, render() only warns.
         return None if getattr(self.env, "render_mode", None) is None else self.env.render()

@@ -141,6 +141,9 @@ class RecordedEnv(BaseEnv):
         # There the step that ends an episode has also drawn the first frame of the next one.
         self._shows_next = isinstance(env, NativeVectorEnv) and env.mode is AutoresetMode.SAME_STEP
 
+    def __repr__(self) -> str:
+        return f"RecordedEnv({self.env!r}, folder={str(self.folder)!r})"
+
     def poll_rows(self) -> Rows:
         rows = self.env.poll_rows()
         ended = set(rows.ended_envs.tolist()) if len(rows.ended_envs) else ()

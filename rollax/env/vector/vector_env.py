@@ -34,6 +34,10 @@ class VectorEnv:
         self.action_space = action_space
         self.num_envs = num_envs
 
+    def __repr__(self) -> str:
+        name = f"{self.name}, " if self.name else ""
+        return f"{type(self).__name__}({name}num_envs={getattr(self, 'num_envs', '?')})"
+
     def vector_reset(
         self, seeds: Sequence[int | None] | None = None, options: Sequence[dict | None] | None = None
     ) -> tuple[Any, Sequence[dict]]:

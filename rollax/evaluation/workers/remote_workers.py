@@ -63,6 +63,9 @@ class RemoteWorkers:
 
         return cls(RayHandles(workers), len(workers))
 
+    def __repr__(self) -> str:
+        return f"RemoteWorkers(count={self._count}, healthy={self.healthy})"
+
     def __len__(self) -> int:
         return len(self._workers) + len(self._restarts)
 

@@ -36,6 +36,9 @@ class WorkerSet:
         if config.num_workers:
             self.remote = self._started()
 
+    def __repr__(self) -> str:
+        return f"WorkerSet(local={self.local!r}, remote={self.remote!r})"
+
     def _started(self) -> RemoteWorkers:
         # Only now: without remote workers nothing of Ray is loaded.
         from rollax.evaluation.workers.ray_processes import RayProcesses

@@ -1,0 +1,64 @@
+"""What a person sees of an object in a notebook or a debugger: one line that says what it is."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import MultiAgentEnv, PPOTrainer, PrioritizedReplay, UniformReplay, VectorEnv
+from rollax.evaluation.episode import Episode
+from rollax.spaces import space_text
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    with PPOTrainer("CartPole-v1", {"train_batch_size": 32, "sgd_minibatch_size": 32, "num_sgd_iter": 1}) as made:
+        yield made
+
+
+class Meeting(MultiAgentEnv):
+    possible_agents = ("a", "b")
+
+
+def test_of_a_trainer_and_its_parts(trainer):
+    policy = "PPOPolicy('default_policy', Box((4,), float32) -> Discrete(2))"
+    assert repr(trainer) == "PPOTrainer(env='CartPole-v1', num_workers=0, timesteps_total=0)"
+    assert repr(trainer.get_policy()) == policy
+    assert repr(trainer.worker.runners["default_policy"]) == f"PolicyRunner({policy}, filter=NoFilter())"
+    assert repr(trainer.worker) == "RolloutWorker(worker_index=0)"
+    assert repr(trainer.workers) == (
+        "WorkerSet(local=RolloutWorker(worker_index=0), remote=RemoteWorkers(count=0, healthy=0))"
+    )
+    assert repr(trainer.optimizer) == "SyncSamplesOptimizer(train_batch_size=32, env_steps=0, remote_workers=0)"
+    assert "\n" not in repr(trainer.config)
+
+
+def test_of_environments(trainer):
+    assert repr(trainer.worker.env) == "VectorBaseEnv(CartPole-v1, num_envs=1)"
+    assert repr(VectorEnv.wrap(lambda index: gym.make("CartPole-v1"), num_envs=2)) == (
+        "SteppedInTurn(CartPole-v1, num_envs=2)"
+    )
+    assert repr(Meeting()) == "Meeting(possible_agents=('a', 'b'))"
+
+
+def test_of_buffers_batches_and_episodes(trainer):
+    assert repr(UniformReplay(8, n_step=3)) == "UniformReplay(transitions=0, capacity=8, n_step=3)"
+    assert repr(PrioritizedReplay(8)) == "PrioritizedReplay(transitions=0, capacity=8, n_step=1)"
+    batch = trainer.worker.sample()
+    assert repr(batch).startswith("SampleBatch(count=32, columns=[")
+    assert repr(Episode(7, 1, np.array([0.0, 2.5]), np.array([0, 4]))) == (
+        "Episode(episode_id=7, env_index=1, length=4, total_reward=2.5)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("space", "text"),
+    [
+        (gym.spaces.Box(-np.arange(1600).reshape(40, 40), 1, (40, 40), np.int16), "Box((40, 40), int16)"),
+        (gym.spaces.Dict(a=gym.spaces.Discrete(2)), "Dict(a=Discrete(2))"),
+        (gym.spaces.Tuple([gym.spaces.MultiBinary(3)]), "Tuple(MultiBinary(3))"),
+    ],
+)
+def test_a_space_is_one_line(space, text):
+    assert space_text(space) == text
