@@ -113,6 +113,11 @@ def env_creator(env: Any) -> EnvCreator:
 
 
 def _from_id(env_id: str) -> EnvCreator:
+    if env_id.startswith("pettingzoo/"):
+        # Only now, as with Atari.
+        from rollax.env.multi_agent.pettingzoo_names import pettingzoo_creator
+
+        return pettingzoo_creator(env_id)
     import_atari_if_named(env_id)
     try:
         gym.spec(env_id)
@@ -124,7 +129,8 @@ def _from_id(env_id: str) -> EnvCreator:
             where="env",
             got=f"{env_id!r} ({error})",
             expected=f"an id such as {', '.join(map(repr, near))}" if near else "a Gymnasium id or a registered name",
-            fix="correct the name, install the package that brings it, or call register_env(name, creator)",
+            fix="correct the name, install the package that brings it, or call register_env(name, creator), "
+            "on the command line in a module that --import names",
         ) from error
     if env_id.startswith("ALE/"):
         from rollax.env.atari import AtariCreator

@@ -8,6 +8,7 @@ import pytest
 
 from rollax import ConfigError, EnvContext, register_env
 from rollax.env import registry
+from rollax.env.multi_agent.pettingzoo_env import is_pettingzoo
 from rollax.env.registry import env_creator
 from tests.env.refused import refused
 from tests.env.worlds import CLOCK_ID, Clock
@@ -70,6 +71,19 @@ def test_4_unknown_id():
     refused(ConfigError, env_creator, "cartpole", says="'cartpole'...CartPole")
     refused(ConfigError, env_creator, "my-coridor", says="'my-coridor'...'my-corridor'...register_env")
     refused(ConfigError, env_creator, "Zxqw", says="a Gymnasium id or a registered name")
+
+
+def test_the_names_of_pettingzoo():
+    pytest.importorskip("pettingzoo")
+    parallel = env_creator("pettingzoo/rps_v2")(EnvContext({"max_cycles": 3}))
+    assert is_pettingzoo(parallel)
+    assert not hasattr(parallel, "last")
+    aec = env_creator("pettingzoo/classic/connect_four-v3")(EnvContext())
+    assert is_pettingzoo(aec)
+    assert hasattr(aec, "last")
+    refused(
+        ConfigError, env_creator, "pettingzoo/conect_four_v3", says="PettingZoo...pettingzoo/classic/connect_four_v3"
+    )
 
 
 @pytest.mark.parametrize(
