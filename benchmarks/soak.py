@@ -24,6 +24,7 @@ from benchmarks.measure import hardware
 from benchmarks.protocol import versions
 
 if TYPE_CHECKING:
+    from rollax import TrainResult
     from rollax.algorithms.trainer import Trainer
 
 RESULT = Path(__file__).parent / "results" / "soak.json"
@@ -140,7 +141,7 @@ def _train(trainer: Trainer, killer: Killer, seconds: float, look_every: float) 
     return looks, lost
 
 
-def _look(minute: float, result: dict[str, Any], rate: float, killed: int) -> dict[str, Any]:
+def _look(minute: float, result: TrainResult, rate: float, killed: int) -> dict[str, Any]:
     """What the processes hold now. Workers that have just been started do not yet weigh what they will."""
     import ray
 

@@ -63,7 +63,7 @@ def main(iterations: int = 15) -> float:
     with PPOTrainer(env=Signals, config=config) as trainer:
         for _ in range(iterations):
             result = trainer.train()
-            by_policy = {name: round(reward, 1) for name, reward in result["policy_reward_mean"].items()}
+            by_policy = {name: round(reward or 0, 1) for name, reward in result["policy_reward_mean"].items()}
             print(f"{result['timesteps_total']:7,} steps  reward by policy {by_policy}")
         return trainer.evaluate(num_episodes=20)["policy_reward_mean"]["listener"] / 20
 

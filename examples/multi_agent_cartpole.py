@@ -67,7 +67,7 @@ def main(iterations: int = 120) -> float:
             result = trainer.train()
             if result["evaluation"]:
                 best = max(best, result["evaluation"]["episode_reward_mean"])
-                by_policy = {name: round(reward) for name, reward in result["policy_reward_mean"].items()}
+                by_policy = {name: round(reward or 0) for name, reward in result["policy_reward_mean"].items()}
                 print(
                     f"{result['timesteps_total']:7,} agent steps  best greedy reward {best:.0f}  by policy {by_policy}"
                 )

@@ -52,7 +52,7 @@ def main(iterations: int = 25) -> float:
     with PPOTrainer(env=make_game, config=config) as trainer:
         for _ in range(iterations):
             result = trainer.train()
-            won = (result["policy_reward_mean"]["learner"] + 1) / 2
+            won = ((result["policy_reward_mean"]["learner"] or 0) + 1) / 2
             print(f"{result['timesteps_total']:7,} moves  won {won:.0%}")
         return (trainer.evaluate(num_episodes=200)["policy_reward_mean"]["learner"] + 1) / 2
 

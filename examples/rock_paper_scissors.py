@@ -104,7 +104,7 @@ def train(iterations: int, **settings: Any) -> float:
     with PPOTrainer(env=RockPaperScissors, config=config) as trainer:
         for _ in range(iterations):
             result = trainer.train()
-            rewards = {name: round(reward, 1) for name, reward in result["policy_reward_mean"].items()}
+            rewards = {name: round(reward or 0, 1) for name, reward in result["policy_reward_mean"].items()}
             print(f"{result['timesteps_total']:7,} rounds  {rewards}")
         return trainer.evaluate()["policy_reward_mean"]["learner"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pettingzoo
 
-from rollax import EnvContext, Policy, PolicySpec, PPOTrainer
+from rollax import EnvContext, EvaluationResult, Policy, PolicySpec, PPOTrainer
 
 
 def make_game(context: EnvContext) -> Any:
@@ -55,7 +55,7 @@ SELF_PLAY = {
 }
 
 
-def score(evaluation: dict[str, Any]) -> float:
+def score(evaluation: EvaluationResult) -> float:
     """The mean over games, of which a win counts 1 and a draw 1/2."""
     return (evaluation["policy_reward_mean"]["learner"] + 1) / 2
 

@@ -87,6 +87,8 @@ if TYPE_CHECKING:
     from rollax.evaluation.callbacks import Callbacks as Callbacks
     from rollax.evaluation.filters import MeanStdFilter as MeanStdFilter
     from rollax.evaluation.filters import NoFilter as NoFilter
+    from rollax.evaluation.results import EvaluationResult as EvaluationResult
+    from rollax.evaluation.results import TrainResult as TrainResult
     from rollax.evaluation.rollout_worker import RolloutWorker as PolicyEvaluator  # noqa: F401
     from rollax.evaluation.rollout_worker import RolloutWorker as RolloutWorker
     from rollax.optimizers.async_gradients import AsyncGradientsOptimizer as AsyncGradientsOptimizer
@@ -101,6 +103,7 @@ if TYPE_CHECKING:
     from rollax.replay.frames import StackedFrames as StackedFrames
     from rollax.replay.prioritized import PrioritizedReplay as PrioritizedReplay
     from rollax.replay.uniform import UniformReplay as UniformReplay
+    from rollax.runs.fit import FitResult as FitResult
 
 __version__ = "0.1.0"
 
@@ -140,6 +143,7 @@ _NAMES_OF = {
     "NonFiniteError PolicyError RollaxError ShapeError SpaceError WorkerError",
     "rollax.evaluation.callbacks": "Callbacks",
     "rollax.evaluation.filters": "MeanStdFilter NoFilter",
+    "rollax.evaluation.results": "EvaluationResult TrainResult",
     "rollax.evaluation.rollout_worker": "PolicyEvaluator RolloutWorker",
     "rollax.optimizers.async_gradients": "AsyncGradientsOptimizer",
     "rollax.optimizers.async_replay": "AsyncReplayOptimizer",
@@ -153,6 +157,7 @@ _NAMES_OF = {
     "rollax.replay.frames": "StackedFrames",
     "rollax.replay.prioritized": "PrioritizedReplay",
     "rollax.replay.uniform": "UniformReplay",
+    "rollax.runs.fit": "FitResult",
 }
 _MODULE_OF: dict[str, str] = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 _SAME_AS = {"PolicyEvaluator": "RolloutWorker"}

@@ -161,6 +161,18 @@ def newest(folder: str | os.PathLike[str], prefix: str) -> Path | None:
     return Path(folder) / max(found)[1] if found else None
 
 
+def remove_directory(path: str | os.PathLike[str]) -> None:
+    """Removes a saved folder. Whoever dies halfway leaves one that `newest` passes over: the manifest goes first.
+
+    Raises:
+        CheckpointError: the disk refuses.
+    """
+    with _named_errors("A saved folder could not be removed.", Path(path)):
+        with suppress(FileNotFoundError):
+            os.remove(Path(path) / MANIFEST)
+        shutil.rmtree(path)
+
+
 def arrays_to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Named arrays in the safetensors format, in any memory layout; the same bytes for the same arrays.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -51,6 +52,17 @@ def test_type_checkers_see_the_same_names():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no_such_name"):
         rollax.no_such_name  # noqa: B018
+
+
+def test_type_checkers_find_an_editable_install():
+    """They read .pth files with a path in them, and no import hooks."""
+    found = importlib.metadata.distributions(name="rollax")
+    editable = [one for one in found if '"editable": true' in (one.read_text("direct_url.json") or "")]
+    for distribution in editable:
+        lines = [Path(str(file.locate())).read_text() for file in distribution.files or () if file.suffix == ".pth"]
+        assert [(Path(line.strip()) / "rollax" / "py.typed").exists() for line in lines] == [True]
+    if not editable:
+        pytest.skip("not installed with -e")
 
 
 def test_constraints_are_plain_pins():

@@ -31,7 +31,7 @@ ALGORITHMS: dict[str, str] = {
 }
 
 
-def get_trainer_class(name: str) -> type[Trainer]:
+def get_trainer_class(name: str, where: str = "run") -> type[Trainer]:
     """The trainer class of the algorithm called `name`; upper and lower case are the same.
 
     Raises:
@@ -44,13 +44,19 @@ def get_trainer_class(name: str) -> type[Trainer]:
         names = [known for known in ALGORITHMS if known.casefold() in nearest]
         raise ConfigError(
             "An unknown algorithm.",
-            where="run",
+            where=where,
             got=name,
             expected=f"one of {', '.join(ALGORITHMS)}",
             fix=f"did you mean {names[0]}?" if names else "`rollax list` shows the algorithms",
         )
     module_name, _, class_name = path.partition(":")
     return getattr(importlib.import_module(module_name), class_name)
+
+
+def run_name(trainer_class: type) -> str:
+    """What `rollax train --run` takes for a trainer class: the algorithm's name, or `module:Class`."""
+    path = f"{trainer_class.__module__}:{trainer_class.__qualname__}"
+    return next((name for name, known in ALGORITHMS.items() if known == path), path)
 
 
 def refuse_config_of_another(config: Any, trainer_class: type[Trainer]) -> None:

@@ -6,21 +6,25 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
 from rollax.algorithms import checkpoint
-from rollax.algorithms.registry import get_trainer_class, refuse_config_of_another
+from rollax.algorithms.registry import get_trainer_class, refuse_config_of_another, run_name
 from rollax.config import TrainerConfig, resolve_config
 from rollax.env.recording.record_env import RecordedEnv, RecordingCreator
 from rollax.errors import ConfigError
 from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, summarize
 from rollax.evaluation.policy_map import DEFAULT_POLICY
+from rollax.evaluation.results import EvaluationResult, TrainResult
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.workers.worker_set import WorkerSet, worker_arguments
 from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.policy import Policy
+from rollax.runs.display import ProgressMode
+from rollax.runs.fit import FitOptions, FitResult, fit
+from rollax.runs.stopping import StopConditions
 
 
 class Trainer(ABC):
@@ -52,8 +56,14 @@ class Trainer(ABC):
         self.optimizer: Optimizer = self.make_optimizer()
         self.iteration = 0
         self.time_total_s = 0.0
+        self.restored_from: Path | None = None
         self._window = EpisodeWindow(self.config.metrics_num_episodes_for_smoothing)
         self._evaluation_worker: RolloutWorker | None = None
+
+    def __repr__(self) -> str:
+        env = self.config.env if isinstance(self.config.env, str) else getattr(self.config.env, "__name__", "...")
+        steps = f"timesteps_total={self.optimizer.steps}"
+        return f"{type(self).__name__}(env={env!r}, num_workers={self.config.num_workers}, {steps})"
 
     @property
     def config(self) -> TrainerConfig:
@@ -88,7 +98,7 @@ class Trainer(ABC):
             "count_steps_by": self.config.count_steps_by,
         }
 
-    def train(self) -> dict[str, Any]:
+    def train(self) -> TrainResult:
         """One iteration: a step of the optimizer, and an evaluation where one is due. The keys are always the same."""
         started = time.perf_counter()
         steps_before, env_steps_before = self.optimizer.steps, self.optimizer.env_steps
@@ -122,7 +132,49 @@ class Trainer(ABC):
             "evaluation": evaluation,
         }
         self.worker.callbacks.on_train_result(trainer=self, result=result)
-        return result
+        return cast(TrainResult, result)
+
+    def fit(
+        self,
+        stop: Mapping[str, float],
+        out: str | Path | None = None,
+        *,
+        checkpoint_interval: int = 0,
+        keep_checkpoints: int | None = None,
+        keep_best: bool = True,
+        evaluate: bool = True,
+        progress: ProgressMode = "auto",
+    ) -> FitResult:
+        """Trains until a stop condition is reached, as `rollax train` does: with progress, results and checkpoints.
+
+        Ctrl-C, or SIGTERM, ends training after the running iteration; the run is saved as at any other end, and this
+        returns. A second one raises KeyboardInterrupt at once. An error in an iteration is raised here, and what has
+        been written stays.
+
+        Args:
+            stop: any of `episode_reward_mean`, `evaluation_reward_mean` (goals), `timesteps_total`,
+                `training_iteration` and `time_total_s` (limits) -> the number that ends training; empty: only a signal
+                does. A goal for `evaluation_reward_mean` evaluates every 10 iterations, unless the config's
+                `evaluation_interval` says otherwise.
+            out: the run folder, new or empty, for `result.jsonl`, the TensorBoard log, `config.json`, `curve.png`,
+                `checkpoints/` and `best/`; None writes nothing. In a trainer from a checkpoint, the results begin with
+                those that led there.
+            checkpoint_interval: iterations between checkpoints; 0 saves at the end only.
+            keep_checkpoints: how many stay in `checkpoints/`, the newest ones; None keeps all.
+            keep_best: keep the best model in `best/`: by greedy evaluation where there are evaluations, else by
+                `episode_reward_mean`, which is looked at every 10 iterations and when a checkpoint is saved.
+            evaluate: evaluate greedily at the end, which adds `evaluation` to the last result.
+            progress: "auto" shows a live table on a terminal and in a notebook, and a line per iteration elsewhere;
+                "lines" and "none" are the others.
+        Returns:
+            How it ended: the last result, the last checkpoint, and the best one with its score.
+        Raises:
+            ConfigError: an unknown stop condition, a number out of range, or a folder that is not empty.
+        """
+        conditions = StopConditions.from_mapping(stop, "fit(stop=...)")
+        folder = None if out is None else Path(out)
+        options = FitOptions(folder, checkpoint_interval, keep_checkpoints, keep_best, evaluate, progress)
+        return fit(self, run_name(type(self)), conditions, options)
 
     def _optimize(self, started: float) -> dict[str, dict[str, Any]]:
         """Steps of the optimizer until the iteration is long enough."""
@@ -133,7 +185,7 @@ class Trainer(ABC):
             if enough and time.perf_counter() - started >= config.min_time_s_per_iteration:
                 return stats
 
-    def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> dict[str, Any]:
+    def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> EvaluationResult:
         """Plays greedily, in environments of its own, an exact number of episodes.
 
         Args:
@@ -147,7 +199,9 @@ class Trainer(ABC):
         try:
             episodes = self._informed(worker).evaluate(count)
             assert isinstance(worker.env, RecordedEnv)
-            return {**evaluation_result(episodes), "videos": sorted(map(str, worker.env.paths))}
+            result = evaluation_result(episodes)
+            result["videos"] = sorted(map(str, worker.env.paths))
+            return result
         finally:
             worker.stop()
 
@@ -206,6 +260,7 @@ class Trainer(ABC):
             PolicyError: of another model. The trainer's state is then what it was, but its episodes begin anew.
         """
         checkpoint.restore(self, Path(path))
+        self.restored_from = Path(path)
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, *, trust_code: bool = False, **changes: Any) -> Self:
@@ -300,8 +355,8 @@ class Trainer(ABC):
         self.stop()
 
 
-def evaluation_result(episodes: list[EpisodeMetrics]) -> dict[str, Any]:
+def evaluation_result(episodes: list[EpisodeMetrics]) -> EvaluationResult:
     """The summary of an evaluation's episodes."""
     summary = summarize(episodes)
     rewards = [episode.reward for episode in episodes]
-    return {**summary, "episodes": len(episodes), "episode_rewards": rewards}
+    return cast(EvaluationResult, {**summary, "episodes": len(episodes), "episode_rewards": rewards})

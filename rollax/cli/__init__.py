@@ -13,17 +13,17 @@ import typer
 
 import rollax
 from rollax.cli import check, commands, train
-from rollax.cli.console import search_current_folder
+from rollax.cli.console import EachOptionOnce, search_current_folder
 
 # Tracebacks stay Python's own: every debugger and editor knows how to read them.
 app = typer.Typer(
     name="rollax", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
-app.command("train")(train.train)
-app.command("check")(check.check)
-app.command("evaluate")(commands.evaluate)
-app.command("list")(commands.list_known)
-app.command("plot")(commands.plot)
+app.command("train", cls=EachOptionOnce)(train.train)
+app.command("check", cls=EachOptionOnce)(check.check)
+app.command("evaluate", cls=EachOptionOnce)(commands.evaluate)
+app.command("list", cls=EachOptionOnce)(commands.list_known)
+app.command("plot", cls=EachOptionOnce)(commands.plot)
 
 
 def _show_version(wanted: bool) -> None:

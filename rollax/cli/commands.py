@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from rollax.cli.checkpoints import newest_checkpoint, open_trainer
-from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors, shown_path
-from rollax.cli.training import evaluation_line, title_of
+from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
+from rollax.cli.ending import evaluation_line
 from rollax.errors import RollaxError
+from rollax.runs.display import shown_path, title_of
 
 
 def evaluate(
@@ -19,7 +20,8 @@ def evaluate(
     episodes: Annotated[int, typer.Option(min=1, help="How many episodes to run.")] = 10,
     video: Annotated[Path | None, typer.Option(metavar="DIR", help="Record the episodes as videos there.")] = None,
     env: Annotated[str | None, typer.Option(help="Another environment with the same spaces.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the environments.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the environments.")] = None,
+    run: Annotated[str | None, typer.Option(help="module:Class of the trainer, if it is one of your own.")] = None,
     trust_code: TrustOption = False,
     imports: ImportOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the last line.")] = False,
@@ -29,7 +31,7 @@ def evaluate(
     with readable_errors(traceback):
         import_first(imports)
         changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
-        trainer = open_trainer(newest_checkpoint(checkpoint), trust_code=trust_code, **changes)
+        trainer = open_trainer(newest_checkpoint(checkpoint), run=run, trust_code=trust_code, **changes)
         try:
             results = trainer.evaluate(episodes, record_dir=None if video is None else str(video))
             if not quiet:
@@ -57,10 +59,16 @@ def list_known(
         import_first(imports)
         families = env_ids()
         if envs is not None:
-            print("\n".join(matching(families, envs)))
+            found = matching(families, envs)
+            if not found:
+                print(
+                    f"No environment id contains {envs!r}. --import=MODULE registers those of a package.",
+                    file=sys.stderr,
+                )
+            print(*(f"{name}\n" for name in found), sep="", end="")
             return
         total = sum(map(len, families.values()))
-        print("Algorithms (--run)", *(f"  {line}" for line in algorithm_lines()), sep="\n")
+        print("Algorithms (--run), or module:Class", *(f"  {line}" for line in algorithm_lines()), sep="\n")
         print(f"\nEnvironments (--env): {total} registered, or module:Class", sep="\n")
         print(*(f"  {line}" for line in count_lines(families)), sep="\n")
 
@@ -71,7 +79,7 @@ def plot(
     traceback: TracebackOption = False,
 ) -> None:
     """Draw the reward of runs over environment steps, several in one picture."""
-    from rollax.cli.plot import draw_curves, labelled
+    from rollax.runs.curves import draw_curves, labelled
 
     with readable_errors(traceback):
         results = labelled(runs)

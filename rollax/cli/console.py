@@ -8,15 +8,18 @@ import shlex
 import shutil
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 import rollax
 from rollax.errors import ConfigError, EnvError, PolicyError, RollaxError
+from rollax.runs.display import shown_path
 
 _PACKAGE = Path(rollax.__file__).parent
 
@@ -50,6 +53,27 @@ def readable_errors(show_traceback: bool) -> Iterator[None]:
         raise typer.Exit(USER_ERROR) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(INTERRUPTED) from error
+
+
+class EachOptionOnce(typer.core.TyperCommand):
+    """A command that refuses an option that is given twice, of which the last one alone would count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As of any command."""
+        given: list[Any]
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter, count in Counter(given).items():
+            once = parameter.param_type_name == "option" and not (parameter.multiple or parameter.is_flag)
+            if once and count > 1:
+                option = max(parameter.opts, key=len)
+                with readable_errors(show_traceback=False):
+                    raise ConfigError(
+                        "An option that is given more than once.",
+                        where=option,
+                        got=f"{count} times",
+                        fix=f"leave all but one {option} out",
+                    )
+        return super().parse_args(ctx, args)
 
 
 def show_error(error: RollaxError, show_traceback: bool) -> None:
@@ -93,12 +117,6 @@ def command_name() -> str:
     if on_path and os.path.exists(program) and os.path.samefile(on_path, program):
         return "rollax"
     return shlex.quote(shown_path(Path(program)))
-
-
-def shown_path(path: Path) -> str:
-    """`path` as seen from the current folder where it lies inside, else in full."""
-    path = Path(os.path.abspath(path))
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _users_traceback(error: RollaxError) -> str:

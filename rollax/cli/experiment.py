@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rollax.cli.stopping import StopConditions, refuse_unknown_keys
-from rollax.cli.yaml_files import read_yaml
+from rollax.cli.yaml_files import parse_yaml, read_yaml
 from rollax.config.stored import decode_config, missing_code
 from rollax.errors import ConfigError
+from rollax.runs.stopping import StopConditions, refuse_unknown_keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +85,33 @@ def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
         ) from error
     if not isinstance(config, dict):
         raise ConfigError("Not a JSON object.", where=option, got=text, expected='as in {"key": 4000}')
+    return decode_config(config, trust="code fields")
+
+
+def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any]:
+    """The config of settings such as `lr=1e-4` or `model.fcnet_hiddens=[64,64]`: dotted keys, YAML values.
+
+    The fields that hold code take "module:Name".
+
+    Raises:
+        ConfigError: no KEY=VALUE, a value that is not YAML, or a key that is given twice.
+    """
+    config: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        *outer, last = key.split(".")
+        if not equals or not last or not all(outer):
+            expected = "KEY=VALUE, as in lr=1e-4 or model.fcnet_hiddens=[64,64]"
+            raise ConfigError("Not a setting.", where=option, got=text, expected=expected)
+        inside: Any = config
+        for part in outer:
+            inside = inside.setdefault(part, {}) if isinstance(inside, dict) else None
+        if not isinstance(inside, dict) or last in inside:
+            raise ConfigError(f"{key} is given twice.", where=option, got=text, fix="leave one of them out")
+        try:
+            inside[last] = parse_yaml(value)
+        except (yaml.YAMLError, ValueError) as error:
+            raise ConfigError("A value that is not valid YAML.", where=option, got=f"{text} ({error})") from error
     return decode_config(config, trust="code fields")
 
 

@@ -24,6 +24,7 @@ def env_ids() -> dict[str, list[str]]:
     """Where environments come from -> their ids: registered by the user first, then Gymnasium's by family."""
     import gymnasium
 
+    from rollax.env.multi_agent.pettingzoo_names import pettingzoo_ids
     from rollax.env.registry import import_atari_if_named, registered_envs
 
     with contextlib.suppress(ConfigError):
@@ -33,6 +34,8 @@ def env_ids() -> dict[str, list[str]]:
         families["registered"] = list(registered)
     for spec in gymnasium.registry.values():
         families[spec.namespace or _family(spec.entry_point)].append(spec.id)
+    with contextlib.suppress(ConfigError):
+        families["pettingzoo"] = pettingzoo_ids()
     return {family: sorted(ids) for family, ids in families.items()}
 
 

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer
+from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer, trainer_class_of
 from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
-from rollax.cli.display import make_display
-from rollax.cli.experiment import Experiment, override, parse_config, read_experiment
-from rollax.cli.run_folder import RunFolder, check_out, make_run_folder
-from rollax.cli.stopping import StopConditions
-from rollax.cli.training import (
-    Outcome,
-    draw_curve,
-    final_evaluation,
-    how_it_ended,
-    title_of,
-    train_until_stopped,
-    where_things_are,
-)
+from rollax.cli.ending import how_it_ended, where_things_are
+from rollax.cli.experiment import Experiment, merged, override, parse_config, parse_settings, read_experiment
 from rollax.errors import ConfigError
+from rollax.runs.run_folder import check_empty
+from rollax.runs.stopping import StopConditions
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
+    from rollax.runs.fit import FitResult
 
-EVALUATION_INTERVAL = 10
-"""Iterations between the evaluations that a greedy goal needs, where the user sets no interval."""
 MISSED_GOAL = 3
 """The exit code for a reward goal that was not reached, with `--must-reach`."""
 
@@ -43,16 +35,21 @@ class Options:
     resume: Path | None = None
     trust_code: bool = False
     imports: tuple[str, ...] = ()
-    checkpoint_freq: int = 0
-    evaluate: bool = True
     must_reach: bool = False
-    quiet: bool = False
+    fit: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Keywords of `Trainer.fit`."""
 
 
 def train(
-    run: Annotated[str | None, typer.Option(help="The algorithm, as `rollax list` shows it.")] = None,
+    run: Annotated[
+        str | None, typer.Option(help="The algorithm, as `rollax list` shows it, or module:Class of your own.")
+    ] = None,
     env: Annotated[str | None, typer.Option(help="A Gymnasium id, a registered name, or module:Class.")] = None,
     config: Annotated[str | None, typer.Option(metavar="JSON", help="Settings of the algorithm.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="One setting, as in lr=1e-4 or model.fcnet_hiddens=[64,64]."),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="YAML with run, env, config and stop; options override it.")
     ] = None,
@@ -61,13 +58,17 @@ def train(
     stop_timesteps: Annotated[int | None, typer.Option(help="Limit: environment steps.")] = None,
     stop_iterations: Annotated[int | None, typer.Option(help="Limit: iterations.")] = None,
     stop_time: Annotated[float | None, typer.Option(help="Limit: seconds.")] = None,
-    seed: Annotated[int | None, typer.Option(help="One number that fixes the whole run.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="One number that fixes the whole run.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="A new folder for the run; runs/<algorithm>-<env>-<date>-<n> if not given.")
     ] = None,
     checkpoint_freq: Annotated[
         int, typer.Option(min=0, help="Iterations between checkpoints; 0 saves at the end only.")
     ] = 0,
+    keep_checkpoints: Annotated[
+        int | None, typer.Option(min=1, help="Keep the last N checkpoints; all if not given.")
+    ] = None,
+    keep_best: Annotated[bool, typer.Option(help="Keep the best model too.")] = True,
     resume: Annotated[
         Path | None, typer.Option(help="Go on from a checkpoint, or from the newest one of a run folder.")
     ] = None,
@@ -83,51 +84,48 @@ def train(
     """Train a policy. Ctrl-C saves a checkpoint and ends with exit code 130 (SIGTERM: 143)."""
     with readable_errors(traceback):
         import_first(imports)
-        settings = {} if config is None else parse_config(config)
+        given = merged({} if config is None else parse_config(config), parse_settings(settings or ()))
         stop = {
-            "episode_reward_mean": stop_reward,
-            "evaluation_reward_mean": stop_evaluation_reward,
-            "timesteps_total": stop_timesteps,
-            "training_iteration": stop_iterations,
-            "time_total_s": stop_time,
+            "--stop-reward": ("episode_reward_mean", stop_reward),
+            "--stop-evaluation-reward": ("evaluation_reward_mean", stop_evaluation_reward),
+            "--stop-timesteps": ("timesteps_total", stop_timesteps),
+            "--stop-iterations": ("training_iteration", stop_iterations),
+            "--stop-time": ("time_total_s", stop_time),
         }
         experiment = override(
             Experiment() if file is None else read_experiment(file, trust_code=trust_code),
             run=run,
-            env=env,
-            config=settings if seed is None else {**settings, "seed": seed},
-            stop=StopConditions.from_mapping(stop, "the --stop options"),
+            env=_given_once("env", env, given),
+            config=given if (seed := _given_once("seed", seed, given)) is None else {**given, "seed": seed},
+            stop=StopConditions.from_mapping(dict(stop.values()), {name: flag for flag, (name, _) in stop.items()}),
         )
-        options = Options(out, resume, trust_code, tuple(imports or ()), checkpoint_freq, evaluate, must_reach, quiet)
-        code = run_experiment(experiment, options)
+        fit = {
+            "checkpoint_interval": checkpoint_freq,
+            "keep_checkpoints": keep_checkpoints,
+            "keep_best": keep_best,
+            "evaluate": evaluate,
+            "progress": "none" if quiet else "auto",
+        }
+        code = run_experiment(experiment, Options(out, resume, trust_code, tuple(imports or ()), must_reach, fit))
     raise typer.Exit(code)
 
 
 def run_experiment(experiment: Experiment, options: Options) -> int:
-    """Trains, evaluates, says how it ended and where everything is, and returns the exit code."""
-    check_out(options.out)
+    """Trains, says how it ended and where everything is, and returns the exit code."""
+    if options.out is not None:
+        check_empty(options.out, "--out")
     trainer = make_trainer(experiment, options.resume, options.trust_code)
     try:
-        run, env = trainer.name, trainer.config.env
-        with RunFolder(make_run_folder(options.out, run, str(env))) as folder:
-            settings = trainer.config.to_json()
-            folder.write_config(
-                {"run": run, "env": settings.pop("env"), "config": settings, "stop": experiment.stop.given}
-            )
-            if options.resume is not None:
-                folder.inherit_results(newest_checkpoint(options.resume))
-            to_open = [f"--import={name}" for name in options.imports] + ["--trust-code"] * names_code(trainer)
-            display = make_display(title_of(run, env, folder.path), options.quiet)
-            try:
-                outcome = train_until_stopped(trainer, folder, experiment.stop, display, options.checkpoint_freq)
-            except BaseException:
-                draw_curve(folder, title_of(run, env))
-                print("\n".join(["Training broke off.", *where_things_are(folder, to_open)]), file=sys.stderr)
-                raise
-            evaluation = final_evaluation(trainer) if options.evaluate and outcome.exit_code == 0 else None
-            draw_curve(folder, title_of(run, env))
-            print("\n".join([*how_it_ended(outcome, experiment.stop, evaluation), *where_things_are(folder, to_open)]))
-        return _exit_code(outcome, experiment.stop, options.must_reach)
+        out = new_folder(f"{trainer.name}-{trainer.config.env}") if options.out is None else options.out
+        to_open = [f"--import={name}" for name in options.imports] + ["--trust-code"] * names_code(trainer)
+        to_open += [f"--run={experiment.run}"] if ":" in (experiment.run or "") else []
+        try:
+            fitted = trainer.fit(experiment.stop.given, out, **options.fit)
+        except BaseException:
+            print("\n".join(["Training broke off.", *where_things_are(out, to_open)]), file=sys.stderr)
+            raise
+        print("\n".join([*how_it_ended(fitted, experiment.stop), *where_things_are(out, to_open)]))
+        return _exit_code(fitted, options.must_reach)
     finally:
         trainer.stop()
 
@@ -136,43 +134,80 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
     """The trainer of an experiment, fresh or with the state of a checkpoint.
 
     Raises:
-        ConfigError: no algorithm is named, the checkpoint is another algorithm's, or the trainer refuses the config.
+        ConfigError: no algorithm or environment is named, the checkpoint is another algorithm's, or the trainer refuses
+            the config.
     """
-    config = dict(experiment.config)
+    config, run = dict(experiment.config), experiment.run
     if experiment.env is not None:
         config["env"] = experiment.env
-    greedy_goal = experiment.stop.evaluation_reward_mean is not None
     if resume is not None:
-        trainer = open_trainer(newest_checkpoint(resume), trust_code=trust_code, **config)
-        if experiment.run is not None and experiment.run.casefold() != trainer.name.casefold():
+        trainer = open_trainer(newest_checkpoint(resume), run=run, trust_code=trust_code, **config)
+        if run is not None and ":" not in run and run.casefold() != trainer.name.casefold():
             raise ConfigError(
                 "The checkpoint of another algorithm.",
                 where="--run",
-                got=experiment.run,
+                got=run,
                 expected=trainer.name,
-                fix="leave it out",
-            )
-        if greedy_goal and trainer.config.evaluation_interval is None:
-            raise ConfigError(
-                "A greedy goal, and nothing that evaluates.",
-                where="evaluation_interval",
-                got=None,
-                fix="""give one, as in --config='{"evaluation_interval": 10}'""",
+                fix="leave --run out: the checkpoint names the algorithm",
             )
         return trainer
-    if experiment.run is None:
+    if run is None:
         raise ConfigError(
             "No algorithm is named.",
             where="--run",
-            expected="an algorithm that `rollax list` shows",
+            expected="an algorithm that `rollax list` shows, or module:Class",
             fix="as in --run=PPO",
         )
-    from rollax.algorithms.registry import get_trainer_class
+    trainer_class = trainer_class_of(run)
+    if config.get("env") is None:
+        raise ConfigError(
+            "No environment is named.",
+            where="--env",
+            expected="a Gymnasium id, a registered name, or module:Class",
+            fix="as in --env=CartPole-v1",
+        )
+    return trainer_class(config=config)
 
-    if greedy_goal:
-        config.setdefault("evaluation_interval", EVALUATION_INTERVAL)
-    return get_trainer_class(experiment.run)(config=config)
+
+def new_folder(name: str) -> Path:
+    """The next free `runs/<name>-<date>-<n>`, made and empty.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    name = re.sub(r"[^\w.-]+", "-", name).strip("-.")
+    today = datetime.now().astimezone().date().isoformat()
+    number = 1
+    while True:
+        path = Path("runs") / f"{name}-{today}-{number}"
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise ConfigError("The run folder cannot be made.", where=str(path), got=str(error)) from error
 
 
-def _exit_code(outcome: Outcome, stop: StopConditions, must_reach: bool) -> int:
-    return MISSED_GOAL if must_reach and outcome.reached and stop.missed_goal(outcome.result) else outcome.exit_code
+def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:
+    """The value of an option that `--set` and `--config` may give too, taken out of them.
+
+    Raises:
+        ConfigError: both give it.
+    """
+    if value is None:
+        return settings.pop(key, None)
+    if key in settings:
+        raise ConfigError(
+            f"{key} is given twice.",
+            where=f"--{key}, and --set or --config",
+            got=f"{value}, {settings[key]}",
+            fix=f"leave one of them out; --{key} alone is enough",
+        )
+    return value
+
+
+def _exit_code(fitted: FitResult, must_reach: bool) -> int:
+    if fitted.signal is not None:
+        return 128 + fitted.signal  # as shells report it
+    return MISSED_GOAL if must_reach and fitted.missed_goal else 0

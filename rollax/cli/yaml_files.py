@@ -27,7 +27,16 @@ def read_yaml(path: Path) -> Any:
         content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
         raise ValueError(f"more than {_MAX_BYTES} bytes")
-    return yaml.load(content.decode(), Loader=_Loader)
+    return parse_yaml(content.decode())
+
+
+def parse_yaml(text: str) -> Any:
+    """The plain values in YAML or JSON.
+
+    Raises:
+        yaml.YAMLError: as of `read_yaml`.
+    """
+    return yaml.load(text, Loader=_Loader)
 
 
 class _Loader(yaml.SafeLoader):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rollax.algorithms.trainer import Trainer
     from rollax.batch import MultiAgentBatch, SampleBatch
     from rollax.env.base_env import BaseEnv
     from rollax.evaluation.episode import Episode
@@ -29,11 +30,11 @@ class Callbacks:
     def on_sample_end(self, *, worker: RolloutWorker, samples: SampleBatch | MultiAgentBatch) -> None:
         """A fragment is complete and postprocessed."""
 
-    def on_train_result(self, *, trainer: Any, result: dict[str, Any]) -> None:
+    def on_train_result(self, *, trainer: Trainer, result: dict[str, Any]) -> None:
         """An iteration has ended; `result` may be added to."""
 
 
-def make_callbacks(given: Any) -> Callbacks:
+def make_callbacks(given: type | None) -> Callbacks:
     """An instance of the class in a config; None is one that does nothing."""
     if given is None:
         return Callbacks()

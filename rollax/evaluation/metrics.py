@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from rollax.evaluation.results import EpisodeSummary
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeMetrics:
@@ -67,7 +69,7 @@ class EpisodeWindow:
         self._episodes = deque(EpisodeMetrics(*values) for values in state)
 
 
-def summarize(episodes: Iterable[EpisodeMetrics]) -> dict[str, Any]:
+def summarize(episodes: Iterable[EpisodeMetrics]) -> EpisodeSummary:
     """Means and extremes over episodes; None where there is no episode."""
     episodes = list(episodes)
     rewards, lengths = [e.reward for e in episodes], [e.length for e in episodes]

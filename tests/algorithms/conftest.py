@@ -12,19 +12,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from rollax import Trainer
+from rollax import EvaluationResult, Trainer
 
 SEEDS, EVALUATIONS = (0, 1, 2), 10
-Score = Callable[[dict[str, Any]], float]
+Score = Callable[[EvaluationResult], float]
 Point = tuple[int, float]
 
 
-def reward_of(evaluation: dict[str, Any]) -> float:
+def reward_of(evaluation: EvaluationResult) -> float:
     """The usual score: the mean reward of an episode."""
     return evaluation["episode_reward_mean"]
 
@@ -109,7 +108,7 @@ def reaches(learning_run):
     return check
 
 
-def evaluations(trainer: Trainer, budget: int) -> Iterator[tuple[int, dict[str, Any]]]:
+def evaluations(trainer: Trainer, budget: int) -> Iterator[tuple[int, EvaluationResult]]:
     """Steps, and a greedy evaluation after each tenth of the budget. Whole episodes may lead beyond it; that is not
     shown."""
     steps, one_iteration = 0, max(trainer.config.train_batch_size, trainer.config.timesteps_per_iteration)

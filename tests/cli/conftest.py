@@ -28,16 +28,24 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def rollax(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Runs a command line in the empty folder, where FAKE is an algorithm and checkpoints are FAKE's."""
 
-    def open_fake(checkpoint: Path, *, trust_code: bool, **changes: Any) -> FakeTrainer:
+    def open_fake(checkpoint: Path, *, run: str | None, trust_code: bool, **changes: Any) -> FakeTrainer:
         state = from_json_bytes(read_directory(checkpoint, kind="checkpoint", format_version=1)["state.json"])
         trainer = FakeTrainer({**state["settings"], **changes})
         trainer.iteration = state["iteration"]
+        trainer.restored_from = checkpoint
         return trainer
 
     monkeypatch.setitem(ALGORITHMS, "FAKE", f"{FakeTrainer.__module__}:FakeTrainer")
     monkeypatch.setattr("rollax.cli.train.open_trainer", open_fake)
     monkeypatch.setattr("rollax.cli.commands.open_trainer", open_fake)
-    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    def run(*arguments: Any) -> Result:
+        words = [str(argument) for argument in arguments]
+        names_env = any(word.startswith(("--env", "-f", "--resume")) for word in words)
+        env = ["--env=Fake-v0"] if "--run=FAKE" in words and not names_env else []
+        return CliRunner().invoke(app, [*words, *env])
+
+    return run
 
 
 @pytest.fixture

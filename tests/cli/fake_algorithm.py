@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rollax.errors import EnvError
+from rollax.runs.fit import FitOptions, FitResult, fit
+from rollax.runs.stopping import StopConditions
 from rollax.storage import to_json_bytes, write_directory
 
 
@@ -24,7 +27,7 @@ class FakeConfig:
 
 
 class FakeTrainer:
-    """Iteration n takes 100 steps and `pause` seconds and earns 10·n, greedily 20·n; the first one has no episode.
+    """Iteration n takes 100 steps and `pause` seconds and earns 10·n, greedily 20·n + 1; the first one has no episode.
 
     Config keys: `pause`; `fail_at`, an iteration that raises; `bug_at`, one that raises no error of rollax.
     """
@@ -36,6 +39,12 @@ class FakeTrainer:
         self.settings = config
         self.iteration = 0
         self.stopped = False
+        self.restored_from: Path | None = None
+
+    def fit(self, stop: Mapping[str, float], out: Path | None = None, **options: Any) -> FitResult:
+        # Not Trainer.fit itself, which would bring JAX into every process of the tests.
+        trainer: Any = self
+        return fit(trainer, self.name, StopConditions.from_mapping(stop, "fit(stop=...)"), FitOptions(out, **options))
 
     def train(self) -> dict[str, Any]:
         self.iteration += 1
@@ -57,11 +66,11 @@ class FakeTrainer:
             "episode_len_mean": reward,
             "info": {"learner": {"default_policy": {"kl": 0.5, "total_loss": math.inf}}},
         }
-        if interval := self.config.evaluation_interval:
-            result["evaluation"] = {"episode_reward_mean": 20.0 * (self.iteration // interval * interval)}
+        interval = self.config.evaluation_interval
+        result["evaluation"] = self.evaluate() if interval and self.iteration % interval == 0 else None
         return result
 
-    def save(self, directory: str) -> Path:
+    def save(self, directory: str | Path) -> Path:
         path = Path(directory) / f"checkpoint_{self.iteration:06d}"
         files = {"state.json": to_json_bytes({"iteration": self.iteration, "settings": self.settings})}
         return write_directory(path, files, kind="checkpoint", format_version=1)

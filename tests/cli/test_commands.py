@@ -65,6 +65,13 @@ def test_list(rollax):
     assert all("cartpole" in name.casefold() for name in ids)
 
 
+def test_list_says_where_there_is_nothing(rollax):
+    done = rollax("list", "--envs=minigrid")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "No environment id contains 'minigrid'. --import=MODULE" in done.stderr
+    assert "pettingzoo/classic/connect_four_v3" in rollax("list", "--envs=connect_four").stdout.splitlines()
+
+
 def test_list_shows_what_an_import_registers(rollax, cwd, monkeypatch):
     (cwd / "my_envs.py").write_text("from rollax.env.registry import register_env\nregister_env('corridor-x', dict)\n")
     monkeypatch.syspath_prepend(cwd)

@@ -81,10 +81,16 @@ def test_evaluate_and_film(rollax, trained, cwd):
     assert all(film.stat().st_size > 1000 for film in films)
 
 
-def test_an_env_of_the_users_own(rollax, cwd, monkeypatch, lines):
+def test_code_of_the_users_own(rollax, cwd, monkeypatch, lines):
     (cwd / "corridor_env.py").write_text(
         "import gymnasium as gym\n"
         "import numpy as np\n"
+        "from rollax import PPOTrainer\n"
+        "class Mine(PPOTrainer):\n"
+        "    name = 'Mine'\n"
+        "class Noted:\n"
+        "    def on_train_result(self, *, trainer, result):\n"
+        "        result['noted'] = trainer.name\n"
         "class Corridor(gym.Env):\n"
         "    observation_space = gym.spaces.Box(0, 100, (1,), np.float32)\n"
         "    action_space = gym.spaces.Discrete(2)\n"
@@ -99,15 +105,19 @@ def test_an_env_of_the_users_own(rollax, cwd, monkeypatch, lines):
     )
     monkeypatch.syspath_prepend(cwd)
     config = json.loads(SMALL.partition("=")[2]) | {"env_config": {"length": 7}}
-    options = ["--run=PPO", "--env=corridor_env:Corridor", f"--config={json.dumps(config)}"]
+    options = ["--run=corridor_env:Mine", "--env=corridor_env:Corridor", f"--config={json.dumps(config)}"]
+    options += ["--set=callbacks=corridor_env:Noted"]
     done = rollax("train", *options, "--stop-iterations=1", "--out=run")
     assert done.exit_code == 0, done.output
     assert lines(cwd / "run")[0]["episode_len_mean"] == 7
+    assert lines(cwd / "run")[0]["noted"] == "Mine"
     assert "mean reward 7.00 over 10" in done.output
+    assert json.loads((cwd / "run" / "config.json").read_text())["run"] == "corridor_env:Mine"
+    own = "--run=corridor_env:Mine"
     # What is printed is the command that works: the checkpoint names code.
-    assert done.output.splitlines()[-1].endswith("--video videos/ --trust-code")
-    assert "mean reward 7.00 over 3" in rollax("evaluate", "run", "--episodes=3", "--trust-code").output
-    refused = rollax("evaluate", "run", "--episodes=3")
+    assert done.output.splitlines()[-1].endswith("--video videos/ --trust-code --run=corridor_env:Mine")
+    assert "mean reward 7.00 over 3" in rollax("evaluate", "run", "--episodes=3", "--trust-code", own).output
+    refused = rollax("evaluate", "run", "--episodes=3", own)
     assert refused.exit_code == 2
     assert "(--trust-code)" in refused.output
 
@@ -119,7 +129,7 @@ def test_an_env_of_the_users_own(rollax, cwd, monkeypatch, lines):
         (["--env=no_such_module:Env"], "does not import"),
         (["--env=CartPole-v1", '--config={"train_batch_sise": 4}'], "train_batch_size"),
         (["--env=CartPole-v1", '--config={"lr": "fast"}'], "lr"),
-        ([], "No environment."),
+        ([], "--env"),
     ],
 )
 def test_mistakes_leave_no_folder(rollax, cwd, options, message):

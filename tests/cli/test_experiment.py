@@ -8,9 +8,9 @@ from collections import OrderedDict
 import pytest
 
 from rollax.cli.experiment import Experiment, merged, override, parse_config, read_experiment
-from rollax.cli.stopping import StopConditions
 from rollax.errors import ConfigError
 from rollax.importing import StoredCode
+from rollax.runs.stopping import StopConditions
 
 
 def read(tmp_path, text):

@@ -17,7 +17,16 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def start(cwd: Path, pause: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "rollax", "train", "--import=tests.cli.register_fake", "--run=FAKE", "--out=run"]
+    command = [
+        sys.executable,
+        "-m",
+        "rollax",
+        "train",
+        "--import=tests.cli.register_fake",
+        "--run=FAKE",
+        "--env=F",
+        "--out=run",
+    ]
     return subprocess.Popen(
         [*command, f'--config={{"pause": {pause}}}'],
         cwd=cwd,
@@ -70,7 +79,7 @@ def test_a_second_signal_ends_at_once(tmp_path):
 
 
 def test_a_signal_is_asked_for_only_once():
-    from rollax.cli.interrupt import StopRequest
+    from rollax.runs.interrupt import StopRequest
 
     announced = []
     before = signal.getsignal(signal.SIGINT)

@@ -50,7 +50,7 @@ def test_refuses_a_folder_in_use(rollax, cwd):
     assert rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here").exit_code == 0
     again = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
     assert again.exit_code == 2
-    assert "The run folder is in use" in again.output
+    assert "The folder holds another run." in again.output
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_refuses_a_folder_in_use(rollax, cwd):
         (["--stop-time=5"], 3),
         (["--stop-reward=35"], 4),
         (["--stop-reward=35", "--stop-iterations=2"], 2),
-        # Evaluated in iterations 10 and 20: 200 is not enough, 400 is.
-        (["--stop-evaluation-reward=201"], 20),
+        # Evaluated in iterations 10 and 20: 201 is not enough, 401 is.
+        (["--stop-evaluation-reward=202"], 20),
         (["--stop-evaluation-reward=61", '--config={"evaluation_interval": 2}'], 4),
     ],
 )
@@ -103,6 +103,36 @@ def test_the_command_line_overrides_the_file(rollax, cwd):
     assert config["config"]["lr"] == 3e-4
     assert config["config"]["seed"] == 7
     assert config["config"]["model"] == {"width": 5, "depth": 2}
+
+
+def test_single_settings(rollax, cwd):
+    settings = ["--set=lr=1e-4", "--set=model.depths=[64, 64]", "--set", "model.name=yes", "--set=env_config.g="]
+    config = '--config={"model": {"width": 5}, "lr": 3, "seed": 1}'
+    done = rollax("train", "--run=FAKE", config, *settings, "--stop-iterations=1", "--out=here")
+    assert done.exit_code == 0, done.output
+    written = json.loads((cwd / "here" / "config.json").read_text())["config"]
+    assert written["lr"] == 1e-4
+    assert written["model"] == {"width": 5, "depths": [64, 64], "name": True}
+    assert written["env_config"] == {"g": None}
+    assert written["seed"] == 1
+
+
+def test_the_evaluation_at_the_end_is_in_the_last_row(rollax, lines, cwd):
+    rollax("train", "--run=FAKE", "--stop-iterations=2", "--out=here")
+    first, last = lines(cwd / "here")
+    assert first["evaluation"] is None
+    assert last["evaluation"]["episode_reward_mean"] == 41.0
+
+
+def test_the_last_checkpoints_and_the_best_one_are_kept(rollax, cwd):
+    options = ["--stop-iterations=5", "--checkpoint-freq=1", "--keep-checkpoints=2"]
+    done = rollax("train", "--run=FAKE", *options, "--out=here")
+    names = [path.name for path in sorted((cwd / "here").glob("*/checkpoint_*"))]
+    assert names == ["checkpoint_000005", "checkpoint_000004", "checkpoint_000005"]
+    assert "Best model:       here/best/checkpoint_000005" in done.output
+    assert "reward 100.00" in rollax("evaluate", "here/best", "--episodes=1").output
+    rollax("train", "--run=FAKE", *options, "--no-keep-best", "--out=without")
+    assert not (cwd / "without" / "best").exists()
 
 
 def test_a_run_can_be_repeated_from_its_config(rollax, lines, cwd):
@@ -189,8 +219,8 @@ def test_the_users_code_that_raised_is_shown_and_ours_only_on_demand(rollax):
     out = rollax(*options).output
     assert "fake_algorithm.py" in out
     assert "ValueError: the wheel fell off\nerror: A sub-environment raised." in out
-    assert "training.py" not in out
-    assert "training.py" in rollax(*options, "--traceback").output
+    assert "fit.py" not in out
+    assert "fit.py" in rollax(*options, "--traceback").output
 
 
 def test_a_bug_keeps_its_traceback(rollax):
@@ -215,7 +245,7 @@ def test_a_curve_that_cannot_be_drawn_hides_nothing(rollax, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rollax.cli.training.draw_curves", full)
+    monkeypatch.setattr("rollax.runs.run_folder.draw_curves", full)
     done = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
     assert done.exit_code == 0
     assert "The learning curve was not drawn" in done.output
@@ -227,9 +257,22 @@ def test_a_curve_that_cannot_be_drawn_hides_nothing(rollax, monkeypatch):
     [
         (["--run=FAKR"], "did you mean FAKE?"),
         ([], "No algorithm is named."),
+        (["--run=rollax:SampleBatch", "--env=E"], "No trainer class."),
+        (["--run=rollax:Trainer", "--env=E"], "No trainer class."),
+        (["--run=no_such_module:Mine", "--env=E"], "where:    --run"),
+        (["--run=PPO"], "No environment is named.\n  where:    --env"),
+        (["--run=FAKE", "--seed=-1"], "Invalid value for '--seed'"),
+        (["--run=FAKE", "--seed=1", "--seed=2"], "where:    --seed"),
+        (["--run=FAKE", "-f", "a.yaml", "--file=b.yaml"], "where:    --file"),
+        (["--run=FAKE", "--seed=1", "--set=seed=2"], "seed is given twice."),
+        (["--run=FAKE", "--env=E", "--set=env=F"], "env is given twice."),
+        (["--run=FAKE", "--set=lr=1", "--set=lr=2"], "lr is given twice."),
+        (["--run=FAKE", "--set=model.a=1", "--set=model.a.b=2"], "model.a.b is given twice."),
+        (["--run=FAKE", "--set=lr"], "KEY=VALUE"),
+        (["--run=FAKE", "--set=lr=["], "A value that is not valid YAML."),
         (["--run=FAKE", "--config={'a': 1}"], "Not valid JSON"),
         (["--run=FAKE", "--config=[1]"], "Not a JSON object"),
-        (["--run=FAKE", "--stop-timesteps=0"], "A limit that is reached before training begins."),
+        (["--run=FAKE", "--stop-timesteps=0"], "before training begins.\n  where:    --stop-timesteps"),
         (["--run=FAKE", "--stop-reward=nan"], "A stop condition that is not a number."),
         (["-f", "missing.yaml"], "An experiment file that cannot be read."),
         (["--run=FAKE", "--import=no_such_module"], "A module that does not import."),

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from rollax.cli.results import flat_scalars, number_in, read_results, to_json
 from rollax.errors import RollaxError
+from rollax.runs.results import flat_scalars, number_in, read_results, to_json
 
 
 class Thing:

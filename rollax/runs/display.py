@@ -1,19 +1,25 @@
-"""What a person sees while training runs: a live table on a terminal, plain lines elsewhere, or nothing."""
+"""What a person sees while training runs: a live table on a terminal or in a notebook, lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
 import dataclasses
+import io
+import math
 import os
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from rollax.cli.results import number_in
+from rollax.errors import ConfigError
+from rollax.runs.results import number_in
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
+
+ProgressMode = Literal["auto", "lines", "none"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,43 +92,28 @@ class PlainDisplay(Display):
         os.write(2, b"Stopping after this iteration; once more to stop at once.\n")
 
 
-class LiveDisplay(Display):
-    """A table of the last iterations and a line that keeps the time, redrawn in place.
+class ProgressTable:
+    """What a display draws in place: a table of the last iterations, and a line that keeps the time.
 
     Args:
         title: what runs, and where it writes.
-        console: the terminal.
         rows: how many iterations to show.
     """
 
-    def __init__(self, title: str, console: Console, rows: int = 8) -> None:
-        from rich.live import Live
-
+    def __init__(self, title: str, rows: int) -> None:
         self._title = title
         self._recent: deque[Progress] = deque(maxlen=rows)
         self._started = self._updated = time.monotonic()
         self._evaluated: Progress | None = None
-        self._stopping = False
-        # Twice a second is enough to see time pass and costs the training thread nothing that could be measured.
-        self._live = Live(self, console=console, refresh_per_second=2, vertical_overflow="crop")
+        self.stopping = False
 
-    def __enter__(self) -> LiveDisplay:
-        self._live.start(refresh=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def update(self, progress: Progress) -> None:
+    def add(self, progress: Progress) -> bool:
+        """Adds an iteration; True for the first one."""
         self._recent.append(progress)
         self._updated = time.monotonic()
         if progress.evaluation is not None:
             self._evaluated = progress
-        if len(self._recent) == 1:
-            self._live.refresh()
-
-    def stopping(self) -> None:
-        self._stopping = True
+        return len(self._recent) == 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich import box
@@ -152,10 +143,80 @@ class LiveDisplay(Display):
         since = now - self._updated
         last = self._recent[-1]
         left = "" if last.left is None else f", up to {duration(max(0.0, last.left - since))} left"
-        what = (
-            "stopping after this iteration; Ctrl-C again ends at once" if self._stopping else "Ctrl-C saves and stops"
-        )
+        what = "stopping after this iteration; Ctrl-C again ends at once" if self.stopping else "Ctrl-C saves and stops"
         return f"{duration(last.elapsed + since)} elapsed{left}  ({what})"
+
+
+class LiveDisplay(Display):
+    """A progress table on a terminal, redrawn in place.
+
+    Args:
+        title: what runs, and where it writes.
+        console: the terminal.
+        rows: how many iterations to show.
+    """
+
+    def __init__(self, title: str, console: Console, rows: int = 8) -> None:
+        from rich.live import Live
+
+        self._table = ProgressTable(title, rows)
+        # Twice a second is enough to see time pass and costs the training thread nothing that could be measured.
+        self._live = Live(self._table, console=console, refresh_per_second=2, vertical_overflow="crop")
+
+    def __enter__(self) -> LiveDisplay:
+        self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def update(self, progress: Progress) -> None:
+        if self._table.add(progress):
+            self._live.refresh()
+
+    def stopping(self) -> None:
+        self._table.stopping = True
+
+
+class NotebookDisplay(Display):
+    """A progress table in one output cell of a notebook, replaced at most twice a second.
+
+    Args:
+        title: what runs, and where it writes.
+        rows: how many iterations to show.
+    """
+
+    def __init__(self, title: str, rows: int = 8) -> None:
+        self._table = ProgressTable(title, rows)
+        self._drawn = -math.inf
+        self._handle: Any = None
+
+    def __enter__(self) -> NotebookDisplay:
+        self._draw()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._draw()
+
+    def update(self, progress: Progress) -> None:
+        if self._table.add(progress) or time.monotonic() - self._drawn >= 0.5:
+            self._draw()
+
+    def stopping(self) -> None:
+        self._table.stopping = True
+
+    def _draw(self) -> None:
+        from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), width=100, record=True, force_jupyter=False, force_terminal=True)
+        console.print(self._table)
+        cell = HTML(console.export_html(inline_styles=True, code_format="<pre>{code}</pre>"))
+        if self._handle is None:
+            self._handle = display(cell, display_id=True)
+        else:
+            self._handle.update(cell)
+        self._drawn = time.monotonic()
 
 
 def where_time_went(result: Mapping[str, Any]) -> str:
@@ -170,15 +231,41 @@ def where_time_went(result: Mapping[str, Any]) -> str:
     return "  ".join([*parts, *([f"worker restarts {restarts:.0f}"] if restarts else [])])
 
 
-def make_display(title: str, quiet: bool) -> Display:
-    """The display for this process's standard output."""
-    if quiet:
-        return Display()
-    if not sys.stdout.isatty():
-        return PlainDisplay()
-    from rich.console import Console
+def make_display(title: str, progress: ProgressMode) -> Display:
+    """The display that is asked for; "auto" is the one for this process's standard output.
 
-    return LiveDisplay(title, Console())
+    Raises:
+        ConfigError: no such display.
+    """
+    if progress not in get_args(ProgressMode):
+        raise ConfigError(
+            "An unknown way to show progress.",
+            where="fit(progress=...)",
+            got=progress,
+            expected=f"one of {', '.join(map(repr, get_args(ProgressMode)))}",
+        )
+    if progress == "none":
+        return Display()
+    if progress == "auto":
+        from rich.console import Console
+
+        console = Console()
+        if console.is_jupyter:
+            return NotebookDisplay(title)
+        if sys.stdout.isatty():
+            return LiveDisplay(title, console)
+    return PlainDisplay()
+
+
+def title_of(run: str, env: Any, path: Path | None = None) -> str:
+    """One line that names a run."""
+    return f"{run} on {env}" + ("" if path is None else f"  →  {shown_path(path)}")
+
+
+def shown_path(path: Path) -> str:
+    """`path` as seen from the current folder where it lies inside, else in full."""
+    path = Path(os.path.abspath(path))
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def duration(seconds: float) -> str:

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import io
+import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from rollax.cli.display import Display, LiveDisplay, PlainDisplay, Progress, duration, make_display, where_time_went
+from rollax.errors import ConfigError
+from rollax.runs.display import (
+    Display,
+    LiveDisplay,
+    NotebookDisplay,
+    PlainDisplay,
+    Progress,
+    duration,
+    make_display,
+    where_time_went,
+)
 
 
 def progress(iteration, **changes):
@@ -80,12 +92,35 @@ def test_live_display_shows_the_last_iterations():
     assert "stopping after this iteration" in last
 
 
-def test_which_display(monkeypatch, capsys):
-    assert type(make_display("", quiet=True)) is Display
-    assert type(make_display("", quiet=False)) is PlainDisplay
+def test_which_display(monkeypatch):
+    assert type(make_display("", "none")) is Display
+    assert type(make_display("", "auto")) is PlainDisplay
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert type(make_display("", quiet=False)) is LiveDisplay
-    assert type(make_display("", quiet=True)) is Display
+    assert type(make_display("", "auto")) is LiveDisplay
+    assert type(make_display("", "lines")) is PlainDisplay
+    assert type(make_display("", "none")) is Display
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert type(make_display("", "auto")) is NotebookDisplay
+    with pytest.raises(ConfigError, match="'auto', 'lines', 'none'"):
+        make_display("", "bar")  # type: ignore[arg-type]
+
+
+def test_a_notebook_has_one_cell_that_is_replaced(monkeypatch):
+    shown = []
+    handle = SimpleNamespace(update=shown.append)
+    fake = SimpleNamespace(HTML=str, display=lambda cell, display_id: (shown.append(cell), handle)[1])
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=fake))
+    monkeypatch.setitem(sys.modules, "IPython.display", fake)
+    with NotebookDisplay("PPO on CartPole-v1", rows=2) as display:
+        assert "compiling the first iteration" in shown[0]
+        for iteration in range(1, 4):
+            display.update(progress(iteration))  # the first is drawn, the others come within half a second
+    assert len(shown) == 3
+    assert "<pre>" in shown[-1]
+    assert "PPO on CartPole-v1" in shown[-1]
+    assert "4,000" in shown[1]
+    assert "12,000" in shown[-1]
+    assert ">4,000<" not in shown[-1]
 
 
 def test_quiet_shows_nothing(capsys):

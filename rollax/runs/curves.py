@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollax.cli.results import number_in, read_results
-from rollax.cli.stopping import WHERE_IN_RESULT
+from rollax.runs.results import number_in, read_results
+from rollax.runs.stopping import WHERE_IN_RESULT
 
 Curve = tuple[list[float], list[float]]
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rollax.cli.stopping import StopConditions, TimeLeft
+from rollax.runs.stopping import StopConditions, TimeLeft
 
 
 def result(iteration, **changes):

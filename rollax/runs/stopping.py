@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rollax.cli.results import number_in
 from rollax.errors import ConfigError
+from rollax.runs.results import number_in
 
 WHERE_IN_RESULT = {
     "episode_reward_mean": ("episode_reward_mean",),
@@ -42,27 +42,26 @@ class StopConditions:
     time_total_s: float | None = None
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any], where: str) -> StopConditions:
+    def from_mapping(cls, values: Mapping[str, Any], where: str | Mapping[str, str]) -> StopConditions:
         """The conditions that a `stop` section names; an entry that is None is not set.
 
+        Args:
+            values: condition -> number.
+            where: the section, or the option that each condition came from, for error messages.
         Raises:
             ConfigError: a key that is no condition, or a value that is no number.
         """
-        names = [field.name for field in dataclasses.fields(cls)]
-        refuse_unknown_keys(values, names, where)
+        if isinstance(where, str):
+            refuse_unknown_keys(values, [field.name for field in dataclasses.fields(cls)], where)
         for name, value in values.items():
+            place = f"{where}: {name}" if isinstance(where, str) else where[name]
             if value is None:
                 continue
             if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-                raise ConfigError(
-                    "A stop condition that is not a number.", where=f"{where}: {name}", got=value, expected="a number"
-                )
+                raise ConfigError("A stop condition that is not a number.", where=place, got=value, expected="a number")
             if name in _LIMITS and value <= 0:
                 raise ConfigError(
-                    "A limit that is reached before training begins.",
-                    where=f"{where}: {name}",
-                    got=value,
-                    expected="more than 0",
+                    "A limit that is reached before training begins.", where=place, got=value, expected="more than 0"
                 )
         return cls(**values)
 

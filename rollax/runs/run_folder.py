@@ -1,0 +1,210 @@
+"""The folder of one training run: results, TensorBoard log, config, checkpoints, the best of them, learning curve."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from rollax import storage
+from rollax.errors import CheckpointError, ConfigError, RollaxError
+from rollax.runs.curves import draw_curves
+from rollax.runs.display import title_of
+from rollax.runs.results import RESULTS_NAME, flat_scalars, number_in, read_results, to_json
+from rollax.runs.stopping import WHERE_IN_RESULT
+
+if TYPE_CHECKING:
+    from tensorboardX import SummaryWriter
+
+    from rollax.algorithms.trainer import Trainer
+
+log = logging.getLogger("rollax.runs")
+
+CHECKPOINTS, BEST, CURVE = "checkpoints", "best", "curve.png"
+PREFIX = "checkpoint_"
+LOOKS_AT_TRAINING = 10
+"""Iterations between two looks at the training reward for the best model, which would else be saved in most of them."""
+
+
+class Best(NamedTuple):
+    """The best model of a run so far: its checkpoint, and the mean reward that it was chosen by."""
+
+    checkpoint: Path
+    score: float
+
+
+class Record:
+    """Takes what a run gives. This one keeps nothing; a context manager around training."""
+
+    path: Path | None = None
+    last_checkpoint: Path | None = None
+    best: Best | None = None
+
+    def __enter__(self) -> Record:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def append(self, result: Mapping[str, Any]) -> None:
+        """Writes one result line, on disk for other readers when this returns."""
+
+    def amend(self, result: Mapping[str, Any]) -> None:
+        """Writes the last result line anew, with what has been added to it."""
+
+    def log_scalars(self, result: Mapping[str, Any]) -> None:
+        """Writes the numbers of `result` to the TensorBoard log, over environment steps."""
+
+    def save(self, trainer: Trainer) -> None:
+        """Saves a checkpoint of this iteration, and removes those that are not to be kept."""
+
+    def keep_best(self, trainer: Trainer, result: Mapping[str, Any], *, saved: bool) -> None:
+        """Saves a checkpoint as the best one where `result` says that it is; `saved`: so was one of this iteration."""
+
+
+class RunFolder(Record):
+    """The record of a run on disk.
+
+    Args:
+        path: a new folder, or an empty one.
+        experiment: what is run, with the keys run, env, config and stop, for `config.json`.
+        best_by: the key of `WHERE_IN_RESULT` that the best model is chosen by; None keeps none.
+        keep_checkpoints: how many checkpoints stay, the newest ones; None: all.
+    Raises:
+        ConfigError: the folder holds something, or cannot be made.
+    """
+
+    path: Path
+
+    def __init__(
+        self,
+        path: Path,
+        experiment: Mapping[str, Any],
+        *,
+        best_by: str | None = None,
+        keep_checkpoints: int | None = None,
+    ) -> None:
+        check_empty(path, "fit(out=...)")
+        self.path = path
+        self._title = title_of(experiment["run"], experiment["env"])
+        self._best_by, self._keep = best_by, keep_checkpoints
+        self._results: IO[bytes] = _opened(path)
+        self._last_line = 0
+        self._tensorboard: SummaryWriter | None = None
+        (path / "config.json").write_text(to_json(experiment, indent=2) + "\n", encoding="utf-8")
+
+    def __exit__(self, *_: object) -> None:
+        self._results.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        self._draw_curve()
+
+    def inherit(self, run: Path, iteration: int) -> None:
+        """Begins the result lines with those of another run up to an iteration, so that the curve is whole."""
+        try:
+            results, _ = read_results(run)
+        except RollaxError:
+            return
+        for result in results:
+            if (number_in(result, "training_iteration") or 0) <= iteration:
+                self.append(result)
+
+    def append(self, result: Mapping[str, Any]) -> None:
+        self._last_line = self._results.tell()
+        self._results.write(to_json(result).encode() + b"\n")
+        self._results.flush()
+
+    def amend(self, result: Mapping[str, Any]) -> None:
+        self._results.seek(self._last_line)
+        self._results.truncate()
+        self.append(result)
+        self.log_scalars(result)
+
+    def log_scalars(self, result: Mapping[str, Any]) -> None:
+        if self._tensorboard is None:
+            # Imported here: the first result must not wait for it.
+            from tensorboardX import SummaryWriter
+
+            self._tensorboard = SummaryWriter(str(self.path))
+        step = int(number_in(result, "timesteps_total") or 0)
+        for name, value in flat_scalars(result):
+            self._tensorboard.add_scalar(name, value, step)
+
+    def save(self, trainer: Trainer) -> None:
+        self.last_checkpoint = _saved(trainer, self.path / CHECKPOINTS)
+        if self._keep is not None:
+            _keep_newest(self.path / CHECKPOINTS, self._keep)
+
+    def keep_best(self, trainer: Trainer, result: Mapping[str, Any], *, saved: bool) -> None:
+        if self._best_by is None:
+            return
+        looks = self._best_by == "evaluation_reward_mean" or saved or trainer.iteration % LOOKS_AT_TRAINING == 0
+        score = number_in(result, *WHERE_IN_RESULT[self._best_by]) if looks else None
+        if score is None or (self.best is not None and score <= self.best.score):
+            return
+        # The newest in the folder is the best: a run that is killed in between leaves two of them.
+        self.best = Best(_saved(trainer, self.path / BEST), score)
+        _keep_newest(self.path / BEST, 1)
+
+    def _draw_curve(self) -> None:
+        """Draws the learning curve, if there is a result to draw.
+
+        A picture that cannot be written (a full disk, say) must not hide how training ended: that is only reported.
+        """
+        try:
+            results, _ = read_results(self.path)
+            draw_curves({"training episodes": results}, self.path / CURVE, self._title)
+        except RollaxError:
+            return
+        except OSError as error:
+            print(f"The learning curve was not drawn: {error}", file=sys.stderr)
+
+
+def check_empty(path: Path, where: str) -> None:
+    """Refuses a folder that would mix two runs.
+
+    Args:
+        path: of the folder.
+        where: the option or argument that named it.
+    Raises:
+        ConfigError: it is a file, or a folder that holds something.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    holds_run = (path / RESULTS_NAME).exists()
+    raise ConfigError(
+        "The folder holds another run." if holds_run else "The folder is not empty.",
+        where=where,
+        got=str(path),
+        expected="a new folder, or an empty one",
+        fix="give another folder"
+        + ("; a run goes on from a checkpoint in a folder of its own, with the results so far" if holds_run else ""),
+    )
+
+
+def _opened(folder: Path) -> IO[bytes]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return (folder / RESULTS_NAME).open("wb")
+    except OSError as error:
+        raise ConfigError("The run folder cannot be made.", where=str(folder), got=str(error)) from error
+
+
+def _saved(trainer: Trainer, folder: Path) -> Path:
+    try:
+        return Path(trainer.save(folder))
+    except OSError as error:
+        raise CheckpointError("A checkpoint was not saved.", where=str(folder), got=str(error)) from error
+
+
+def _keep_newest(folder: Path, count: int) -> None:
+    named = re.compile(re.escape(PREFIX) + r"(\d+)", re.ASCII)
+    found = sorted((int(match[1]), path) for path in folder.iterdir() if (match := named.fullmatch(path.name)))
+    for _, path in found[:-count]:
+        try:
+            storage.remove_directory(path)
+        except CheckpointError as error:
+            log.warning("%s", error)  # nothing is lost by it, and the next save tries again

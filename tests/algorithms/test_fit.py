@@ -1,0 +1,231 @@
+"""`Trainer.fit`: what a run leaves behind, and what it returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+
+import pytest
+
+from rollax import CheckpointError, ConfigError, PPOTrainer, TrainResult, load_policy
+from rollax.storage import newest
+from tests.cli.fake_algorithm import FakeTrainer
+
+TINY = {"train_batch_size": 64, "sgd_minibatch_size": 64, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [4]}, "seed": 0}
+
+
+def rows(run):
+    return [json.loads(line) for line in (run / "result.jsonl").read_text().splitlines()]
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+class Scripted(FakeTrainer):
+    """Earns the numbers of the config key `rewards`, one in each iteration; `greedy`: so do evaluations."""
+
+    def train(self):
+        result = super().train()
+        result["episode_reward_mean"] = self.settings["rewards"][self.iteration - 1]
+        return result
+
+    def evaluate(self, num_episodes=None, record_dir=None):
+        reward = self.settings.get("greedy", self.settings["rewards"])[self.iteration - 1]
+        return {**super().evaluate(1), "episode_reward_mean": reward}
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """One small run of PPO, which the tests below look at."""
+    run = tmp_path_factory.mktemp("runs") / "ppo"
+    trainer = PPOTrainer("CartPole-v1", TINY)
+    try:
+        result = trainer.fit({"training_iteration": 3}, run, checkpoint_interval=1, keep_checkpoints=2, progress="none")
+        yield trainer, result, run
+    finally:
+        trainer.stop()
+
+
+def test_a_run_leaves_what_the_command_line_leaves(fitted):
+    _, _, run = fitted
+    assert names(run)[:4] == ["best", "checkpoints", "config.json", "curve.png"]
+    assert names(run)[-1] == "result.jsonl"
+    assert len(list(run.glob("events.out.tfevents.*"))) == 1
+    assert names(run / "checkpoints") == ["checkpoint_000002", "checkpoint_000003"]
+    assert [row["timesteps_total"] for row in rows(run)] == [64, 128, 192]
+    config = json.loads((run / "config.json").read_text())
+    assert (config["run"], config["env"], config["stop"]) == ("PPO", "CartPole-v1", {"training_iteration": 3})
+    assert config["config"]["train_batch_size"] == 64
+
+
+def test_the_result_says_how_it_ended(fitted):
+    _, result, run = fitted
+    assert (result.reached, result.missed_goal, result.signal, result.out) == ("training_iteration", False, None, run)
+    assert set(result.last) == set(TrainResult.__annotations__)
+    assert result.last["training_iteration"] == 3
+    # The greedy evaluation at the end stands in the last row, and in no other.
+    assert [row["evaluation"] is None for row in rows(run)] == [True, True, False]
+    assert result.last["evaluation"] is not None
+    assert rows(run)[-1]["evaluation"]["episode_rewards"] == result.last["evaluation"]["episode_rewards"]
+    assert result.checkpoint == run / "checkpoints" / "checkpoint_000003"
+    rewards = [row["episode_reward_mean"] or 0 for row in rows(run)]
+    assert result.best_score == max(rewards)
+    assert result.best_checkpoint == run / "best" / f"checkpoint_{rewards.index(max(rewards)) + 1:06d}"
+    assert load_policy(result.best_checkpoint).compute_single_action([0.0] * 4) in (0, 1)
+
+
+def test_a_trainer_from_a_checkpoint_goes_on_with_the_whole_curve(fitted, tmp_path):
+    _, result, run = fitted
+    with PPOTrainer.from_checkpoint(result.checkpoint) as trainer:
+        trainer.fit({"timesteps_total": 200}, tmp_path / "on", progress="none", evaluate=False)
+    assert [row["training_iteration"] for row in rows(tmp_path / "on")] == [1, 2, 3, 4]
+    assert rows(tmp_path / "on")[:3] == rows(run)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"stop": {"timestep_total": 5}}, r"fit\(stop=...\)(.|\n)*did you mean timesteps_total\?"),
+        ({"stop": {"timesteps_total": "many"}}, "not a number"),
+        ({"checkpoint_interval": -1}, r"fit\(checkpoint_interval=...\)"),
+        ({"keep_checkpoints": 0}, r"fit\(keep_checkpoints=...\)(.|\n)*at least 1"),
+        ({"progress": "bar"}, r"fit\(progress=...\)(.|\n)*'auto', 'lines', 'none'"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_made(call, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        FakeTrainer({}).fit(**{"stop": {"training_iteration": 1}, "out": tmp_path / "run", **call})
+    assert names(tmp_path) == []
+
+
+def test_a_folder_with_another_run_is_refused(fitted):
+    _, _, run = fitted
+    before = rows(run)
+    with pytest.raises(ConfigError, match=r"The folder holds another run\.\n(.|\n)*fit\(out=...\)"):
+        FakeTrainer({}).fit({"training_iteration": 1}, run)
+    assert rows(run) == before
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    result = FakeTrainer({}).fit({"training_iteration": 2})
+    assert names(tmp_path) == []
+    assert (result.out, result.checkpoint, result.best_checkpoint, result.best_score) == (None, None, None, None)
+    assert result.last["evaluation"]["episodes"] == 3
+    assert [line[:11] for line in capsys.readouterr().out.splitlines()] == ["iteration 1", "iteration 2"]
+
+
+def test_the_best_model_is_that_of_the_best_evaluation(tmp_path):
+    trainer = Scripted({"rewards": [9, 8, 7, 6, 5], "greedy": [0, 3, 0, 2, 1], "evaluation_interval": 2})
+    result = trainer.fit({"training_iteration": 5}, tmp_path / "run", progress="none")
+    assert names(tmp_path / "run" / "best") == ["checkpoint_000002"]
+    assert (result.best_checkpoint, result.best_score) == (tmp_path / "run" / "best" / "checkpoint_000002", 3)
+    # The one at the end counts too.
+    trainer = Scripted({"rewards": [9, 8, 7], "greedy": [0, 3, 4], "evaluation_interval": 2})
+    assert trainer.fit({"training_iteration": 3}, tmp_path / "end", progress="none").best_score == 4
+    assert names(tmp_path / "end" / "best") == ["checkpoint_000003"]
+
+
+def test_without_evaluations_it_is_that_of_the_best_training_reward(tmp_path):
+    rewards = [0, 9, 2, *[1] * 6, 3, *[4] * 9, 2, 1]
+    trainer = Scripted({"rewards": rewards})
+    # It is looked at in iterations 7, 14 and 21, where checkpoints are due or the run ends, and in 10 and 20.
+    result = trainer.fit({"training_iteration": 21}, tmp_path / "run", checkpoint_interval=7, progress="none")
+    assert (result.best_checkpoint, result.best_score) == (tmp_path / "run" / "best" / "checkpoint_000014", 4)
+    assert names(tmp_path / "run" / "best") == ["checkpoint_000014"]
+    trainer = Scripted({"rewards": rewards})
+    assert trainer.fit({"training_iteration": 2}, tmp_path / "none", keep_best=False).best_checkpoint is None
+    assert not (tmp_path / "none" / "best").exists()
+
+
+def test_a_greedy_goal_evaluates_where_the_config_does_not():
+    result = FakeTrainer({}).fit({"evaluation_reward_mean": 202}, progress="none")
+    assert (result.reached, result.last["training_iteration"]) == ("evaluation_reward_mean", 20)
+    # The evaluation at the end may reach the goal that training did not wait for.
+    result = FakeTrainer({}).fit({"evaluation_reward_mean": 60, "training_iteration": 3}, progress="none")
+    assert (result.reached, result.missed_goal) == ("evaluation_reward_mean", False)
+    result = FakeTrainer({}).fit({"evaluation_reward_mean": 600, "training_iteration": 3}, progress="none")
+    assert (result.reached, result.missed_goal) == ("training_iteration", True)
+
+
+class Interrupted(FakeTrainer):
+    """Sends its own process the signals of the config key `signals`, in the third iteration."""
+
+    def train(self):
+        for number in self.settings["signals"] if self.iteration == 2 else ():
+            signal.raise_signal(number)
+        return super().train()
+
+
+def test_a_signal_saves_and_returns(tmp_path, capfd):
+    before = signal.getsignal(signal.SIGINT)
+    result = Interrupted({"signals": [signal.SIGINT]}).fit({"training_iteration": 9}, tmp_path / "run")
+    assert (result.reached, result.signal, result.missed_goal) == (None, signal.SIGINT, False)
+    assert newest(tmp_path / "run" / "checkpoints", "checkpoint_") == result.checkpoint
+    assert result.checkpoint.name == "checkpoint_000003"
+    assert rows(tmp_path / "run")[-1]["evaluation"] is None
+    assert "Stopping after this iteration" in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt):
+        Interrupted({"signals": [signal.SIGINT] * 2}).fit({"training_iteration": 9}, tmp_path / "two")
+    assert len(rows(tmp_path / "two")) == 2
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_evaluation_at_the_end_that_is_cut_short_loses_nothing(tmp_path):
+    class Impatient(FakeTrainer):
+        def evaluate(self, num_episodes=None, record_dir=None):
+            raise KeyboardInterrupt
+
+    result = Impatient({}).fit({"training_iteration": 1}, tmp_path / "run", progress="none")
+    assert (result.reached, result.last["evaluation"]) == ("training_iteration", None)
+    assert len(rows(tmp_path / "run")) == 1
+
+
+def test_in_another_thread_no_signal_is_listened_for():
+    results = []
+    thread = threading.Thread(
+        target=lambda: results.append(FakeTrainer({}).fit({"training_iteration": 1}, progress="none"))
+    )
+    thread.start()
+    thread.join()
+    assert results[0].reached == "training_iteration"
+
+
+def test_an_error_leaves_what_there_is(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        FakeTrainer({"bug_at": 3}).fit({"training_iteration": 5}, tmp_path / "run", checkpoint_interval=1)
+    assert len(rows(tmp_path / "run")) == 2
+    assert names(tmp_path / "run" / "checkpoints") == ["checkpoint_000001", "checkpoint_000002"]
+    assert (tmp_path / "run" / "curve.png").exists()
+
+
+def test_a_checkpoint_that_cannot_be_removed_does_not_end_the_run(tmp_path, monkeypatch, caplog):
+    def refuse(path):
+        raise CheckpointError("A saved folder could not be removed.", where=path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rollax.runs.run_folder.storage.remove_directory", refuse)
+        trainer = FakeTrainer({})
+        trainer.fit({"training_iteration": 3}, tmp_path / "run", checkpoint_interval=1, keep_checkpoints=1)
+    assert "could not be removed" in caplog.text
+    assert len(names(tmp_path / "run" / "checkpoints")) == 3
+
+
+def test_a_checkpoint_that_is_removed_halfway_is_passed_over(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    FakeTrainer({}).fit({"training_iteration": 2}, run, checkpoint_interval=1, progress="none", keep_best=False)
+
+    def killed(path):
+        raise KeyboardInterrupt
+
+    from rollax.storage import remove_directory
+
+    monkeypatch.setattr("shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        remove_directory(run / "checkpoints" / "checkpoint_000002")
+    assert os.listdir(run / "checkpoints" / "checkpoint_000002") == ["state.json"]
+    assert newest(run / "checkpoints", "checkpoint_") == run / "checkpoints" / "checkpoint_000001"
