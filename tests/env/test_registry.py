@@ -90,14 +90,14 @@ def test_the_names_of_pettingzoo():
     ("path", "says"),
     [
         ("no_such_module:Env", "ModuleNotFoundError...no_such_module"),
-        ("tests.env.worlds:Clok", "AttributeError...Clok"),
+        ("tests.env.worlds:Clok", "AttributeError...Clok...did you mean 'Clock'?"),
         ("tests.env.worlds:", "does not import"),
         ("tests.env:broken_module", "AttributeError"),
     ],
 )
 def test_5_path_that_does_not_import(path, says):
     refused(ConfigError, env_creator, path, says=says)
-    refused(ConfigError, env_creator, path, says=f"does not import...env='{path}'...module:Class...python -c 'import")
+    refused(ConfigError, env_creator, path, says=f"does not import...env='{path}'...module:Class...to mend")
 
 
 @pytest.mark.parametrize("value", [Clock(), 3, None, ["CartPole-v1"]])
