@@ -47,7 +47,9 @@ def get_trainer_class(name: str, where: str = "run") -> type[Trainer]:
             where=where,
             got=name,
             expected=f"one of {', '.join(ALGORITHMS)}",
-            fix=f"did you mean {names[0]}?" if names else "`rollax list` shows the algorithms",
+            fix=f"did you mean {names[0]}?"
+            if names
+            else "use the trainer class itself if it is your own, on the command line as --run=module:Class",
         )
     module_name, _, class_name = path.partition(":")
     return getattr(importlib.import_module(module_name), class_name)

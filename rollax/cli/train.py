@@ -113,7 +113,7 @@ def train(
 def run_experiment(experiment: Experiment, options: Options) -> int:
     """Trains, says how it ended and where everything is, and returns the exit code."""
     if options.out is not None:
-        check_empty(options.out, "--out")
+        check_empty(options.out, "--out", f"--resume={options.out}")
     trainer = make_trainer(experiment, options.resume, options.trust_code)
     try:
         out = new_folder(f"{trainer.name}-{trainer.config.env}") if options.out is None else options.out

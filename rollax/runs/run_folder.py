@@ -87,7 +87,7 @@ class RunFolder(Record):
         best_by: str | None = None,
         keep_checkpoints: int | None = None,
     ) -> None:
-        check_empty(path, "fit(out=...)")
+        check_empty(path, "fit(out=...)", "from_checkpoint(...).fit(...)")
         self.path = path
         self._title = title_of(experiment["run"], experiment["env"])
         self._best_by, self._keep = best_by, keep_checkpoints
@@ -163,12 +163,13 @@ class RunFolder(Record):
             print(f"The learning curve was not drawn: {error}", file=sys.stderr)
 
 
-def check_empty(path: Path, where: str) -> None:
+def check_empty(path: Path, where: str, go_on: str) -> None:
     """Refuses a folder that would mix two runs.
 
     Args:
         path: of the folder.
         where: the option or argument that named it.
+        go_on: what goes on from the run that is there.
     Raises:
         ConfigError: it is a file, or a folder that holds something.
     """
@@ -180,8 +181,7 @@ def check_empty(path: Path, where: str) -> None:
         where=where,
         got=str(path),
         expected="a new folder, or an empty one",
-        fix="give another folder"
-        + ("; a run goes on from a checkpoint in a folder of its own, with the results so far" if holds_run else ""),
+        fix="give another folder" + (f"; {go_on} goes on from it there" if holds_run else ""),
     )
 
 

@@ -50,7 +50,8 @@ def test_refuses_a_folder_in_use(rollax, cwd):
     assert rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here").exit_code == 0
     again = rollax("train", "--run=FAKE", "--stop-iterations=1", "--out=here")
     assert again.exit_code == 2
-    assert "The folder holds another run." in again.output
+    assert "The folder holds another run.\n  where:    --out" in again.output
+    assert "--resume=here goes on from it there" in again.output
 
 
 @pytest.mark.parametrize(
