@@ -7,12 +7,15 @@ actors run as fast as they can; see `AsyncReplayOptimizer` and `worker_scale`.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer
 from rollax.batch import SampleBatch
 from rollax.config.asynchronous import AsyncReplayFields
 from rollax.config.exploration import EpsilonFields
+from rollax.config.overruling import Overrules
 from rollax.errors import ConfigError
 from rollax.evaluation.initial_priorities import add_priorities
 from rollax.optimizers.async_replay import AsyncReplayOptimizer, async_replay_settings
@@ -34,6 +37,8 @@ class ApexDQNConfig(AsyncReplayFields, DQNConfig):
     target_network_update_freq: int = Field(
         default=2500, ge=1, description="updates after which the target network becomes a copy of the model"
     )
+
+    overrules: ClassVar[Overrules] = {("noisy",): ("worker_epsilon", "worker_epsilon_alpha")}
 
     def check(self) -> None:
         super().check()

@@ -13,7 +13,7 @@ PPO.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from flax import nnx
@@ -23,6 +23,7 @@ from pydantic import Field
 from rollax.algorithms.impala import IMPALAConfig, IMPALAPolicy, IMPALATrainer, learned_rows
 from rollax.batch import SampleBatch
 from rollax.config import resolve_config
+from rollax.config.overruling import FirstValues
 from rollax.evaluation.advantages import add_advantages
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate, truncated_reference
@@ -48,6 +49,8 @@ class APPOConfig(IMPALAConfig):
     use_kl_loss: bool = Field(default=False, description="whether a KL penalty joins the loss")
     kl_coeff: float = Field(default=1.0, gt=0, description="first weight of the KL penalty, which adapts to kl_target")
     kl_target: float = Field(default=0.01, gt=0, description="the KL divergence that an update should have")
+
+    first_values: ClassVar[FirstValues] = {"kl_coeff": ()}
 
 
 class APPOPolicy(IMPALAPolicy):

@@ -99,10 +99,10 @@ def check_algorithm(stored: Mapping[str, Any], name: str, path: str | Path) -> N
     _check_same("algorithm", stored["algorithm"], name, path)
 
 
-def trusted_config(
+def refuse_untrusted(
     path: str | Path, config: Mapping[str, Any], given: Mapping[str, Any], *, trust_code: bool
-) -> dict[str, Any]:
-    """The values of a stored config under those that the caller gives anew; none lacks its code.
+) -> None:
+    """Refuses a stored config that lacks code, or names it without the caller's word.
 
     Args:
         path: of the checkpoint.
@@ -120,7 +120,6 @@ def trusted_config(
         # Ray's processes exchange pickles: whoever answers at the address runs code here.
         code = StoredCode("ray_address", str(values["ray_address"]))
         raise untrusted(path, code, "ray_address=...")
-    return values
 
 
 def untrusted(path: str | Path, code: StoredCode, argument: str) -> CheckpointError:

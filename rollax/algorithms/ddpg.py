@@ -9,7 +9,7 @@ tenth, as in RLlib; replay is uniform unless it is asked to be prioritized; time
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig
 from rollax.config.actor_critic import ActorCriticFields
+from rollax.config.overruling import FirstValues, Overrules
 from rollax.errors import SpaceError
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.models.action_values import ActionValue, Actor, ActorWithCritics, Ensemble, frozen
@@ -66,6 +67,9 @@ class DDPGConfig(ActorCriticFields, TrainerConfig):
     smooth_target_policy: bool = Field(default=False, description="whether the actions of targets are noisy")
     target_noise: float = Field(default=0.2, ge=0, description="σ of that noise, in units of half an action's range")
     target_noise_clip: float = Field(default=0.5, ge=0, description="c, the most that it adds")
+
+    overrules: ClassVar[Overrules] = {("actor_lr", "critic_lr"): ("lr", "lr_schedule")}
+    first_values: ClassVar[FirstValues] = {"parameter_noise": ("exploration",)}
 
 
 class DDPGPolicy(ActorCriticPolicy):

@@ -10,7 +10,7 @@ sub-environments that are asked together; β of prioritized replay stays as it i
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.exploration import EpsilonFields
+from rollax.config.overruling import FirstValues, Overrules
 from rollax.config.replay import ReplayFields
 from rollax.errors import ConfigError, SpaceError
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
@@ -79,6 +80,9 @@ class DQNConfig(EpsilonFields, ReplayFields, TrainerConfig):
     )
     temperature: float = Field(default=1.0, gt=0, description="τ of SoftQ")
     parameter_noise: float = Field(default=0.3, gt=0, description="σ of ParameterNoise at first; it adapts")
+
+    overrules: ClassVar[Overrules] = {("noisy",): tuple(EpsilonFields.model_fields)}
+    first_values: ClassVar[FirstValues] = {"sigma0": (), "parameter_noise": ("exploration",)}
 
     def check(self) -> None:
         super().check()

@@ -12,7 +12,7 @@ exact KL(old || new) of the two distributions, not its estimate from the sampled
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from flax import nnx
@@ -23,6 +23,7 @@ from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
 from rollax.config import Lambda, SchedulePoints, TrainerConfig
 from rollax.config.critic import CentralizedCriticFields
+from rollax.config.overruling import FirstValues
 from rollax.evaluation.advantages import add_advantages
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate
@@ -75,6 +76,8 @@ class PPOConfig(CentralizedCriticFields, TrainerConfig):
     grad_clip: float | None = Field(
         default=0.5, gt=0, description="bound on the global norm of the gradient; None for none"
     )
+
+    first_values: ClassVar[FirstValues] = {"kl_coeff": ()}
 
     def check(self) -> None:
         super().check()

@@ -9,7 +9,7 @@ the target entropy of discrete actions is 0.98 of the largest one of the actions
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig
 from rollax.config.actor_critic import ActorCriticFields
+from rollax.config.overruling import FirstValues, Overrules
 from rollax.errors import ConfigError, SpaceError
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.models.action_values import ActionValue, Actor, ActorWithCritics, DiscreteActionValues, Ensemble, frozen
@@ -60,6 +61,9 @@ class SACConfig(ActorCriticFields, TrainerConfig):
     exploration: Literal["StochasticSampling", "GaussianNoise", "OrnsteinUhlenbeckNoise"] = Field(
         default="StochasticSampling", description="actions as the policy draws them, or with noise added to those"
     )
+
+    overrules: ClassVar[Overrules] = {("actor_lr", "critic_lr", "alpha_lr"): ("lr", "lr_schedule")}
+    first_values: ClassVar[FirstValues] = {"initial_alpha": ()}
 
 
 class SACPolicy(ActorCriticPolicy):

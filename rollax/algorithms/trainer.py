@@ -13,6 +13,7 @@ import numpy as np
 from rollax.algorithms import checkpoint
 from rollax.algorithms.registry import get_trainer_class, refuse_config_of_another, run_name
 from rollax.config import TrainerConfig, resolve_config
+from rollax.config.overruling import refuse_first_values
 from rollax.env.recording.record_env import RecordedEnv, RecordingCreator
 from rollax.errors import ConfigError
 from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, summarize
@@ -272,13 +273,16 @@ class Trainer(ABC):
             changes: config keys given anew, such as `env` or those that hold code.
         Raises:
             CheckpointError: it is damaged, newer, of another algorithm, or names code that is not trusted.
+            ConfigError: a change that has no effect, since another key overrules it.
         """
         stored = checkpoint.read(Path(path))
         if cls is Trainer:
             trainer_class: Any = get_trainer_class(stored["algorithm"])
             return trainer_class.from_checkpoint(path, trust_code=trust_code, **changes)
         checkpoint.check_algorithm(stored, cls.name, path)
-        config = checkpoint.trusted_config(path, stored["config"], changes, trust_code=trust_code)
+        checkpoint.refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
+        config = cls.config_class.from_json(stored["config"], trust_code=trust_code, **changes)
+        refuse_first_values(config, changes, stored["config"], path)
         trainer = cls(config=config)
         trainer.restore(path)
         return trainer

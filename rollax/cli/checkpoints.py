@@ -67,10 +67,10 @@ def open_trainer(checkpoint: Path, *, run: str | None, trust_code: bool, **chang
 
 def names_code(trainer: Trainer) -> bool:
     """Whether a checkpoint of `trainer` names code of the user's own, and so needs trust."""
-    from rollax.algorithms.checkpoint import trusted_config
+    from rollax.algorithms.checkpoint import refuse_untrusted
 
     try:
-        trusted_config("", trainer.config.to_json(), {}, trust_code=False)
+        refuse_untrusted("", trainer.config.to_json(), {}, trust_code=False)
     except CheckpointError:
         return True
     return False

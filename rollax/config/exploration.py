@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import BaseModel, Field
 
+from rollax.config.overruling import Overrules
 from rollax.config.trainer import ProbabilityPoints
 from rollax.schedules import Schedule
 
@@ -17,6 +20,8 @@ class EpsilonFields(BaseModel):
     epsilon_schedule: ProbabilityPoints | None = Field(
         default=None, description="[[timestep, ε], ...], linear in between; takes the place of the three before"
     )
+
+    overrules: ClassVar[Overrules] = {("epsilon_schedule",): ("initial_epsilon", "final_epsilon", "epsilon_timesteps")}
 
     def epsilon(self) -> Schedule:
         """Timestep -> ε."""

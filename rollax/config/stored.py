@@ -22,6 +22,7 @@ from rollax.importing import StoredCode, import_object, named_by_file, path_of
 from rollax.spaces import space_from_json, space_to_json
 
 NOT_STORED = "not_stored"
+GIVEN = "given"
 POLICY = "rollax.policy.policy:Policy"
 
 Trust = Literal["nothing", "code fields", "everything"]
@@ -31,9 +32,22 @@ Place = tuple[Any, ...]
 
 
 def encode_config(config: BaseModel) -> dict[str, Any]:
-    """All fields of a config, nested ones too; "not_stored" lists the keys that are null though they had a value."""
+    """All fields of a config, nested ones too.
+
+    "not_stored" lists the keys that are null though they had a value, "given" the fields that were given a value; the others have their
+    defaults.
+    """
     lost: list[str] = []
-    return {**_encode_fields(config, "", lost), NOT_STORED: lost}
+    return {**_encode_fields(config, "", lost), NOT_STORED: lost, GIVEN: sorted(config.model_fields_set)}
+
+
+def given_fields(data: Mapping[str, Any], config_class: type[BaseModel]) -> list[str]:
+    """The fields that were given a value in a config that `encode_config` described.
+
+    Raises:
+        ConfigError: the list is malformed.
+    """
+    return _names(data, GIVEN, list(config_class.model_fields))
 
 
 def decode_config(data: Mapping[str, Any], *, trust: Trust = "nothing") -> dict[str, Any]:
@@ -47,11 +61,8 @@ def decode_config(data: Mapping[str, Any], *, trust: Trust = "nothing") -> dict[
         ConfigError: a mark that is unknown or malformed, or trusted code that does not import.
         SpaceError: a space that is malformed.
     """
-    lost = data.get(NOT_STORED, [])
-    if not isinstance(lost, list) or not all(isinstance(key, str) for key in lost):
-        raise ConfigError("A wrong list.", where=f"config key '{NOT_STORED}'", got=lost, expected="a list of keys")
-    decoder = _Decoder(frozenset(lost), trust)
-    return {key: decoder.decode(value, (key,)) for key, value in data.items() if key != NOT_STORED}
+    decoder = _Decoder(frozenset(_names(data, NOT_STORED, [])), trust)
+    return {key: decoder.decode(value, (key,)) for key, value in data.items() if key not in (NOT_STORED, GIVEN)}
 
 
 def missing_code(value: Any) -> Iterator[StoredCode]:
@@ -72,6 +83,13 @@ def import_path(value: Any) -> str | None:
         return path if import_object(path, "") is value else None
     except ConfigError:
         return None
+
+
+def _names(data: Mapping[str, Any], key: str, default: list[str]) -> list[str]:
+    names = data.get(key, default)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError("A wrong list.", where=f"config key '{key}'", got=names, expected="a list of keys")
+    return names
 
 
 def _encode(value: Any, key: str, lost: list[str]) -> Any:

@@ -13,8 +13,8 @@ Each algorithm adds its own fields in a subclass:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -34,7 +34,8 @@ from pydantic import (
 
 from rollax.config.messages import config_error, is_number_only
 from rollax.config.multiagent import MultiAgentConfig
-from rollax.config.stored import decode_config, encode_config
+from rollax.config.overruling import SCHEDULE, FirstValues, Overrules, refuse_overruled, refuse_overruled_layers
+from rollax.config.stored import decode_config, encode_config, given_fields
 from rollax.config.workers import WorkerFields
 from rollax.errors import ConfigError
 from rollax.frozen import FrozenModel
@@ -79,6 +80,11 @@ class TrainerConfig(WorkerFields, FrozenModel):
     """The fields that all algorithms share. Wrong values raise ConfigError, from a dict and from keywords alike."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, populate_by_name=True)
+
+    overrules: ClassVar[Overrules] = {}
+    """Keys of this class -> the keys without effect while all of them are set, beside each `x_schedule` -> `x`."""
+    first_values: ClassVar[FirstValues] = {}
+    """Keys of this class that are first values of what a checkpoint holds -> keys that begin anew where they change."""
 
     # Environment
     env: Any = Field(
@@ -184,10 +190,30 @@ class TrainerConfig(WorkerFields, FrozenModel):
     if not TYPE_CHECKING:
 
         def __init__(self, **values: Any) -> None:
-            try:
-                super().__init__(**values)
-            except ValidationError as error:
-                raise config_error(type(self), error) from None
+            self._fill(values)
+            refuse_overruled(self, self.model_fields_set)
+
+    def _fill(self, values: Mapping[str, Any]) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise config_error(type(self), error) from None
+
+    @classmethod
+    def _derived(cls, values: Mapping[str, Any], given: Collection[str], changes: Mapping[str, Any]) -> Self:
+        """The config of values that are taken over and of changes to them, which alone must have an effect.
+
+        Args:
+            values: by field or key.
+            given: those of the fields that were given once, not left at their defaults.
+            changes: by field or key.
+        """
+        changes = _by_name(cls, changes)
+        config = cls.__new__(cls)
+        config._fill({**_by_name(cls, values), **changes})
+        refuse_overruled(config, changes)
+        config.model_fields_set.intersection_update({*given, *changes})
+        return config
 
     @field_validator("*", mode="before")
     @classmethod
@@ -215,6 +241,9 @@ class TrainerConfig(WorkerFields, FrozenModel):
             if (space := getattr(self, name)) is not None:
                 check_space(space, f"config key '{name}'")
         self.multiagent.check()
+        # Of a centralized critic the layers are the default ones in any case.
+        if self.model.custom_model is not None and not getattr(self, "centralized_critic", False):
+            refuse_overruled_layers(self.model)
         if self.evaluation_config:
             try:
                 self.for_evaluation()
@@ -241,8 +270,8 @@ class TrainerConfig(WorkerFields, FrozenModel):
 
     def schedule(self, name: str) -> Schedule:
         """How the field `name` changes with the steps sampled: its `_schedule` where that is given, else constant."""
-        points = getattr(self, f"{name}_schedule", None)
-        return Schedule(getattr(self, name) if points is None else points, where=f"config key '{name}_schedule'")
+        points = getattr(self, name + SCHEDULE, None)
+        return Schedule(getattr(self, name) if points is None else points, where=f"config key '{name}{SCHEDULE}'")
 
     def changed(self, **changes: Any) -> Self:
         """The same config with some keys replaced, checked anew."""
@@ -260,7 +289,7 @@ class TrainerConfig(WorkerFields, FrozenModel):
             return self.changed(**changes) if changes else self
         # How much is gathered for an update is the trainer's business, and bounds fields of its own algorithm only.
         common = (self.model_fields_set & TrainerConfig.model_fields.keys()) - {"train_batch_size"}
-        return resolve_config(config_class, {name: getattr(self, name) for name in common}, **changes)
+        return config_class._derived({name: getattr(self, name) for name in common}, common, changes)
 
     def for_evaluation(self) -> Self:
         """The config of evaluation: greedy, with the changes of `evaluation_config`, evaluating nothing itself."""
@@ -268,7 +297,8 @@ class TrainerConfig(WorkerFields, FrozenModel):
         return self.changed(**{**changes, "evaluation_config": {}, "evaluation_interval": None})
 
     def to_json(self) -> dict[str, Any]:
-        """Every field as plain JSON values; `from_json` gives an equal config back.
+        """Every field as plain JSON values; `from_json` gives an equal config back. "given" lists the fields that are
+        not left at their defaults.
 
         Classes and functions are stored by the path they import from. What has none (a lambda, a local class, an env
         object) becomes null, and its key is listed under "not_stored".
@@ -286,9 +316,10 @@ class TrainerConfig(WorkerFields, FrozenModel):
                 called.
             changes: keys given anew, above all those that name code.
         Raises:
-            ConfigError: unknown keys or wrong values, or code that does not import.
+            ConfigError: unknown keys or wrong values, a change that other keys overrule, or code that does not import.
         """
-        return resolve_config(cls, decode_config(data, trust="everything" if trust_code else "nothing"), **changes)
+        values = decode_config(data, trust="everything" if trust_code else "nothing")
+        return cls._derived(values, given_fields(data, cls), changes)
 
 
 Config = TypeVar("Config", bound=TrainerConfig)
@@ -305,13 +336,13 @@ def resolve_config(
             defaults.
         overrides: keys that replace those of `config`; a nested dict such as `model` is replaced as a whole.
     Raises:
-        ConfigError: an unknown key, a wrong type or range, or values that contradict each other.
+        ConfigError: an unknown key, a wrong type or range, values that contradict each other, or a key that others
+            overrule; of a config only the overrides are looked at for that.
     """
     if isinstance(config, config_class):
-        if not overrides:
-            return config
-        config_class, values = type(config), {name: getattr(config, name) for name in config.model_fields_set}
-    elif config is None or (isinstance(config, Mapping) and all(isinstance(key, str) for key in config)):
+        values = {name: getattr(config, name) for name in type(config).model_fields}
+        return type(config)._derived(values, config.model_fields_set, overrides) if overrides else config
+    if config is None or (isinstance(config, Mapping) and all(isinstance(key, str) for key in config)):
         values = dict(config or {})
     else:
         raise ConfigError(

@@ -150,6 +150,12 @@ class TestRestoring:
             assert trainer.config.num_envs_per_worker == 2
             assert trainer.train()["info"]["learner"]["default_policy"]["cur_lr"] == 0.5
 
+    def test_a_change_has_an_effect_or_is_refused(self, path):
+        with pytest.raises(ConfigError, match=r"lr has no effect: lr_schedule overrules it(.|\n)*lr_schedule=None"):
+            Trainer.from_checkpoint(path, lr=1e-5)
+        with pytest.raises(ConfigError, match=r"kl_coeff has no effect: it is a first value(.|\n)*0.2, as it was"):
+            Trainer.from_checkpoint(path, kl_coeff=0.5)
+
     @pytest.mark.parametrize("file", ["manifest.json", "about.json", "state.json", "arrays.safetensors"])
     @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
     def test_36_damage_is_refused(self, path, file, damage):

@@ -279,7 +279,12 @@ class TestRuns:
         np.testing.assert_array_equal(values(policies[0], False), values(policies[2], False))
 
 
-@pytest.mark.parametrize("options", [{}, {"num_atoms": 21, "v_min": 0.0, "v_max": 1.0}, {"noisy": True}], ids=str)
+EPSILON = {"epsilon_timesteps": 500}
+
+
+@pytest.mark.parametrize(
+    "options", [EPSILON, {**EPSILON, "num_atoms": 21, "v_min": 0.0, "v_max": 1.0}, {"noisy": True}], ids=str
+)
 def test_repeats_what_it_sees(options):
     config = {
         "env_config": {"space": spaces.Discrete(4, start=-1)},
@@ -290,7 +295,6 @@ def test_repeats_what_it_sees(options):
         "lr": 1e-2,
         "learning_starts": 64,
         "training_intensity": 0.5,
-        "epsilon_timesteps": 500,
         "timesteps_per_iteration": 1200,
         "model": {"fcnet_hiddens": (32,)},
         "evaluation_num_episodes": 8,

@@ -41,7 +41,8 @@ def test_plain_config_reads_well_and_comes_back():
     )
     assert data["model"]["fcnet_hiddens"] == [64, 64]
     assert data["not_stored"] == []
-    assert set(data) == {"lambda", "not_stored", *SomeConfig.model_fields} - {"lambda_"}
+    assert data["given"] == ["env", "lambda_", "lr_schedule", "seed"]
+    assert set(data) == {"given", "lambda", "not_stored", *SomeConfig.model_fields} - {"lambda_"}
     assert SomeConfig.from_json(data) == config
     assert SomeConfig.from_json(data, seed=4).seed == 4
 
