@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollax import __version__, storage
+from rollax.algorithms.registry import ALGORITHMS
 from rollax.config import TrainerConfig
-from rollax.config.stored import decode_config, missing_code
+from rollax.config.stored import decode_config, import_path, missing_code
 from rollax.errors import CheckpointError
-from rollax.importing import StoredCode
+from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.policy.policy import Policy
 from rollax.spaces import same_space, space_from_json, space_to_json
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
 
 KIND, FORMAT = "rollax-checkpoint", 2
+_TRAINER = "rollax.algorithms.trainer:Trainer"
 _ARRAY, _FLOAT = "$array", "$float"
 
 
@@ -36,6 +38,7 @@ def write(trainer: Trainer, path: Path) -> Path:
     about = {
         "rollax_version": __version__,
         "algorithm": trainer.name,
+        "trainer_class": import_path(type(trainer)),
         "config": trainer.config.to_json(),
         "policies": {policy_id: _described(policy, trainer) for policy_id, policy in trainer.worker.policies.items()},
         "observation_filter": trainer.config.observation_filter,
@@ -92,6 +95,34 @@ def restore(trainer: Trainer, path: Path) -> None:
         # The workers may have taken over a part already; weights of another model, say, are noticed only then.
         trainer.workers.set_state(before)
         raise
+
+
+def trainer_class_of(stored: Mapping[str, Any], path: str | Path, *, trust_code: bool) -> type[Trainer]:
+    """The class of the trainer that saved a checkpoint: a built-in one, or where it is trusted the user's own.
+
+    Args:
+        stored: what `read` returned.
+        path: of the checkpoint.
+        trust_code: the caller vouches for the class that the checkpoint names.
+    Raises:
+        CheckpointError: a class of the user's own that is not trusted or has no import path, or no trainer's.
+        ConfigError: an unknown algorithm, or a trusted class that does not import.
+    """
+    named = stored.get("trainer_class", ALGORITHMS.get(stored["algorithm"]))
+    code: Any = StoredCode("trainer_class", None)
+    if isinstance(named, str):
+        code = named_by_file(named, "trainer_class", base=_TRAINER, trusted=trust_code)
+    if isinstance(code, StoredCode):
+        raise untrusted(path, code, "trainer_class=YourTrainer (or call YourTrainer.from_checkpoint)")
+    if not isinstance(code, type) or _TRAINER not in map(path_of, code.__mro__):
+        raise CheckpointError(
+            "The class of the trainer is none.",
+            where=f"{path}: trainer_class",
+            got=named,
+            expected="the path of a subclass of rollax.Trainer",
+            fix="use a checkpoint that a trainer has saved",
+        )
+    return code
 
 
 def check_algorithm(stored: Mapping[str, Any], name: str, path: str | Path) -> None:

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from rollax.algorithms import checkpoint
-from rollax.algorithms.registry import get_trainer_class
 from rollax.algorithms.trainer import Trainer
 from rollax.config import TrainerConfig
-from rollax.config.stored import POLICY
+from rollax.config.stored import GIVEN, NOT_STORED, POLICY
 from rollax.errors import CheckpointError
 from rollax.evaluation.action_clipping import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.importing import StoredCode, named_by_file
+from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.policy.policy import Policy
 from rollax.spaces import space_from_json
 
@@ -29,7 +28,7 @@ def load_policy(
     custom_model: type | None = None,
     trust_code: bool = False,
 ) -> PolicyRunner:
-    """A policy whose `compute_single_action(obs, state=None, explore=False)` takes raw observations.
+    """A policy that acts on raw observations: `compute_single_action(obs)` on one, `compute_actions([...])` on many.
 
     Observation filter and action mapping are applied as in training. The `Policy` itself, without them, is its
     attribute `policy`: `load_policy(path).policy.get_weights()` is name -> NumPy array.
@@ -37,10 +36,10 @@ def load_policy(
     Args:
         path: the checkpoint folder.
         policy_id: which of its policies.
-        trainer_class: of an algorithm of your own, which is not among the registered ones.
-        policy_class: the class of a custom policy.
-        custom_model: the class of a custom model.
-        trust_code: import the classes that the checkpoint names; only for checkpoints whose origin you trust.
+        trainer_class: the trainer of your own that saved it; its policy and config classes are known then.
+        policy_class: the policy of your own.
+        custom_model: the model of your own.
+        trust_code: import all of these by the names in the checkpoint; only where you trust its origin.
     Raises:
         CheckpointError: damaged, newer, without this policy, or of code that was neither given nor trusted.
     """
@@ -54,9 +53,16 @@ def load_policy(
             fix="pass one of those as policy_id",
         )
     description = stored["policies"][policy_id]
-    trainer_class = trainer_class or get_trainer_class(stored["algorithm"])
+    if (
+        policy_class is None
+        and trainer_class is not None
+        and description["class"] == path_of(trainer_class.policy_class)
+    ):
+        policy_class = trainer_class.policy_class
     policy_class = _class_of(path, description["class"], policy_class, trust_code)
-    config_class = policy_class.config_class or trainer_class.config_class
+    config_class = policy_class.config_class
+    if config_class is None or not _has_fields(config_class, description["config"]):
+        config_class = (trainer_class or checkpoint.trainer_class_of(stored, path, trust_code=trust_code)).config_class
     config = _config_of(path, description["config"], config_class, custom_model, trust_code)
     policy = policy_class(
         space_from_json(description["observation_space"]), space_from_json(description["action_space"]), config
@@ -82,6 +88,12 @@ def _config_of(
     if given is None and isinstance(code := config.model.custom_model, StoredCode):
         raise checkpoint.untrusted(path, code, "custom_model=YourModel")
     return config if given is None else config.changed(model=config.model.model_copy(update={"custom_model": given}))
+
+
+def _has_fields(config_class: type[TrainerConfig], data: Mapping[str, Any]) -> bool:
+    """Whether a stored config may be one of this class; a trainer's own may have further fields."""
+    known = {field.serialization_alias or name for name, field in config_class.model_fields.items()}
+    return data.keys() <= known | {NOT_STORED, GIVEN}
 
 
 def _class_of(path: str | Path, name: str, given: type[Policy] | None, trust_code: bool) -> type[Policy]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 
 from rollax.algorithms import checkpoint
-from rollax.algorithms.registry import get_trainer_class, refuse_config_of_another, run_name
+from rollax.algorithms.registry import refuse_config_of_another, run_name
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.overruling import refuse_first_values
 from rollax.env.recording.record_env import RecordedEnv, RecordingCreator
@@ -226,6 +226,20 @@ class Trainer(ABC):
         self.get_policy(policy_id)
         return self.worker.runners[policy_id].compute_single_action(obs, state, explore, prev_action, prev_reward)
 
+    def compute_actions(
+        self,
+        observations: Any,
+        states: Sequence[Any] | None = None,
+        explore: bool = False,
+        prev_actions: Any = None,
+        prev_rewards: Any = None,
+        *,
+        policy_id: str = DEFAULT_POLICY,
+    ) -> tuple[Any, list[np.ndarray], dict[str, Any]]:
+        """The environment actions for N raw observations; see `PolicyRunner.compute_actions`."""
+        self.get_policy(policy_id)
+        return self.worker.runners[policy_id].compute_actions(observations, states, explore, prev_actions, prev_rewards)
+
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
         """One of the policies: behind the observation filter, and before its actions are scaled and clipped."""
         return self.worker.get_policy(policy_id)
@@ -247,8 +261,11 @@ class Trainer(ABC):
             exact: also end the running episodes here, so that going on and restoring are the same run, bit for bit.
         Raises:
             CheckpointError: it could not be written whole; nothing is left under its name.
+            ConfigError: `exact` of a run that cannot be repeated: IMPALA, APPO, A3C and Ape-X with workers, or replay
+                buffers that are not stored.
         """
         if exact:
+            self.optimizer.begin_exactly()
             self.workers.restart_episodes()
             self._stop_evaluating()
         return checkpoint.write(self, Path(directory) / f"checkpoint_{self.iteration:06d}")
@@ -265,11 +282,11 @@ class Trainer(ABC):
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, *, trust_code: bool = False, **changes: Any) -> Self:
-        """A trainer as the checkpoint's was; `Trainer.from_checkpoint` takes any built-in algorithm's.
+        """A trainer as the checkpoint's was; `Trainer.from_checkpoint` takes any algorithm's.
 
         Args:
             path: the checkpoint folder.
-            trust_code: import the classes and functions that the stored config names.
+            trust_code: import the classes and functions that the checkpoint names, a trainer of your own included.
             changes: config keys given anew, such as `env` or those that hold code.
         Raises:
             CheckpointError: it is damaged, newer, of another algorithm, or names code that is not trusted.
@@ -277,7 +294,7 @@ class Trainer(ABC):
         """
         stored = checkpoint.read(Path(path))
         if cls is Trainer:
-            trainer_class: Any = get_trainer_class(stored["algorithm"])
+            trainer_class: Any = checkpoint.trainer_class_of(stored, path, trust_code=trust_code)
             return trainer_class.from_checkpoint(path, trust_code=trust_code, **changes)
         checkpoint.check_algorithm(stored, cls.name, path)
         checkpoint.refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)

@@ -34,8 +34,8 @@ Place = tuple[Any, ...]
 def encode_config(config: BaseModel) -> dict[str, Any]:
     """All fields of a config, nested ones too.
 
-    "not_stored" lists the keys that are null though they had a value, "given" the fields that were given a value; the others have their
-    defaults.
+    "not_stored" lists the keys that are null though they had a value, "given" the fields that somebody
+    gave a value.
     """
     lost: list[str] = []
     return {**_encode_fields(config, "", lost), NOT_STORED: lost, GIVEN: sorted(config.model_fields_set)}

@@ -13,7 +13,7 @@ from rollax.errors import NonFiniteError, PolicyError
 from rollax.evaluation.action_clipping import ActionMap
 from rollax.evaluation.filters import ObservationFilter
 from rollax.policy.policy import Policy, accepted
-from rollax.policy.single_observation import columns_of_one
+from rollax.policy.raw_observations import columns_of, columns_of_one
 
 _KEPT_ANYWAY = frozenset({SampleBatch.LIFE_ID, SampleBatch.OFF_POLICY})
 
@@ -146,6 +146,38 @@ class PolicyRunner:
         columns = {name: self._fetched(name, column, rows) for name, column in fetches.items()}
         return actions, states, columns
 
+    def compute_actions(
+        self,
+        observations: Any,
+        states: Sequence[Any] | None = None,
+        explore: bool = False,
+        prev_actions: Any = None,
+        prev_rewards: Any = None,
+    ) -> tuple[trees.Tree, list[np.ndarray], dict[str, Any]]:
+        """`(actions, states, fetches)` for N raw observations: the actions are the environment's.
+
+        How many there are may differ from call to call: sizes are padded to powers of two, so up to N observations
+        compile at most 1 + log2(N) versions.
+
+        Args:
+            observations: a list of N observations, as the environment returns them; or columns of them, an array
+                [N, ...], or for a Dict or Tuple space a dict or tuple of arrays.
+            states: the states of the call before, each [N, ...]; None for a policy without memory, or at the start of
+                all N episodes.
+            explore: False for the greedy actions.
+            prev_actions: the N actions before, as they were returned, or a list; None at the start of the episodes.
+            prev_rewards: [N] the rewards that followed them.
+        Returns:
+            Columns of N actions: an array [N, ...], or a dict or tuple of arrays, like the action space; the states for
+            the next call, empty for a policy without memory; and further columns, such as `action_logp`.
+        Raises:
+            EnvError, NonFiniteError: observations that are none of the observation space.
+        """
+        where = f"the observations for policy {self.policy.name!r}"
+        columns = columns_of(self.policy.observation_space, observations, where)
+        memory = self._memory(trees.length(columns), states, prev_actions, prev_rewards)
+        return self._actions(columns, explore, memory)
+
     def compute_single_action(
         self,
         obs: Any,
@@ -154,7 +186,7 @@ class PolicyRunner:
         prev_action: Any = None,
         prev_reward: float = 0.0,
     ) -> Any:
-        """The environment action for one raw observation.
+        """The environment action for one raw observation; of many, `compute_actions` is faster.
 
         Args:
             obs: one observation, as the environment returns it.
@@ -167,16 +199,25 @@ class PolicyRunner:
         Raises:
             EnvError, NonFiniteError: an observation that is none of the observation space.
         """
-        given = columns_of_one(self.policy.observation_space, obs, f"an observation for policy {self.policy.name!r}")
-        columns = self.filter(given, update=False)
-        prev_actions = None if prev_action is None else self.action_map.to_policy(self._columns([prev_action]))
-        memory = self.policy.memory_of_one(state, prev_actions, prev_reward)
-        memory["prev_reward_batch"] = self.clipped(memory["prev_reward_batch"])
-        actions, state_outs, fetches = self.act(columns, explore, self.policy.timestep, memory)
-        action = spaces.unstack(self.policy.action_space, self.action_map(actions))[0]
+        columns = columns_of_one(self.policy.observation_space, obs, f"an observation for policy {self.policy.name!r}")
+        states = None if state is None else [np.asarray(part)[None] for part in state]
+        memory = self._memory(1, states, None if prev_action is None else [prev_action], [prev_reward])
+        actions, states_out, fetches = self._actions(columns, explore, memory)
+        action = spaces.unstack(self.policy.action_space, actions)[0]
         if state is None and not memory["state_batches"]:
             return action
-        return action, [part[0] for part in state_outs], {name: column[0] for name, column in fetches.items()}
+        return action, [part[0] for part in states_out], {name: column[0] for name, column in fetches.items()}
+
+    def _memory(self, rows: int, states: Sequence[Any] | None, prev_actions: Any, prev_rewards: Any) -> dict[str, Any]:
+        actions = None if prev_actions is None else self.action_map.to_policy(self._columns(prev_actions))
+        rewards = None if prev_rewards is None else self.clipped(np.asarray(prev_rewards, np.float32))
+        return self.policy.memory_of(rows, states, actions, rewards)
+
+    def _actions(
+        self, columns: trees.Tree, explore: bool, memory: dict[str, Any]
+    ) -> tuple[trees.Tree, list[np.ndarray], dict[str, Any]]:
+        actions, states, fetches = self.act(self.filter(columns, update=False), explore, self.policy.timestep, memory)
+        return self.action_map(actions), [np.asarray(part) for part in states], fetches
 
     def _fetched(self, name: str, column: Any, rows: int) -> trees.Tree:
         if not isinstance(column, np.ndarray):

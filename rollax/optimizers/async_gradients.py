@@ -17,6 +17,7 @@ class AsyncGradientsOptimizer(Optimizer):
     """
 
     gives_fragments = True
+    rests_between_steps = False
 
     def step(self) -> Stats:
         """Collect, apply, broadcast."""

@@ -20,6 +20,7 @@ from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.optimizers.replay_buffers import (
     buffers_of,
     check_keys_of_policies,
+    inexact_without_buffers,
     learns_in_minibatches,
     prioritized_buffers,
 )
@@ -80,6 +81,8 @@ class AsyncReplayOptimizer(Optimizer):
         store_buffers: whether a checkpoint holds what is kept; without it a restored run begins with nothing, and waits
             for `learning_starts` steps again.
     """
+
+    rests_between_steps = False
 
     def __init__(
         self,
@@ -155,6 +158,11 @@ class AsyncReplayOptimizer(Optimizer):
         """Transitions that can be drawn, by policy, the updates made so far, and which shards have failed."""
         health = self.shards.health()
         return {"replay": {"rows": self.shards.rows, "num_updates": self.num_updates, "shards": health}}
+
+    def begin_exactly(self) -> None:
+        super().begin_exactly()
+        if not self._store_buffers:
+            raise inexact_without_buffers()
 
     def get_state(self) -> dict[str, Any]:
         """How far updates have come, and what is kept, if that is to be stored."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +44,7 @@ class AsyncSamplesOptimizer(Optimizer):
     """
 
     gives_fragments = True
+    rests_between_steps = False
 
     def __init__(
         self,
@@ -99,6 +100,27 @@ class AsyncSamplesOptimizer(Optimizer):
         finally:
             learner.rest()
         return dict(self.stats)
+
+    def begin_exactly(self) -> None:
+        super().begin_exactly()
+        self._drop_samples()
+
+    def get_state(self) -> dict[str, Any]:
+        """How far the choice of what is replayed has come; the samples themselves are no part of it."""
+        return {"choices": self._rng.bit_generator.state, "replayed_steps": self.replayed_steps}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `get_state` returned; the samples of before are dropped."""
+        self.stop()
+        self._drop_samples()
+        if state:
+            self._rng.bit_generator.state = state["choices"]
+            self.replayed_steps = state["replayed_steps"]
+
+    def _drop_samples(self) -> None:
+        self._gathered, self._waiting = [], None
+        self._recent.clear()
+        self._weights.clear()
 
     def stop(self) -> None:
         if self._learner is not None:

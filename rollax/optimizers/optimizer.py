@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from rollax.batch import MultiAgentBatch
 from rollax.config.replay import ReplayFields
-from rollax.errors import PolicyError
+from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.messages import Fragment, Update
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.rollout_worker import RolloutWorker
@@ -39,6 +39,10 @@ class Optimizer(ABC):
 
     gives_fragments: ClassVar[bool] = False
     """Whether policies learn from fragments as they were sampled, not from what a replay buffer makes of them."""
+
+    rests_between_steps: ClassVar[bool] = True
+    """Whether remote workers sample only during a step. Otherwise timing decides which weights a fragment is sampled
+    with, so no run with remote workers can be repeated."""
 
     def __init__(
         self,
@@ -83,6 +87,18 @@ class Optimizer(ABC):
 
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027  most have nothing to take over
         """Takes over what `get_state` returned; where it is refused, nothing has changed."""
+
+    def begin_exactly(self) -> None:
+        """Drops what a checkpoint does not hold, so that going on from here and restoring are the same run.
+
+        Raises:
+            ConfigError: they would not be; nothing has changed then.
+        """
+        if self.remote and not self.rests_between_steps:
+            raise inexact(
+                got=f"num_workers={len(self.remote)}, whose samples stream in while others are learned from",
+                expected="num_workers=0 for this algorithm: with workers timing decides what a run learns from",
+            )
 
     def report(self) -> dict[str, Any]:
         """What results tell of it under `info`, beside what they tell of every optimizer."""
@@ -165,3 +181,14 @@ class Optimizer(ABC):
             else:
                 self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
         self.timings.add("learn_s", time.perf_counter() - started)
+
+
+def inexact(got: str, expected: str) -> ConfigError:
+    """The error for a run that cannot be saved so that going on and restoring are the same."""
+    return ConfigError(
+        "This run cannot be saved exactly.",
+        where="save(exact=True)",
+        got=got,
+        expected=expected,
+        fix="save() without exact: the restored run goes on from the same weights, with other samples",
+    )

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from rollax.errors import ConfigError, PolicyError
+from rollax.optimizers.optimizer import inexact
 from rollax.policy.policy import Policy
 from rollax.policy.spec import PolicySpec
 from rollax.replay.frames import StackedFrames
@@ -131,3 +132,11 @@ def _of_sequences(policy: Policy) -> tuple[str, ...]:
 
 def _where(policy: Policy) -> str:
     return f"replay buffer of policy {policy.name!r}"
+
+
+def inexact_without_buffers() -> ConfigError:
+    """The error for an exact save that leaves out what the buffers keep."""
+    return inexact(
+        got="store_buffer_in_checkpoints=False: a restored run begins with empty buffers",
+        expected="store_buffer_in_checkpoints=True",
+    )

@@ -15,6 +15,7 @@ from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.optimizers.replay_buffers import (
     buffers_of,
     check_keys_of_policies,
+    inexact_without_buffers,
     learns_in_minibatches,
     rows_of_update,
     uniform_buffers,
@@ -150,6 +151,11 @@ class SyncReplayOptimizer(Optimizer):
         """Transitions that can be drawn, by policy, and the updates made so far."""
         rows = {policy_id: len(buffer) for policy_id, buffer in self.buffers.items()}
         return {"replay": {"rows": rows, "num_updates": self.num_updates}}
+
+    def begin_exactly(self) -> None:
+        super().begin_exactly()
+        if not self._store_buffers:
+            raise inexact_without_buffers()
 
     def get_state(self) -> dict[str, Any]:
         """How far updates and draws have come, and what is kept, if that is to be stored."""

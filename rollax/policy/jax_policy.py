@@ -49,6 +49,7 @@ class JaxPolicy(Policy):
             `seed`.
     """
 
+    stored_apart = frozenset({"params", "extra", "exploration"})
     squash_actions = False
     num_sgd_iter = 1
     """Passes over each batch."""
@@ -203,10 +204,13 @@ class JaxPolicy(Policy):
     def get_initial_state(self) -> list[Any]:
         return [*self.memory.initial_state, *self._exploring_state]
 
-    def memory_of_one(self, state: Sequence[Any] | None, prev_actions: Any, prev_reward: float) -> dict[str, Any]:
-        # Who asks for one action need not hand on what only exploration remembers.
-        state = self.memory.initial_state if state is None else state
-        return super().memory_of_one(state, prev_actions, prev_reward)
+    def memory_of(
+        self, rows: int, states: Sequence[Any] | None, prev_actions: Any, prev_rewards: Any
+    ) -> dict[str, Any]:
+        # Who asks for actions need not hand on what only exploration remembers.
+        if states is None:
+            states = [np.repeat(np.asarray(part)[None], rows, axis=0) for part in self.memory.initial_state]
+        return super().memory_of(rows, states, prev_actions, prev_rewards)
 
     def compute_actions(  # type: ignore[override]  the library passes what is accepted
         self,

@@ -14,7 +14,7 @@ from gymnasium import Space
 from rollax import spaces, trees
 from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
-from rollax.policy.single_observation import columns_of_one
+from rollax.policy.raw_observations import columns_of_one
 from rollax.spaces import space_text
 
 Weights = Mapping[str, Any]
@@ -96,6 +96,10 @@ class Policy(ABC):
     statistics: tuple[str, ...] = ()
     """What `learn_on_batch` tells of every update, by name: results tell `None` of each before the first one."""
 
+    stored_apart: ClassVar[frozenset[str]] = frozenset()
+    """Attributes with networks or JAX arrays that `get_state` stores in a way of its own; those that a base class names
+    are among them in any case. All others are stored without further ado; see `own_arrays`."""
+
     name: str = "default_policy"
     """The policy id; whoever holds several policies sets it."""
 
@@ -164,26 +168,31 @@ class Policy(ABC):
         """
         columns = columns_of_one(self.observation_space, obs, f"an observation for policy {self.name!r}")
         prev_actions = None if prev_action is None else spaces.stack(self.action_space, [prev_action])
-        context = self.memory_of_one(state, prev_actions, prev_reward)
+        states = None if state is None else [np.asarray(part)[None] for part in state]
+        context = self.memory_of(1, states, prev_actions, np.array([prev_reward], np.float32))
         actions, state_outs, extra = call_accepted(self.compute_actions, columns, explore=explore, **context)
         action = actions[0] if isinstance(actions, list) else trees.index(trees.tree_map(np.asarray, actions), 0)
         if state is None and not context["state_batches"]:
             return action
         return action, [part[0] for part in state_outs], {key: value[0] for key, value in extra.items()}
 
-    def memory_of_one(self, state: Sequence[Any] | None, prev_actions: Any, prev_reward: float) -> dict[str, Any]:
-        """The arguments of `compute_actions` that tell what came before a single observation.
+    def memory_of(
+        self, rows: int, states: Sequence[Any] | None, prev_actions: Any, prev_rewards: Any
+    ) -> dict[str, Any]:
+        """The arguments of `compute_actions` that tell what came before N observations.
 
         Args:
-            state: the recurrent state; None for the initial one.
-            prev_actions: columns of the one action before; None where there is none.
-            prev_reward: what followed it.
+            rows: N.
+            states: the recurrent state, each part [N, ...]; None for the initial one.
+            prev_actions: columns of the N actions before; None where there are none.
+            prev_rewards: [N] what followed them; None where there are none.
         """
-        state = self.get_initial_state() if state is None else state
+        if states is None:
+            states = [np.repeat(np.asarray(part)[None], rows, axis=0) for part in self.get_initial_state()]
         return {
-            "state_batches": [np.asarray(part)[None] for part in state],
-            "prev_action_batch": spaces.zeros(self.action_space, 1) if prev_actions is None else prev_actions,
-            "prev_reward_batch": np.array([prev_reward], np.float32),
+            "state_batches": [np.asarray(part) for part in states],
+            "prev_action_batch": spaces.zeros(self.action_space, rows) if prev_actions is None else prev_actions,
+            "prev_reward_batch": np.zeros(rows, np.float32) if prev_rewards is None else prev_rewards,
         }
 
     def get_initial_state(self) -> list[Any]:
@@ -258,11 +267,24 @@ class Policy(ABC):
             raise self._cannot("set_weights")
 
     def get_state(self) -> dict[str, Any]:
-        """All that a checkpoint must hold: nested dicts of arrays, numbers, strings, lists and None."""
-        return {"weights": dict(self.get_weights()), "timestep": self.timestep, "acting": self.get_acting_state()}
+        """All that a checkpoint must hold: nested dicts of arrays, numbers, strings, lists and None.
+
+        Among it is what attributes hold of networks, optimizer states and JAX arrays; NumPy arrays, counters and the
+        like are added by an override, which calls this one.
+
+        Raises:
+            CheckpointError: an attribute is an object with such a thing inside of it, which would be lost.
+        """
+        state = {"weights": dict(self.get_weights()), "timestep": self.timestep, "acting": self.get_acting_state()}
+        return {**state, "own": _own_state().own_arrays(self)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` of an equal policy returned."""
+        """Takes over what `get_state` of an equal policy returned.
+
+        Raises:
+            CheckpointError: its attributes hold other networks or arrays.
+        """
+        _own_state().set_own_arrays(self, state.get("own", {}))
         self.set_weights(state["weights"])
         self.timestep = state["timestep"]
         self.set_acting_state(state["acting"])
@@ -281,6 +303,13 @@ class Policy(ABC):
             expected=f"{method} overridden",
             fix=f"implement {method}, or leave the policy out of policies_to_train",
         )
+
+
+def _own_state() -> Any:
+    # Only now: a policy in plain NumPy acts without JAX.
+    from rollax.policy import own_state
+
+    return own_state
 
 
 def accepted(function: Any) -> frozenset[str] | None:

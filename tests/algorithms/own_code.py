@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 
 import gymnasium as gym
+import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
+from pydantic import Field
 
 from rollax import Policy
+from rollax.algorithms.ppo import PPOConfig, PPOPolicy, PPOTrainer
 
 
 class Lean(Policy):
@@ -39,6 +43,55 @@ class Lean(Policy):
     def set_state(self, state):
         super().set_state(state)
         self.updates, self.restored = state["updates"], state
+
+
+class CuriousConfig(PPOConfig):
+    novelty: float = Field(default=0.5, ge=0, description="weight of the reward for what is new")
+
+
+class Features(nnx.Module):
+    """What a predictor learns to predict of an observation."""
+
+    def __init__(self, rngs):
+        self.layer = nnx.Linear(4, 3, rngs=rngs)
+        self.dropout = nnx.Dropout(0.1, rngs=rngs)
+
+    def __call__(self, obs):
+        return self.dropout(self.layer(obs))
+
+
+class Curious(PPOPolicy):
+    """PPO with a reward for what a predictor of random features does not know yet; all kinds of state are in it."""
+
+    config_class = CuriousConfig
+
+    def __init__(self, observation_space, action_space, config=None):
+        super().__init__(observation_space, action_space, config)
+        rngs = nnx.Rngs(self.config.seed or 0)
+        self.target = Features(rngs)
+        self.nets = {"predictor": Features(rngs), "unused": [nnx.Linear(2, 2, rngs=rngs)]}
+        self.nnx_optimizer = nnx.Optimizer(self.nets["predictor"], optax.adam(1e-3), wrt=nnx.Param)
+        self.scale = jnp.ones(())
+        self.scale_state = optax.sgd(0.1, momentum=0.9).init(self.scale)
+        self.best = nnx.Param(jnp.zeros(()))
+        self.key = jax.random.key(0)
+
+    def learn_on_batch(self, batch):
+        obs = jnp.asarray(batch["obs"])
+        goal = self.target(obs)
+        loss, gradients = nnx.value_and_grad(lambda net: jnp.square(net(obs) - goal).mean())(self.nets["predictor"])
+        self.nnx_optimizer.update(self.nets["predictor"], gradients)
+        step, self.scale_state = optax.sgd(0.1, momentum=0.9).update(loss * self.scale, self.scale_state)
+        self.scale = self.scale + step
+        self.key, used = jax.random.split(self.key)
+        self.best.set_value(self.best.get_value() + loss + jax.random.uniform(used))
+        return {**super().learn_on_batch(batch), "novelty": float(loss * self.scale + self.best.get_value())}
+
+
+class CuriousTrainer(PPOTrainer):
+    name = "Curious"
+    config_class = CuriousConfig
+    policy_class = Curious
 
 
 class Linear(nnx.Module):

@@ -36,7 +36,8 @@ class TestLoss:
     P = (0.5, 0.25, 0.25)
 
     def gradient(self, timestep=0, **config):
-        policy = make(**{"vf_loss_coeff": 0.25, "entropy_coeff": 0.1, **config})
+        entropy = {} if "entropy_coeff_schedule" in config else {"entropy_coeff": 0.1}
+        policy = make(**{"vf_loss_coeff": 0.25, **entropy, **config})
         policy.timestep = timestep
         logits = np.log([[p, 1 - p] for p in (*self.P, 0.5)])
         policy.set_weights({"logits": logits, "values": f32(1, 2, 0, 9)})

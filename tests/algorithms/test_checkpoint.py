@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from rollax import PGTrainer, PPOTrainer, Trainer
-from rollax.errors import CheckpointError, PolicyError
+from rollax.algorithms.registry import get_trainer_class
+from rollax.errors import CheckpointError, ConfigError, PolicyError
 from rollax.storage import from_json_bytes, to_json_bytes
 from tests.algorithms.envs import TwoAgents
 from tests.algorithms.own_code import Lean, Linear, Pole
@@ -92,6 +93,24 @@ class TestGoingOnIsTheSameRun:
             with PPOTrainer(config=trainer.config) as fresh:
                 fresh.restore(path)
                 assert go_on(fresh, 2) == expected
+
+    @pytest.mark.parametrize("name", ["IMPALA", "APPO", "A3C"])
+    def test_of_an_asynchronous_algorithm_without_workers(self, tmp_path, name):
+        # 64 is no multiple of a fragment's 28 steps, and recent fragments are learned from again.
+        replay = {} if name == "A3C" else {"replay_proportion": 1.5, "replay_buffer_num_slots": 3}
+        config = {**CONFIG, "rollout_fragment_length": 7, "timesteps_per_iteration": 100, **replay}
+        with get_trainer_class(name)("CartPole-v1", config) as trainer:
+            trainer.train()
+            path = trainer.save(tmp_path, exact=True)
+            expected = go_on(trainer, 2)
+            with Trainer.from_checkpoint(path) as fresh:
+                assert go_on(fresh, 2) == expected
+
+    def test_without_what_replay_has_kept_it_is_refused(self, tmp_path):
+        with get_trainer_class("DQN")("CartPole-v1", {"model": CONFIG["model"]}) as trainer:
+            with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*store_buffer_in_checkpoints=True"):
+                trainer.save(tmp_path, exact=True)
+            assert not list(tmp_path.iterdir())
 
     def test_a_plain_save_changes_nothing(self, tmp_path):
         with PPOTrainer("CartPole-v1", PPO) as saved, PPOTrainer("CartPole-v1", PPO) as other:

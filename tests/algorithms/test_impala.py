@@ -51,7 +51,8 @@ class TestLoss:
     }
 
     def gradient(self, timestep=0, **config):
-        policy = make(**{**self.CONFIG, **config})
+        unset = {name.removesuffix("_schedule") for name in config if name.endswith("_schedule")}
+        policy = make(**{name: value for name, value in {**self.CONFIG, **config}.items() if name not in unset})
         policy.timestep = timestep
         logits = np.log([[p, 1 - p] for p in (*self.P, 0.5, 0.5)])
         policy.set_weights({"logits": logits, "values": f32(*self.VALUES, 8, 99)})

@@ -90,7 +90,6 @@ class TestValueOfAnEndlessTask:
 
     CONFIG: ClassVar[dict[str, Any]] = {
         "gamma": 0.9,
-        "lr": 0.2,
         "grad_clip": None,
         "model": {"custom_model": Table},
         "num_envs_per_worker": 2,

@@ -6,7 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import PPOTrainer, load_policy
+from rollax import PPOTrainer, Trainer, load_policy
+from rollax.algorithms.checkpoint import trainer_class_of
 from rollax.algorithms.pg import PGPolicy
 from rollax.errors import CheckpointError, ConfigError
 from tests.algorithms.envs import MaskedCartPole, TwoAgents
@@ -78,9 +79,29 @@ def test_a_trainer_that_is_not_registered(tmp_path):
 
     trainer = MyTrainer("CartPole-v1", CONFIG)
     path = trainer.save(tmp_path)
-    with pytest.raises(ConfigError, match="MINE"):
-        load_policy(path)
-    assert load_policy(path, trainer_class=MyTrainer).compute_single_action(np.zeros(4, np.float32)) in (0, 1)
+    obs = np.zeros(4, np.float32)
+    for runner in (load_policy(path), load_policy(path, trainer_class=MyTrainer)):  # its policy is a built-in one
+        assert runner.compute_single_action(obs) == trainer.compute_single_action(obs)
+    with pytest.raises(CheckpointError, match=r"trainer_class'(.|\n)*without an import path"):
+        Trainer.from_checkpoint(path, trust_code=True)
+
+
+@pytest.mark.parametrize(
+    ("named", "error", "said"),
+    [
+        ("os:system", CheckpointError, "The class of the trainer is none"),
+        ("tests.algorithms.own_code:Linear", CheckpointError, "The class of the trainer is none"),
+        (5, CheckpointError, "without an import path"),
+        ("nowhere:Trainer", ConfigError, "does not import"),
+    ],
+)
+def test_a_forged_trainer_class(named, error, said):
+    stored = {"algorithm": "PPO", "trainer_class": named}
+    with pytest.raises(error, match=said):
+        trainer_class_of(stored, "here", trust_code=True)
+    with pytest.raises(CheckpointError, match="user's own"):
+        trainer_class_of(stored, "here", trust_code=False)
+    assert trainer_class_of({"algorithm": "PPO"}, "here", trust_code=False) is PPOTrainer  # of an older version
 
 
 def test_state_is_accepted(tmp_path):

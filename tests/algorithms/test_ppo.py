@@ -55,7 +55,8 @@ class TestLoss:
         return q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
 
     def gradient(self, **config):
-        policy = make(**{**self.CONFIG, **config})
+        unset = {name.removesuffix("_schedule") for name in config if name.endswith("_schedule")}
+        policy = make(**{name: value for name, value in {**self.CONFIG, **config}.items() if name not in unset})
         logits = np.log([[p, 1 - p] for p in (*self.P, 0.5)])
         policy.set_weights({"logits": logits + 0.7, "values": f32(1, 2, 0, 9)})  # a shift of logits changes nothing
         columns = {

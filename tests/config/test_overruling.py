@@ -101,7 +101,12 @@ def test_a_custom_model_overrules_the_default_layers():
     PPOConfig(model={"custom_model": "a:Model", "max_seq_len": 5})  # pyright: ignore[reportArgumentType]
 
 
-def test_first_values_of_weights():
+def test_first_values():
+    refuse_first_values(PPOConfig(kl_coeff=0.5), ("kl_coeff",), PPOConfig().to_json(), "")  # which was 0
+    changed = DQNConfig(exploration="ParameterNoise", parameter_noise=0.5)
+    refuse_first_values(changed, ("exploration", "parameter_noise"), DQNConfig().to_json(), "")
+    with pytest.raises(ConfigError, match="parameter_noise has no effect"):
+        refuse_first_values(changed, ("parameter_noise",), changed.changed(parameter_noise=0.1).to_json(), "")
     stored = SACConfig().to_json()
     refuse_first_values(SACConfig(initial_alpha=1.0), ("initial_alpha",), stored, "here")
     refuse_first_values(SACConfig(initial_alpha=0.5), (), stored, "here")
@@ -115,4 +120,4 @@ def test_every_rule_names_fields():
         for base in config_class.__mro__:
             for stronger, weaker in vars(base).get("overrules", {}).items():
                 assert {*stronger, *weaker} <= config_class.model_fields.keys()
-            assert {*vars(base).get("first_values", ())} <= config_class.model_fields.keys()
+            assert {*vars(base).get("first_values", {})} <= config_class.model_fields.keys()

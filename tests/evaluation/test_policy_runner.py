@@ -6,7 +6,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollax import EnvError, NonFiniteError, Policy, PolicyError, RolloutWorker
+from rollax import EnvError, NonFiniteError, Policy, PolicyError, RolloutWorker, TrainerConfig
+from rollax.algorithms.pg import PGPolicy
+from rollax.evaluation.worker_policies import make_runner
 from tests.evaluation.reference import stories
 from tests.evaluation.worlds import ALL, OBS_SPACE, Asynchronous, Encode, Line, Scripted
 
@@ -174,6 +176,85 @@ class TestSingleAction:
         assert (action, state.tolist(), fetches) == (0, [1.0, 1.0], {"score": 0.0})
         action, (state,), fetches = runner.compute_single_action(np.zeros(4), [np.full(2, 5.0)], explore=True)
         assert (action, state.tolist(), fetches) == (1, [6.0, 6.0], {"score": 5.0})
+
+
+class TestManyActions:
+    """One call for any number of raw observations."""
+
+    def test_raw_observations_in_environment_actions_out(self):
+        seen = []
+
+        def act(obs):
+            seen.append(obs.tolist())
+            return np.tile(np.array([[1.0, 1.0, 5.0]]), (len(obs), 1)), [], {"score": np.arange(len(obs))}
+
+        made = worker(act, lambda _: Reaching(), 1, observation_filter="MeanStdFilter")
+        runner, before = made.runners["default_policy"], made.get_filters()["default_policy"]["count"]
+        rows = [[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]]
+        for given in (rows, [np.array(row) for row in rows], np.array(rows), np.array(rows, np.float16)):
+            actions, states, fetches = runner.compute_actions(given)
+            assert actions.tolist() == [[2.0, 10.0, 5.0]] * 2
+            assert (states, fetches["score"].tolist(), seen.pop()) == ([], [0, 1], rows)
+        assert made.get_filters()["default_policy"]["count"] == before
+
+    @pytest.mark.parametrize(
+        ("given", "error", "said"),
+        [
+            (np.zeros(4), EnvError, r"the observations for policy 'default_policy'\n +got: +shape \(4,\).*\n.*'N', 4"),
+            ([[0] * 4, [0] * 3], EnvError, r"row 1\n +got: +shape \(3,\)"),
+            ([], EnvError, "no observation"),
+            (np.zeros((0, 4)), EnvError, "no observation"),
+            (np.array([[0] * 4, [0, np.nan, 0, 0]]), NonFiniteError, "row 1"),
+        ],
+    )
+    def test_observations_that_do_not_fit(self, given, error, said):
+        with pytest.raises(error, match=said):
+            worker(([0], [], {}), num_envs=1).runners["default_policy"].compute_actions(given)
+
+    def test_states_rewards_and_actions_of_before(self):
+        seen = []
+
+        class Recurrent(Policy):
+            def get_initial_state(self):
+                return [np.zeros(2), np.ones(())]
+
+            def compute_actions(self, obs_batch, state_batches, prev_action_batch, prev_reward_batch):  # type: ignore[override]
+                seen.append((np.asarray(prev_action_batch).tolist(), prev_reward_batch.tolist()))
+                return [1] * len(obs_batch), [part + 1 for part in state_batches], {}
+
+        runner = RolloutWorker(Line, Recurrent, config={"clip_rewards": 1.0}).runners["default_policy"]
+        actions, states, _ = runner.compute_actions(np.zeros((3, 4)))
+        assert [part.tolist() for part in states] == [[[1, 1]] * 3, [2] * 3]
+        _, states, _ = runner.compute_actions(np.zeros((3, 4)), states, prev_actions=actions, prev_rewards=[1, 5, -5])
+        assert [part.tolist() for part in states] == [[[2, 2]] * 3, [3] * 3]
+        assert seen == [([0, 0, 0], [0, 0, 0]), ([1, 1, 1], [1, 1, -1])]
+
+    def test_few_sizes_are_compiled(self):
+        policy = PGPolicy(OBS_SPACE, spaces.Discrete(2), {"seed": 0, "model": {"fcnet_hiddens": (4,)}})
+        runner = make_runner(policy, policy.config)
+        obs = np.random.default_rng(0).uniform(-1, 1, (40, 4)).astype(np.float32)
+        whole = runner.compute_actions(obs)[0]
+        for rows in range(1, 41):
+            np.testing.assert_array_equal(runner.compute_actions(obs[:rows])[0], whole[:rows])
+        assert [runner.compute_single_action(row) for row in obs[:5]] == whole[:5].tolist()
+        assert policy.compilations() == 7  # 1, 2, 4, ... 64 rows
+
+    def test_columns_of_nested_spaces(self):
+        space = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple([OBS_SPACE])})
+
+        class Choosing(Policy):
+            def compute_actions(self, obs_batch):  # type: ignore[override]
+                return {"x": obs_batch["a"], "y": obs_batch["b"][0][:, 0]}, [], {}
+
+        policy = Choosing(space, spaces.Dict({"x": spaces.Discrete(3), "y": spaces.Box(-1, 1, (), np.float32)}))
+        runner = make_runner(policy, TrainerConfig(clip_actions=True))
+        rows = [{"a": i, "b": (np.full(4, float(i)),)} for i in range(3)]
+        columns = {"a": [0, 1, 2], "b": (np.array([row["b"][0] for row in rows]),)}
+        for given in (rows, columns):
+            actions = runner.compute_actions(given)[0]
+            assert {key: column.tolist() for key, column in actions.items()} == {"x": [0, 1, 2], "y": [0, 1, 1]}
+        with pytest.raises(EnvError, match=r"columns of \[2, 3\] rows"):
+            runner.compute_actions({**columns, "a": [0, 1]})
 
 
 class TestFilter:

@@ -9,7 +9,7 @@ import traceback
 import pytest
 
 from rollax import AsyncSamplesOptimizer
-from rollax.errors import WorkerError
+from rollax.errors import ConfigError, WorkerError
 from rollax.evaluation.workers.failures import FailureRules
 from tests.optimizers.stand_ins import LONG, STEPS, FragmentWorker, Notes, learner_threads, pool_of, until
 
@@ -210,6 +210,28 @@ class TestLearner:
         optimizer.stop()
         optimizer.step()  # it may be taken up again
         assert len(learner_threads()) == 1
+
+
+def test_with_workers_nothing_is_saved_exactly(make):
+    optimizer, _ = make(1)
+    steps(optimizer, 2)
+    with pytest.raises(ConfigError, match=r"saved exactly(.|\n)*num_workers=1,(.|\n)*num_workers=0"):
+        optimizer.begin_exactly()
+
+
+def test_a_restore_drops_the_samples_of_before(make):
+    settings = {"train_batch_size": STEPS, "replay_proportion": 2.0, "replay_buffer_num_slots": 3}
+    before, after = (AsyncSamplesOptimizer(FragmentWorker(), seed=seed, **settings) for seed in (0, 1))
+    steps(before, 4)
+    before.begin_exactly()
+    state = before.get_state()
+    after.step()
+    after.set_state(state)
+    assert after.replayed_steps == before.replayed_steps > 0
+    for optimizer in (before, after):
+        optimizer.step()
+        assert len(policy_of(optimizer).learned[-1]) == 1  # nothing is kept to be learned from once more
+    assert after.get_state() == before.get_state()
 
 
 class TestWithoutWorkers:

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import EnvError, NonFiniteError
-from rollax.policy.single_observation import columns_of_one
+from rollax.policy.raw_observations import columns_of_one
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,), np.float32)

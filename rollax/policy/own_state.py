@@ -1,0 +1,164 @@
+"""What a policy holds beside its main model: networks, optimizer states and arrays in attributes of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from rollax.errors import CheckpointError
+
+Arrays = Mapping[str, Mapping[str, np.ndarray]]
+"""Attribute -> path in it -> array."""
+
+_NEVER = frozenset({"observation_space", "action_space", "config"})
+_OPAQUE = frozenset({"rollax", "jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "builtins", "functools"})
+_NO_INSTANCES = type | FunctionType | MethodType | ModuleType
+_DEPTH = 3
+
+
+def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
+    """The arrays of every attribute that holds nnx modules, optimizers or variables, or JAX arrays.
+
+    They may stand in dicts, lists, tuples and all other pytrees, such as optax states. NumPy arrays and plain numbers
+    are not among them, nor the attributes that the class names in `stored_apart`.
+
+    Raises:
+        CheckpointError: an attribute is some other object with state in it, which would be lost.
+    """
+    found = {}
+    for name, value in _attributes(policy).items():
+        if arrays := {path: _stored(array) for path, array in _arrays(value)}:
+            found[name] = arrays
+        for _, leaf in _flat(value):
+            if not _is_state(leaf) and _hides_state(leaf, _DEPTH):
+                raise _hidden(policy, name, leaf)
+    return found
+
+
+def set_own_arrays(policy: Any, arrays: Arrays) -> None:
+    """Takes over what `own_arrays` of an equal policy returned: modules stay, with these arrays in them.
+
+    Raises:
+        CheckpointError: the attributes, or the names or shapes of their arrays, are others; nothing has changed then.
+    """
+    own = own_arrays(policy)
+    _check(policy, "Other attributes with state", sorted(arrays), sorted(own))
+    for name, expected in own.items():
+        got = {path: np.shape(array) for path, array in sorted(arrays[name].items())}
+        shapes = {path: array.shape for path, array in sorted(expected.items())}
+        _check(policy, f"Other arrays in the attribute {name}", got, shapes)
+    for name in own:
+        setattr(policy, name, _restored(getattr(policy, name), arrays[name]))
+
+
+def _attributes(policy: Any) -> dict[str, Any]:
+    apart = _NEVER.union(*(vars(base).get("stored_apart", ()) for base in type(policy).__mro__))
+    return {name: value for name, value in vars(policy).items() if name not in apart}
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, nnx.Pytree | nnx.Variable)  # modules, optimizers and random streams are the former
+
+
+def _is_state(leaf: Any) -> bool:
+    return _is_node(leaf) or isinstance(leaf, jax.Array)
+
+
+def _flat(value: Any) -> list[tuple[Any, Any]]:
+    """`(path, leaf)` of all leaves; a dict whose keys have no order is one."""
+    try:
+        return jax.tree_util.tree_flatten_with_path(value, is_leaf=_is_node)[0]
+    except (TypeError, ValueError):
+        return [((), value)]
+
+
+def _arrays(value: Any) -> Iterator[tuple[str, jax.Array]]:
+    """`(path, array)` of all that is state."""
+    for path, leaf in _flat(value):
+        prefix = jax.tree_util.keystr(path)
+        if isinstance(leaf, nnx.Variable):
+            leaf = leaf.get_value()
+        if isinstance(leaf, nnx.Pytree):
+            for rest, array in jax.tree_util.tree_flatten_with_path(nnx.state(leaf))[0]:
+                yield prefix + jax.tree_util.keystr(rest), array
+        elif isinstance(leaf, jax.Array):
+            yield prefix, leaf
+
+
+def _restored(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    def leaf_of(path: Any, leaf: Any) -> Any:
+        prefix = jax.tree_util.keystr(path)
+        if isinstance(leaf, nnx.Variable):
+            leaf.set_value(_like(leaf.get_value(), arrays[prefix]))
+        elif isinstance(leaf, nnx.Pytree):
+            state = jax.tree_util.tree_map_with_path(
+                lambda rest, array: _like(array, arrays[prefix + jax.tree_util.keystr(rest)]), nnx.state(leaf)
+            )
+            nnx.update(leaf, state)
+        elif isinstance(leaf, jax.Array):
+            return _like(leaf, arrays[prefix])
+        return leaf
+
+    return jax.tree_util.tree_map_with_path(leaf_of, value, is_leaf=_is_node)
+
+
+def _stored(array: Any) -> np.ndarray:
+    """A copy; of random keys that of the plain array under them, which can be stored."""
+    return np.array(jax.random.key_data(array) if _is_key(array) else array)
+
+
+def _like(array: Any, stored: np.ndarray) -> jax.Array:
+    if _is_key(array):
+        return jax.random.wrap_key_data(jnp.array(stored), impl=jax.random.key_impl(array))
+    return jnp.array(stored, array.dtype)
+
+
+def _is_key(array: Any) -> bool:
+    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+
+
+def _hides_state(value: Any, depth: int) -> bool:
+    """Whether an object that is no pytree has state inside of it."""
+    if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+        return True  # PyTorch's modules and optimizers
+    if isinstance(value, dict):
+        parts = list(value.values())
+    elif isinstance(value, _NO_INSTANCES) or not hasattr(value, "__dict__") or _is_library(value):
+        return False
+    else:
+        parts = list(vars(value).values())
+    leaves = [leaf for part in parts for _, leaf in _flat(part)]
+    return any(map(_is_state, leaves)) or (depth > 0 and any(_hides_state(leaf, depth - 1) for leaf in leaves))
+
+
+def _is_library(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] in _OPAQUE
+
+
+def _check(policy: Any, what: str, got: Any, expected: Any) -> None:
+    if got != expected:
+        raise CheckpointError(
+            f"{what} than this policy's.",
+            where=f"policy {policy.name!r}, class {type(policy).__name__}",
+            got=got,
+            expected=expected,
+            fix="restore with the class that the checkpoint was made with; an attribute with state must be there, with "
+            "all its arrays, as soon as the policy is made",
+        )
+
+
+def _hidden(policy: Any, name: str, value: Any) -> CheckpointError:
+    return CheckpointError(
+        "State that would be lost: networks or arrays inside of an object that a checkpoint does not look into.",
+        where=f"policy {policy.name!r}, class {type(policy).__name__}, attribute {name!r}",
+        got=f"{type(value).__name__} ({type(value).__module__})",
+        expected="nnx modules, optimizers, optax states or JAX arrays, also in dicts, lists and tuples",
+        fix=f"make them attributes of the policy; or store them in get_state, restore them in set_state, and name the "
+        f"attribute: stored_apart = frozenset({{{name!r}}})",
+    )

@@ -1,0 +1,99 @@
+"""Observations handed over by whoever acts with a policy: checked, and made columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from rollax import trees
+from rollax.errors import EnvError, NonFiniteError
+
+
+def columns_of_one(space: Space, obs: Any, where: str) -> trees.Tree:
+    """Columns of one observation, in the space's own dtypes.
+
+    Args:
+        space: of the observation.
+        obs: the observation; entries that a Dict space does not name are left out.
+        where: what error messages call the place.
+    Raises:
+        EnvError: no mapping with the keys, or no sequence of the length, or no array of the shape that the space has.
+        NonFiniteError: a NaN, or an infinity where the space is bounded.
+    """
+    return _columns(space, obs, where, one=True)
+
+
+def columns_of(space: Space, observations: Any, where: str) -> trees.Tree:
+    """Columns of N observations, in the space's own dtypes.
+
+    Args:
+        space: of one observation.
+        observations: a list of N observations; or columns, structured like the space: an array [N, ...], or a dict or
+            tuple of those.
+        where: what error messages call the place.
+    Raises:
+        EnvError, NonFiniteError: see `columns_of_one`; or columns of different lengths, or no observation at all.
+    """
+    if isinstance(observations, list):
+        rows = [columns_of_one(space, obs, f"{where}, row {row}") for row, obs in enumerate(observations)]
+        columns = trees.concat(rows) if rows else None
+    else:
+        columns = _columns(space, observations, where, one=False)
+    lengths = {len(leaf) for leaf in trees.leaves(columns)} if columns is not None else {0}
+    if len(lengths) > 1 or lengths == {0}:
+        got = "no observation" if lengths == {0} else f"columns of {sorted(lengths)} rows"
+        raise _misfit(where, got, "N observations, at least one", one=False)
+    return columns
+
+
+def _columns(space: Space, value: Any, where: str, *, one: bool) -> trees.Tree:
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, Mapping) or not value.keys() >= space.spaces.keys():
+            got = f"keys {sorted(map(str, value))}" if isinstance(value, Mapping) else value
+            raise _misfit(where, got, f"a dict with the keys {sorted(map(str, space.spaces))}", one=one)
+        parts = space.spaces.items()
+        return {key: _columns(part, value[key], f"{where}, key {key!r}", one=one) for key, part in parts}
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+            raise _misfit(where, value, f"a tuple of {len(space.spaces)}, one part for each of {space}", one=one)
+        pairs = enumerate(zip(space.spaces, value, strict=True))
+        return tuple(_columns(part, inner, f"{where}, element {i}", one=one) for i, (part, inner) in pairs)
+    try:
+        column = np.array([value] if one else value, dtype=space.dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _misfit(where, value, f"numbers of {space}", one=one) from error
+    shape = space.shape or ()
+    if column.ndim == 0 or column.shape[1:] != shape:
+        got = "None" if value is None else f"shape {column.shape[1:] if one else column.shape}"
+        expected = f"shape {shape}, one observation of {space}" if one else f"shape {('N', *shape)}, of {space}"
+        raise _misfit(where, got, expected, one=one)
+    if column.dtype.kind == "f" and not np.isfinite(column).all():
+        _check_finite(space, column, where)
+    return column
+
+
+def _check_finite(space: Space, column: np.ndarray, where: str) -> None:
+    if np.isnan(column).any() or not isinstance(space, spaces.Box) or space.is_bounded("both"):
+        row = int(np.argmin(np.isfinite(column).reshape(len(column), -1).all(axis=1)))
+        raise NonFiniteError(
+            "A NaN or infinite observation.",
+            where=where if len(column) == 1 else f"{where}, row {row}",
+            got=column[row],
+            expected=f"finite numbers in {space}",
+            fix="look for what made it, on the way from the environment or sensor",
+        )
+
+
+def _misfit(where: str, got: Any, expected: str, *, one: bool) -> EnvError:
+    return EnvError(
+        "An observation that does not fit.",
+        where=where,
+        got=got,
+        expected=expected,
+        fix="pass one observation as the environment returns it; of many, a list to compute_actions"
+        if one
+        else "pass a list of observations as the environment returns them, or columns of them: arrays [N, ...]",
+    )
