@@ -111,7 +111,9 @@ class TestActing:
             previous, rewards, reward = actions, np.array([2.5], np.float32), 2.5
 
     def test_states_of_any_shape_and_type_keep_them(self):
-        policy = make(model={"use_lstm": False, "custom_model": Remembering, "lstm_cell_size": 64})
+        policy = make(
+            model={"use_lstm": False, "custom_model": Remembering, "lstm_cell_size": 64, "fcnet_hiddens": (64, 64)}
+        )
         count = np.array([2**24 + 1, 7], np.int32)  # the first is no float32
         state = [np.ones((2, 2, 2), np.float32), count]
         _, (table, counted), _ = policy.compute_actions(np.zeros((2, 3), np.float32), state, None, np.zeros(2))
@@ -290,7 +292,7 @@ class Echoes(nnx.Module):
 
 
 def test_custom_models_with_memory_learn():
-    policy = make(model={"use_lstm": False, "custom_model": Echoes, "lstm_cell_size": 64})
+    policy = make(model={"use_lstm": False, "custom_model": Echoes, "lstm_cell_size": 64, "fcnet_hiddens": (64, 64)})
     batch = experience(policy, [6, 2])
     before = np.concatenate([np.zeros((1, 3)), batch["obs"][:5], np.zeros((1, 3)), batch["obs"][6:7]])
     np.testing.assert_allclose(batch["vf_preds"], before.sum(axis=1), rtol=1e-5, atol=1e-6)
