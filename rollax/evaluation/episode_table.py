@@ -146,6 +146,8 @@ class EpisodeTable:
         if rows.agents is None and not self._on_step:  # one row for each sub-environment that has stepped
             self.rewards[index] += rewards
             self.lengths[index] += 1
+            if self._on_end and len(rows.ended_envs):
+                self._note_infos(rows, np.isin(rows.env_index, rows.ended_envs) & ~rows.starts)
             return len(index) if self._all_train else int(np.count_nonzero(self._trains[index]))
         self.rewards += np.bincount(index, rewards, len(self.ids))
         stepped = np.zeros(len(self.ids), bool)
@@ -156,18 +158,18 @@ class EpisodeTable:
         if len(rows.ended_envs):  # perhaps after the last agent's end: without a row
             stepped[rows.ended_envs] = self.ids[rows.ended_envs] >= 0
         self.lengths += stepped
+        if self._on_step or self._on_end:
+            self._note_infos(rows, stepped[rows.env_index])
         if self._on_step:
-            self._tell_step(rows, stepped)
+            for env_index in stepped.nonzero()[0].tolist():
+                self._on_step(self.episode(env_index))
         return int(np.count_nonzero(stepped if self._all_train else stepped & self._trains))
 
-    def _tell_step(self, rows: Rows, stepped: np.ndarray) -> None:
-        assert self._on_step is not None
+    def _note_infos(self, rows: Rows, noted: np.ndarray) -> None:
+        """Puts the infos of some rows, given as a mask, into `last_infos` of their episodes."""
         infos = rows.info_list()
-        for row, env_index in enumerate(rows.env_index.tolist()):
-            if stepped[env_index]:
-                self.episode(env_index).last_infos[rows.agent_of(row)] = infos[row]
-        for env_index in stepped.nonzero()[0].tolist():
-            self._on_step(self.episode(env_index))
+        for row in noted.nonzero()[0].tolist():
+            self.episode(int(rows.env_index[row])).last_infos[rows.agent_of(row)] = infos[row]
 
     def end_lives(self, rows: Rows, ended: np.ndarray, policies: np.ndarray | None) -> None:
         """Books the rewards of lives that have ended under the policy that lived them (None: there is one)."""

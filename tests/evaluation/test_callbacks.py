@@ -92,6 +92,32 @@ def test_infos_of_the_last_step():
     assert infos == [{"count": 1}, {"count": 1}, {"count": 2}, {"count": 3}]
 
 
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_the_end_of_an_episode_knows_the_last_infos_also_where_no_step_is_listened_to(environment):
+    class AtTheEnd(Callbacks):
+        def __init__(self) -> None:
+            self.infos: list[dict] = []
+
+        def on_episode_end(self, *, worker, base_env, episode):
+            self.infos.append(dict(episode.last_infos))
+
+    class AtEveryStep(AtTheEnd):
+        def on_episode_step(self, *, worker, base_env, episode):
+            pass
+
+    creator, num_envs = ENVIRONMENTS[environment]
+    workers = [
+        RolloutWorker(creator, Encode, config={"num_envs_per_worker": num_envs, "callbacks": callbacks})
+        for callbacks in (AtTheEnd, AtEveryStep)
+    ]
+    for worker in workers:
+        worker.sample()
+    at_the_end, at_every_step = (worker.callbacks.infos for worker in workers)
+    assert at_the_end == at_every_step
+    assert len(at_the_end) > 5
+    assert all(at_the_end)
+
+
 def test_an_episode_keeps_what_is_noted_on_it():
     class Noting(Callbacks):
         def on_episode_start(self, *, worker, base_env, episode):
