@@ -9,7 +9,7 @@ from typing import Any
 from gymnasium import Space
 
 from rollax.config import TrainerConfig, resolve_config
-from rollax.errors import ConfigError, PolicyError
+from rollax.errors import ConfigError, PolicyError, SpaceError
 from rollax.policy.policy import Policy
 from rollax.policy.spec import PolicySpec
 from rollax.spaces import same_space
@@ -69,6 +69,22 @@ def space_of_agents(
                 fix="give them different policies in policy_mapping_fn",
             )
     return spaces[agents[0]] if agents else None
+
+
+def nobody_uses(policy_id: str, agents: list[Hashable], policy_of: Callable[..., str] | None, kind: str) -> SpaceError:
+    """The error of a policy whose space is that of its agents, where no agent is known to use it."""
+    assert policy_of is not None  # without a mapping every agent uses the one policy
+    try:
+        mapped: Any = {agent: policy_of(agent, None) for agent in agents}
+    except Exception:
+        mapped = "not known before an episode runs: policy_mapping_fn reads it"
+    return SpaceError(
+        f"No agent is known to use this policy, so it has no {kind}.",
+        where=f"policy {policy_id!r}, multiagent.policy_mapping_fn",
+        got=mapped,
+        expected=f"an agent that is mapped to {policy_id!r}",
+        fix=f"return {policy_id!r} for an agent, or name the space: PolicySpec({kind}=...)",
+    )
 
 
 def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> Callable[..., str] | None:

@@ -13,7 +13,7 @@ from rollax.errors import PolicyError
 from rollax.evaluation.action_clipping import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.joint_rows import JointRows
-from rollax.evaluation.policy_map import space_of_agents
+from rollax.evaluation.policy_map import nobody_uses, space_of_agents
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.worker_env import EnvSpaces
 from rollax.policy.policy import Policy
@@ -92,7 +92,10 @@ class PolicyMaker:
         given = getattr(self._config, kind) if given is None else given
         space = of_env if given is None else given
         if space is None:
-            space = space_of_agents(getattr(self._env, f"{kind}s") or {}, policy_id, self._policy_of, kind)
+            by_agent = getattr(self._env, f"{kind}s") or {}
+            space = space_of_agents(by_agent, policy_id, self._policy_of, kind)
+            if space is None and by_agent:
+                raise nobody_uses(policy_id, list(by_agent), self._policy_of, kind)
         check_space(space, f"policy {policy_id!r}, {kind}")
         assert space is not None
         if of_env is not None and not same_space(space, of_env):

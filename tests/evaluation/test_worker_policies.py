@@ -154,8 +154,10 @@ class TestPolicies:
         assert worker.get_policy("y").action_space == spaces.Discrete(3)
         with pytest.raises(PolicyError, match="Agents with different spaces for one policy"):
             make(lambda agent_id: "y" if agent_id == "a" else "x")
-        with pytest.raises(SpaceError, match="No Gymnasium space"):  # who acts for whom is not known beforehand
+        with pytest.raises(SpaceError, match="policy 'x', .*\n.*: *not known before an episode runs"):
             make(lambda agent_id, episode: episode.policies["a"])
+        with pytest.raises(SpaceError, match=r"policy 'x', .*\n.*'c': 'other'(.|\n)*PolicySpec\(observation_space="):
+            make(lambda agent_id: "y" if agent_id == "a" else "other")
 
     def test_a_policy_of_another_algorithm_takes_the_common_keys(self):
         config = PPOConfig(gamma=0.5, lr=0.125, clip_param=0.3, train_batch_size=256, seed=3)
