@@ -218,6 +218,8 @@ class RolloutWorker:
     def evaluate(self, num_episodes: int) -> list[EpisodeMetrics]:
         """Plays an exact number of whole episodes, a fixed share in each sub-environment, and returns their metrics.
 
+        Actions explore unless the config's `explore` is false; `Trainer.evaluate` sets it to false.
+
         Fixed shares keep short episodes from being counted more often than long ones. Nothing is learned from them:
         the filters stay as they are. Running episodes are dropped, and fresh ones begin afterwards.
 
