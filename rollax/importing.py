@@ -16,6 +16,9 @@ from rollax.errors import ConfigError
 
 _OWN_CLASS = re.compile(r"(rollax(?:\.[a-z]\w*)+):([A-Z]\w*)", re.ASCII)
 
+REGISTERED: set[str] = set()
+"""The names of `register_env`, which are no paths even where they hold a colon."""
+
 
 @dataclass(frozen=True)
 class StoredCode:

@@ -16,9 +16,8 @@ import numpy as np
 from gymnasium.spaces import Space
 from pydantic import BaseModel
 
-from rollax.env.registry import registered_envs
 from rollax.errors import ConfigError, SpaceError
-from rollax.importing import StoredCode, import_object, named_by_file, path_of
+from rollax.importing import REGISTERED, StoredCode, import_object, named_by_file, path_of
 from rollax.spaces import space_from_json, space_to_json
 
 NOT_STORED = "not_stored"
@@ -224,7 +223,7 @@ def _of(kind: type, value: Any) -> Any:
 
 def _is_code(text: str, place: Place) -> bool:
     """Whether a string names code: that of a field that holds code does, unless it is the name of an environment."""
-    return ":" in text and _holds_code(place) and not (place[-1] == "env" and text in registered_envs())
+    return ":" in text and _holds_code(place) and not (place[-1] == "env" and text in REGISTERED)
 
 
 def _holds_code(place: Sequence[Any]) -> bool:

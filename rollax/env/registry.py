@@ -13,7 +13,7 @@ import gymnasium as gym
 
 from rollax.env.context import EnvContext
 from rollax.errors import ConfigError
-from rollax.importing import import_module, import_object
+from rollax.importing import REGISTERED, import_module, import_object
 
 EnvCreator = Callable[[EnvContext], Any]
 log = logging.getLogger("rollax.env")
@@ -37,6 +37,7 @@ def register_env(name: str, creator: EnvCreator) -> None:
             fix="pass the class itself, or lambda context: MyEnv(context)",
         )
     _creators[name] = creator
+    REGISTERED.add(name)
 
 
 def registered_envs() -> list[str]:
@@ -70,6 +71,7 @@ def register_all(registered: Registrations) -> None:
     """Takes over what is registered in another process; what is known here already stays as it is."""
     for name, creator in registered.creators.items():
         _creators.setdefault(name, creator)
+        REGISTERED.add(name)
     for env_id, spec in registered.specs.items():
         gym.registry.setdefault(env_id, spec)
 
