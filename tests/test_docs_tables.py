@@ -134,9 +134,9 @@ def test_the_keys_of_other_libraries_are_those_that_errors_name(title, configs):
 
 
 def hint(config: type[TrainerConfig], name: str) -> str | None:
-    """What is said of a key that a config does not have; None where it has it."""
+    """What is said of a key that a config does not have, a list of all keys left out; None where it has it."""
     try:
         config(**{name: 1})
     except ConfigError as error:
-        return str(error)
+        return str(error).partition("use one of:")[0]
     return None

@@ -81,11 +81,13 @@ SYNONYMS: dict[str, str] = {
     **_all("restart_failed_env_runners recreate_failed_env_runners", "recreate_failed_workers"),
     "ignore_env_runner_failures": "ignore_worker_failures",
     "callbacks_class": "callbacks",
+    "stats_window_size": "metrics_num_episodes_for_smoothing",
     # Replay
     "replay_buffer_config": "buffer_size prioritized_replay: keys of the config itself",
     "replay_buffer_class": "prioritized_replay",
     **_all("replay_buffer_size replay_size max_replay_size replay_capacity memory_size", "buffer_size"),
     "num_replay_buffer_shards": "num_replay_shards",
+    "optimize_memory_usage": "frame_stack_axis: observations are stored once; with it, each image of a stack is",
     **_all(
         "num_steps_sampled_before_learning_starts update_after min_replay_size warmup_steps learning_start",
         "learning_starts",
