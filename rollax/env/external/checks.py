@@ -73,6 +73,9 @@ class ExternalChecks:
                 expected="an observation for at least one agent",
                 fix="call it only when somebody acts or ends",
             )
+        self._are_declared(episode, by_agent)
+
+    def _are_declared(self, episode: ExternalEpisode, by_agent: Iterable[Hashable]) -> None:
         if self._declared is not None and not self._declared.issuperset(by_agent):
             raise MultiAgentError(
                 "An agent that the environment does not declare.",
@@ -135,6 +138,7 @@ class ExternalChecks:
     def rewards(self, episode: ExternalEpisode, by_agent: Any) -> dict[Hashable, float]:
         """Rewards must be finite numbers."""
         self.by_agent("rewards", by_agent, episode)
+        self._are_declared(episode, by_agent)
         return {agent: self._reward(episode, reward) for agent, reward in by_agent.items()}
 
     def _reward(self, episode: ExternalEpisode, reward: Any) -> float:
@@ -145,5 +149,6 @@ class ExternalChecks:
     def infos(self, episode: ExternalEpisode, by_agent: Any) -> None:
         """Infos must be dicts."""
         self.by_agent("infos", by_agent, episode)
+        self._are_declared(episode, by_agent)
         for info in by_agent.values():
             checks.check_info(info, self.where(episode))

@@ -82,12 +82,18 @@ class ExternalEpisodes:
             for episode, by_agent in zip(found, by_agents, strict=True):
                 event = _event(episode, _acting(episode, by_agent), [next(values) for _ in by_agent])
                 for life in event.lives:
-                    life.call = call
+                    life.call, life.answer = call, None
                 lives.extend(event.lives)
                 queue.put(event)
             queue.ring()
-        queue.wait(call)
-        answers = (life.answer for life in lives)
+        try:
+            queue.wait(call)
+        finally:
+            given = [life.answer for life in lives]
+            for life in lives:
+                if life.answer is not None:
+                    life.call = None  # only now may another thread ask
+        answers = iter(given)
         return {
             episode.id: {agent: next(answers) for agent in by_agent}
             for episode, by_agent in zip(found, by_agents, strict=True)
@@ -109,8 +115,13 @@ class ExternalEpisodes:
         observed = self._checks.observations([episode], [values], blocking=False)
         taken = [self._checks.action(episode, actions[agent]) for agent in values]
         with self.queue.lock:
-            self.queue.await_room()
             self._refuse_waiting(episode, values)
+            episode.logging.update(values)
+            try:
+                self.queue.await_room()
+            finally:
+                episode.logging.difference_update(values)
+            self._refuse_over(episode)
             self._put(_event(episode, _acting(episode, values), observed, actions=taken))
 
     def add_returns(self, episode_id: Hashable, rewards: ByAgent, infos: ByAgent) -> None:
@@ -222,11 +233,12 @@ class ExternalEpisodes:
         self._refuse_over(episode)
         for agent in agents:
             life = episode.lives.get(agent)
-            if life is not None and life.call is not None:
+            asking = life is not None and life.call is not None
+            if asking or agent in episode.logging:
                 raise EnvError(
-                    "An episode that still waits for an action.",
+                    "An episode that still waits for an action." if asking else "Two threads that play one episode.",
                     where=f"{self._checks.where(episode)}, agent {agent!r}",
-                    got="a second call before the first get_action has returned",
+                    got=f"a second call before the first {'get_action' if asking else 'log_action'} has returned",
                     expected="one call at a time for each agent of an episode",
                     fix="play each episode from one thread, or let the others wait for the action",
                 )

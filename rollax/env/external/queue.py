@@ -26,12 +26,14 @@ class Call:
     Args:
         episodes: of how many episodes.
         missing: how many actions.
+    Attributes:
+        left: the thread was interrupted while it waited: nobody reads the actions.
     """
 
-    __slots__ = ("episodes", "lock", "missing", "stopped")
+    __slots__ = ("episodes", "left", "lock", "missing", "stopped")
 
     def __init__(self, episodes: int, missing: int) -> None:
-        self.episodes, self.missing, self.stopped = episodes, missing, False
+        self.episodes, self.missing, self.stopped, self.left = episodes, missing, False, False
         self.lock = threading.Lock()
         self.lock.acquire()
 
@@ -42,7 +44,7 @@ class Life:
 
     agent: Hashable
     reward: float = 0.0  # received since the last event
-    call: Call | None = None  # who waits for its action
+    call: Call | None = None  # who waits for its action, until that thread has read it
     answer: Any = None
     lane: int = -1  # known to the sampler by this number; -1: not known. Only the sampler's thread touches it.
 
@@ -55,6 +57,7 @@ class ExternalEpisode:
     trains: bool
     full_checks: int  # how many more events are checked in full
     lives: dict[Hashable, Life] = field(default_factory=dict)
+    logging: set[Hashable] = field(default_factory=set)  # agents whose logged action waits for room in the queue
     infos: dict[Hashable, dict] = field(default_factory=dict)  # since each agent's last event
     decided: bool = False
     over: bool = False
@@ -157,6 +160,7 @@ class EventQueue:
         except BaseException:  # Ctrl-C
             with self.lock:
                 self.waiting.discard(call)
+                call.left = True
             raise
         if call.stopped:
             self.refuse_if_stopped()
@@ -225,8 +229,10 @@ class EventQueue:
         answered: list[Call] = []
         with self.lock:
             for life, action in zip(lives, actions, strict=True):
-                call, life.call, life.answer = life.call, None, action
+                call, life.answer = life.call, action
                 assert call is not None
+                if call.left:
+                    life.call = None
                 call.missing -= 1
                 if not call.missing and not call.stopped:
                     answered.append(call)

@@ -336,6 +336,8 @@ class TestAgents:
             for call in (
                 lambda: env.get_action("mine", {"a": seen(1), "z": seen(1)}),
                 lambda: env.log_action("mine", {"z": seen(1)}, {"z": 1}),
+                lambda: env.log_returns("mine", {"z": 0.0}),
+                lambda: env.log_returns("mine", {"a": 0.0}, {"z": {}}),
             ):
                 refused(MultiAgentError, call, says="does not declare...'mine'...z...['a', 'b']")
 

@@ -337,3 +337,46 @@ def contents(value: object, known: set[int]) -> int:
         attributes = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
         return sum(contents(part, known) for part in attributes)
     return 0
+
+
+class TestTwoThreadsOfOneEpisode:
+    """The second is refused for as long as a call of the first has not returned."""
+
+    def test_until_the_first_has_read_its_answer(self):
+        """The sampler has answered, the thread that asked has not come to it yet: nobody else gets its place."""
+        episodes = ExternalEpisodes("env", OBS_SPACE, ACTION_SPACE, None, 5.0)
+        episodes.start("mine", True)
+        wait, answered, given, go_on = episodes.queue.wait, threading.Event(), [], threading.Event()
+
+        def slowly(call):
+            wait(call)
+            answered.set()
+            go_on.wait(LONG)
+
+        episodes.queue.wait = slowly
+        first = threading.Thread(target=lambda: given.append(episodes.ask({"mine": {"agent0": seen(1)}})))
+        first.start()
+        until(lambda: episodes.queue.waiting)
+        (event,) = episodes.queue.take()
+        episodes.queue.answer(event.lives, [3])
+        assert answered.wait(LONG)
+        for call in (episodes.ask, lambda asked: episodes.log("mine", asked["mine"], {"agent0": 0})):
+            refused(EnvError, call, {"mine": {"agent0": seen(2)}}, says="still waits for an action...'mine'")
+        go_on.set()
+        first.join(LONG)
+        assert given == [{"mine": {"agent0": 3}}]
+        episodes.log("mine", {"agent0": seen(2)}, {"agent0": 0})
+
+    def test_while_a_log_waits_for_room(self, monkeypatch):
+        monkeypatch.setattr(external_queue, "MOST_QUEUED", 1)
+        episodes = ExternalEpisodes("env", OBS_SPACE, ACTION_SPACE, None, 5.0)
+        episodes.start("mine", True)
+        episodes.log("mine", {"agent0": seen(0)}, {"agent0": 0})
+        second = threading.Thread(target=episodes.log, args=("mine", {"agent0": seen(1)}, {"agent0": 0}))
+        second.start()
+        until(lambda: episodes.queue._room._waiters)
+        says = "Two threads that play one episode...'mine', agent 'agent0'...log_action has returned"
+        refused(EnvError, episodes.log, "mine", {"agent0": seen(2)}, {"agent0": 0}, says=says)
+        episodes.queue.take()
+        second.join(LONG)
+        assert [event.values[0][0] for event in episodes.queue.take()] == [1]
