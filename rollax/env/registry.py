@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import load_env_creator
 
 from rollax.env.context import EnvContext
 from rollax.errors import ConfigError
@@ -138,8 +139,28 @@ def _from_id(env_id: str) -> EnvCreator:
         from rollax.env.atari import AtariCreator
 
         return AtariCreator(env_id)
-    # rollax checks what environments return by itself, so Gymnasium's checker would only cost a call per step.
-    return lambda context: gym.make(env_id, **{"disable_env_checker": True, **context})
+    return _IdCreator(env_id)
+
+
+class _IdCreator:
+    """Makes what a Gymnasium id names; `env_config` are keywords of `gymnasium.make`.
+
+    Args:
+        env_id: the id.
+    """
+
+    def __init__(self, env_id: str) -> None:
+        self.env_id = env_id
+
+    def __call__(self, context: EnvContext) -> gym.Env:
+        # rollax checks what environments return by itself, so Gymnasium's checker would only cost a call per step.
+        return gym.make(self.env_id, **{"disable_env_checker": True, **context})
+
+    @property
+    def entry_point(self) -> Callable[..., Any]:
+        """The class or function that makes the environment."""
+        found: Any = gym.spec(self.env_id).entry_point
+        return found if callable(found) else load_env_creator(found)
 
 
 def import_atari_if_named(env_id: str) -> None:

@@ -1,0 +1,64 @@
+"""From a creator to the environment of a worker: what the environment's constructor refuses, or does instead."""
+
+import sys
+
+import gymnasium as gym
+import pytest
+
+from rollax import ConfigError, EnvContext, EnvError
+from rollax.env.making import make_base_env
+from rollax.env.registry import env_creator
+from tests.env.refused import refused
+from tests.env.worlds import Clock
+
+
+class Sized(Clock):
+    """Takes settings of its own."""
+
+    def __init__(self, env_config):
+        super().__init__(**self.settings(**env_config))
+
+    def settings(self, size=1, *, wind=0.0):
+        return {"size": size}
+
+
+gym.register("rollax-tests/Sized-v0", entry_point=lambda size=1, wind=0.0: Clock())
+
+
+def made(env, config, num_envs=1):
+    return make_base_env(env_creator(env), EnvContext(config), num_envs)
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        (
+            "CartPole-v1",
+            "env CartPole-v1...{'sice': 3}...unexpected keyword argument 'sice'...CartPoleEnv(...sutton_barto",
+        ),
+        ("rollax-tests/Sized-v0", "{'sice': 3}...'sice'...(size=1, wind=0.0)"),
+        (Sized, "env Sized...{'sice': 3}...unexpected keyword argument 'sice'...Sized(env_config)"),
+    ],
+)
+def test_a_wrong_key_of_env_config(env, says):
+    error = refused(ConfigError, made, env, {"sice": 3}, says=f"env_config that the environment does not take...{says}")
+    assert isinstance(error.__cause__, TypeError)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("raises", [SystemExit(0), KeyError("size"), TypeError("none")])
+def test_what_making_one_raises(raises, index):
+    def creator(context):
+        if context.vector_index == index:
+            raise raises
+        return Clock()
+
+    says = f"raised {type(raises).__name__} in its creator...test_what_making_one_raises"
+    assert refused(EnvError, made, creator, {}, 2, says=says).__cause__ is raises
+
+
+def test_a_module_that_exits(tmp_path, monkeypatch):
+    (tmp_path / "exits_at_once.py").write_text("raise SystemExit(0)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    refused(ConfigError, env_creator, "exits_at_once:Env", says="does not import...exits_at_once:Env (SystemExit: 0)")
