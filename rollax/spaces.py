@@ -87,12 +87,25 @@ def _check_box(space: spaces.Box, where: str) -> None:
 
 
 def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:
-    """Columns from single values, in the space's own dtypes (the caller checks; a ragged list raises ValueError)."""
+    """Columns from single values, in the space's own dtypes.
+
+    The caller checks shapes and ranges.
+
+    Raises:
+        ValueError: a ragged list, or fractions for whole numbers.
+    """
     if isinstance(space, spaces.Dict):
         return {key: stack(part, [value[key] for value in values]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(stack(part, [value[i] for value in values]) for i, part in enumerate(space.spaces))
-    return np.array(values, dtype=space.dtype)
+    if space.dtype is None or space.dtype.kind == "f":
+        return np.array(values, dtype=space.dtype)
+    given = np.array(values)
+    with np.errstate(invalid="ignore"):  # a NaN, which is refused below
+        columns = given.astype(space.dtype, copy=False)
+    if given.dtype.kind not in "iub" and not np.array_equal(columns, given):
+        raise ValueError(f"{given.dtype} values for {space}, which holds whole numbers")
+    return columns
 
 
 def unstack(space: spaces.Space, columns: trees.Tree) -> list[Any]:
@@ -114,6 +127,17 @@ def zeros(space: spaces.Space, rows: int) -> trees.Tree:
     if isinstance(space, spaces.Tuple):
         return tuple(zeros(part, rows) for part in space.spaces)
     return np.zeros((rows, *(space.shape or ())), dtype=space.dtype)
+
+
+def bounds(space: spaces.Space) -> tuple[Any, Any]:
+    """The least and the greatest value of each element of a Box, Discrete, MultiDiscrete or MultiBinary."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    return 0, 1
 
 
 def same_space(a: spaces.Space, b: spaces.Space) -> bool:

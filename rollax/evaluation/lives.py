@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rollax.env.rows import Rows
-from rollax.errors import PolicyError
 from rollax.evaluation.episode_table import EpisodeTable
 
 
@@ -54,8 +53,6 @@ class Lives:
             rows: what was polled.
             starting: [K] the rows that begin a life.
             episodes: where the running episodes are.
-        Raises:
-            PolicyError: the mapping names a policy that there is not.
         """
         chosen = None
         if self._policy_of is not None:
@@ -68,14 +65,5 @@ class Lives:
         policy_id = episode.policies.get(agent)
         if policy_id is None:
             assert self._policy_of is not None
-            policy_id = self._policy_of(agent, episode)
-            if policy_id not in self._ids:
-                raise PolicyError(
-                    "The policy mapping names an unknown policy.",
-                    where=f"policy_mapping_fn, agent {agent!r}",
-                    got=policy_id,
-                    expected=f"one of {self._ids}",
-                    fix="correct policy_mapping_fn, or add the policy to multiagent.policies",
-                )
-            episode.policies[agent] = policy_id
+            policy_id = episode.policies[agent] = self._policy_of(agent, episode)
         return self._ids.index(policy_id)

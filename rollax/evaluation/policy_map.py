@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 from gymnasium import Space
@@ -43,7 +43,11 @@ def resolved_config(config: Any, specs: Mapping[str, PolicySpec], default: type[
 
 
 def space_of_agents(
-    spaces: Mapping[Hashable, Space], policy_id: str, policy_of: Callable[..., str] | None, kind: str
+    spaces: Mapping[Hashable, Space],
+    policy_id: str,
+    policy_of: Callable[..., str] | None,
+    kind: str,
+    declared: Iterable[Hashable] = (),
 ) -> Space | None:
     """The space that all agents of a policy share; None where the environment names none of theirs.
 
@@ -52,14 +56,25 @@ def space_of_agents(
         policy_id: which policy.
         policy_of: `(agent_id, episode) -> policy id`; None where there is one policy.
         kind: what error messages call the space.
+        declared: the agents that the environment says may appear.
     Raises:
         PolicyError: the agents of the policy differ.
+        SpaceError: the environment names spaces for some of them only.
     """
     try:
-        agents = [agent for agent in spaces if policy_of is None or policy_of(agent, None) == policy_id]
-    except Exception:  # a mapping that asks the episode: who acts for whom is not known before one runs
+        everyone = dict.fromkeys((*spaces, *declared))
+        agents = [agent for agent in everyone if policy_of is None or policy_of(agent, None) == policy_id]
+    except PolicyError:  # a mapping that asks the episode: who acts for whom is not known before one runs
         return None
-    for agent in agents:
+    for agent in agents if spaces else ():
+        if agent not in spaces:
+            raise SpaceError(
+                f"An agent without {kind}.",
+                where=f"the environment's {kind}s, agent {agent!r} of policy {policy_id!r}",
+                got=f"spaces of {sorted(map(str, spaces))}",
+                expected="a space for every agent of possible_agents that the policy acts for",
+                fix=f"add the agent to {kind}s, or give the policy its spaces in multiagent.policies",
+            )
         if not same_space(spaces[agent], spaces[agents[0]]):
             raise PolicyError(
                 f"Agents with different spaces for one policy: no {kind} fits all.",
@@ -68,7 +83,7 @@ def space_of_agents(
                 expected="agents with equal spaces",
                 fix="give them different policies in policy_mapping_fn",
             )
-    return spaces[agents[0]] if agents else None
+    return spaces[agents[0]] if agents and spaces else None
 
 
 def nobody_uses(policy_id: str, agents: list[Hashable], policy_of: Callable[..., str] | None, kind: str) -> SpaceError:
@@ -88,7 +103,13 @@ def nobody_uses(policy_id: str, agents: list[Hashable], policy_of: Callable[...,
 
 
 def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> Callable[..., str] | None:
-    """`(agent_id, episode) -> policy id`, whichever of the two the user's function takes."""
+    """`(agent_id, episode) -> policy id`, whichever of the two the user's function takes; None where it is not needed.
+
+    What is returned raises a `PolicyError` where the user's function raises, or names no policy.
+
+    Raises:
+        ConfigError: no function where there are several policies, or one that takes something else.
+    """
     if function is None:
         if len(policy_ids) > 1:
             raise ConfigError(
@@ -99,14 +120,63 @@ def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -
                 fix="pass policy_mapping_fn",
             )
         return None
+    takes_episode = _takes_episode(function)
+
+    def policy_of(agent_id: Hashable, episode: Any) -> str:
+        try:
+            policy_id = function(agent_id, episode) if takes_episode else function(agent_id)
+        except Exception as error:
+            raise PolicyError(
+                f"The policy mapping raised {type(error).__name__}: {error}",
+                where=f"policy_mapping_fn, agent {agent_id!r}",
+                got="the traceback above",
+                expected=f"one of {policy_ids}",
+                fix="correct policy_mapping_fn",
+            ) from error
+        if isinstance(policy_id, str) and policy_id in policy_ids:
+            return policy_id
+        raise PolicyError(
+            "The policy mapping names an unknown policy.",
+            where=f"policy_mapping_fn, agent {agent_id!r}",
+            got=policy_id,
+            expected=f"one of {policy_ids}",
+            fix="correct policy_mapping_fn, or add the policy to multiagent.policies",
+        )
+
+    return policy_of
+
+
+def _takes_episode(function: Callable[..., str]) -> bool:
+    """Whether a policy mapping takes the episode beside the agent id.
+
+    Raises:
+        ConfigError: it takes neither one nor two arguments.
+    """
     try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # a builtin without a signature: a dict's __getitem__, say
-        return lambda agent_id, episode: function(agent_id)
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return function
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        if callable(function):
+            return False  # a builtin without a signature: a dict's __getitem__, say
+        raise _no_mapping(function, function) from error
+    parameters = signature.parameters.values()
     second = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][1:2]
     # A second one with a default binds something of the user's own: lambda agent_id, table=TABLE: table[agent_id].
-    if any(p.default is p.empty or p.name == "episode" for p in second):
-        return function
-    return lambda agent_id, episode: function(agent_id)
+    takes_it = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    takes_it = takes_it or any(p.default is p.empty or p.name == "episode" for p in second)
+    try:
+        signature.bind(*["agent", "episode"][: 2 if takes_it else 1])
+    except TypeError as error:
+        raise _no_mapping(function, f"{getattr(function, '__qualname__', function)}{signature}") from error
+    return takes_it
+
+
+def _no_mapping(function: Any, got: Any) -> ConfigError:
+    return ConfigError(
+        "A policy mapping that takes other arguments."
+        if callable(function)
+        else "A policy mapping that is no function.",
+        where="policy_mapping_fn",
+        got=got,
+        expected="a function of (agent_id) or (agent_id, episode)",
+        fix="let it take one of these two, and bind the rest: lambda agent_id: choose(agent_id, mine)",
+    )

@@ -11,6 +11,7 @@ from rollax import spaces, trees
 from rollax.batch import SampleBatch
 from rollax.errors import NonFiniteError, PolicyError
 from rollax.evaluation.action_clipping import ActionMap
+from rollax.evaluation.action_ranges import ActionRanges
 from rollax.evaluation.filters import ObservationFilter
 from rollax.policy.policy import Policy, accepted
 from rollax.policy.raw_observations import columns_of, columns_of_one
@@ -49,6 +50,8 @@ class PolicyRunner:
         self._takes_explore, self._takes_timestep = self.takes("explore"), self.takes("timestep")
         self.takes_infos, self.takes_episodes = self.takes("info_batch"), self.takes("episodes")
         self._takes_states = self.takes("state_batches")
+        own = not type(policy).compute_actions.__module__.startswith("rollax.")
+        self._ranges = ActionRanges(policy.action_space) if own else None
         self.columns = policy.batch_columns
         self.stores_more = True
         self.store(frozenset())
@@ -143,6 +146,8 @@ class PolicyRunner:
             actions = self._columns(actions)
         rows = trees.length(obs)
         self._check(actions, rows)
+        if self._ranges is not None:
+            self._check_ranges(self._ranges, actions)
         columns = {name: self._fetched(name, column, rows) for name, column in fetches.items()}
         return actions, states, columns
 
@@ -251,6 +256,22 @@ class PolicyRunner:
                     expected="finite numbers",
                     fix="look for NaN weights or observations",
                 )
+
+    def _check_ranges(self, ranges: ActionRanges, actions: trees.Tree) -> None:
+        """Refuses whole numbers that are none of the action space's; those of rollax's own policies always are."""
+        try:
+            outside = ranges.outside(actions)
+        except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
+            got = f"{type(error).__name__}: {error}"
+            raise self._refuse("Actions of another structure than the action space.", got, str(ranges.space)) from error
+        if outside is not None:
+            raise PolicyError(
+                "An action that is not in the action space.",
+                where=f"policy {self.policy.name!r}, class {type(self.policy).__name__}, row {outside.row}",
+                got=outside.got,
+                expected=outside.space,
+                fix="return whole numbers of the action space, one per observation",
+            )
 
     def _refuse(self, what: str, got: Any, expected: str) -> PolicyError:
         return PolicyError(

@@ -93,7 +93,7 @@ class PolicyMaker:
         space = of_env if given is None else given
         if space is None:
             by_agent = getattr(self._env, f"{kind}s") or {}
-            space = space_of_agents(by_agent, policy_id, self._policy_of, kind)
+            space = space_of_agents(by_agent, policy_id, self._policy_of, kind, self._env.possible_agents)
             if space is None and by_agent:
                 raise nobody_uses(policy_id, list(by_agent), self._policy_of, kind)
         check_space(space, f"policy {policy_id!r}, {kind}")

@@ -9,6 +9,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rollax import EnvError, NonFiniteError, Policy, PolicyError, RolloutWorker, TrainerConfig
 from rollax.algorithms.pg import PGPolicy
 from rollax.evaluation.worker_policies import make_runner
+
+
+from rollax import EnvError, NonFiniteError, Policy, PolicyError, RolloutWorker
+from tests.env.refused import refused
 from tests.evaluation.reference import stories
 from tests.evaluation.worlds import ALL, OBS_SPACE, Asynchronous, Encode, Line, Scripted
 
@@ -330,3 +334,36 @@ class TestFilter:
         goes_on = ~(batch["terminateds"] | batch["truncateds"])[:-1]
         np.testing.assert_array_equal(batch["new_obs"][:-1][goes_on], batch["obs"][1:][goes_on])
         assert batch["obs"].max() < 10  # standardized, or nearly
+
+
+class TestActionsOutOfTheirSpace:
+    """Of a policy of one's own; those of rollax's policies are in it by construction."""
+
+    @pytest.mark.parametrize(
+        ("space", "actions", "says"),
+        [
+            (spaces.Discrete(3), [2, 3], "row 1...got:      np.int64(3)...Discrete(3)"),
+            (spaces.Discrete(3, start=5), np.array([5, 4]), "row 1...Discrete(3, start=5)"),
+            (spaces.Discrete(3), np.array([0.0, 1.0]), "row 0...got:      float64 of shape ()...Discrete(3)"),
+            (spaces.Discrete(3), [0, 1.5], "float64 values for Discrete(3)"),
+            (spaces.Discrete(3), np.zeros((2, 1), int), "row 0...got:      int64 of shape (1,)"),
+            (spaces.MultiDiscrete([3, 2]), np.array([[2, 1], [2, 2]]), "row 1...MultiDiscrete([3 2])"),
+            (spaces.MultiBinary(2), np.array([[0, 1], [-1, 0]]), "row 1...MultiBinary(2)"),
+            (spaces.Dict(a=BOX, b=spaces.Discrete(2)), {"a": np.zeros((2, 3)), "b": np.array([0, 2])}, "row 1"),
+            (spaces.Tuple([spaces.Discrete(2)] * 2), (np.array([0, 0]), np.array([0, 2])), "row 1"),
+            (spaces.Tuple([spaces.Discrete(2)] * 2), (np.array([0, 0]),), "another structure"),
+        ],
+    )
+    def test_are_refused(self, space, actions, says):
+        class Acting(Reaching):
+            action_space = space
+
+        where = "" if "values for" in says or "structure" in says else "not in the action space...'default_policy'..."
+        refused(PolicyError, worker((actions, [], {}), lambda context: Acting()).sample, says=where + says)
+
+    def test_are_left_to_the_action_map_where_they_are_no_whole_numbers(self):
+        made = worker(
+            (np.full((2, 3), 99.0), [], {}), lambda context: Reaching(), clip_actions=False, normalize_actions=False
+        )
+        made.sample()
+        assert made.env.get_sub_environments()[0].actions[0].tolist() == [99.0, 99.0, 99.0]
