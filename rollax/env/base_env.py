@@ -20,6 +20,7 @@ EnvDict = dict[int, AgentDict]
 ALL = "__all__"
 """The key of the two flag dicts that ends a sub-environment's episode."""
 
+_DICT = {dict}
 _DICT_VIEW = ("poll", "send_actions", "try_reset")
 _ROW_VIEW = ("poll_rows", "send_rows", "reset_rows")
 
@@ -167,12 +168,13 @@ class BaseEnv:
     ) -> Sequence[EnvDict]:
         """The dicts that a method of the dict view returned, if that is what they are."""
         right = isinstance(result, tuple) and len(result) == count and all(isinstance(part, dict) for part in result)
+        right = right and all(_DICT.issuperset(map(type, part.values())) for part in result)
         if right and (env_id is None or env_id in result[0]):
             return result
         raise EnvError(
             f"{call.partition('(')[0]} did not return what it must.",
             where=f"{type(self).__name__}.{call}",
-            got=checks.outline(result),
+            got=checks.outline(result) if not isinstance(result, tuple) else f"tuple of {len(result)}: {result!r}",
             expected=expected,
             fix="return dicts of dicts: env id -> agent id -> value",
         )
@@ -208,7 +210,10 @@ class BaseEnv:
 
     def _dict_rows(self) -> DictRows:
         if self.__dicts is None:
-            self.__dicts = DictRows(type(self).__name__, self.num_envs, self.observation_space)
+            spaces_of = getattr(self, "observation_spaces", None)
+            self.__dicts = DictRows(
+                type(self).__name__, self.num_envs, self.observation_space, self.possible_agents, spaces_of
+            )
         return self.__dicts
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from rollax.errors import EnvError
 
 log = logging.getLogger("rollax.env")
+_DICT = {dict}
 _said: set[tuple[str, str]] = set()
 
 _listeners: list[dict[tuple[str, str], str]] = []
@@ -113,6 +114,13 @@ def check_info(info: Any, where: str) -> None:
         raise EnvError("An info that is no dict.", where=where, got=outline(info), expected="a dict", fix="return {}")
 
 
+def check_infos(infos: Iterable[Any], where: Where) -> None:
+    """The same of many, in bulk."""
+    if not _DICT.issuperset(map(type, infos)):
+        for row, info in enumerate(infos):
+            check_info(info, where(row))
+
+
 def check_count(what: str, values: Any, count: int, name: str) -> None:
     """Whether there is one entry for each sub-environment."""
     found = len(values) if hasattr(values, "__len__") and not isinstance(values, dict) else None
@@ -196,7 +204,7 @@ def all_finite(values: np.ndarray) -> bool:
     return math.isfinite(np.vdot(flat, flat)) or bool(np.isfinite(flat).all())
 
 
-def failed(error: Exception, doing: str, where: str, action: Any = None) -> EnvError:
+def failed(error: BaseException, doing: str, where: str, action: Any = None) -> EnvError:
     """The error to raise from one that user code raised: it names the sub-environment and the action taken."""
     return EnvError(
         f"The environment raised {type(error).__name__} in {doing}: {error}",

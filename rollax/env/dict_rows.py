@@ -17,7 +17,10 @@ from rollax.env.rows import Rows
 from rollax.errors import MultiAgentError
 
 ALL = "__all__"
+_COMMON = "__common__"
+"""A key of infos that belongs to no agent."""
 _NONE: dict = {}
+_DICT = {dict}
 BOOLEANS = {bool, np.bool_}
 
 
@@ -77,6 +80,7 @@ class DictRows:
         self.name = name
         self._space, self._spaces = observation_space, observation_spaces or {}
         self._declared = None if agents is None else frozenset(agents)
+        self._keys = None if self._declared is None else self._declared | {ALL}
         self._sub_envs = [_SubEnv() for _ in range(num_envs)]
         self._first_episodes = checks.FirstEpisodes(num_envs)
         self._idle = IdlePolls(name)
@@ -91,6 +95,8 @@ class DictRows:
                 raise self._error("A reset without an observation.", env_id, None, {}, "an observation of some agent")
             self._end_episode(env_id)
             news = _News(by_agent, _NONE, _NONE, _NONE, infos.get(env_id, _NONE))
+            if news.infos:
+                self._check_infos(env_id, news.infos)
             if env_id in self._first_episodes.indices:
                 self._check_in_full(env_id, news, "reset()")
             self._add(rows, env_id, news, ending=False)
@@ -141,15 +147,14 @@ class DictRows:
         if sub_env.running and not (news.obs or news.rewards or ending):
             expected = f"an observation, or {ALL!r} True"
             raise self._error(f"Nobody can act: empty obs without {ALL!r}.", env_id, None, {}, expected)
+        if news.infos:
+            self._check_infos(env_id, news.infos)
         if env_id in self._first_episodes.indices:
             self._check_in_full(env_id, news, "step()")
         self._add(rows, env_id, news, ending)
-        for agent, action in news.given.items():
-            if agent not in news.obs:
-                raise self._error("An off-policy action without an observation.", env_id, agent, action, "its obs too")
-            if agent in sub_env.lanes:
-                rows.given[rows.agents.index(agent, first_row)] = action
-        if not sub_env.acting:
+        if news.given:
+            self._add_given(rows, env_id, news, first_row)
+        if not (sub_env.acting or (all_over and sub_env.running)):
             self._idle.idle(env_id, {*news.obs, *news.rewards, *news.terms, *news.truncs}, sub_env.lanes)
         elif self._idle.counts:
             self._idle.acting(env_id)
@@ -157,6 +162,14 @@ class DictRows:
             if sub_env.running:
                 rows.ended.append(env_id)
             self._end_episode(env_id)
+
+    def _add_given(self, rows: RowBuilder, env_id: int, news: _News, first_row: int) -> None:
+        """The actions that agents of the rows from `first_row` on have taken already."""
+        for agent, action in news.given.items():
+            if agent not in news.obs:
+                raise self._error("An off-policy action without an observation.", env_id, agent, action, "its obs too")
+            if agent in self._sub_envs[env_id].lanes:
+                rows.given[rows.agents.index(agent, first_row)] = action
 
     def _add(self, rows: RowBuilder, env_id: int, news: _News, ending: bool) -> None:
         obs, rewards, infos = news.obs, news.rewards, news.infos
@@ -205,6 +218,7 @@ class DictRows:
                 agent, flag = next((a, flag) for a, flag in flags.items() if type(flag) not in BOOLEANS)
                 where = f"{self.name}, sub-environment {env_id}, agent {agent!r}"
                 raise checks.not_boolean(name.removesuffix("s"), flag, where)
+            self._check_keys(env_id, name, flags)
             if running and ALL not in flags:
                 expected = f"a flag {ALL!r} in both flag dicts"
                 raise self._error(f"{name} without {ALL!r}.", env_id, None, sorted(map(str, flags)), expected)
@@ -216,18 +230,30 @@ class DictRows:
             space = self._spaces.get(agent) if self._space is None else self._space
             if space is not None:
                 check_observation(space, value, where)
-            checks.check_info(news.infos.get(agent, _NONE), where)
 
     def _check_new(self, env_id: int, starting: Set[Hashable], rewards: dict) -> None:
         for agent in starting:
             self._check_declared(env_id, agent)
-            if not _is_nothing(rewards.get(agent)):
+            if not is_nothing(rewards.get(agent)):
                 checks.say_once(
                     "first reward",
                     self.name,
                     f"{self.name}, sub-environment {env_id}, agent {agent!r}: a reward of {rewards[agent]} beside the "
                     "first observation of a life follows from no action of it and counts nowhere. Said once.",
                 )
+
+    def _check_infos(self, env_id: int, infos: dict) -> None:
+        self._check_keys(env_id, "infos", infos.keys() - {_COMMON} if _COMMON in infos else infos)
+        if not _DICT.issuperset(map(type, infos.values())):
+            for agent, info in infos.items():
+                checks.check_info(info, f"{self.name}, sub-environment {env_id}, agent {agent!r}")
+
+    def _check_keys(self, env_id: int, name: str, part: Iterable[Hashable]) -> None:
+        if self._keys is not None and not self._keys.issuperset(part):
+            agent = next(agent for agent in part if agent not in self._keys)
+            what = f"An agent in {name} that the environment does not declare."
+            expected = f"one of possible_agents: {sorted(map(str, self._declared or ()))}"
+            raise self._error(what, env_id, agent, agent, expected)
 
     def _check_declared(self, env_id: int, agent: Hashable) -> None:
         if self._declared is not None and agent not in self._declared:
@@ -238,7 +264,7 @@ class DictRows:
         sub_env = self._sub_envs[env_id]
         for agent, reward in news.rewards.items():
             known = agent in news.obs or agent in sub_env.lanes or agent in sub_env.forgotten
-            if not known and not _is_nothing(reward):
+            if not known and not is_nothing(reward):
                 raise self._error(
                     "A reward for an agent that has ended, or has never been seen.",
                     env_id,
@@ -246,6 +272,7 @@ class DictRows:
                     reward,
                     "rewards only for agents that are alive",
                 )
+        self._check_keys(env_id, "rewards", news.rewards)
 
     def _end_episode(self, env_id: int) -> None:
         self._free.extend(self._sub_envs[env_id].lanes.values())
@@ -269,5 +296,6 @@ def _is_down(flags: dict) -> bool:
     return len(flags) == 1 and flags.get(ALL) is False
 
 
-def _is_nothing(reward: Any) -> bool:
+def is_nothing(reward: Any) -> bool:
+    """Whether a reward changes no sum."""
     return reward is None or (isinstance(reward, int | float | np.number) and reward == 0)

@@ -9,8 +9,8 @@ from typing import Any
 import gymnasium as gym
 
 from rollax.env import checks
-from rollax.env.dict_rows import ALL
-from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv
+from rollax.env.dict_rows import ALL, BOOLEANS
+from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, are_dicts
 from rollax.env.vector.vector_env import VectorEnv
 from rollax.errors import EnvError
 
@@ -60,7 +60,7 @@ class LegacyEnv(gym.Env):
         if _is_new(result, type(self.env).__name__):
             return result
         obs, reward, done, info = result
-        truncated = bool(done) and bool(_was_cut(info))
+        truncated = _is_up(done) and bool(_was_cut(info))
         # What is no boolean goes on as it is, to be refused.
         return obs, reward, False if truncated else done, truncated, info
 
@@ -94,7 +94,9 @@ class LegacyVectorEnv(VectorEnv):
         if _is_new(result, type(self.env).__name__):
             return result
         obs, rewards, dones, infos = result
-        truncateds = [bool(done) and bool(_was_cut(info)) for done, info in zip(dones, infos, strict=True)]
+        if not (_are_infos(infos, self.num_envs) and hasattr(dones, "__len__") and len(dones) == self.num_envs):
+            return obs, rewards, dones, [False] * self.num_envs, infos  # refused as that of any environment
+        truncateds = [_is_up(done) and bool(_was_cut(info)) for done, info in zip(dones, infos, strict=True)]
         terminateds = [False if cut else done for done, cut in zip(dones, truncateds, strict=True)]
         return obs, rewards, terminateds, truncateds, infos
 
@@ -126,12 +128,14 @@ class LegacyMultiAgentEnv(MultiAgentEnv):
         if _is_new(result, type(self.env).__name__):
             return result
         obs, rewards, dones, infos = result
+        if not are_dicts(tuple(result), 4):
+            return obs, rewards, dones, {ALL: False}, infos  # refused as that of any environment
         # A time limit is often said in one agent's info alone; whoever's own info says otherwise was not cut off by it.
         any_cut = any(_was_cut(info) for info in infos.values())
         truncateds = {}
         for agent, done in dones.items():
             cut = _was_cut(infos.get(agent))
-            truncateds[agent] = bool(done) and (any_cut if cut is None else cut)
+            truncateds[agent] = _is_up(done) and (any_cut if cut is None else cut)
         terminateds = {agent: False if truncateds[agent] else done for agent, done in dones.items()}
         truncateds.setdefault(ALL, False)
         return obs, rewards, terminateds, truncateds, infos
@@ -163,6 +167,11 @@ def _obs_and_info(result: Any) -> tuple[Any, dict]:
 
 def _are_infos(value: Any, count: int) -> bool:
     return isinstance(value, list | tuple) and len(value) == count and all(isinstance(info, dict) for info in value)
+
+
+def _is_up(done: Any) -> bool:
+    """Whether it is a flag, and up."""
+    return type(done) in BOOLEANS and bool(done)
 
 
 def _was_cut(info: Any) -> bool | None:

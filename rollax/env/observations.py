@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rollax import trees
 from rollax.env.checks import Where, all_finite, outline, say_once
 from rollax.errors import EnvError
-from rollax.spaces import stack, zeros
+from rollax.spaces import bounds, stack, zeros
 
 # Numbers of a kind may narrow (float64 to float32), whole numbers may widen into floats; the rest loses meaning.
 _SAFE_KINDS = ("ff", "ii", "uu", "iu", "ui", "if", "uf", "bi", "bu", "bf")
@@ -21,23 +21,39 @@ def stacked(space: spaces.Space, values: Sequence[Any], where: Where) -> trees.T
     """Single observations as columns of the space's dtypes, checked in bulk.
 
     Raises:
-        EnvError: a wrong shape, wrong Dict keys, what is no number, a NaN.
+        EnvError: a wrong shape, wrong Dict keys, a dtype that cannot be cast safely, a NaN.
     """
     if not len(values):
         return zeros(space, 0)
     try:
-        columns = stack(space, values)
+        columns = _stacked_alike(space, values, where)
         _check_arrays(space, columns, where)
         return columns
     except Exception as error:
         # Which one is it? One by one, and in full: that also finds what only hides behind the first problem.
         for row, value in enumerate(values):
             check_observation(space, value, where(row))
-        if isinstance(error, EnvError):
-            raise
-        raise EnvError(
-            "Observations that do not stack.", where=where(0), got=error, expected=space, fix="return equal shapes"
-        ) from error
+        try:
+            return stack(space, values)  # each can be cast, only not all of them from the dtype that they have together
+        except Exception:
+            raise EnvError(
+                "Observations that do not stack.", where=where(0), got=error, expected=space, fix="return equal shapes"
+            ) from error
+
+
+def _stacked_alike(space: spaces.Space, values: Sequence[Any], where: Where) -> trees.Tree:
+    """Columns of values that have the structure of the space, and dtypes that can be cast to its own."""
+    if isinstance(space, spaces.Dict):
+        if set(map(len, values)) != {len(space.spaces)}:
+            raise ValueError("Dict observations with other keys than the space")
+        return {
+            key: _stacked_alike(part, [value[key] for value in values], where) for key, part in space.spaces.items()
+        }
+    if isinstance(space, spaces.Tuple):
+        if set(map(len, values)) != {len(space.spaces)}:
+            raise ValueError("Tuple observations of other lengths than the space")
+        return tuple(_stacked_alike(part, [value[i] for value in values], where) for i, part in enumerate(space.spaces))
+    return _cast(space, np.array(values), where, silent=True)  # it is said of single ones, which are looked at first
 
 
 def as_columns(space: spaces.Space, columns: trees.Tree, count: int, where: Where) -> trees.Tree:
@@ -63,21 +79,18 @@ def as_columns(space: spaces.Space, columns: trees.Tree, count: int, where: Wher
         return tuple(
             as_columns(part, columns[i], count, _at(where, f"element {i}")) for i, part in enumerate(space.spaces)
         )
-    if not isinstance(columns, np.ndarray):
-        columns = np.asarray(columns)
-    if columns.shape != (count, *(space.shape or ())):
+    array = _array(columns)
+    if array.shape != (count, *(space.shape or ())):
         raise EnvError(
             "Observations of the wrong shape.",
             where=where(0),
-            got=f"shape {columns.shape}",
+            got=f"shape {array.shape}" if array.dtype.kind != "O" else outline(columns),
             expected=f"shape {(count, *(space.shape or ()))}: {count} sub-environments, {space}",
             fix="correct the observations or the observation space",
         )
-    if columns.dtype != space.dtype:
-        _check_dtype(space, columns, where(0))
-        columns = columns.astype(space.dtype)
-    _check_finite(space, columns, where)
-    return columns
+    array = _cast(space, array, where)
+    _check_finite(space, array, where)
+    return array
 
 
 def check_bounds(space: spaces.Space, columns: trees.Tree, where: Where) -> None:
@@ -89,7 +102,7 @@ def check_bounds(space: spaces.Space, columns: trees.Tree, where: Where) -> None
         for i, part in enumerate(space.spaces):
             check_bounds(part, columns[i], _at(where, f"element {i}"))
     else:
-        low, high = _bounds(space)
+        low, high = bounds(space)
         outside = (columns < low) | (columns > high)
         if outside.any():
             row = int(np.argwhere(outside)[0][0])
@@ -115,16 +128,12 @@ def check_observation(space: spaces.Space, value: Any, where: str) -> None:
 
 
 def _check_leaf(space: spaces.Space, value: Any, where: str) -> None:
-    try:
-        array = np.asarray(value)
-    except ValueError:  # a ragged list
-        array = np.asarray(value, dtype=object)
+    array = _array(value)
     if array.shape != (space.shape or ()):
         _refuse_shape(where, array.shape, space, value)
-    if array.dtype != space.dtype:
-        _check_dtype(space, array, where)
     _check_finite(space, array[None], lambda row: where)
-    low, high = _bounds(space)
+    _cast(space, array[None], lambda row: where)
+    low, high = bounds(space)
     if ((array < low) | (array > high)).any():
         _say_outside(space, value, where)
 
@@ -183,20 +192,52 @@ def _check_length(space: spaces.Tuple, value: Any, where: str) -> None:
         )
 
 
-def _check_dtype(space: spaces.Space, array: np.ndarray, where: str) -> None:
+def _array(value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError:  # a ragged list
+        return np.array([*value, None], dtype=object)[:-1]
+
+
+def _cast(space: spaces.Space, array: np.ndarray, where: Where, *, silent: bool = False) -> np.ndarray:
+    """The same numbers in the space's dtype; a cast of or to floats is said once.
+
+    Raises:
+        EnvError: a dtype that cannot be cast safely, or a number that the space's dtype cannot hold.
+    """
+    if array.dtype == space.dtype:
+        return array
     assert space.dtype is not None
     kinds = array.dtype.kind + space.dtype.kind
     if kinds not in _SAFE_KINDS:
         raise EnvError(
             "An observation of a dtype that cannot be cast safely.",
-            where=where,
+            where=where(0),
             got=f"{array.dtype}: {array!r}",
             expected=str(space.dtype),
             fix="return the dtype of the observation space",
         )
-    if "f" in kinds:
-        said = f"{where}: observations of dtype {array.dtype} are cast to {space.dtype}. Said once."
+    with np.errstate(over="ignore"):
+        cast = array.astype(space.dtype)
+    if space.dtype.kind != "f":
+        lost = cast != array
+    elif all_finite(cast):
+        lost = None
+    else:
+        lost = np.isinf(cast) & np.isfinite(array)
+    if lost is not None and lost.any():
+        row = int(np.argwhere(lost)[0][0])
+        raise EnvError(
+            f"An observation that {space.dtype} cannot hold.",
+            where=where(row),
+            got=f"{array.dtype}: {array[row]!r}",
+            expected=str(space),
+            fix="return the dtype of the observation space, or give the space a wider one",
+        )
+    if "f" in kinds and not silent:
+        said = f"{where(0)}: observations of dtype {array.dtype} are cast to {space.dtype}. Said once."
         say_once("dtype", str(space), said)
+    return cast
 
 
 def _refuse_shape(where: str, shape: tuple[int, ...], space: spaces.Space, value: Any = ()) -> None:
@@ -207,17 +248,6 @@ def _refuse_shape(where: str, shape: tuple[int, ...], space: spaces.Space, value
         expected=f"shape {space.shape} of {space}",
         fix="correct the observation or the observation space",
     )
-
-
-def _bounds(space: spaces.Space) -> tuple[Any, Any]:
-    """The least and the greatest value of each element."""
-    if isinstance(space, spaces.Box):
-        return space.low, space.high
-    if isinstance(space, spaces.Discrete):
-        return space.start, space.start + space.n - 1
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    return 0, 1  # MultiBinary
 
 
 def _say_outside(space: spaces.Space, value: Any, where: str) -> None:

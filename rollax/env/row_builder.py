@@ -87,6 +87,7 @@ class RowBuilder:
             self.agents,
             self.infos,
             self.given or None,
+            name=self.name,
         )
 
     def _none_observed(self) -> EnvError:

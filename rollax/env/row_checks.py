@@ -10,7 +10,7 @@ import numpy as np
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
 from rollax.env.idle_polls import IdlePolls
-from rollax.env.observations import as_columns, check_bounds
+from rollax.env.one_agent_checks import OneAgentChecks
 from rollax.env.rows import Rows
 from rollax.errors import EnvError
 
@@ -29,8 +29,7 @@ def with_checked_rows(env: BaseEnv) -> BaseEnv:
 
         def poll_rows() -> Rows:
             rows = check(poll(), "poll_rows()")
-            check.somebody_acts(rows)
-            check.first_episodes.polled(rows.ended_envs.tolist())
+            check.polled(rows)
             return rows
 
         env.poll_rows, env.reset_rows = poll_rows, reset_rows
@@ -45,9 +44,10 @@ class RowChecks:
     """
 
     def __init__(self, env: BaseEnv) -> None:
-        self.first_episodes = checks.FirstEpisodes(env.num_envs)
-        self._env, self._name = env, type(env).__name__
+        self._name, space = type(env).__name__, env.observation_space
+        self._checks = None if space is None else OneAgentChecks(space, env.num_envs)
         self._idle = IdlePolls(self._name)
+        self._alive = np.zeros(64, bool)  # by lane
 
     def __call__(self, rows: Any, call: str) -> Rows:
         """The rows, their observations in the dtypes of the space.
@@ -68,42 +68,58 @@ class RowChecks:
 
         rows.rewards = checks.reward_column(rows.rewards, where)
         for name in _COLUMNS[3:]:
-            checks.flag_column(getattr(rows, name), name.removesuffix("s"), where)
+            setattr(rows, name, checks.flag_column(getattr(rows, name), name.removesuffix("s"), where))
         stray = rows.acts & (rows.terminateds | rows.truncateds)
         if stray.any():
             where_ = where(int(stray.argmax()))
             raise self._error("A row that acts and has ended.", where_, "acts and a flag, both True", "one of them")
-        if not isinstance(rows.obs, list) and self._env.observation_space is not None:
-            self._check_columns(rows, count, where)
+        if rows.infos is not None and not callable(rows.infos):
+            self._check_length("infos", rows.infos, count, call)
+            checks.check_infos(rows.infos, where)
+        rows.name = self._name
+        self._check_lives(rows, where)
+        if isinstance(rows.obs, list):
+            self._check_length("obs", rows.obs, count, call)
+            unseen = rows.acts & ~rows.has_obs(np.arange(count))
+            if unseen.any():
+                raise self._error("A row that acts without an observation.", where(int(unseen.argmax())), None, "one")
+            if self._checks is not None and rows.has_obs(np.arange(count)).all():
+                rows.obs = self._checks.stacked(rows.obs, rows.env_index, where)
+        elif self._checks is not None:
+            rows.obs = self._checks.columns(rows.obs, count, where)
         return rows
 
-    def somebody_acts(self, rows: Rows) -> None:
-        """Counts the polls without anybody to act in the sub-environments that these rows are of."""
+    def _check_lives(self, rows: Rows, where: checks.Where) -> None:
+        """An outcome belongs to a life that has begun."""
+        top = int(rows.lanes.max(initial=-1))
+        if top >= len(self._alive):
+            self._alive = np.append(self._alive, np.zeros(2 * top, bool))
+        unborn = ~(rows.starts | self._alive[rows.lanes])
+        if unborn.any():
+            where_ = where(int(unborn.argmax()))
+            raise self._error("A row of a life that has not begun.", where_, "starts: False", "a first row that starts")
+        self._alive[rows.lanes[rows.terminateds | rows.truncateds]] = False
+        self._alive[rows.lanes[rows.starts]] = True
+
+    def polled(self, rows: Rows) -> None:
+        """Notes whose first episode is over, and where nobody can act."""
+        if self._checks is not None:
+            self._checks.first_episodes.polled(rows.ended_envs.tolist())
+        self._count_idle(rows)
+
+    def _count_idle(self, rows: Rows) -> None:
         acting = rows.acts
         if rows.given_actions:
             acting = acting.copy()
             acting[list(rows.given_actions)] = True
         if np.count_nonzero(acting) == len(rows) and not self._idle.counts:
             return
-        acting_in = set(rows.env_index[acting].tolist())
+        acting_in = {*rows.env_index[acting].tolist(), *rows.ended_envs.tolist()}
         for env_id in acting_in & self._idle.counts.keys():
             self._idle.acting(env_id)
         for env_id in set(rows.env_index.tolist()) - acting_in:
             agents = [rows.agent_of(row) for row in np.flatnonzero(rows.env_index == env_id).tolist()]
             self._idle.idle(env_id, agents, ())
-
-    def _check_columns(self, rows: Rows, count: int, where: checks.Where) -> None:
-        space = self._env.observation_space
-        assert space is not None
-        rows.obs = as_columns(space, rows.obs, count, where)
-        watched = self.first_episodes.indices
-        if watched:
-            check_bounds(space, rows.obs, where)
-            if rows.infos is not None and not callable(rows.infos):
-                self._check_length("infos", rows.infos, count, where(0) if count else "")
-                for row, index in enumerate(rows.env_index.tolist()):
-                    if index in watched:
-                        checks.check_info(rows.infos[row], where(row))
 
     def _check_length(self, name: str, column: Any, count: int, where: str) -> None:
         if not hasattr(column, "__len__") or len(column) != count:

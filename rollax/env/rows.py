@@ -44,6 +44,7 @@ class Rows:
             same in all rows of an episode.
         dropped_envs: [D] sub-environments whose running episode was lost since the last poll. All of it is forgotten,
             and no row here belongs to it; the sampler resets them as it does those of `ended_envs`.
+        name: how error messages call the environment.
     """
 
     env_index: np.ndarray
@@ -60,6 +61,7 @@ class Rows:
     given_actions: dict[int, Any] | None = None
     trains: np.ndarray | None = None
     dropped_envs: np.ndarray = field(default_factory=lambda: NO_ENVS)
+    name: str = ""
 
     def __len__(self) -> int:
         return len(self.lanes)
@@ -87,7 +89,8 @@ class Rows:
             self.obs = self.observations(None, space)
 
     def _where(self, row: int) -> str:
-        return f"sub-environment {self.env_index[row]}, agent {self.agent_of(row)!r}"
+        of_env = f"{self.name}, " if self.name else ""
+        return f"{of_env}sub-environment {self.env_index[row]}, agent {self.agent_of(row)!r}"
 
     def has_obs(self, rows: np.ndarray) -> np.ndarray:
         """[K] true for those of the given rows that came with an observation."""
@@ -157,7 +160,10 @@ class Rows:
         both = np.concatenate
         env_index = both((first.env_index, second.env_index))
         same = first.lanes is first.env_index and second.lanes is second.env_index
-        obs = first.obs + second.obs if isinstance(first.obs, list) else trees.concat((first.obs, second.obs))
+        if isinstance(first.obs, list) or isinstance(second.obs, list):
+            obs = [*_values(first.obs), *_values(second.obs)]
+        else:
+            obs = trees.concat((first.obs, second.obs))
         given = {len(first) + row: action for row, action in (second.given_actions or {}).items()}
         serves = first.trains is not None or second.trains is not None
         return cls(
@@ -175,4 +181,10 @@ class Rows:
             {**(first.given_actions or {}), **given} or None,
             both((first.training(), second.training())) if serves else None,
             both((first.dropped_envs, second.dropped_envs)) if len(second.dropped_envs) else first.dropped_envs,
+            first.name,
         )
+
+
+def _values(obs: trees.Tree) -> list[Any]:
+    """Observations as a list of single ones."""
+    return obs if isinstance(obs, list) else [trees.index(obs, row) for row in range(trees.length(obs))]

@@ -173,3 +173,27 @@ class Pauses(Reports):
 def test_pauses_that_end_are_none():
     worker = RolloutWorker(lambda context: Pauses(), First, config={"rollout_fragment_length": 4})
     assert worker.sample().env_steps == 4
+
+
+class OneStep(Reports):
+    """Every episode is one step long."""
+
+    def step(self, actions):
+        return {"a": ZERO}, {"a": 1.0}, {ALL: True}, GOES_ON, {}
+
+
+class OneStepColumns(Columns):
+    num_envs = 1
+
+    def poll_rows(self):
+        one, no, yes = np.arange(1), np.zeros(1, bool), np.ones(1, bool)
+        return Rows(one, one, np.zeros((1, 2), np.float32), np.zeros(1), yes, no, no, no, one)
+
+    def reset_rows(self, env_index, seeds=None):
+        return Rows.starting(env_index, env_index, np.zeros((len(env_index), 2), np.float32))
+
+
+@pytest.mark.parametrize("env", [OneStep, OneStepColumns])
+def test_ends_of_episodes_are_none(env):
+    worker = RolloutWorker(lambda context: env(), First, config={"rollout_fragment_length": 1100})
+    assert worker.sample().env_steps == 1100

@@ -127,6 +127,18 @@ def test_missing_all_is_missed_here_too():
     )
 
 
+class NoInfos(OldVector):
+    def vector_step(self, actions):
+        return *super().vector_step(actions)[:3], None
+
+
+def test_parts_that_are_none():
+    """Refused as those of today's interface are, and not as an error of the adapter."""
+    refused(EnvError, play_once, Parts({ALL: False}, None), says="infos that are no dict...Parts, sub-environment 0")
+    refused(EnvError, play_once, Parts(False, {}), says="terminateds that are no dict...Parts, sub-environment 0")
+    refused(EnvError, play, to_base_env(NoInfos(2)), 1, says="Infos of the wrong number...NoInfos...got:      NoneType")
+
+
 def test_rendering():
     class Drawn(OldClock):
         def render(self, mode="human"):

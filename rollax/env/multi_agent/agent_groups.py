@@ -10,7 +10,7 @@ from gymnasium import Space, spaces
 
 from rollax import trees
 from rollax.env import checks
-from rollax.env.dict_rows import flags_of
+from rollax.env.dict_rows import flags_of, is_nothing
 from rollax.errors import ConfigError, SpaceError
 from rollax.spaces import zeros
 
@@ -102,16 +102,15 @@ class AgentGroups:
 
     def _unearned(self, rewards: AgentDict, obs: AgentDict) -> AgentDict:
         """The rewards of members that have not been alive; one beside a first observation counts nowhere."""
-        unearned = {m: reward for m, reward in rewards.items() if m in self.members and m not in self._alive}
+        members = self.members - self._alive
+        unearned = {m: reward for m, reward in rewards.items() if m in members and not is_nothing(reward)}
         for member in [member for member in unearned if member in obs]:
-            reward = unearned.pop(member)
-            if reward:
-                checks.say_once(
-                    "first reward",
-                    self.name,
-                    f"{self.name}, agent {member!r}: a reward of {reward} beside the first observation of a life "
-                    "follows from no action of it and counts nowhere. Said once.",
-                )
+            checks.say_once(
+                "first reward",
+                self.name,
+                f"{self.name}, agent {member!r}: a reward of {unearned.pop(member)} beside the first observation of a "
+                "life follows from no action of it and counts nowhere. Said once.",
+            )
         return unearned
 
 

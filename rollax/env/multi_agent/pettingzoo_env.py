@@ -16,6 +16,8 @@ from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, are_dicts
 from rollax.errors import EnvError, MultiAgentError
 
 AgentDict = dict[Hashable, Any]
+_COMMON = "common"
+"""A key that belongs to no agent."""
 
 
 def is_pettingzoo(env: Any) -> bool:
@@ -101,8 +103,7 @@ class ParallelPettingZooEnv(PettingZooEnv):
         obs, infos = result
         agents = _agents(self.env, self.spec.id)
         self._refuse_unobserved(agents, obs)
-        # There may be entries that belong to no agent.
-        return {agent: obs[agent] for agent in agents}, infos
+        return {agent: obs[agent] for agent in agents} | self._undeclared(obs), _by_agent(infos)
 
     def step(self, actions: AgentDict) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
         result = self.env.step(actions)
@@ -112,13 +113,19 @@ class ParallelPettingZooEnv(PettingZooEnv):
         agents = _agents(self.env, self.spec.id)
         if obs.keys() != actions.keys() or len(agents) != len(actions):
             self._refuse_unobserved(agents, obs)
-            obs = {agent: value for agent, value in obs.items() if agent in actions or agent in agents}
+            strange = self._undeclared(obs)
+            obs = {agent: value for agent, value in obs.items() if agent in actions or agent in agents} | strange
             left = [agent for agent in actions if agent not in agents]
             # Whoever is gone from `agents` has ended, with a flag or without; what is no flag is refused later.
             down = [a for a in left if terminateds.get(a, False) is False and truncateds.get(a, False) is False]
             terminateds = terminateds | dict.fromkeys(down, True)
         over = not agents
-        return obs, rewards, terminateds | {ALL: over}, truncateds | {ALL: False}, infos
+        return obs, rewards, terminateds | {ALL: over}, truncateds | {ALL: False}, _by_agent(infos)
+
+    def _undeclared(self, obs: AgentDict) -> AgentDict:
+        """The observations of agents that the environment does not declare: they go on, to be refused."""
+        declared = self.possible_agents
+        return {a: value for a, value in obs.items() if a not in declared and a != _COMMON} if declared else {}
 
     def _refuse_unobserved(self, agents: list[Hashable], obs: AgentDict) -> None:
         unobserved = [agent for agent in agents if agent not in obs]
@@ -174,6 +181,11 @@ class AECPettingZooEnv(PettingZooEnv):
             over = not _agents(env, name)
         terminateds[ALL], truncateds[ALL] = over, False
         return parts
+
+
+def _by_agent(infos: AgentDict) -> AgentDict:
+    """The infos of agents: what PettingZoo says of all of them belongs to none."""
+    return {agent: info for agent, info in infos.items() if agent != _COMMON} if _COMMON in infos else infos
 
 
 def _agents(env: Any, name: str) -> list[Hashable]:

@@ -15,7 +15,8 @@ from rollax.env import checks
 from rollax.env.adapting import adapted
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import NO_SPACES, Spaces, check_spaces, env_name, space_of
-from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, spaces_of_agents
+from rollax.env.multi_agent.agent_spaces import spaces_of_agents
+from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv
 from rollax.env.registry import Registrations, register_all
 from rollax.env.vector.vector_env import VectorEnv, frame_of
 from rollax.errors import EnvError, RollaxError

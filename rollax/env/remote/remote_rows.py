@@ -11,7 +11,7 @@ from rollax import trees
 from rollax.env import checks
 from rollax.env.dict_rows import DictRows
 from rollax.env.multi_agent.multi_agent_env import checked_reset, checked_step
-from rollax.env.observations import check_observation, stacked
+from rollax.env.one_agent_checks import OneAgentChecks
 from rollax.env.remote.env_host import EnvFacts
 from rollax.env.rows import NO_ENVS, Rows
 
@@ -26,8 +26,8 @@ class OneAgentEach:
 
     def __init__(self, facts: EnvFacts, num_envs: int) -> None:
         self._name = facts.name
-        self._space: Any = facts.observation_space
-        self._first_episodes = checks.FirstEpisodes(num_envs)
+        space: Any = facts.observation_space
+        self._checks = OneAgentChecks(space, num_envs)
 
     def beginning(self, results: dict[int, Any]) -> Rows:
         """The rows of sub-environments that were reset: number -> `(obs, info)`."""
@@ -52,8 +52,8 @@ class OneAgentEach:
         ended = index[over] if over.any() else NO_ENVS
         columns = self._columns(obs, index, infos, "step()")
         amounts = checks.reward_column(rewards, where)
-        if self._first_episodes.indices:
-            self._first_episodes.polled(ended.tolist())
+        if self._checks.first_episodes.indices:
+            self._checks.first_episodes.polled(ended.tolist())
         return Rows(
             index, index, columns, amounts, terms, truncs, np.zeros(len(index), bool), ~over, ended, infos=infos
         )
@@ -62,10 +62,8 @@ class OneAgentEach:
         def where(row: int) -> str:
             return f"{self._where(int(index[row]))}, {call}"
 
-        for row in [row for row, i in enumerate(index.tolist()) if i in self._first_episodes.indices]:
-            check_observation(self._space, obs[row], where(row))
-            checks.check_info(infos[row], where(row))
-        return stacked(self._space, obs, where)
+        checks.check_infos(infos, where)
+        return self._checks.stacked(obs, index, where)
 
     def _where(self, index: int) -> str:
         return f"{self._name}, sub-environment {index}"

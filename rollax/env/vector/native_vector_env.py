@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -15,7 +15,8 @@ from rollax.env import checks
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import env_name
 from rollax.env.idle_polls import IdlePolls
-from rollax.env.observations import as_columns, check_bounds, stacked
+from rollax.env.observations import as_columns, stacked
+from rollax.env.one_agent_checks import OneAgentChecks
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.env.vector.vector_base_env import Answers
 from rollax.env.vector.vector_infos import final_observations, info_list, without_final
@@ -50,7 +51,7 @@ class NativeVectorEnv(BaseEnv):
         self._begun = False
         self._next: tuple[trees.Tree, Any] = (None, None)  # SAME_STEP: what the resets of the last poll gave
         self._answers = Answers(self._everyone, self.name)
-        self._first_episodes = checks.FirstEpisodes(self.num_envs)
+        self._checks = OneAgentChecks(self.observation_space, self.num_envs)
         self._idle = IdlePolls(self.name)
 
     def poll_rows(self) -> Rows:
@@ -60,6 +61,7 @@ class NativeVectorEnv(BaseEnv):
         except Exception as error:
             raise checks.failed(error, "step()", f"{self.name}, one of its sub-environments", actions) from error
         obs, rewards, terms, truncs, infos = checks.vector_step(result, self.num_envs, self.name)
+        self._check_infos(infos, "step()")
         obs = self._columns(obs)
         terms = checks.flag_column(terms, "terminated", self._where)
         truncs = checks.flag_column(truncs, "truncated", self._where)
@@ -88,9 +90,8 @@ class NativeVectorEnv(BaseEnv):
         self._answers.expect(waits.nonzero()[0] if np.count_nonzero(over) else self._everyone)
         if self.mode is AutoresetMode.NEXT_STEP:
             self._answers.not_needed(over.nonzero()[0])
-        if self._first_episodes.indices:
-            self._check_infos(infos, "step()")
-            self._first_episodes.polled(ended.tolist())
+        if self._checks.first_episodes.indices:
+            self._checks.first_episodes.polled(ended.tolist())
         same_step = self.mode is AutoresetMode.SAME_STEP
         return Rows(
             self._everyone,
@@ -102,7 +103,7 @@ class NativeVectorEnv(BaseEnv):
             starts,
             waits,
             ended,
-            infos=lambda: info_list(infos, self.num_envs, ended if same_step else NO_ENVS),
+            infos=lambda: self._info_list(infos, ended if same_step else NO_ENVS),
         )
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
@@ -131,7 +132,7 @@ class NativeVectorEnv(BaseEnv):
             env_index,
             env_index,
             trees.index(obs, env_index),
-            infos=lambda: _picked(info_list(infos, self.num_envs), env_index),
+            infos=lambda: _picked(self._info_list(infos), env_index),
         )
 
     def _rows_of_resets(self, env_index: np.ndarray) -> Rows:
@@ -142,7 +143,7 @@ class NativeVectorEnv(BaseEnv):
             env_index,
             env_index,
             trees.index(obs, env_index),
-            infos=lambda: _picked(info_list(without_final(infos), self.num_envs), env_index),
+            infos=lambda: _picked(self._info_list(without_final(infos)), env_index),
         )
 
     def _mask(self, env_index: np.ndarray) -> np.ndarray:
@@ -183,14 +184,13 @@ class NativeVectorEnv(BaseEnv):
         return next((seed for seed in small if seed >= 0), None)
 
     def _columns(self, obs: Any) -> trees.Tree:
-        obs = as_columns(self.env.single_observation_space, obs, self.num_envs, self._where)
-        if self._first_episodes.indices:
-            check_bounds(self.env.single_observation_space, obs, self._where)
-        return obs
+        return self._checks.columns(obs, self.num_envs, self._where)
 
     def _check_infos(self, infos: Any, call: str) -> None:
-        parts = infos if isinstance(infos, list | tuple) else [infos]
-        if not all(isinstance(info, dict) for info in parts):
+        if type(infos) is dict:
+            return
+        many = isinstance(infos, list | tuple)
+        if not all(isinstance(info, dict) for info in (infos if many else [infos])):
             raise EnvError(
                 "Infos that are no dict.",
                 where=f"{self.name}, {call}",
@@ -198,10 +198,27 @@ class NativeVectorEnv(BaseEnv):
                 expected="a dict of arrays, or a dict for each sub-environment",
                 fix="return {} where there is nothing to say",
             )
+        if many:
+            checks.check_count("infos", infos, self.num_envs, f"{self.name}, {call}")
+
+    def _info_list(self, infos: Any, ended: Iterable[int] = NO_ENVS) -> list[dict]:
+        try:
+            return info_list(infos, self.num_envs, ended)
+        except Exception as error:
+            raise EnvError(
+                "Infos that cannot be told apart by sub-environment.",
+                where=self.name,
+                got=f"{type(error).__name__}: {error}, of {checks.outline(infos)}",
+                expected="arrays of one entry for each sub-environment, and masks of the same length",
+                fix="return infos as gymnasium.vector.VectorEnv does",
+            ) from error
 
     def _with_final_obs(self, obs: trees.Tree, ended: np.ndarray, infos: Any) -> trees.Tree:
         """SAME_STEP: `obs` holds the next episodes' first observations; the last ones stand in the infos."""
-        final = final_observations(infos, ended)
+        try:
+            final = final_observations(infos, ended)
+        except Exception:  # no entry for each sub-environment
+            final = None
         if final is None:
             raise EnvError(
                 "An episode ended without its last observation.",

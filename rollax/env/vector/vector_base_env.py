@@ -11,7 +11,7 @@ from gymnasium.spaces import Tuple
 from rollax import trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv, action_values
-from rollax.env.observations import as_columns, check_bounds, check_observation, stacked
+from rollax.env.one_agent_checks import OneAgentChecks
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.env.vector.vector_env import VectorEnv
 from rollax.errors import EnvError, RollaxError
@@ -38,7 +38,7 @@ class VectorBaseEnv(BaseEnv):
         self._everyone = np.arange(self.num_envs)
         self._answers = Answers(self._everyone, self.name)
         self._none_set, self._all_set = np.zeros(self.num_envs, bool), np.ones(self.num_envs, bool)
-        self._first_episodes = checks.FirstEpisodes(self.num_envs)
+        self._checks = OneAgentChecks(self.observation_space, self.num_envs)
 
     def poll_rows(self) -> Rows:
         actions = action_values(self._answers.take())
@@ -69,8 +69,8 @@ class VectorBaseEnv(BaseEnv):
             terms, truncs, rewards = terms.copy(), truncs.copy(), rewards.copy()
             if not self._is_list(obs):
                 columns = trees.tree_map(np.copy, columns)
-        if self._first_episodes.indices:
-            self._first_episodes.polled(ended.tolist())
+        if self._checks.first_episodes.indices:
+            self._checks.first_episodes.polled(ended.tolist())
         self._answers.expect(index if not len(ended) else index[waiting])
         none_set = self._none_set[:count]
         return Rows(
@@ -118,22 +118,12 @@ class VectorBaseEnv(BaseEnv):
         def where(row: int) -> str:
             return f"{self._where(int(env_index[row]))}, {call}"
 
-        space, count, watched = self.env.observation_space, len(env_index), self._first_episodes.indices
+        checks.check_infos(infos, where)
         if not self._is_list(obs):
-            columns = as_columns(space, obs, count, where)
-            if watched:
-                check_bounds(space, columns, where)
-        else:
-            if len(obs) != count:
-                checks.check_count("observations", obs, count, f"{self.name}, {call}")
-            columns = stacked(space, obs, where)
-        if watched:
-            for row, index in enumerate(env_index.tolist()):
-                if index in watched:
-                    checks.check_info(infos[row], where(row))
-                    if self._is_list(obs):
-                        check_observation(space, obs[row], where(row))
-        return columns
+            return self._checks.columns(obs, len(env_index), where)
+        if len(obs) != len(env_index):
+            checks.check_count("observations", obs, len(env_index), f"{self.name}, {call}")
+        return self._checks.stacked(obs, env_index, where)
 
     def get_sub_environments(self) -> list[Any]:
         return self.env.get_sub_environments()

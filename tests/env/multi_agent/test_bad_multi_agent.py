@@ -215,3 +215,32 @@ class TestDictView:
                 return *super().poll()[:5], {0: {"z": 3}}
 
         refused(EnvError, play, Given(Told(FINE)), 1, says="without an observation...agent 'z'...3")
+
+
+class Declares(Told):
+    possible_agents = ("a", "b")
+
+
+@LATER
+@pytest.mark.parametrize("part", ["obs", "rewards", "terms", "truncs", "infos"])
+@pytest.mark.parametrize("kind", [to_base_env, lambda env: to_base_env(DeclaresPolled(env))])
+def test_26_undeclared_in_one_part_alone(kind, part, before):
+    """A typo in the key of a flag, say."""
+    values = {"obs": OBS, "rewards": 0.0, "terms": False, "truncs": False, "infos": {}}
+    good = dict(zip(values, FINE, strict=True))[part]
+    steps = [*before, parts(**{part: {**good, "aa": values[part]}})]
+    says = "environment does not declare...agent 'aa'...expected: one of possible_agents: ['a', 'b']"
+    refused(MultiAgentError, play, kind(Declares(*steps)), len(steps), says=says)
+
+
+class DeclaresPolled(Polled):
+    possible_agents = ("a", "b")
+
+
+def test_infos_of_nobody():
+    play(to_base_env(Declares(parts(infos={"__common__": {}, ALL: {}}))), 2)
+
+
+def test_dicts_of_what_is_no_dict():
+    for broken in ((BOTH, 1.0, ON, ON, {}), (BOTH, {}, ON, ON, None), ([OBS], {}, ON, ON, {})):
+        refused(EnvError, play, to_base_env(Polled(Told(broken))), 1, says="poll did not return...Polled.poll()")

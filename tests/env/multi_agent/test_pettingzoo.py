@@ -279,8 +279,9 @@ class TestGroups:
         says = "no agent groups...from_pettingzoo(env)"
         refused(EnvError, RolloutWorker, lambda c: Dance().with_agent_groups({}), Encode, says=says)
         refused(EnvError, RolloutWorker, lambda: Dance().with_agent_groups({}), Encode, says=says)
-        with pytest.raises(AttributeError, match="other"):
-            RolloutWorker(lambda c: Dance().other, Encode)
+        refused(
+            EnvError, RolloutWorker, lambda c: Dance().other, Encode, says="AttributeError in its creator...'other'"
+        )
 
     def test_what_is_none_of_pettingzoos(self):
         refused(EnvError, from_pettingzoo, Together(False), says="No environment of PettingZoo...Together")

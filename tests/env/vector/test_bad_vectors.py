@@ -131,6 +131,15 @@ def test_reset(kind, result):
     )
 
 
+@pytest.mark.parametrize("kind", [Columns, Native])
+@pytest.mark.parametrize("at", [1, LATER])
+@pytest.mark.parametrize("x", [[[1.0], [1.0, 2.0], [3.0]], (x for x in "abc"), 3, np.zeros((3, 2), complex)])
+def test_columns_that_are_none(kind, at, x):
+    """Ragged lists and generators too, whenever they come."""
+    says = f"bservation...{kind.__name__}, sub-environment 0...key 'x'...got:"
+    refused(EnvError, play, to_base_env(kind(at, obs={**OBS, "x": x})), at, says=says)
+
+
 @pytest.mark.parametrize("infos", [{}, [{}] * 2, None])
 def test_infos_of_a_user_s_vector_env(infos):
     bad(Columns, 1, "Infos of the wrong number...Columns...of 3", infos=infos)
