@@ -50,7 +50,7 @@ class PolicyRunner:
         self._takes_explore, self._takes_timestep = self.takes("explore"), self.takes("timestep")
         self.takes_infos, self.takes_episodes = self.takes("info_batch"), self.takes("episodes")
         self._takes_states = self.takes("state_batches")
-        own = not type(policy).compute_actions.__module__.startswith("rollax.")
+        own = not str(getattr(type(policy).compute_actions, "__module__", "")).startswith("rollax.")
         self._ranges = ActionRanges(policy.action_space) if own else None
         self.columns = policy.batch_columns
         self.stores_more = True

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from rollax import ConfigError, MultiAgentEnv, PolicyError, RolloutWorker, SpaceError
 from rollax.evaluation.policy_map import policy_mapping, space_of_agents
 from tests.env.refused import refused
-from tests.evaluation.worlds import Encode, Scripted
+from tests.evaluation.worlds import Encode, Line
 
 TABLE = {"a": "one"}
 IDS = ["one", "two"]
@@ -55,10 +55,8 @@ def test_what_it_raises():
 
 
 def test_in_a_worker():
-    worker = RolloutWorker(
-        lambda context: Scripted(), {"one": Encode, "two": Encode}, policy_mapping_fn=lambda agent: 1 / 0
-    )
-    refused(PolicyError, worker.sample, says="raised ZeroDivisionError...agent")
+    worker = RolloutWorker(Line, {"one": Encode, "two": Encode}, policy_mapping_fn=lambda agent: 1 / 0)
+    refused(PolicyError, worker.sample, says="raised ZeroDivisionError...agent 'agent0'")
 
 
 class Partly(MultiAgentEnv):

@@ -9,9 +9,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rollax import EnvError, NonFiniteError, Policy, PolicyError, RolloutWorker, TrainerConfig
 from rollax.algorithms.pg import PGPolicy
 from rollax.evaluation.worker_policies import make_runner
-
-
-from rollax import EnvError, NonFiniteError, Policy, PolicyError, RolloutWorker
 from tests.env.refused import refused
 from tests.evaluation.reference import stories
 from tests.evaluation.worlds import ALL, OBS_SPACE, Asynchronous, Encode, Line, Scripted
