@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import time
 import warnings
 from typing import Any
+from urllib.parse import urlsplit
 
 from rollax.errors import ConfigError
+
+_ANSWERS_WITHIN_S = 15.0
+# What opens a connection of HTTP/2, which gRPC and so Ray speak: the preface and a frame of settings, without any.
+_HELLO, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0", 4
 
 
 def started_ray(wanted_by: str, address: str | None = None) -> Any:
@@ -18,7 +25,7 @@ def started_ray(wanted_by: str, address: str | None = None) -> Any:
         wanted_by: the config key that asks for other processes, for the error.
         address: of a running cluster, as `ray.init` takes it; None asks the environment variable RAY_ADDRESS too.
     Raises:
-        ConfigError: Ray is not installed, or no cluster answers at the address.
+        ConfigError: Ray is not installed, no cluster answers at the address, or Ray does not start.
     """
     try:
         import ray
@@ -32,20 +39,65 @@ def started_ray(wanted_by: str, address: str | None = None) -> Any:
         ) from error
     if ray.is_initialized():
         return ray
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address is not None and (why := _silence(address)):
+        raise _no_answer(address, why)
     with warnings.catch_warnings():
         # JAX warns of every fork; those of Ray become other programs at once.
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
         try:
             ray.init(address=address, include_dashboard=False, logging_level=logging.ERROR)
         except ConnectionError as error:
+            raise _no_answer(address, str(error)) from error
+        except Exception as error:  # Ray has no error of its own for what else goes wrong here
             raise ConfigError(
-                "No Ray cluster answers.",
-                where="config key 'ray_address'",
-                got=address or os.environ.get("RAY_ADDRESS"),
-                expected="the address of a running cluster, such as 'auto' or 'host:6379'",
-                fix="start one with `ray start --head`, or leave ray_address out to use this machine alone",
+                "Ray does not start." if address is None else "Ray does not connect to the cluster.",
+                where=f"config key '{wanted_by}'" if address is None else "config key 'ray_address'",
+                got=f"{type(error).__name__}: {error}",
+                expected="that ray.init(" + ("" if address is None else f"address={address!r}") + ") succeeds",
+                fix="try that alone; `ray stop` ends what an earlier run has left, and versions of Ray and Python must "
+                f"be those of the cluster; or leave {wanted_by} out",
             ) from error
     return ray
+
+
+def _no_answer(address: str | None, why: str) -> ConfigError:
+    return ConfigError(
+        "No Ray cluster answers.",
+        where="config key 'ray_address'",
+        got=f"{address} ({why})",
+        expected="the address of a running cluster, such as 'auto' or 'host:6379'",
+        fix="start one with `ray start --head`, or leave ray_address out to use this machine alone",
+    )
+
+
+def _silence(address: str, within_s: float = _ANSWERS_WITHIN_S) -> str:
+    """Why nothing that speaks gRPC answers at `host:port` in time; empty where it does, or where Ray finds the address.
+
+    `ray.init` itself waits without an end for what does not answer.
+    """
+    try:
+        parts = urlsplit(address if "//" in address else f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        return str(error)
+    if host is None or port is None:  # "auto", "local"
+        return ""
+    end = time.monotonic() + within_s
+    try:
+        with socket.create_connection((host, port), timeout=within_s) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") != "0":
+                return ""
+            connection.sendall(_HELLO)
+            answer = b""
+            while len(answer) < 4:
+                connection.settimeout(max(end - time.monotonic(), 0.01))
+                if not (more := connection.recv(9)):
+                    return "what listens there is no Ray cluster"
+                answer += more
+        return "" if answer[3] == _SETTINGS else "what listens there is no Ray cluster"
+    except OSError as error:
+        return str(error) or type(error).__name__
 
 
 def started_here(ray: Any) -> bool:

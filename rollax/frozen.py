@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from rollax.errors import ConfigError
 
+_WIDEST = 2**63
+
 
 class _ReadOnly:
     """What `FrozenDict` and `FrozenList` share: the key of the config that they stand under, and the refusal."""
@@ -128,6 +130,8 @@ class FrozenModel(BaseModel):
     @classmethod
     def _frozen(cls, value: Any, info: ValidationInfo) -> Any:
         key = f"{cls.part}.{info.field_name}" if cls.part else str(info.field_name)
+        if type(value) is int and not -_WIDEST <= value < _WIDEST:
+            raise ValueError("an integer of 64 bits")
         try:
             return frozen(value, key)
         except RecursionError:

@@ -6,11 +6,15 @@ import ctypes
 import logging
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
+from rollax.errors import RollaxError
+
 log = logging.getLogger("rollax.runtime")
 _configured = False
+_forked = False
 
 # Parameters of glibc's mallopt, and what they are set to.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
@@ -22,8 +26,12 @@ def configure_jax() -> None:
 
     Asynchronous dispatch on the CPU hands every small forward pass to another thread, which costs more than the
     arithmetic. Compiled functions are kept on disk between runs, for compiling is a third of a short one.
+
+    Raises:
+        RollaxError: JAX had started when this process was forked.
     """
     global _configured
+    refuse_forked()
     if _configured:
         return
     _configured = True
@@ -41,6 +49,34 @@ def configure_jax() -> None:
             return
         settings.update("jax_compilation_cache_dir", str(folder))
         settings.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def refuse_forked() -> None:
+    """Refuses to go on in a process that was forked after JAX had started: its threads are missing, so it would hang.
+
+    Raises:
+        RollaxError: this is such a process.
+    """
+    if _forked:
+        raise RollaxError(
+            "JAX cannot be used in a process that was forked after JAX had started.",
+            where=f"process {os.getpid()}, forked from process {os.getppid()}",
+            got="a fork, as multiprocessing makes it on Linux by default",
+            expected="a process that begins anew, or one that was forked before any trainer or policy was made",
+            fix='use multiprocessing.get_context("spawn"), and make the trainer in the new process; or num_workers',
+        )
+
+
+def _after_fork() -> None:
+    global _forked
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    # JAX has no public way to ask whether its backend has started; without this one, a policy stands for it.
+    started = getattr(bridge, "backends_are_initialized", lambda: _configured)
+    _forked = _forked or (bridge is not None and started())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _keep_memory() -> None:

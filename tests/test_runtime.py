@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
@@ -47,3 +50,38 @@ def test_other_libraries_are_left_alone(settings, monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     runtime._keep_memory()
     assert settings == []
+
+
+def test_a_process_that_was_forked_after_jax_had_started_says_so_at_once():
+    code = """
+        import os, sys, warnings
+        warnings.simplefilter("ignore")
+        from rollax import PPOTrainer, runtime
+        from rollax.errors import RollaxError
+
+        def in_child(call):
+            # What the forked process says: nothing, or its error.
+            reading, writing = os.pipe()
+            if (pid := os.fork()) == 0:
+                try:
+                    call()
+                    os.write(writing, b"fine")
+                except RollaxError as error:
+                    os.write(writing, str(error).encode())
+                finally:
+                    os._exit(0)
+            os.close(writing)
+            os.waitpid(pid, 0)
+            return os.read(reading, 10_000).decode()
+
+        import jax
+        assert in_child(runtime.refuse_forked) == "fine"  # imported is not started
+        small = {"train_batch_size": 32, "sgd_minibatch_size": 32, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [4]}}
+        trainer = PPOTrainer("CartPole-v1", small)
+        for call in (trainer.train, trainer.evaluate, lambda: PPOTrainer("CartPole-v1", small)):
+            said = in_child(call)
+            assert "forked after JAX had started" in said, said
+            assert 'get_context("spawn")' in said, said
+        runtime.refuse_forked()  # the process itself goes on
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=100)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
+from rollax import runtime
 from rollax.algorithms import checkpoint
 from rollax.algorithms.registry import refuse_config_of_another, run_name
 from rollax.config import TrainerConfig, resolve_config
@@ -101,6 +102,7 @@ class Trainer(ABC):
 
     def train(self) -> TrainResult:
         """One iteration: a step of the optimizer, and an evaluation where one is due. The keys are always the same."""
+        runtime.refuse_forked()
         started = time.perf_counter()
         steps_before, env_steps_before = self.optimizer.steps, self.optimizer.env_steps
         stats = self._optimize(started)
@@ -193,6 +195,7 @@ class Trainer(ABC):
             num_episodes: how many; None for the config's `evaluation_num_episodes`.
             record_dir: where to write one MP4 per episode; None records nothing.
         """
+        runtime.refuse_forked()
         count = self.config.evaluation_num_episodes if num_episodes is None else num_episodes
         if record_dir is None:
             return evaluation_result(self._informed(self._get_evaluation_worker()).evaluate(count))

@@ -9,9 +9,12 @@ class WorkerFields(BaseModel):
     """Processes that sample: their number, their resources, and what becomes of one that fails."""
 
     num_workers: int = Field(
-        default=0, ge=0, description="processes that sample, as Ray actors; 0 samples in the trainer's own, without Ray"
+        default=0,
+        ge=0,
+        le=2**15 - 1,
+        description="processes that sample, as Ray actors; 0 samples in the trainer's own, without Ray",
     )
-    num_envs_per_worker: int = Field(default=1, ge=1, description="sub-environments that one process steps")
+    num_envs_per_worker: int = Field(default=1, ge=1, le=2**20, description="sub-environments that one process steps")
     num_cpus_per_worker: float = Field(default=1.0, ge=0, description="CPUs that each worker reserves")
     num_gpus_per_worker: float = Field(
         default=0.0, ge=0, description="GPUs that each worker reserves; with 0 it acts on the CPU"

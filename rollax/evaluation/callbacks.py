@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
+
+from rollax.errors import ConfigError
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -15,7 +19,8 @@ if TYPE_CHECKING:
 class Callbacks:
     """Override what is needed; only overridden methods cost anything. Given to a config as a class.
 
-    A class of one's own that is no subclass, and has only some of the methods, does as well.
+    A class of one's own that is no subclass, and has only some of the methods, does as well. Other methods whose names
+    begin with `on_` are refused, and parameters that differ from these.
     """
 
     def on_episode_start(self, *, worker: RolloutWorker, base_env: BaseEnv, episode: Episode) -> None:
@@ -34,13 +39,78 @@ class Callbacks:
         """An iteration has ended; `result` may be added to."""
 
 
+_HOOKS = {name: inspect.signature(hook) for name, hook in vars(Callbacks).items() if name.startswith("on_")}
+_OTHER_NAMES = {
+    "on_episode_begin": "on_episode_start",
+    "on_episode_created": "on_episode_start",
+    "on_reset": "on_episode_start",
+    "on_env_reset": "on_episode_start",
+    "on_step": "on_episode_step",
+    "on_env_step": "on_episode_step",
+    "on_episode_finish": "on_episode_end",
+    "on_episode_finished": "on_episode_end",
+    "on_episode_done": "on_episode_end",
+    "on_rollout_end": "on_sample_end",
+    "on_postprocess_trajectory": "on_sample_end",
+    "on_learn_on_batch": "on_sample_end",
+    "on_train_end": "on_train_result",
+    "on_train_step": "on_train_result",
+    "on_training_end": "on_train_result",
+    "on_iteration_end": "on_train_result",
+    "on_result": "on_train_result",
+}
+
+
 def make_callbacks(given: type | None) -> Callbacks:
-    """An instance of the class in a config; None is one that does nothing."""
+    """An instance of the class in a config; None is one that does nothing.
+
+    Raises:
+        ConfigError: it has a method `on_...` that nothing calls, or one that cannot be called as it will be.
+    """
     if given is None:
         return Callbacks()
     if isinstance(given, type) and not issubclass(given, Callbacks):
         given = type(given.__name__, (given, Callbacks), {})
-    return given()
+    where = f"config key 'callbacks', class {getattr(given, '__name__', given)}"
+    if isinstance(given, type):
+        _check_call(given, (), f"{given.__name__}()", where, "give its parameters defaults, or leave them out")
+    callbacks = given()
+    for name in dir(type(callbacks)):
+        if name.startswith("on_") and (name in _HOOKS or callable(getattr(callbacks, name))):
+            _check_hook(callbacks, name, f"{where}, method {name}")
+    return callbacks
+
+
+def _check_hook(callbacks: Callbacks, name: str, where: str) -> None:
+    hook = _HOOKS.get(name)
+    if hook is None:
+        near = _OTHER_NAMES.get(name) or next(iter(get_close_matches(name, _HOOKS, n=1, cutoff=0.75)), None)
+        raise ConfigError(
+            "A callback that nothing calls.",
+            where=where,
+            got=name,
+            expected=", ".join(_HOOKS),
+            fix=f"call it {near or 'one of these'}; a method of your own has a name that does not begin with on_",
+        )
+    named = tuple(parameter for parameter in hook.parameters if parameter != "self")
+    expected = f"def {name}(self, *, {', '.join(named)})"
+    _check_call(getattr(callbacks, name), named, expected, where, "take these parameters by their names, or **kwargs")
+
+
+def _check_call(function: Any, named: tuple[str, ...], expected: str, where: str, fix: str) -> None:
+    """Refuses what cannot be called with these keywords."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # it has none, as some of those that are written in C
+        return
+    except TypeError:  # it is no function
+        raise ConfigError("A callback that cannot be called.", where=where, got=function, expected=expected) from None
+    try:
+        signature.bind(**dict.fromkeys(named))
+    except TypeError as error:
+        got = f"parameters {signature}: {error}"
+        what = "A callback with other parameters than it will get."
+        raise ConfigError(what, where=where, got=got, expected=expected, fix=fix) from None
 
 
 def overrides(callbacks: Callbacks, method: str) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
+
+from rollax.errors import ConfigError
 
 
 class Episode:
@@ -54,6 +56,28 @@ class Episode:
         """The id of the policy that acts for an agent; None for one that has not appeared, where there are several."""
         return self.policies.get(agent_id, self._only_policy)
 
+    def noted_metrics(self) -> dict[str, float]:
+        """What callbacks noted in `custom_metrics`.
+
+        Raises:
+            ConfigError: something else than numbers by name.
+        """
+        noted = self.custom_metrics
+        if isinstance(noted, Mapping):
+            bad = [name for name, value in noted.items() if not (isinstance(name, str) and _is_number(value))]
+            if not bad:
+                return {name: float(value) for name, value in noted.items()}
+            where, got = f"episode.custom_metrics[{bad[0]!r}]", noted[bad[0]]
+        else:
+            where, got = "episode.custom_metrics", noted
+        raise ConfigError(
+            "A custom metric that is no number.",
+            where=f"config key 'callbacks', {where}",
+            got=f"{got!r} ({type(got).__name__})",
+            expected="a dict with strings as keys and numbers as values",
+            fix="note numbers; what else is to be kept for the episode stands in episode.user_data",
+        )
+
     def read_from(self, rewards: np.ndarray, lengths: np.ndarray) -> None:
         """The running rewards and lengths stand in these arrays from now on."""
         self._rewards, self._lengths = rewards, lengths
@@ -62,3 +86,13 @@ class Episode:
         """Itself, with numbers that stay as they are when its sub-environment goes on to the next episode."""
         self._rewards, self._lengths = self._rewards.copy(), self._lengths.copy()
         return self
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, str | bytes | bytearray):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

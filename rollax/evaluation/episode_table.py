@@ -191,7 +191,7 @@ class EpisodeTable:
             for index, episode_id in zip(env_index.tolist(), ids.tolist(), strict=True):
                 episode = self._running.pop(index, None)
                 if episode is not None and episode.custom_metrics:
-                    self._custom_metrics[episode_id] = episode.custom_metrics
+                    self._custom_metrics[episode_id] = episode.noted_metrics()
         self._ended.append((ids, env_index, self.rewards[env_index], lengths))
         self.ids[env_index] = -1
         if not self._all_train:

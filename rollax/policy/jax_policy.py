@@ -27,6 +27,7 @@ from rollax.policy.learning import MinibatchPlan, acting_bucket, training_bucket
 from rollax.policy.memory import Memory, as_rows
 from rollax.policy.policy import ActionsResult, Policy
 from rollax.policy.policy_model import make_policy_model, sees_all_agents
+from rollax.policy.sizes import check_sizes
 from rollax.policy.split_model import SplitModel
 
 Columns = Mapping[str, Any]
@@ -72,6 +73,7 @@ class JaxPolicy(Policy):
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, resolve_config(self.config_class or TrainerConfig, config))
         self.statistics = (*self.statistics, "total_loss", "cur_lr")
+        check_sizes(observation_space, action_space, self.config, f"policy class {type(self).__name__}")
         runtime.configure_jax()
         seed = self.config.seed
         # Two streams: what is learned must not depend on which process acts.

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 
 from rollax.errors import ConfigError
-
-_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
-
-
-def memory_there() -> int:
-    """Bytes of memory that this machine has, or the container's share of it where that is less."""
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    # No file, or "max" in it: no limit.
-    with suppress(OSError, ValueError):
-        there = min(there, int(_CONTAINER_LIMIT.read_text()))
-    return there
+from rollax.memory import gib, memory_there
 
 
 def check_fits(capacity: int, bytes_per_transition: int, where: str) -> None:
@@ -36,8 +23,8 @@ def check_fits(capacity: int, bytes_per_transition: int, where: str) -> None:
         raise ConfigError(
             "The replay buffer would need more memory than there is.",
             where=f"capacity of {where}",
-            got=f"{capacity:,} transitions of {bytes_per_transition:,} bytes: {_gib(wanted)}",
-            expected=f"at most {_gib(there)}, all the memory there is, for everything",
+            got=f"{capacity:,} transitions of {bytes_per_transition:,} bytes: {gib(wanted)}",
+            expected=f"at most {gib(there)}, all the memory there is, for everything",
             fix=f"set a capacity (config key 'buffer_size') well below {there // bytes_per_transition:,}, or keep "
             "stacked images once (frames=StackedFrames(...), config key 'frame_stack_axis')",
         )
@@ -56,11 +43,7 @@ def check_fit_together(sizes: Mapping[str, int]) -> None:
         raise ConfigError(
             "The replay buffers would together need more memory than there is.",
             where=f"buffers of {list(sizes)}",
-            got=f"{', '.join(_gib(size) for size in sizes.values())}: {_gib(wanted)} in all",
-            expected=f"at most {_gib(there)}, all the memory there is, for everything",
+            got=f"{', '.join(gib(size) for size in sizes.values())}: {gib(wanted)} in all",
+            expected=f"at most {gib(there)}, all the memory there is, for everything",
             fix="lower buffer_size, or keep stacked images once (frame_stack_axis)",
         )
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:,.1f} GiB"

@@ -1,12 +1,16 @@
 """Callbacks: each at its moment, and only where it is overridden."""
 
 from collections import Counter
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import Callbacks, RolloutWorker, SampleBatch
-from rollax.evaluation.callbacks import overrides
+from rollax.errors import ConfigError
+from rollax.evaluation.callbacks import make_callbacks, overrides
+from rollax.evaluation.episode import Episode
 from tests.evaluation.worlds import ALL, Asynchronous, Encode, Line, Scripted
 
 TURNS = [{"a": "o"}, {"b": "o"}, {"a": "or"}, {"b": "or"}, {"a": "orT", "b": "r", ALL: "T"}]
@@ -132,6 +136,78 @@ def test_an_episode_keeps_what_is_noted_on_it():
     worker.sample()
     ids = [m.custom_metrics["id"] for m in worker.get_metrics()]
     assert len(set(ids)) == len(ids) > 5
+
+
+def hooks(**methods):
+    return type("Mine", (Callbacks,), methods)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("name", "fix"),
+        [
+            ("on_episode_finish", "call it on_episode_end"),
+            ("on_episode_begin", "call it on_episode_start"),
+            ("on_episode_steps", "call it on_episode_step"),
+            ("on_learn_on_batch", "call it on_sample_end"),
+            ("on_something_else", "call it one of these"),
+        ],
+    )
+    def test_a_method_that_nothing_calls(self, name, fix):
+        with pytest.raises(ConfigError) as error:
+            RolloutWorker(Line, Encode, config={"callbacks": hooks(**{name: lambda self, **known: None})})
+        assert f"class Mine, method {name}" in str(error.value)
+        assert fix in str(error.value)
+
+    @pytest.mark.parametrize("base", [Callbacks, object])
+    def test_other_parameters(self, base):
+        refused = {
+            "on_episode_end": lambda self, episode: None,
+            "on_episode_step": lambda self, *, worker, base_env, episode, more: None,
+            "on_sample_end": lambda self, worker, samples, /: None,
+            "on_train_result": lambda self: None,
+            "on_episode_start": 3,
+        }
+        for name, method in refused.items():
+            with pytest.raises(ConfigError, match=f"class Mine, method {name}"):
+                make_callbacks(type("Mine", (base,), {name: method}))
+        with pytest.raises(ConfigError, match=r"expected: def on_train_result\(self, \*, trainer, result\)"):
+            make_callbacks(hooks(on_train_result=lambda self, algorithm, result: None))
+        with pytest.raises(ConfigError, match=r"class Mine(.|\n)*missing a required argument: 'path'"):
+            make_callbacks(hooks(__init__=lambda self, path: None))
+
+    def test_what_fits_is_accepted(self):
+        accepted = {
+            "on_episode_start": lambda self, **known: None,
+            "on_episode_step": lambda self, worker, base_env, episode, more=None: None,
+            "on_episode_end": staticmethod(lambda *, episode, **known: None),
+            "on_cpu": True,
+            "count": lambda self: None,
+        }
+        make_callbacks(hooks(**accepted))
+
+    @pytest.mark.parametrize(
+        ("noted", "where"),
+        [
+            ({"x": "3"}, r"custom_metrics\['x'\]"),
+            ({"good": 1, "x": None}, r"custom_metrics\['x'\]"),
+            ({"x": [1, 2]}, r"custom_metrics\['x'\]"),
+            ({3: 1.0}, r"custom_metrics\[3\]"),
+            (7, r"episode.custom_metrics\n"),
+        ],
+    )
+    def test_a_custom_metric_that_is_no_number(self, noted, where):
+        def note(self, *, worker, base_env, episode):
+            episode.custom_metrics = noted
+
+        config = {"rollout_fragment_length": 20, "callbacks": hooks(on_episode_end=note)}
+        with pytest.raises(ConfigError, match=f"A custom metric that is no number(.|\n)*{where}"):
+            RolloutWorker(Line, Encode, config=config).sample()
+
+    def test_numbers_of_any_kind_are_metrics(self):
+        episode = Episode(0, 0, np.zeros(1), np.zeros(1))
+        episode.custom_metrics = {"a": True, "b": np.float32(0.5), "c": np.array(2), "d": Fraction(1, 4)}
+        assert episode.noted_metrics() == {"a": 1.0, "b": 0.5, "c": 2.0, "d": 0.25}
 
 
 class TestOverriding:

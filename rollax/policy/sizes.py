@@ -1,0 +1,103 @@
+"""Whether a policy fits into memory: its network, and the rows that it learns from. Asked before any of it is taken."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from rollax.config import TrainerConfig
+from rollax.errors import ConfigError
+from rollax.memory import gib, memory_there
+
+_COPIES = 4  # of the parameters: themselves, gradients, and the two means of Adam
+_NUMBER = 4
+_ROW = 16  # reward, value, log-probability and flags, at the least
+
+
+def check_sizes(observation_space: Space, action_space: Space, config: TrainerConfig, where: str) -> None:
+    """Refuses what needs more memory than there is, by a lower bound of it.
+
+    Args:
+        observation_space: of one agent.
+        action_space: of one agent.
+        config: of the policy.
+        where: which policy it is.
+    Raises:
+        ConfigError: a layer of the default network, the rows of an update or of a fragment, or the order of an update's
+            rows do not fit.
+    """
+    model = config.model
+    if model.custom_model is None:
+        widths = [_inputs(observation_space), *model.fcnet_hiddens]
+        widths += [model.lstm_cell_size] if model.use_lstm or model.use_gru else []
+        widths += [*getattr(config, "hiddens", ()), _outputs(action_space) * getattr(config, "num_atoms", 1)]
+        largest = max(pairwise(widths), key=math.prod)
+        _check_fits(
+            f"A layer of {largest[0]:,} inputs and {largest[1]:,} outputs",
+            math.prod(largest) * _NUMBER * _COPIES,
+            f"{where}: observation_space, action_space, model.fcnet_hiddens and the like",
+            "use smaller spaces or layers, such as Box or MultiDiscrete in the place of a Discrete with many values",
+        )
+    row = _ROW + _bytes(observation_space)
+    key = "config key 'train_batch_size'"
+    fix = "lower train_batch_size, or rollout_fragment_length and num_envs_per_worker"
+    _check_fits(f"A batch of {config.train_batch_size:,} rows", config.train_batch_size * row, key, fix)
+    rows = config.fragment_length * config.num_envs_per_worker
+    key = "config keys 'rollout_fragment_length' and 'num_envs_per_worker'"
+    _check_fits(f"A fragment of {rows:,} rows", rows * row, key, fix)
+    passes = getattr(config, "num_sgd_iter", 1)
+    key = "config keys 'num_sgd_iter' and 'train_batch_size'"
+    order = passes * config.train_batch_size * _NUMBER
+    _check_fits(f"The order of the rows of {passes:,} passes", order, key, "lower num_sgd_iter or train_batch_size")
+
+
+def _check_fits(what: str, wanted: int, where: str, fix: str) -> None:
+    there = memory_there()
+    if wanted > there:
+        raise ConfigError(
+            f"{what} would need more memory than there is.",
+            where=where,
+            got=f"{gib(wanted)} at the least",
+            expected=f"at most {gib(there)}, all the memory there is, for everything",
+            fix=fix,
+        )
+
+
+def _leaves(space: Space) -> list[Space]:
+    if isinstance(space, spaces.Dict):
+        return [leaf for part in space.values() for leaf in _leaves(part)]
+    if isinstance(space, spaces.Tuple):
+        return [leaf for part in space for leaf in _leaves(part)]
+    return [space]
+
+
+def _inputs(space: Space) -> int:
+    """Numbers that an observation gives a layer: one for each value of a Discrete; none for images."""
+    return sum(
+        _values(leaf) if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else math.prod(leaf.shape or ())
+        for leaf in _leaves(space)
+        if len(leaf.shape or ()) < 3
+    )
+
+
+def _outputs(space: Space) -> int:
+    """Numbers that stand for an action's distribution or values, at the least."""
+    return sum(
+        _values(leaf) if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else math.prod(leaf.shape or ())
+        for leaf in _leaves(space)
+    )
+
+
+def _values(space: Space) -> int:
+    return int(space.n) if isinstance(space, spaces.Discrete) else int(getattr(space, "nvec", np.zeros(1)).sum())
+
+
+def _bytes(space: Space) -> int:
+    return sum(
+        math.prod(leaf.shape) * leaf.dtype.itemsize
+        for leaf in _leaves(space)
+        if leaf.shape is not None and leaf.dtype is not None
+    )

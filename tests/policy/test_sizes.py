@@ -1,0 +1,71 @@
+"""What is too large for the memory there is is named before any of it is taken."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax.algorithms.dqn import DQNConfig, DQNPolicy
+from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+from rollax.errors import ConfigError
+from rollax.policy import sizes
+
+BOX, TWO = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)
+VAST = 10**15
+
+
+@pytest.mark.parametrize(
+    ("observations", "actions", "config", "says"),
+    [
+        (BOX, spaces.Discrete(VAST), {}, f"A layer of 64 inputs and {VAST:,} outputs"),
+        (spaces.Discrete(VAST), TWO, {}, f"A layer of {VAST:,} inputs and 64 outputs"),
+        (spaces.Dict({"a": spaces.Tuple([spaces.Discrete(VAST)])}), TWO, {}, f"A layer of {VAST:,} inputs"),
+        (BOX, TWO, {"model": {"fcnet_hiddens": [8, 10**9, 10**9]}}, "A layer of 1,000,000,000 inputs"),
+        (BOX, TWO, {"model": {"use_lstm": True, "lstm_cell_size": 10**15}}, "A layer of"),
+        (BOX, TWO, {"train_batch_size": 10**15}, "'train_batch_size'"),
+        (BOX, TWO, {"rollout_fragment_length": 10**15}, "'rollout_fragment_length' and 'num_envs_per_worker'"),
+        (BOX, TWO, {"num_sgd_iter": 10**15}, "'num_sgd_iter' and 'train_batch_size'"),
+    ],
+)
+def test_is_refused(observations, actions, config, says):
+    with pytest.raises(ConfigError, match="would need more memory than there is") as error:
+        PPOPolicy(observations, actions, config)
+    assert says in str(error.value)
+
+
+def test_the_bound_is_the_memory_there_is(monkeypatch):
+    # The largest layer has 64 × 1000 weights of 4 bytes, four times. An image is convolved: it counts for no layer, but
+    # each of 32 rows has its 2000 bytes and 16 more. So has a fragment of 4 steps, which is smaller.
+    image = spaces.Box(0, 255, (10, 20, 10), np.uint8)
+    config = DQNConfig(model={"fcnet_hiddens": (64,)}, num_atoms=10)  # pyright: ignore[reportArgumentType]
+    layer, batch = 64 * 1000 * 4 * 4, 32 * 2016
+    monkeypatch.setattr(sizes, "memory_there", lambda: layer)
+    sizes.check_sizes(BOX, spaces.Discrete(100), config, "")
+    with pytest.raises(ConfigError, match="A layer of 64 inputs and 1,010 outputs"):
+        sizes.check_sizes(BOX, spaces.Discrete(101), config, "")
+    monkeypatch.setattr(sizes, "memory_there", lambda: batch)
+    sizes.check_sizes(image, TWO, config, "")
+    monkeypatch.setattr(sizes, "memory_there", lambda: batch - 1)
+    with pytest.raises(ConfigError, match="A batch of 32 rows"):
+        sizes.check_sizes(image, TWO, config, "")
+
+
+def test_it_is_asked_before_the_model_is_made(monkeypatch):
+    monkeypatch.setattr(DQNPolicy, "make_exploration", lambda self: pytest.fail("too late"))
+    with pytest.raises(ConfigError, match="A layer of"):
+        DQNPolicy(BOX, spaces.Discrete(VAST))
+
+
+@pytest.mark.parametrize("key", ["seed", "train_batch_size", "num_sgd_iter", "model.lstm_cell_size"])
+def test_integers_have_64_bits(key):
+    part, _, name = key.rpartition(".")
+    with pytest.raises(ConfigError, match=f"config key '{key}'(.|\\n)*an integer of 64 bits"):
+        PPOConfig(**({part: {name: 2**63}} if part else {name: 2**63}))
+    assert PPOConfig(seed=2**63 - 1).seed == 2**63 - 1
+
+
+def test_no_more_processes_and_environments_than_can_be_numbered():
+    for config in ({"num_workers": 2**15}, {"num_envs_per_worker": 2**20 + 1}):
+        with pytest.raises(ConfigError, match="out of range"):
+            PPOConfig(**config)

@@ -1,0 +1,98 @@
+"""What does not answer as a Ray cluster, and a Ray that does not start, are named in bounded time; without Ray."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from rollax import cluster
+from rollax.errors import ConfigError
+
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+
+def listening(answer: bytes | None) -> tuple[str, threading.Thread]:
+    """An address where each connection gets this answer; None: never any."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with server:
+            connection, _ = server.accept()
+            with connection:
+                connection.settimeout(5)
+                assert connection.recv(100) == b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
+                if answer is None:
+                    connection.recv(1)  # until the other side goes
+                else:
+                    connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return f"127.0.0.1:{server.getsockname()[1]}", thread
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    """Stands in for the module: `fails` is what `init` raises, `asked` what it was given."""
+    module = SimpleNamespace(is_initialized=lambda: False, asked=[], fails=None)
+
+    def init(address=None, **settings):
+        module.asked.append(address)
+        if module.fails is not None:
+            raise module.fails
+
+    module.init = init
+    monkeypatch.setitem(sys.modules, "ray", module)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [(None, "timed out"), (b"", "is no Ray cluster"), (b"HTTP/1.1 400 Bad Request\r\n", "is no Ray cluster")],
+)
+def test_what_listens_and_is_no_cluster(ray, monkeypatch, answer, why):
+    monkeypatch.setattr(cluster._silence, "__defaults__", (0.3,))
+    address, thread = listening(answer)
+    started = time.monotonic()
+    with pytest.raises(ConfigError, match=f"No Ray cluster answers(.|\\n)*{address} (.*){why}"):
+        cluster.started_ray("num_workers", address)
+    assert time.monotonic() - started < 5
+    assert ray.asked == []
+    thread.join()
+
+
+def test_where_nothing_listens_or_no_address_is(ray, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = f"127.0.0.1:{server.getsockname()[1]}"
+    for address in (free, f"ray://{free}", "127.0.0.1:99999"):
+        with pytest.raises(ConfigError, match="No Ray cluster answers"):
+            cluster.started_ray("num_workers", address)
+    monkeypatch.setenv("RAY_ADDRESS", free)
+    with pytest.raises(ConfigError, match=f"No Ray cluster answers(.|\\n)*{free}"):
+        cluster.started_ray("num_workers")
+    assert ray.asked == []
+
+
+def test_what_answers_is_left_to_ray(ray):
+    address, thread = listening(SETTINGS)
+    for given in (address, "auto", None):
+        assert cluster.started_ray("num_workers", given) is ray
+    thread.join()
+    assert ray.asked == [address, "auto", None]
+
+
+def test_ray_fails_for_another_reason(ray):
+    ray.fails = RuntimeError("Version mismatch")
+    for address, says in ((None, "Ray does not start"), ("auto", "Ray does not connect to the cluster")):
+        with pytest.raises(ConfigError, match=f"{says}(.|\\n)*RuntimeError: Version mismatch") as error:
+            cluster.started_ray("num_workers", address)
+        assert error.value.__cause__ is ray.fails
+    ray.fails = ConnectionError("nobody there")
+    with pytest.raises(ConfigError, match="No Ray cluster answers(.|\\n)*nobody there"):
+        cluster.started_ray("num_workers", "auto")
