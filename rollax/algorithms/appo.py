@@ -48,7 +48,11 @@ class APPOConfig(IMPALAConfig):
     )
     use_kl_loss: bool = Field(default=False, description="whether a KL penalty joins the loss")
     kl_coeff: float = Field(default=1.0, gt=0, description="first weight of the KL penalty, which adapts to kl_target")
-    kl_target: float = Field(default=0.01, gt=0, description="the KL divergence that an update should have")
+    kl_target: float = Field(
+        default=0.01,
+        gt=0,
+        description="the KL divergence that kl_coeff adapts to; without effect while use_kl_loss is false",
+    )
 
     first_values: ClassVar[FirstValues] = {"kl_coeff": ()}
 
