@@ -1,7 +1,7 @@
 # Needs Python 3.11 or newer with venv and pip, and make. Everything else is installed into .venv, once.
 #   make train      train PPO on CartPole-v1 until its greedy evaluation reaches 475, then say how to watch it
 #   make test       run the short part of the tests   PYTEST_ARGS='-k gae -x' passes options on, '-n 0 --pdb' too
-#   make test-long  run what `make test` leaves out
+#   make test-long  run what `make test` leaves out: what is long, and many random examples
 #   make test-all   run both
 #   make lint       ruff, pyright, the import contracts
 #   make learning   the long learning runs, and their curves in benchmarks/results/learning
@@ -26,7 +26,7 @@ test: .venv/.installed-test
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-long: .venv/.installed-test
-	$(PYTEST) -m 'long and not learning' --optimized $(PYTEST_ARGS)
+	$(PYTEST) -m '(long or hypothesis) and not learning' --optimized --hypothesis-profile=many $(PYTEST_ARGS)
 
 test-all: test test-long
 

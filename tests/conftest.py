@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 _MINUTES = 10
 _COMPILED_QUICKLY = (
@@ -19,6 +20,17 @@ _COMPILED_QUICKLY = (
     "--xla_cpu_use_fusion_emitters=false",
     "--xla_cpu_parallel_codegen_split_count=1",
 )
+
+# Of random examples few by default, and many with --hypothesis-profile=many; the same ones in every run.
+for _profile, _examples in (("few", 15), ("many", 200)):
+    settings.register_profile(
+        _profile,
+        max_examples=_examples,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("few")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -35,6 +35,15 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 
 
+def longer_but(first: str, paths: list[Path]) -> list[Any]:
+    """Parameters of which only the one so named belongs to the short part of the suite."""
+    return [pytest.param(path, id=path.stem, marks=() if path.stem == first else pytest.mark.long) for path in paths]
+
+
+each_page_at_length = pytest.mark.parametrize("page", longer_but("README", PAGES))
+each_example_at_length = pytest.mark.parametrize("example", longer_but("cartpole_ppo", EXAMPLES))
+
+
 class Block(NamedTuple):
     """A fenced block of a page: its language, its text, and the line of the page that it begins on."""
 
@@ -57,7 +66,7 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines]
 
 
-@each_page
+@each_page_at_length
 def test_python_blocks_run_one_after_another(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "__main__"}
@@ -81,7 +90,7 @@ def test_commands_are_known_to_the_command_line(page):
         command.make_context(words[0], words[1:])  # an unknown option or a wrong value raises
 
 
-@each_page
+@each_page_at_length
 def test_commands_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for block in blocks(page, "yaml"):
@@ -148,7 +157,7 @@ def test_the_table_of_statistics_is_that_of_the_policies():
     assert told == {name: get_trainer_class(name).policy_class.statistics for name in ALGORITHMS}
 
 
-@each_example
+@each_example_at_length
 def test_example_runs_in_small(example):
     spec = importlib.util.spec_from_file_location(f"example_{example.stem}", example)
     assert spec is not None

@@ -51,4 +51,12 @@ def _replayed() -> list[type[Trainer]]:
 
 
 REPLAYED = _replayed()
-each_algorithm = pytest.mark.parametrize("trainer_class", REPLAYED, ids=[found.name for found in REPLAYED])
+IN_SHORT = {"DQN", "SAC", "APEX_DDPG"}
+"""Discrete and continuous, in turns and at the same time; the others are tested in the long part of the suite."""
+each_algorithm = pytest.mark.parametrize(
+    "trainer_class",
+    [
+        pytest.param(found, id=found.name, marks=() if found.name in IN_SHORT else pytest.mark.long)
+        for found in REPLAYED
+    ],
+)

@@ -85,8 +85,15 @@ def learn(policy: Any, batch: SampleBatch) -> dict[str, Any]:
     return stats
 
 
-@each_algorithm
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("algorithm", "kind"),
+    [
+        # In the short part each algorithm and each kind, and not each with each.
+        pytest.param(algorithm, kind, marks=() if (i - k) % len(ALGORITHMS) == 0 else pytest.mark.long)
+        for k, kind in enumerate(KINDS)
+        for i, algorithm in enumerate(ALGORITHMS)
+    ],
+)
 def test_learns_from_every_kind(algorithm, kind):
     worker = make(algorithm, kind)
     for policy_id, batch in batches_of(worker).items():
@@ -100,7 +107,7 @@ def test_learns_from_every_kind(algorithm, kind):
 
 
 @each_variant
-@pytest.mark.parametrize("kind", ["discrete", "memory"])
+@pytest.mark.parametrize("kind", ["discrete", pytest.param("memory", marks=pytest.mark.long)])
 def test_goes_on_where_it_was_saved(algorithm, options, kind):
     worker = make(algorithm, kind, **options)
     policy: Any = worker.get_policy()

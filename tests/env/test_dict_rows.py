@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollax import EnvError
@@ -129,7 +129,6 @@ class Reader:
         assert len(self.lives) == len(world.living)
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_lives_lanes_rewards_and_answers(data):
     """No reward lost or doubled, one lane to a life, every observation offered for an answer exactly once."""
@@ -159,7 +158,6 @@ def test_lives_lanes_rewards_and_answers(data):
     assert len(set(lanes)) == len(lanes)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_an_env_that_restarts_itself_and_one_that_is_dropped(data):
     """First observations come in polls; a reset that the env does not follow makes new lives of those that go on."""

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollax import SampleBatch, trees
@@ -208,7 +208,6 @@ def encoded(episode: int, agent: int, t: int) -> float:
     return 100.0 * (episode - 4) + 10 * agent + t
 
 
-@settings(deadline=None, max_examples=150)
 @given(lives=schedules())
 def test_against_a_slow_reference(lives):
     fragment = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollax import RolloutWorker
@@ -12,7 +12,6 @@ from tests.evaluation.reference import Auditor, stories
 from tests.evaluation.worlds import ALL, Asynchronous, Encode, Scripted
 
 AGENTS = "abcd"
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -85,12 +84,10 @@ PARAMETERS = {
 
 @pytest.mark.filterwarnings("default")
 class TestRandomSchedules:
-    @SETTINGS
     @given(episodes=st.lists(scripts(waiting=False), min_size=1, max_size=3), **PARAMETERS)
     def test_multi_agent_env(self, episodes, two_policies, mode, fragment, num_envs):
         run(lambda c: Scripted(episodes, c.vector_index), num_envs, two_policies, mode, fragment)
 
-    @SETTINGS
     @given(
         episodes=st.lists(scripts(waiting=True), min_size=1, max_size=3), restarts_itself=st.booleans(), **PARAMETERS
     )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollax.models.mixers import QMixer, SumMixer
@@ -56,7 +56,6 @@ def test_the_last_bias_has_a_hidden_layer():
     np.testing.assert_allclose(mixer(jnp.zeros((1, 2)), jnp.array([[3.0]])), [7.0])
 
 
-@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**31 - 1),
     members=st.integers(1, 4),

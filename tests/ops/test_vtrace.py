@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollax.errors import ShapeError
@@ -154,7 +154,6 @@ def sum_of_the_paper(piece: Piece, terminates: bool, rho_bar: float, pg_rho_bar:
     return targets[:-1], advantages
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=5),

@@ -134,19 +134,20 @@ def stops_before_what_is_not_finite() -> None:
     assert_close(one.get_weights(), eight.get_weights(), "weights")
 
 
-def check() -> None:
+def check(kinds: list[str]) -> None:
     """All of it; an AssertionError says what is not so."""
     warnings.simplefilter("error")
-    for kind in KINDS:
+    for kind in kinds:
         learns_the_same(kind)
     shares_rows_out_and_acts_on_one()
     stops_before_what_is_not_finite()
 
 
-def test_eight_devices_learn_the_same():
+@pytest.mark.parametrize("kinds", [["minibatches"], pytest.param([*KINDS], marks=pytest.mark.long)], ids=["one", "all"])
+def test_eight_devices_learn_the_same(kinds):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
     done = subprocess.run(
-        [sys.executable, "-c", "from tests.policy.test_devices import check; check()"],
+        [sys.executable, "-c", f"from tests.policy.test_devices import check; check({kinds})"],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
         capture_output=True,
         text=True,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollax.replay.frames import StackedFrames
 from tests.replay.reference import AllOfThem, Reference, everything
 from tests.replay.streams import Lives, Row, batch_of
-
-SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def compare(buffer: AllOfThem, reference: Reference, axis: int = 0) -> None:
@@ -45,7 +43,6 @@ def batches(lives: Lives, rng: np.random.Generator, rows_at_most: int) -> list[l
     return found
 
 
-@SETTINGS
 @given(seed=st.integers(0, 10**6), envs=st.integers(1, 4), n_step=st.integers(1, 4), capacity=st.integers(12, 80))
 def test_transitions(seed: int, envs: int, n_step: int, capacity: int) -> None:
     rng = np.random.default_rng(seed)
@@ -56,7 +53,6 @@ def test_transitions(seed: int, envs: int, n_step: int, capacity: int) -> None:
         compare(buffer, reference)
 
 
-@SETTINGS
 @given(
     seed=st.integers(0, 10**6),
     envs=st.integers(1, 3),

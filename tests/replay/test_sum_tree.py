@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollax.replay.sum_tree import SumTree, _descend
@@ -32,7 +32,6 @@ def test_draws_by_hand(size: int):
     assert tree.total == (4 if size > 1 else 3)  # of two weights for one place, the last holds
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     size=st.sampled_from([3, 100, 3000, 17_000]),
     seed=st.integers(0, 10**6),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollax import PolicySpec, RolloutWorker, SampleBatch, to_base_env
@@ -25,11 +25,6 @@ from tests.evaluation.worlds import ALL, Encode, Scripted, action_for
 
 AGENTS = "abcd"
 FIRST_DOES = st.sampled_from(["", "", "o", "oT"])
-
-
-def profile(examples: int) -> Any:
-    too_slow = [HealthCheck.too_slow]
-    return settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=too_slow)
 
 
 @st.composite
@@ -190,7 +185,6 @@ GROUPINGS = [
 
 @pytest.mark.filterwarnings("default")
 class TestRandomSchedules:
-    @profile(80)
     @given(
         episodes=st.lists(scripts(all_act=False), min_size=1, max_size=3),
         groups=st.sampled_from(GROUPINGS),
@@ -208,7 +202,6 @@ class TestRandomSchedules:
         }
         run(make, specs, lambda agent: agent, lambda env: Regrouped(env, groups), mode, fragment, num_envs)
 
-    @profile(80)
     @given(
         episodes=st.lists(scripts(all_act=True), min_size=1, max_size=3),
         two_policies=st.booleans(),
@@ -225,7 +218,6 @@ class TestRandomSchedules:
             *(mode, fragment, num_envs),
         )
 
-    @profile(40)
     @given(seeds=st.lists(st.integers(0, 2**31), min_size=1, max_size=3), split=st.integers(1, 3))
     @pytest.mark.parametrize(("cls", "story"), [(Dance, dance_story), (Queue, queue_story)])
     def test_from_pettingzoo(self, cls, story, seeds, split):
