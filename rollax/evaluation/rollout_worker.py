@@ -281,6 +281,7 @@ class RolloutWorker:
 
     def get_weights(self) -> dict[str, Any]:
         """Policy id -> weights."""
+        self.shared.hand_over()
         return self.shared.stored_once({policy_id: policy.get_weights() for policy_id, policy in self.policies.items()})
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
@@ -299,6 +300,7 @@ class RolloutWorker:
 
     def get_state(self) -> dict[str, Any]:
         """All that a checkpoint holds of this worker: policies, filters, and where it samples how far that has come."""
+        self.shared.hand_over()
         policies = {policy_id: policy.get_state() for policy_id, policy in self.policies.items()}
         sharing = {policy_id: policies[policy_id]["weights"] for policy_id in self.shared.policy_ids}
         for policy_id, weights in self.shared.stored_once(sharing).items():

@@ -45,13 +45,6 @@ class Devices:
             return tree
         return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, tree)
 
-    def compiled(self, function: Callable[..., Any], *, donated: int | Sequence[int] = ()) -> Any:
-        """The function, compiled; what it returns is on all devices.
-
-        Args:
-            function: of arrays.
-            donated: the positions of the arguments that it uses up.
-        """
-        if self.count == 1:
-            return jax.jit(function, donate_argnums=donated)
-        return jax.jit(function, donate_argnums=donated, out_shardings=self._everywhere)
+    def compiled(self, function: Callable[..., Any]) -> Any:
+        """The function of arrays, compiled; what it returns is on all devices."""
+        return jax.jit(function) if self.count == 1 else jax.jit(function, out_shardings=self._everywhere)

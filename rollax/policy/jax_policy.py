@@ -96,14 +96,12 @@ class JaxPolicy(Policy):
             self._loss_of_arrays,
             self.make_optimizer(),
             self.split.params,
+            self.split.extra,
             updated_targets=self.updated_targets if self.has_targets else None,
             stops=self.stops_update(),
             count_rows=self._count_rows,
             row_statistics=self.row_statistics,
         )
-        self.params: Columns
-        self.extra: Columns
-        self.params, self.extra = self.learner.devices.first((self.split.params, self.split.extra))
         self.on_new_variables: Callable[[], Any] | None = None
         self.masks = ActionMasks(observation_space, action_space)
         self._acting = Acting(
@@ -112,6 +110,24 @@ class JaxPolicy(Policy):
         self._errors = jax.jit(self._errors_of_arrays)
         self._checked = next(iter(self.exploration.fetched))
         self._lr = self.config.schedule("lr")
+
+    @property
+    def params(self) -> Columns:
+        """Name -> trained array; replaced as a whole, never changed in place."""
+        return self.learner.variables.params
+
+    @params.setter
+    def params(self, params: Columns) -> None:
+        self.learner.variables = self.learner.variables._replace(params=params)
+
+    @property
+    def extra(self) -> Columns:
+        """Name -> array, all other state of the model; replaced as a whole, never changed in place."""
+        return self.learner.variables.extra
+
+    @extra.setter
+    def extra(self, extra: Columns) -> None:
+        self.learner.variables = self.learner.variables._replace(extra=extra)
 
     # What an algorithm defines.
 
@@ -294,12 +310,13 @@ class JaxPolicy(Policy):
         """All epochs and minibatches in one compiled call; statistics are means over the last epoch that began.
 
         Raises:
-            NonFiniteError: a loss or gradient is not finite; the weights are those before that gradient step.
+            NonFiniteError: a loss, gradient or new weight is not finite; the weights are those before that gradient
+                step.
         """
+        self._share()  # first what an interrupt may have left undone
         columns, plan = self._planned(batch, self.sgd_minibatch_size, self.num_sgd_iter)
-        coefficients = self.coefficients()
-        update = self.learner.learn(self.params, self.extra, columns, plan, coefficients, where=f"policy {self.name!r}")
-        self._set_variables(update.params, update.extra)
+        update = self.learner.learn(columns, plan, self.coefficients(), where=f"policy {self.name!r}")
+        self._share()
         if update.error is not None:
             raise update.error
         units = len(batch) // batch.max_seq_len  # sequences, where the batch is made of those
@@ -317,13 +334,14 @@ class JaxPolicy(Policy):
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Name -> gradient over the whole batch, and its statistics."""
         columns, plan = self._planned(batch, None, 1)
-        gradients, stats = self.learner.gradients(self.params, self.extra, columns, plan, self.coefficients())
+        gradients, stats = self.learner.gradients(columns, plan, self.coefficients())
         return {name: np.array(value) for name, value in gradients.items()}, stats
 
     def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
         """One optimizer step with gradients from here or elsewhere."""
-        where = f"policy {self.name!r}"
-        self._set_variables(self.learner.apply(self.params, gradients, self.learning_rates(), where), self.extra)
+        self._share()
+        self.learner.apply(gradients, self.learning_rates(), where=f"policy {self.name!r}")
+        self._share()
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], MinibatchPlan]:
         """The columns to train on, padded, and which of their rows, or sequences, make up which gradient step."""
@@ -371,22 +389,21 @@ class JaxPolicy(Policy):
     # Weights and state.
 
     def get_weights(self) -> dict[str, np.ndarray]:
-        # Copies: an update donates the arrays, so a view would change under its reader.
+        # Copies, which their reader may change.
         return {name: np.array(value) for name, value in {**self.params, **self.extra}.items()}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
         """Takes over what `get_weights` of an equal policy returned; target parameters become copies of it."""
-        checked = self.split.checked(weights, where=f"policy {self.name!r}")
-        self.learner.targets = None
-        self._set_variables(*self.learner.devices.first(checked))
+        params, extra = self.learner.devices.first(self.split.checked(weights, where=f"policy {self.name!r}"))
+        self.learner.variables = self.learner.variables._replace(params=params, extra=extra, targets=None)
+        self._share()
 
     @property
     def targets(self) -> Columns:
         """Name -> target parameter; empty without `has_targets`."""
-        return self.learner.targets_of(self.params)
+        return self.learner.targets
 
-    def _set_variables(self, params: Columns, extra: Columns) -> None:
-        self.params, self.extra = params, extra
+    def _share(self) -> None:
         if self.on_new_variables is not None:
             self.on_new_variables()
 
@@ -395,20 +412,23 @@ class JaxPolicy(Policy):
             **super().get_state(),
             "optimizer": self.learner.optimizer_arrays(),
             "num_updates": self.learner.num_updates,
-            # None are made here: where they are still to be copied, they are copied from the parameters of then.
-            "targets": {name: np.array(value) for name, value in (self.learner.targets or {}).items()},
+            # None are made here: where they are still the parameters, they are so after a restore.
+            "targets": {name: np.array(value) for name, value in (self.learner.variables.targets or {}).items()},
             "learning_rng": self.learning_rng.bit_generator.state,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
+        where = f"policy {self.name!r}"
         super().set_state(state)
-        self.learner.set_optimizer_arrays(state["optimizer"], where=f"policy {self.name!r}")
-        self.learner.num_updates = state["num_updates"]
+        optimizer_state = self.learner.optimizer_state_of(state["optimizer"], where)
+        self.learner.variables = self.learner.variables._replace(
+            optimizer_state=optimizer_state, num_updates=state["num_updates"]
+        )
         self.learning_rng.bit_generator.state = state["learning_rng"]
-        self.learner.targets = None
         if self.has_targets and state["targets"]:
-            where = f"policy {self.name!r}, target parameters"
-            self.learner.set_targets(self.split.checked({**state["targets"], **self.extra}, where)[0])
+            self.learner.set_targets(
+                self.split.checked({**state["targets"], **self.extra}, f"{where}, target parameters")[0]
+            )
 
     def get_acting_state(self) -> dict[str, Any]:
         return {"rng": self.acting_rng.bit_generator.state, "exploration": self.exploration.get_state()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from rollax.config.multiagent import SharedParts
@@ -20,7 +19,8 @@ class HoldsVariables(Protocol):
     Attributes:
         params: name -> trained array; replaced as a whole, never changed in place.
         extra: the same for all other state of the model.
-        on_new_variables: called after either has been replaced by learning or by new weights; None where nobody cares.
+        on_new_variables: called after either has been replaced by learning or by new weights, and before learning, in
+            case that an interrupt has kept it from being called; None where nobody cares.
     """
 
     params: Mapping[str, Any]
@@ -53,10 +53,12 @@ class SharedVariables:
         self._groups = [_group(name, shared, policies) for name, shared in groups.items()]
         _refuse_overlap(groups, self._groups)
         self._holders = {id_: _holder(policies[id_], id_) for group in self._groups for id_ in group.policy_ids}
-        for policy_id, holder in self._holders.items():
-            holder.on_new_variables = partial(self._hand_over, policy_id)
+        self._unfinished: str | None = None  # whose hand-over has begun
         for group in self._groups:
             self._hand_over(group.policy_ids[0])
+        self._handed = self._held()  # what each held when the others had all of it
+        for holder in self._holders.values():
+            holder.on_new_variables = self.hand_over
 
     @property
     def policy_ids(self) -> Sequence[str]:
@@ -76,6 +78,21 @@ class SharedVariables:
                 once[other] = {**once[other], **{name: once[ids[0]][name] for name in group.names}}
         return once
 
+    def hand_over(self) -> None:
+        """Hands over what a policy has got new; what an interrupt has left half done is done again."""
+        source = self._unfinished
+        if source is None:
+            held = self._held()
+            source = next((id_ for id_, arrays in held.items() if _differs(arrays, self._handed[id_])), None)
+        if source is not None:
+            self._unfinished = source
+            self._hand_over(source)
+            self._handed = self._held()
+            self._unfinished = None
+
+    def _held(self) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        return {policy_id: (holder.params, holder.extra) for policy_id, holder in self._holders.items()}
+
     def _hand_over(self, policy_id: str) -> None:
         source = self._holders[policy_id]
         for group in self._groups:
@@ -85,6 +102,10 @@ class SharedVariables:
                     if other is not source:
                         other.params = _with(other.params, source.params, group.names)
                         other.extra = _with(other.extra, source.extra, group.names)
+
+
+def _differs(arrays: tuple[Any, Any], others: tuple[Any, Any]) -> bool:
+    return arrays[0] is not others[0] or arrays[1] is not others[1]
 
 
 def _with(arrays: Mapping[str, Any], newer: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:

@@ -94,7 +94,7 @@ class SplitModel:
                     expected=expected[name].shape,
                     fix=_SAME_NETWORK,
                 )
-        # jnp.array copies: an update donates its arguments, which must not be somebody else's memory.
+        # jnp.array copies: whoever passes arrays in may write into them later.
         return (
             {name: jnp.array(weights[name], expected[name].dtype) for name in self.params},
             {name: jnp.array(weights[name], expected[name].dtype) for name in self.extra},

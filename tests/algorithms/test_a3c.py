@@ -48,7 +48,7 @@ class TestLoss:
             "value_targets": f32(3, 2.5, -1, np.inf),
         }
         plan = MinibatchPlan(np.array([[0, 1, 2, -1]], np.int32), 1, 0, 4)
-        gradients, stats = policy.learner.gradients(policy.params, policy.extra, columns, plan, policy.coefficients())
+        gradients, stats = policy.learner.gradients(columns, plan, policy.coefficients())
         return {name: np.asarray(value) for name, value in gradients.items()}, stats
 
     def test_value(self):

@@ -37,8 +37,7 @@ def logits_of(*probabilities):
 
 def one_gradient(policy, columns, rows):
     plan = MinibatchPlan(np.array([rows], np.int32), 1, 0, len(rows))
-    extra, coefficients = policy.extra, policy.coefficients()
-    gradients, stats = policy.learner.gradients(policy.params, extra, columns, plan, coefficients)
+    gradients, stats = policy.learner.gradients(columns, plan, policy.coefficients())
     return {name: np.asarray(value) for name, value in gradients.items()}, stats
 
 

@@ -65,7 +65,7 @@ class TestLoss:
             "bootstrap": np.array([0, 0, 0, 0, 1, 0], bool),
         }
         plan = MinibatchPlan(np.array([[0, 1, 2, 3, 4, -1]], np.int32), 1, 0, 6)
-        gradients, stats = policy.learner.gradients(policy.params, policy.extra, columns, plan, policy.coefficients())
+        gradients, stats = policy.learner.gradients(columns, plan, policy.coefficients())
         return {name: np.asarray(value) for name, value in gradients.items()}, stats
 
     def test_value(self):

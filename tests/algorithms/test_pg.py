@@ -32,7 +32,7 @@ def test_loss_and_gradient():
     policy.set_weights({"logits": np.log([[0.5, 0.5], [0.25, 0.75], [0.25, 0.75], [0.5, 0.5]]), "values": np.zeros(4)})
     columns = {"obs": np.arange(4), "actions": np.array([0, 0, 1, 1]), "advantages": f32(2, -1, 3, np.nan)}
     plan = MinibatchPlan(np.array([[0, 1, 2, -1]], np.int32), 1, 0, 4)
-    gradients, stats = policy.learner.gradients(policy.params, policy.extra, columns, plan, policy.coefficients())
+    gradients, stats = policy.learner.gradients(columns, plan, policy.coefficients())
     loss = (2 * math.log(2) - math.log(4) + 3 * math.log(4 / 3)) / 3
     quarter = math.log(4) / 4 + 0.75 * math.log(4 / 3)  # entropy of (1/4, 3/4)
     expected = {"policy_loss": loss, "total_loss": loss, "entropy": (math.log(2) + 2 * quarter) / 3}

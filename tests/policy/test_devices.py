@@ -117,7 +117,7 @@ def shares_rows_out_and_acts_on_one() -> None:
     assert {sharding.shard_shape(shape)[0] for sharding, shape in shardings} == {2}
     for name, leaf in {**policy.params, **policy.extra}.items():
         assert len(leaf.sharding.device_set) == 1, name
-    for leaf in jax.tree.leaves(policy.learner.optimizer_state):
+    for leaf in jax.tree.leaves(policy.learner.variables.optimizer_state):
         assert len(leaf.sharding.device_set) == DEVICES
         assert leaf.is_fully_replicated
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,10 +56,8 @@ class TestLearner:
         x, y = data(rows)
         plan = MinibatchPlan.draw(np.random.default_rng(1), rows, size, epochs)
         params, extra = start()
-        learner = Learner(squared_error, optax.scale_by_adam(), params)
-        update = learner.learn(
-            params, extra, padded(x, y, plan.capacity), plan, {"lr": lr, "weight": 0.5}, where="policy 'p'"
-        )
+        learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
+        update = learner.learn(padded(x, y, plan.capacity), plan, {"lr": lr, "weight": 0.5}, where="policy 'p'")
 
         expected, _ = start()
         adam = optax.adam(lr)
@@ -68,9 +69,9 @@ class TestLearner:
             direction, state = adam.update(gradient, state)
             expected = optax.apply_updates(expected, direction)
         for name, value in expected.items():
-            np.testing.assert_allclose(update.params[name], value, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(learner.variables.params[name], value, rtol=1e-5, atol=1e-6)
         assert update.error is None
-        assert learner.num_updates == plan.steps == update.extra["steps"]
+        assert learner.num_updates == plan.steps == learner.variables.extra["steps"]
         # Statistics are plain means over the steps of the last epoch.
         means = np.mean(steps[plan.last_epoch :], axis=0)
         got = [update.statistics[name] for name in ("loss", "rows", "bias")]
@@ -81,26 +82,20 @@ class TestLearner:
         plan = MinibatchPlan.draw(np.random.default_rng(1), 12, 4, 3)
         batch, now = padded(*data(12), plan.capacity), {"lr": 0.05, "weight": 1.0}
         single = [MinibatchPlan(plan.rows[i : i + 1], 1, 0, plan.capacity) for i in range(end + 1)]
-        params, extra = start()
-        one = Learner(squared_error, optax.scale_by_adam(), params)
+        one = Learner(squared_error, optax.scale_by_adam(), *start())
         before, seen = [], []
         for step in single:
-            before.append({name: np.asarray(value) for name, value in params.items()})
-            update = one.learn(params, extra, batch, step, now, where="")
-            seen.append(update.statistics)
-            params, extra = update.params, update.extra
+            before.append({name: np.asarray(value) for name, value in one.variables.params.items()})
+            seen.append(one.learn(batch, step, now, where="").statistics)
 
-        params, extra = start()
-        learner = Learner(
-            squared_error,
-            optax.scale_by_adam(),
-            params,
-            stops=lambda stats: jnp.isclose(stats["loss"], seen[end]["loss"]),
-        )
-        update = learner.learn(params, extra, batch, plan, now, where="")
-        assert learner.num_updates == end == update.extra["steps"]
+        def stops(stats):
+            return jnp.isclose(stats["loss"], seen[end]["loss"])
+
+        learner = Learner(squared_error, optax.scale_by_adam(), *start(), stops=stops)
+        update = learner.learn(batch, plan, now, where="")
+        assert learner.num_updates == end == learner.variables.extra["steps"]
         for name, value in before[end].items():
-            np.testing.assert_allclose(update.params[name], value, rtol=1e-6)
+            np.testing.assert_allclose(learner.variables.params[name], value, rtol=1e-6)
         # Means over the minibatches of the epoch that it stopped in.
         means = {name: np.mean([stats[name] for stats in seen[end - end % 3 :]]) for name in seen[0]}
         assert update.statistics == pytest.approx(means, rel=1e-5)
@@ -108,12 +103,11 @@ class TestLearner:
 
     def test_one_compilation_for_all_sizes_of_a_bucket(self):
         params, extra = start()
-        learner = Learner(squared_error, optax.scale_by_adam(), params)
+        learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
         for rows in range(113, 129):
             plan = MinibatchPlan.draw(np.random.default_rng(rows), rows, 32, 2)
             batch = padded(*data(rows), plan.capacity)
-            update = learner.learn(params, extra, batch, plan, {"lr": rows / 1e4, "weight": 1.0}, where="")
-            params, extra = update.params, update.extra
+            learner.learn(batch, plan, {"lr": rows / 1e4, "weight": 1.0}, where="")
         update_function: object = learner.functions()[0]
         assert update_function._cache_size() == 1  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -122,18 +116,15 @@ class TestLearner:
         y[5] = np.nan
         plan = MinibatchPlan(np.arange(8, dtype=np.int32).reshape(4, 2), 4, 0, 8)
         params, extra = start()
-        learner = Learner(squared_error, optax.scale_by_adam(), params)
-        update = learner.learn(params, extra, padded(x, y, 8), plan, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
+        learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
+        update = learner.learn(padded(x, y, 8), plan, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
 
-        params, extra = start()
-        reference = Learner(squared_error, optax.scale_by_adam(), params)
+        reference = Learner(squared_error, optax.scale_by_adam(), params, extra)
         short = MinibatchPlan(plan.rows, 2, 0, 8)  # the first two steps alone
-        expected = reference.learn(
-            params, extra, padded(x, y, 8), short, {"lr": 0.1, "weight": 1.0}, where="policy 'p'"
-        )
-        for name, value in expected.params.items():
-            np.testing.assert_array_equal(update.params[name], value)
-        assert update.extra["steps"] == 2
+        reference.learn(padded(x, y, 8), short, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
+        for name, value in reference.variables.params.items():
+            np.testing.assert_array_equal(learner.variables.params[name], value)
+        assert learner.variables.extra["steps"] == learner.num_updates == 2
         states = learner.optimizer_arrays(), reference.optimizer_arrays()
         assert all(np.array_equal(states[0][name], states[1][name]) for name in states[1])
         message = str(update.error)
@@ -147,31 +138,65 @@ class TestLearner:
             return jnp.sqrt(jnp.abs(params["w"])).sum() + masked_mean(batch["y"], mask), ({}, extra)
 
         params = {"w": jnp.zeros(2)}
-        learner = Learner(loss, optax.scale_by_adam(), params)
+        learner = Learner(loss, optax.scale_by_adam(), params, {})
         plan = MinibatchPlan.draw(np.random.default_rng(0), 2, 2, 2)
-        update = learner.learn(params, {}, {"y": np.ones(2, np.float32)}, plan, {"lr": 0.1}, where="policy 'p'")
+        update = learner.learn({"y": np.ones(2, np.float32)}, plan, {"lr": 0.1}, where="policy 'p'")
         assert "gradient step 0: the gradient of w" in str(update.error)
-        np.testing.assert_array_equal(update.params["w"], 0)
+        np.testing.assert_array_equal(learner.variables.params["w"], 0)
 
     def test_applying_a_gradient_that_is_not_finite_changes_nothing(self):
-        params, _ = start()
-        learner = Learner(squared_error, optax.scale_by_adam(), params)
+        params, extra = start()
+        learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
+        before = learner.variables
         bad = {"w": np.array([0, np.inf, 0], np.float32), "b": np.float32(0)}
         with pytest.raises(NonFiniteError, match=r"policy 'p', gradient step 0: the gradient of w"):
-            learner.apply(params, bad, 0.1, where="policy 'p'")
-        np.testing.assert_array_equal(params["b"], 0.25)
-        assert learner.num_updates == 0
+            learner.apply(bad, 0.1, where="policy 'p'")
+        assert learner.variables is before
 
     def test_optimizer_state_goes_out_and_in(self):
-        params, _ = start()
-        learner, other = (Learner(squared_error, optax.scale_by_adam(), params) for _ in range(2))
+        params, extra = start()
+        learner, other = (Learner(squared_error, optax.scale_by_adam(), params, extra) for _ in range(2))
         gradient = {"w": np.ones(3, np.float32), "b": np.float32(2)}
-        moved = learner.apply(jax.tree.map(jnp.copy, params), gradient, 0.1, where="")
-        other.set_optimizer_arrays(learner.optimizer_arrays(), where="")
-        again = [one.apply(jax.tree.map(jnp.copy, moved), gradient, 0.1, where="") for one in (learner, other)]
-        np.testing.assert_array_equal(again[0]["w"], again[1]["w"])
+        learner.apply(gradient, 0.1, where="")
+        state = other.optimizer_state_of(learner.optimizer_arrays(), where="")
+        other.variables = other.variables._replace(params=learner.variables.params, optimizer_state=state)
+        for one in (learner, other):
+            one.apply(gradient, 0.1, where="")
+        np.testing.assert_array_equal(learner.variables.params["w"], other.variables.params["w"])
         with pytest.raises(CheckpointError, match=r"another optimizer(.|\n)*policy 'p'"):
-            other.set_optimizer_arrays({"x": np.zeros(3)}, where="policy 'p'")
+            other.optimizer_state_of({"x": np.zeros(3)}, where="policy 'p'")
+
+    @pytest.mark.parametrize("lr", [1e300, 1e30])
+    def test_a_step_that_is_too_long_is_not_made(self, lr):
+        # Loss and gradient are finite; the parameters after the second step would not be.
+        params, extra = start()
+        plan = MinibatchPlan.draw(np.random.default_rng(1), 8, 4, 1)
+        batch, gradient = padded(*data(8), 8), {"w": np.ones(3, np.float32), "b": np.float32(0)}
+        learner = Learner(squared_error, optax.identity(), params, extra)
+        update = learner.learn(batch, plan, {"lr": lr, "weight": 1.0}, where="policy 'p'")
+        assert re.search("policy 'p', gradient step 0: the new value of [wb]", str(update.error))
+        with pytest.raises(NonFiniteError, match="policy 'p', gradient step 0: the new value of [wb]"):
+            learner.apply(gradient, lr, where="policy 'p'")
+        assert learner.num_updates == 0
+        for name, value in params.items():
+            np.testing.assert_array_equal(learner.variables.params[name], value)
+
+    def test_one_assignment_ends_an_update(self, monkeypatch):
+        # Whatever raises before it leaves all as it was, and nothing that was there before is used up.
+        params, extra = start()
+        learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
+        plan = MinibatchPlan.draw(np.random.default_rng(1), 8, 4, 2)
+        arguments = padded(*data(8), 8), plan, {"lr": 0.1, "weight": 1.0}, "policy 'p'"
+        learner.learn(*arguments)
+        before = learner.variables
+        values = copy.deepcopy(before)
+        assigned = []
+        monkeypatch.setattr(
+            Learner, "__setattr__", lambda self, *new: (assigned.append(new[0]), object.__setattr__(self, *new))
+        )
+        learner.learn(*arguments)
+        assert assigned == ["variables"]
+        jax.tree.map(np.testing.assert_array_equal, before, values)
 
 
 class TestMicrobatches:
@@ -184,39 +209,39 @@ class TestMicrobatches:
 
         params, extra = start()
         plan = MinibatchPlan.draw(np.random.default_rng(1), rows, size, epochs, microbatch_size=micro)
-        learner = Learner(loss, optax.scale_by_adam(), params)
+        learner = Learner(loss, optax.scale_by_adam(), params, extra)
         batch, coefficients = padded(*data(rows), plan.capacity), {"lr": 0.05, "weight": 0.5}
-        gradients, stats = learner.gradients(params, extra, batch, plan, coefficients)
-        update = learner.learn(params, extra, batch, plan, coefficients, where="policy 'p'")
+        gradients, stats = learner.gradients(batch, plan, coefficients)
+        update = learner.learn(batch, plan, coefficients, where="policy 'p'")
         assert update.error is None
-        return gradients, stats, update, seen
+        return gradients, stats, (update, learner.variables), seen
 
     @pytest.mark.parametrize("micro", [1, 2, 3, 6])
     def test_equal_one_big_batch(self, micro):
-        whole_gradients, whole_stats, whole, _ = self.learned(None)
-        gradients, stats, update, seen = self.learned(micro)
+        whole_gradients, whole_stats, (whole, expected), _ = self.learned(None)
+        gradients, stats, (update, variables), seen = self.learned(micro)
         # Nothing larger than a microbatch is ever differentiated.
         assert seen == {((micro,), (micro,), (micro, 3))}
         for name, value in whole_gradients.items():
             np.testing.assert_allclose(gradients[name], value, rtol=1e-5, atol=1e-6)
-            np.testing.assert_allclose(update.params[name], whole.params[name], rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(variables.params[name], expected.params[name], rtol=1e-4, atol=1e-6)
         for name in ("loss", "bias"):
             np.testing.assert_allclose(stats[name], whole_stats[name], rtol=1e-5)
             np.testing.assert_allclose(update.statistics[name], whole.statistics[name], rtol=1e-4)
 
     def test_those_without_rows_leave_the_state_as_it_is(self):
         # 17 rows in minibatches of 7, 7 and 3 are in parts of 3: three, three and one with rows; two epochs.
-        assert self.learned(3)[2].extra["steps"] == 2 * (3 + 3 + 1)
+        assert self.learned(3)[2][1].extra["steps"] == 2 * (3 + 3 + 1)
 
     def test_one_that_is_not_finite_is_found(self):
         params, extra = start()
         x, y = data(8)
         y[6] = np.inf
         plan = MinibatchPlan.draw(np.random.default_rng(0), 8, None, 1, microbatch_size=3)
-        learner = Learner(squared_error, optax.scale_by_adam(), params)
-        update = learner.learn(params, extra, padded(x, y, 8), plan, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
+        learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
+        update = learner.learn(padded(x, y, 8), plan, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
         assert "gradient step 0: the loss (loss), the gradient of b" in str(update.error)
-        np.testing.assert_array_equal(update.params["b"], 0.25)
+        np.testing.assert_array_equal(learner.variables.params["b"], 0.25)
 
 
 def pulled(params, targets, extra, batch, mask, coefficients):
@@ -240,51 +265,52 @@ class TestTargets:
     PLAN = np.array([[0], [1], [0], [1]], np.int32)
 
     def learner(self):
-        params = {"w": jnp.array(1.0, jnp.float32)}
-        return params, Learner(pulled, optax.identity(), params, updated_targets=every_other)
+        return Learner(pulled, optax.identity(), {"w": jnp.array(1.0, jnp.float32)}, {}, updated_targets=every_other)
 
-    def learn(self, learner, params, rows, y=Y):
-        plan = MinibatchPlan(rows, len(rows), 0, len(y))
-        return learner.learn(params, {}, {"y": y}, plan, {"lr": 0.5}, where="policy 'p'")
+    def learn(self, learner, rows, y=Y):
+        return learner.learn({"y": y}, MinibatchPlan(rows, len(rows), 0, len(y)), {"lr": 0.5}, where="policy 'p'")
+
+    def values(self, learner):
+        return float(learner.variables.params["w"]), float(learner.targets["w"])
 
     def test_move_after_each_step_as_the_hook_says(self):
-        params, learner = self.learner()
-        np.testing.assert_array_equal(learner.targets_of(params)["w"], 1.0)
-        update = self.learn(learner, params, self.PLAN)
-        assert (float(update.params["w"]), float(learner.targets["w"])) == (-13.5, -3.5)
+        learner = self.learner()
+        np.testing.assert_array_equal(learner.targets["w"], 1.0)
+        self.learn(learner, self.PLAN)
+        assert self.values(learner) == (-13.5, -3.5)
 
     @pytest.mark.parametrize("first", [1, 2, 3])
     def test_steps_are_counted_over_all_calls(self, first):
-        params, learner = self.learner()
-        params = self.learn(learner, params, self.PLAN[:first]).params
-        update = self.learn(learner, params, self.PLAN[first:])
-        assert (float(update.params["w"]), float(learner.targets["w"])) == (-13.5, -3.5)
+        learner = self.learner()
+        self.learn(learner, self.PLAN[:first])
+        self.learn(learner, self.PLAN[first:])
+        assert self.values(learner) == (-13.5, -3.5)
 
     def test_are_read_and_moved_by_gradients_from_here_or_elsewhere(self):
-        params, learner = self.learner()
+        learner = self.learner()
         for step in range(4):
             plan = MinibatchPlan(self.PLAN[step:], 1, 0, 2)
-            gradients, _ = learner.gradients(params, {}, {"y": self.Y}, plan, {"lr": 0.5})
-            params = learner.apply(params, {"w": np.array(gradients["w"])}, 0.5, where="")
-        assert (float(params["w"]), float(learner.targets["w"])) == (-13.5, -3.5)
+            gradients, _ = learner.gradients({"y": self.Y}, plan, {"lr": 0.5})
+            learner.apply({"w": np.array(gradients["w"])}, 0.5, where="")
+        assert self.values(learner) == (-13.5, -3.5)
 
     def test_are_kept_where_a_step_is_not_finite(self):
-        params, learner = self.learner()
-        update = self.learn(learner, params, np.array([[0], [1], [2], [1]], np.int32), np.float32([2, 5, np.nan]))
+        learner = self.learner()
+        update = self.learn(learner, np.array([[0], [1], [2], [1]], np.int32), np.float32([2, 5, np.nan]))
         assert "gradient step 2" in str(update.error)
-        assert (float(update.params["w"]), float(learner.targets["w"])) == (-3.5, 6.5)
+        assert self.values(learner) == (-3.5, 6.5)
 
     def test_of_a_loss_without_any_there_are_none(self):
-        params, _ = start()
-        learner = Learner(squared_error, optax.scale_by_adam(), params)
-        assert learner.targets_of(params) == {}
+        params, extra = start()
+        assert Learner(squared_error, optax.scale_by_adam(), params, extra).targets == {}
 
 
 class TestWhatStepsAreTold:
     def learned(self, loss, params, coefficients, steps=3):
-        learner = Learner(loss, optax.identity(), params)
+        learner = Learner(loss, optax.identity(), params, {})
         plan = MinibatchPlan(np.zeros((steps, 1), np.int32), steps, 0, 1)
-        return learner, learner.learn(params, {}, {"y": np.float32([2])}, plan, coefficients, where="policy 'p'")
+        learner.learn({"y": np.float32([2])}, plan, coefficients, where="policy 'p'")
+        return learner
 
     def test_each_part_of_the_model_has_its_own_step_size(self):
         # The gradients are 2 and -2: 1 - 2/2 = 0 and 1 + 2/4 = 1.5.
@@ -293,10 +319,12 @@ class TestWhatStepsAreTold:
 
         params = {"a.x.w": jnp.float32(1), "b.w": jnp.float32(1)}
         rates = {"a": 0.5, "b": 0.25}
-        learner, update = self.learned(loss, dict(params), {"lr": rates}, steps=1)
-        assert (float(update.params["a.x.w"]), float(update.params["b.w"])) == (0.0, 1.5)
+        learner = self.learned(loss, dict(params), {"lr": rates}, steps=1)
+        params = learner.variables.params
+        assert (float(params["a.x.w"]), float(params["b.w"])) == (0.0, 1.5)
         gradients = {"a.x.w": np.float32(2), "b.w": np.float32(-2)}
-        applied = learner.apply(update.params, gradients, rates, where="policy 'p'")
+        learner.apply(gradients, rates, where="policy 'p'")
+        applied = learner.variables.params
         assert (float(applied["a.x.w"]), float(applied["b.w"])) == (-1.0, 2.0)
 
     def test_the_loss_knows_how_many_steps_came_before(self):
@@ -306,10 +334,10 @@ class TestWhatStepsAreTold:
             return masked_mean(-params["w"] * before * jnp.ones_like(mask), mask), ({"before": before}, extra)
 
         params = {"w": jnp.float32(0)}
-        learner, update = self.learned(loss, params, {"lr": 1.0})
-        assert float(update.params["w"]) == 111.0
+        learner = self.learned(loss, params, {"lr": 1.0})
+        assert float(learner.variables.params["w"]) == 111.0
         plan = MinibatchPlan(np.zeros((1, 1), np.int32), 1, 0, 1)
-        _, stats = learner.gradients(update.params, {}, {"y": np.float32([2])}, plan, {"lr": 1.0})
+        _, stats = learner.gradients({"y": np.float32([2])}, plan, {"lr": 1.0})
         assert stats["before"] == 1000.0
-        update = learner.learn(update.params, {}, {"y": np.float32([2])}, plan, {"lr": 1.0}, where="policy 'p'")
-        assert float(update.params["w"]) == 1111.0
+        learner.learn({"y": np.float32([2])}, plan, {"lr": 1.0}, where="policy 'p'")
+        assert float(learner.variables.params["w"]) == 1111.0

@@ -16,6 +16,7 @@ from rollax.algorithms.ppo import PPOConfig, PPOPolicy
 from rollax.config.multiagent import SharedParts
 from rollax.errors import ConfigError, NonFiniteError, PolicyError
 from rollax.policy.shared_variables import SharedVariables
+from tests.interrupting import Interrupts
 
 SEEN = spaces.Box(-1, 1, (3,), np.float32)
 SMALL = {"model": {"fcnet_hiddens": (8,)}, "lr": 1e-2, "sgd_minibatch_size": 8, "num_sgd_iter": 2}
@@ -66,6 +67,18 @@ class TestArrays:
         np.testing.assert_array_equal(
             three["b"].params["policy_head.kernel"], policy(4, 1).params["policy_head.kernel"]
         )
+
+    @pytest.mark.parametrize(("learner", "other"), [("a", "b"), ("b", "a")])
+    def test_an_interrupted_update_reaches_the_others_before_they_learn(self, three, learner, other):
+        one, interrupts, line = three[learner], Interrupts("policy/shared_variables.py"), 0
+        rows = experience(one)
+        while interrupts.at(line, lambda: one.learn_on_batch(rows)):
+            learned = one.params[TRUNK[1]]
+            three[other].on_new_variables()  # what learning does first
+            assert three[other].params[TRUNK[1]] is learned
+            assert_shared(three["a"], three["b"])
+            line += 1
+        assert line > 5
 
     @pytest.mark.parametrize(("learner", "other"), [("a", "b"), ("b", "a")])
     def test_after_learning(self, three, learner, other):

@@ -145,7 +145,7 @@ def test_are_not_shared_but_begin_as_what_is():
     a, b = policies["a"], policies["b"]
     assert_equal(arrays(b.targets), b.get_weights())
     np.testing.assert_array_equal(b.targets["value_head.kernel"], a.params["value_head.kernel"])
-    before = arrays(b.targets)
+    before = arrays(moved(b).targets)
     moved(a)
     np.testing.assert_array_equal(b.params["value_head.kernel"], a.params["value_head.kernel"])
     assert_equal(arrays(b.targets), before)

@@ -1,0 +1,58 @@
+"""Raises KeyboardInterrupt at a chosen line of rollax, as a signal may at any."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import rollax
+
+_ROLLAX = str(Path(rollax.__file__).parent)
+
+
+class Interrupts:
+    """Counts the lines of rollax that a call executes in this thread, and raises before one of them.
+
+    Args:
+        under: of which part of rollax, such as `replay`; by default of all of it.
+    """
+
+    def __init__(self, under: str = "") -> None:
+        self._under = str(Path(_ROLLAX, under))
+        self._left = 0
+        self.place = ""
+        """Where the last interrupt was."""
+
+    def lines_of(self, call: Callable[[], Any]) -> int:
+        """How many lines a call executes."""
+        most = 10**12
+        self.at(most, call)
+        return most - self._left
+
+    def at(self, line: int, call: Callable[[], Any]) -> bool:
+        """Calls, and raises before the line of that number, from 0; False where the call ended before it."""
+        self._left = line
+        before = sys.gettrace()
+        sys.settrace(self._called)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+    def _called(self, frame: FrameType, event: str, argument: Any) -> Any:
+        return self._traced if frame.f_code.co_filename.startswith(self._under) else None
+
+    def _traced(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            if self._left == 0:
+                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                self._left = -1
+                raise KeyboardInterrupt
+            self._left -= 1
+        return self._traced
