@@ -13,7 +13,8 @@ from rollax import __version__, storage
 from rollax.algorithms.registry import ALGORITHMS
 from rollax.config import TrainerConfig
 from rollax.config.stored import decode_config, import_path, missing_code
-from rollax.errors import CheckpointError
+from rollax.env.checks import all_finite
+from rollax.errors import CheckpointError, NonFiniteError
 from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.policy.policy import Policy
 from rollax.spaces import same_space, space_from_json, space_to_json
@@ -31,10 +32,13 @@ def write(trainer: Trainer, path: Path) -> Path:
 
     Raises:
         CheckpointError: it could not be written whole.
+        NonFiniteError: a policy's weights, or what goes with them, hold NaN or infinity.
     """
     arrays: dict[str, np.ndarray] = {}
     whole = trainer.get_state()  # held on to: ids tell its arrays apart
     state = _without_arrays(whole, "", arrays, {})
+    for policy_id, policy_state in whole["workers"]["policies"].items():
+        _refuse_not_finite(policy_state, policy_id, path)
     about = {
         "rollax_version": __version__,
         "algorithm": trainer.name,
@@ -49,6 +53,20 @@ def write(trainer: Trainer, path: Path) -> Path:
         "arrays.safetensors": storage.arrays_to_bytes(arrays),
     }
     return storage.write_directory(path, files, kind=KIND, format_version=FORMAT)
+
+
+def _refuse_not_finite(state: Mapping[str, Any], policy_id: str, path: Path) -> None:
+    for part in ("weights", "targets", "optimizer"):
+        for name, value in (state.get(part) or {}).items():
+            array = np.asarray(value)
+            if array.dtype.kind == "f" and not all_finite(array):
+                raise NonFiniteError(
+                    "Numbers that are not finite are not saved as a success.",
+                    where=f"{path}, policy {policy_id!r}, {part}, {name}",
+                    got=array[~np.isfinite(array)].flat[0],
+                    expected="finite numbers",
+                    fix="restore the last checkpoint, and lower lr or set grad_clip; or look for what has set them",
+                )
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -22,6 +22,8 @@ _said: set[tuple[str, str]] = set()
 
 _listeners: list[dict[tuple[str, str], str]] = []
 
+_LARGEST_REWARD = float(np.finfo(np.float32).max)
+
 Where = Callable[[int], str]
 """Names the place of a row in an error message."""
 
@@ -138,7 +140,7 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
     """[N] float64 rewards.
 
     Raises:
-        EnvError: a reward that is no real scalar, or not finite.
+        EnvError: a reward that is no real scalar, not finite, or larger than float32 can hold.
     """
     try:
         column = np.asarray(rewards)
@@ -156,16 +158,25 @@ def reward_column(rewards: Any, where: Where) -> np.ndarray:
             fix="return float(reward)",
         )
     column = column.astype(np.float64, copy=False)
-    if not all_finite(column):
-        row = int(np.argmin(np.isfinite(column)))
-        raise EnvError(
-            "A NaN or infinite reward.",
-            where=where(row),
-            got=column[row].item(),
-            expected="a finite float",
-            fix="find what made it in the env's step(): a division by zero, a logarithm, a distance to nothing",
-        )
+    # As in `all_finite`: one number tells that all are finite and small enough.
+    if not np.vdot(column, column) <= _LARGEST_REWARD**2:
+        fits = np.abs(column) <= _LARGEST_REWARD
+        if not fits.all():
+            raise _not_a_reward(column, int(np.argmin(fits)), where)
     return column
+
+
+def _not_a_reward(column: np.ndarray, row: int, where: Where) -> EnvError:
+    finite = np.isfinite(column[row])
+    return EnvError(
+        "A reward that float32 cannot hold." if finite else "A NaN or infinite reward.",
+        where=where(row),
+        got=column[row].item(),
+        expected=f"a float between -{_LARGEST_REWARD:.3g} and {_LARGEST_REWARD:.3g}" if finite else "a finite float",
+        fix="scale the rewards: learning works best where they are around 1"
+        if finite
+        else "find what made it in the env's step(): a division by zero, a logarithm, a distance to nothing",
+    )
 
 
 def flag_column(flags: Any, name: str, where: Where) -> np.ndarray:

@@ -79,3 +79,21 @@ def test_32_a_learning_rate_that_explodes_ends_in_a_named_error():
     with PPOTrainer("CartPole-v1", {**PPO, "lr": 1e38, "grad_clip": None}) as trainer:
         with pytest.raises(NonFiniteError, match="policy 'default_policy'"):
             [trainer.train() for _ in range(5)]
+
+
+def test_32_weights_that_are_not_finite_are_neither_learned_nor_saved(tmp_path):
+    # Loss and gradients are finite; what the first step would lead to is not.
+    with PPOTrainer("CartPole-v1", {**PPO, "lr": 1e300}) as trainer:
+        policy = trainer.get_policy()
+        good = policy.get_weights()
+        with pytest.raises(NonFiniteError, match=r"'default_policy', gradient step 0: the new value of \w+\."):
+            trainer.train()
+        for name, value in policy.get_weights().items():
+            np.testing.assert_array_equal(value, good[name])
+        trainer.save(tmp_path / "good")
+        policy.set_weights({**good, "value_head.bias": np.float32([np.inf])})
+        with pytest.raises(NonFiniteError, match=r"not saved(.|\n)*'default_policy', weights, value_head\.bias"):
+            trainer.save(tmp_path / "bad")
+        assert not list(tmp_path.glob("bad/*"))
+        trainer.restore(next((tmp_path / "good").iterdir()))
+        assert all(np.isfinite(value).all() for value in policy.get_weights().values())

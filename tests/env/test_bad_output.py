@@ -199,6 +199,13 @@ def test_23_nan_reward(wrap, value, at):
     refused(EnvError, play, faulty(wrap, REWARD, value, at), at + 20, says=says)
 
 
+@kinds()
+@pytest.mark.parametrize("value", [1e39, -1e300])
+def test_23_reward_that_float32_cannot_hold(wrap, value):
+    says = f"A reward that float32 cannot hold...{SECOND}got:      {float(value)}...3.4e+38"
+    refused(EnvError, play, faulty(wrap, REWARD, value, MUCH_LATER), MUCH_LATER + 20, says=says)
+
+
 @kinds(*NATIVE)
 @pytest.mark.parametrize("value", [0, None, "yes", np.zeros(1, bool)])
 @pytest.mark.parametrize(("place", "name"), [(TERMINATED, "terminated"), (TRUNCATED, "truncated")])
