@@ -101,7 +101,11 @@ class Trainer(ABC):
         }
 
     def train(self) -> TrainResult:
-        """One iteration: a step of the optimizer, and an evaluation where one is due. The keys are always the same."""
+        """One iteration: steps of the optimizer, and an evaluation where one is due. The keys are always the same.
+
+        If it raises or is interrupted, policies are as they were before or after an update. What was sampled and not
+        yet learned from is dropped; the next call begins fresh episodes where the running ones were cut short.
+        """
         runtime.refuse_forked()
         started = time.perf_counter()
         steps_before, env_steps_before = self.optimizer.steps, self.optimizer.env_steps
@@ -266,6 +270,7 @@ class Trainer(ABC):
             CheckpointError: it could not be written whole; nothing is left under its name.
             ConfigError: `exact` of a run that cannot be repeated: IMPALA, APPO, A3C and Ape-X with workers, or replay
                 buffers that are not stored.
+            NonFiniteError: weights, target parameters or the optimizer's state hold NaN or infinity; the same.
         """
         if exact:
             self.optimizer.begin_exactly()
@@ -309,6 +314,7 @@ class Trainer(ABC):
 
     def get_state(self) -> dict[str, Any]:
         """All that a checkpoint holds beside the config."""
+        self.optimizer.rest()
         return {
             "iteration": self.iteration,
             "time_total_s": self.time_total_s,
@@ -325,6 +331,7 @@ class Trainer(ABC):
         Where something is refused, at most the workers have changed: the optimizer comes after them, and changes all or
         nothing, for of what it keeps there is no second copy to go back to.
         """
+        self.optimizer.rest()
         self.workers.set_state(state["workers"])
         self.optimizer.set_state(state["optimizer"])
         self.iteration = state["iteration"]
@@ -341,9 +348,9 @@ class Trainer(ABC):
         self._stop_evaluating()
 
     def _stop_evaluating(self) -> None:
-        if self._evaluation_worker is not None:
-            self._evaluation_worker.stop()
-            self._evaluation_worker = None
+        worker, self._evaluation_worker = self._evaluation_worker, None
+        if worker is not None:
+            worker.stop()
 
     def _evaluating_worker(self, config: TrainerConfig) -> RolloutWorker:
         return RolloutWorker(**worker_arguments(config, self.policy_class), record=False)

@@ -275,8 +275,8 @@ class DictRows:
         self._check_keys(env_id, "rewards", news.rewards)
 
     def _end_episode(self, env_id: int) -> None:
-        self._free.extend(self._sub_envs[env_id].lanes.values())
-        self._sub_envs[env_id] = _SubEnv()
+        ended, self._sub_envs[env_id] = self._sub_envs[env_id], _SubEnv()
+        self._free.extend(ended.lanes.values())  # only now: an interrupt between must not free them twice
 
     def _take_lane(self) -> int:
         if self._free:

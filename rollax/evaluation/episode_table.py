@@ -96,12 +96,12 @@ class EpisodeTable:
     def make_room_for_envs(self, num_envs: int) -> None:
         """Sub-environments up to this number may be used."""
         if num_envs > len(self.ids):
-            more = 2 * num_envs - len(self.ids)
-            self.rewards = np.append(self.rewards, np.zeros(more))
-            self.lengths = np.append(self.lengths, np.zeros(more, np.int64))
-            self.ids = np.append(self.ids, np.full(more, -1))
-            self.begun = np.append(self.begun, np.zeros(more, np.int64))
-            self._trains = np.append(self._trains, np.ones(more, bool))
+            size = 2 * num_envs
+            self.rewards = _grown(self.rewards, size, 0)
+            self.lengths = _grown(self.lengths, size, 0)
+            self.begun = _grown(self.begun, size, 0)
+            self._trains = _grown(self._trains, size, True)
+            self.ids = _grown(self.ids, size, -1)  # the last one: an interrupt before it leaves all to be done again
             for episode in self._running.values():
                 episode.read_from(self.rewards, self.lengths)
 
@@ -237,11 +237,11 @@ class EpisodeTable:
             for episode_id, index, reward, length in zip(*(column.tolist() for column in columns), strict=True):
                 custom = self._custom_metrics.pop(episode_id, {})
                 metrics.append(EpisodeMetrics(reward, length, by_episode.pop(episode_id, {}), custom, index))
-        self._ended_lives.clear()
+        still: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
         if by_episode:  # lives may end before their episode: those wait for it
             waiting = np.isin(lives[0], list(by_episode))
-            self._ended_lives.append(tuple(column[waiting] for column in lives))
-        self._ended.clear()
+            still.append(tuple(column[waiting] for column in lives))
+        self._ended_lives, self._ended = still, deque(maxlen=_KEPT_POLLS)
         return metrics
 
     def drop_running(self) -> None:
@@ -257,5 +257,10 @@ class EpisodeTable:
     def _forget_lives(self, episodes: np.ndarray) -> None:
         """Forgets the lives that have ended in these episodes, which have not."""
         ended = [(columns, ~np.isin(columns[0], episodes)) for columns in self._ended_lives]
-        self._ended_lives.clear()
-        self._ended_lives.extend(tuple(column[over] for column in columns) for columns, over in ended)
+        kept = (tuple(column[over] for column in columns) for columns, over in ended)
+        self._ended_lives = deque(kept, maxlen=_KEPT_POLLS)
+
+
+def _grown(column: np.ndarray, size: int, fill: float) -> np.ndarray:
+    """The column with this many entries at least, the new ones filled."""
+    return np.append(column, np.full(max(size - len(column), 0), fill, column.dtype))

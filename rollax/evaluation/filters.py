@@ -7,7 +7,7 @@ last time: the driver merges every worker's `take_delta()`, and the workers `syn
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -109,8 +109,7 @@ class MeanStdFilter(ObservationFilter):
     def set_state(self, state: Mapping[str, NDArray]) -> None:
         self._check(state)
         for path, moments in self._moments.items():
-            moments.clear()
-            moments.add(*(state[f"{_name(path)}{part}"] for part in _PARTS), both=False)
+            moments.become(*(state[f"{_name(path)}{part}"] for part in _PARTS))
 
     def take_delta(self) -> State:
         delta = self._arrays(1)
@@ -150,57 +149,74 @@ class MeanStdFilter(ObservationFilter):
 class _Moments:
     """Count, mean and sum of squared deviations of a leaf's elements: [0] of all rows, [1] of those since `take_delta`.
 
-    Both stand in the same arrays because a poll is small: what it costs is the number of NumPy calls.
+    Both stand in the same arrays because a poll is small: what it costs is the number of NumPy calls. The arrays are
+    replaced together, never written into: an interrupt leaves those of before or those of after.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
-        size = int(np.prod(shape))
-        self.count = np.zeros((2, 1))
-        self.mean = np.zeros((2, size))
-        self.squares = np.zeros((2, size))
+        self._parts = self._none()
+
+    def _none(self) -> tuple[NDArray, NDArray, NDArray]:
+        size = int(np.prod(self.shape))
+        return np.zeros((2, 1)), np.zeros((2, size)), np.zeros((2, size))
 
     def standardize(self, leaf: NDArray, clip: float, update: bool) -> NDArray[np.float32]:
         if leaf.shape[1:] != self.shape:
             raise ShapeError("Observations of the wrong shape.", got=leaf.shape, expected=("N", *self.shape))
-        rows = leaf.reshape(len(leaf), self.mean.shape[1]).astype(np.float64)
+        rows = leaf.reshape(len(leaf), self._parts[1].shape[1]).astype(np.float64)
         if update and len(rows):
             mean = np.add.reduce(rows, axis=0) / len(rows)
             apart = rows - mean
-            self._add(len(rows), mean, np.einsum("ij,ij->j", apart, apart))
-        rows -= self.mean[0]
-        if self.count[0, 0] > 1:
+            self._parts = _added(self._parts, len(rows), mean, np.einsum("ij,ij->j", apart, apart))
+        count, mean, squares = self._parts
+        rows -= mean[0]
+        if count[0, 0] > 1:
             # 1e-8 is far below any deviation that float32 can show around an ordinary mean.
-            rows /= np.sqrt(self.squares[0] / self.count[0]) + 1e-8
+            rows /= np.sqrt(squares[0] / count[0]) + 1e-8
         np.maximum(rows, -clip, out=rows)
         np.minimum(rows, clip, out=rows)
         return rows.astype(np.float32).reshape(leaf.shape)
 
     def add(self, count: NDArray, mean: NDArray, squares: NDArray, *, both: bool) -> None:
+        """Adds what was seen elsewhere; `both`: also to what is since `take_delta`."""
         if count > 0:
-            self._add(float(count), np.ravel(mean), np.ravel(squares), slice(None) if both else slice(1))
+            after = _added(self._parts, float(count), np.ravel(mean), np.ravel(squares))
+            self._parts = after if both else self._with_recent(after, self._parts)
 
-    def _add(self, count: float, mean: NDArray, squares: NDArray, which: slice = slice(None)) -> None:
-        before = self.count[which]
-        total = before + count
-        apart = mean - self.mean[which]
-        share = count / total
-        self.mean[which] += apart * share
-        apart *= apart
-        self.squares[which] += squares + apart * (before * share)
-        self.count[which] = total
+    def become(self, count: NDArray, mean: NDArray, squares: NDArray) -> None:
+        """What was seen is this, and nothing since `take_delta`."""
+        none = self._none()
+        after = _added(none, float(count), np.ravel(mean), np.ravel(squares)) if count > 0 else none
+        self._parts = self._with_recent(after, none)
 
     def arrays(self, which: int) -> tuple[NDArray, NDArray, NDArray]:
-        mean, squares = (part[which].reshape(self.shape).copy() for part in (self.mean, self.squares))
-        return np.array(self.count[which, 0]), mean, squares
+        count, *others = self._parts
+        mean, squares = (part[which].reshape(self.shape).copy() for part in others)
+        return np.array(count[which, 0]), mean, squares
 
     def clear_recent(self) -> None:
-        for part in (self.count, self.mean, self.squares):
-            part[1] = 0
+        self._parts = self._with_recent(self._parts, self._none())
 
-    def clear(self) -> None:
-        for part in (self.count, self.mean, self.squares):
-            part[:] = 0
+    @staticmethod
+    def _with_recent(all_rows: Sequence[NDArray], recent: Sequence[NDArray]) -> tuple[NDArray, NDArray, NDArray]:
+        count, mean, squares = (np.stack([a[0], b[1]]) for a, b in zip(all_rows, recent, strict=True))
+        return count, mean, squares
+
+
+def _added(
+    parts: tuple[NDArray, NDArray, NDArray], count: float, mean: NDArray, squares: NDArray
+) -> tuple[NDArray, NDArray, NDArray]:
+    before, means, sums = parts
+    total = before + count
+    apart = mean - means
+    share = count / total
+    means = means + apart * share
+    apart *= apart
+    apart *= before * share
+    apart += squares
+    apart += sums
+    return total, means, apart
 
 
 FILTERS: dict[str, type[ObservationFilter]] = {"NoFilter": NoFilter, "MeanStdFilter": MeanStdFilter}

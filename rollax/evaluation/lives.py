@@ -28,6 +28,10 @@ class Lives:
         self.room = 64
         """Lanes up to this number may be used."""
 
+    def anew(self) -> Lives:
+        """The same where no life has begun yet, with numbers that have not been given."""
+        return Lives(self._ids, self._policy_of, self.next)
+
     def of(self, lanes: np.ndarray) -> np.ndarray:
         """The number of the life that each of these lanes is in, unique for ever."""
         return self._numbers[lanes]

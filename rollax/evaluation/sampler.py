@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.trajectories import Inputs, Trajectories
 from rollax.policy.policy import Pieces
 
+log = logging.getLogger("rollax.sampling")
 Fragment = dict[str, tuple[SampleBatch, Pieces]]
 
 
@@ -66,7 +68,7 @@ class Sampler:
         self._target = fragment_length * env.num_envs
         self._complete_episodes = complete_episodes
         self.record = record
-        self._trajectories = {i: Trajectories(r.columns_of_trajectories) for i, r in self.runners.items()}
+        self._trajectories = self._empty_trajectories()
         self._memories = {policy_id: LaneMemory(runner) for policy_id, runner in self.runners.items()}
         self._memories_are_read = any(memory.active for memory in self._memories.values())
         self._rows: Rows | None = None
@@ -74,28 +76,51 @@ class Sampler:
         self._lives = Lives(self._ids, policy_of, episodes.next_id)  # unique across workers, as episode ids are
         self._final_memories: dict[str, tuple[np.ndarray, Inputs]] = {}
         self._steps = self._idle_polls = 0
+        self._under_way = False  # a call has begun and not ended: if no call is, nobody knows how far that one came
 
     def sample(self) -> tuple[Fragment, int]:
-        """Trajectories by policy, and the number of env steps behind them."""
+        """Trajectories by policy, and the number of env steps behind them.
+
+        After a call that raised, or was interrupted, fresh episodes begin.
+        """
+        self._enter()
         while not self._is_full():
             if self._rows is None:
                 self._begin()
             else:
                 self._act_and_observe()
-        return self._cut()
+        cut = self._cut()
+        self._under_way = False
+        return cut
 
     def step(self) -> None:
-        """One round of acting and observing."""
+        """One round of acting and observing; after a call that raised, or was interrupted, in fresh episodes."""
+        self._enter()
         if self._rows is None:
             self._begin()
         self._act_and_observe()
+        self._under_way = False
 
     def restart(self) -> None:
         """Drops the running episodes; the next fragment begins with a reset of everything."""
+        self._under_way = True
         self._rows, self._turns, self._steps, self._idle_polls = None, [], 0, 0
-        for trajectories in self._trajectories.values():
-            trajectories.clear()
+        self._trajectories, self._lives = self._empty_trajectories(), self._lives.anew()
         self.episodes.drop_running()
+        self._under_way = False
+
+    def _enter(self) -> None:
+        if self._under_way:
+            log.warning(
+                "Sampling was interrupted. The running episodes are dropped, and %d steps that no batch holds yet; "
+                "fresh ones begin.",
+                self._steps,
+            )
+            self.restart()
+        self._under_way = True
+
+    def _empty_trajectories(self) -> dict[str, Trajectories]:
+        return {i: Trajectories(runner.columns_of_trajectories) for i, runner in self.runners.items()}
 
     @property
     def next_life(self) -> int:

@@ -141,13 +141,6 @@ class Trajectories:
             episode[lost] = -1
             self._columns[_COMPLETE][: self._size][lost] = True
 
-    def clear(self) -> None:
-        """Forgets everything."""
-        self._clear_outcomes(0)
-        self._size = 0
-        self._pending[:] = -1
-        self._final_rows, self._final_inputs = [], []
-
     def cut(
         self, next_inputs_of: Callable[[np.ndarray], Inputs], finished: np.ndarray | None = None
     ) -> tuple[SampleBatch, Pieces] | None:

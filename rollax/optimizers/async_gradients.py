@@ -27,8 +27,8 @@ class AsyncGradientsOptimizer(Optimizer):
             return dict(self.stats)
         if not self.remote.requests_under_way:
             self._broadcast()
-            for index in self.remote.indices:
-                self.remote.request(index, _REQUEST)
+        for index in self.remote.short_of(1):  # all of them at first; later those that an interrupt kept from it
+            self.remote.request(index, _REQUEST)
         with self.timings.measured("wait_s"):
             replies = self.remote.collect()
         for index, fragment in replies:

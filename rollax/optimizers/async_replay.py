@@ -148,7 +148,12 @@ class AsyncReplayOptimizer(Optimizer):
                 self._ask_workers()
         finally:
             learner.rest()
+        learner.check()
         return dict(self.stats)
+
+    def rest(self) -> None:
+        if self._learner is not None:
+            self._learner.rest()
 
     def stop(self) -> None:
         self._stop_learner()
@@ -206,6 +211,7 @@ class AsyncReplayOptimizer(Optimizer):
     def _serial_step(self) -> Stats:
         """Sample, store, learn as often as is due."""
         self.local_worker.set_timestep(self.steps)
+        self._count_asked()
         self._store([Reply(self.local_worker.worker_index, self.local_worker.sample_fragment())])
         self._take_draws()
         while self._is_due() and self._ask_shards():
@@ -223,11 +229,18 @@ class AsyncReplayOptimizer(Optimizer):
             self._broadcast()
             self._synced_steps = self.steps
             self._begun = True
-        if not self.remote.requests_under_way:  # at first, and where those that were asked have begun anew
-            self._paused = self.remote.indices * self._requests_ahead
+        self._count_asked()
+        self._paused = self.remote.short_of(self._requests_ahead)
         self._ask_workers()
         self._learner.resume()
         return self._learner
+
+    def _count_asked(self) -> None:
+        """Counts anew what was drawn for: a step that was interrupted may have dropped draws, or not counted them."""
+        queued = 0 if self._learner is None else len(self._learner)
+        self.shards.take_lost_draws()
+        draws = self.shards.draws_under_way + len(self._waiting) + queued
+        self._asked = self.num_updates + self.updates_per_draw * draws
 
     def _wait(self, learner: LearnerThread) -> None:
         """Waits for whoever can do something next."""

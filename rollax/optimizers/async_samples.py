@@ -90,8 +90,8 @@ class AsyncSamplesOptimizer(Optimizer):
         learner, before = self._learner, self._learner.updates
         if not self.remote.requests_under_way:
             self._broadcast()
-            for index in self.remote.indices * self._requests_ahead:
-                self.remote.request(index, "sample_fragment")
+        for index in self.remote.short_of(self._requests_ahead):
+            self.remote.request(index, "sample_fragment")
         learner.resume()
         try:
             while learner.updates == before:
@@ -99,6 +99,7 @@ class AsyncSamplesOptimizer(Optimizer):
                 self._exchange(learner)
         finally:
             learner.rest()
+        learner.check()
         return dict(self.stats)
 
     def begin_exactly(self) -> None:
@@ -121,6 +122,10 @@ class AsyncSamplesOptimizer(Optimizer):
         self._gathered, self._waiting = [], None
         self._recent.clear()
         self._weights.clear()
+
+    def rest(self) -> None:
+        if self._learner is not None:
+            self._learner.rest()
 
     def stop(self) -> None:
         if self._learner is not None:

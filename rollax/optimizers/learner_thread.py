@@ -14,7 +14,8 @@ from rollax.optimizers.timings import Timings
 class LearnerThread:
     """Learns from one batch after another, except while its owner lets it rest.
 
-    While it rests the owner may read and write all that learning changes. It rests at first.
+    While it rests the owner may read and write all that learning changes. It rests at first. What a batch raises is
+    raised again, once, in the owner's thread; then it goes on with the next one.
 
     Args:
         learn: learns from one batch.
@@ -29,7 +30,8 @@ class LearnerThread:
         self._batches: deque[Any] = deque()
         self._changed = threading.Condition()
         self._resting, self._learning, self._stopped = True, False, False
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
+        """What learning has raised, until `check` raises it again."""
         self._resumed = 0.0  # time.perf_counter() of the last rest's end
         self.updates = 0
         self._thread = threading.Thread(target=self._run, name="rollax-learner", daemon=True)
@@ -42,10 +44,10 @@ class LearnerThread:
         """Adds a batch to the queue; False where there was no room within the time.
 
         Raises:
-            Exception: what ended the learner.
+            Exception: what learning raised.
         """
         with self._changed:
-            self._changed.wait_for(lambda: len(self._batches) < self._size or self._error, timeout_s)
+            self._changed.wait_for(lambda: len(self._batches) < self._size or self.error, timeout_s)
             self.check()
             if len(self._batches) >= self._size:
                 return False
@@ -54,15 +56,16 @@ class LearnerThread:
             return True
 
     def check(self) -> None:
-        """Raises what ended the learner, if anything has."""
-        if self._error is not None:
-            raise self._error
+        """Raises what learning has raised since this was last asked."""
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
 
     def wait_for_update(self, timeout_s: float) -> None:
-        """Waits until it has learned from one more batch, or has ended, or the time has passed."""
+        """Waits until it has learned from one more batch, or has raised, or the time has passed."""
         with self._changed:
             before = self.updates
-            self._changed.wait_for(lambda: self.updates > before or self._error, timeout_s)
+            self._changed.wait_for(lambda: self.updates > before or self.error, timeout_s)
 
     def resume(self) -> None:
         """It may learn again."""
@@ -73,15 +76,10 @@ class LearnerThread:
             self._changed.notify_all()
 
     def rest(self) -> None:
-        """Waits until it is between two batches, and keeps it there.
-
-        Raises:
-            Exception: what ended the learner.
-        """
+        """Waits until it is between two batches, and keeps it there."""
         with self._changed:
             self._resting = True
             self._changed.wait_for(lambda: not self._learning)
-            self.check()
 
     def stop(self) -> None:
         """Ends the thread, after the batch that it learns from."""
@@ -108,8 +106,8 @@ class LearnerThread:
                 error = raised
             with self._changed:
                 self._learning = False
-                self._error = error
-                self.updates += error is None
+                if error is None:
+                    self.updates += 1
+                else:
+                    self.error, self._resting = error, True
                 self._changed.notify_all()
-            if error is not None:
-                return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.optimizers.timings import Timings
 
+log = logging.getLogger("rollax.optimizers")
 Stats = dict[str, dict[str, Any]]
 
 
@@ -100,6 +102,9 @@ class Optimizer(ABC):
                 expected="num_workers=0 for this algorithm: with workers timing decides what a run learns from",
             )
 
+    def rest(self) -> None:  # noqa: B027  most have nothing that goes on
+        """Waits until nothing learns beside the caller's thread: after a step that was interrupted something might."""
+
     def report(self) -> dict[str, Any]:
         """What results tell of it under `info`, beside what they tell of every optimizer."""
         return {}
@@ -174,12 +179,16 @@ class Optimizer(ABC):
     def _learn(self, batch: MultiAgentBatch) -> None:
         """One update of each policy that learns, from its rows of a batch."""
         started = time.perf_counter()
-        for policy_id in self.policies_to_train:
-            rows = batch.get(policy_id)
-            if rows is not None and rows.count:
-                self.stats[policy_id] = self.local_worker.policies[policy_id].learn_on_batch(rows) or {}
-            else:
-                self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
+        try:
+            for policy_id in self.policies_to_train:
+                rows = batch.get(policy_id)
+                if rows is not None and rows.count:
+                    self.stats[policy_id] = self.local_worker.policies[policy_id].learn_on_batch(rows) or {}
+                else:
+                    self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
+        except BaseException:
+            log.warning("Learning was interrupted: a batch of %d steps is dropped, and not counted.", batch.env_steps)
+            raise
         self.timings.add("learn_s", time.perf_counter() - started)
 
 

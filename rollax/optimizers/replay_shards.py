@@ -229,8 +229,9 @@ class ReplayShards:
         if not shard.under_way:
             shard.since = time.monotonic()
         reference = self._processes.call(shard.handle, method, *arguments)
-        shard.under_way[reference] = kind
+        # In this order, and the other one as it ends: an interrupt between leaves none that is waited for in vain.
         self._owner[reference] = index
+        shard.under_way[reference] = kind
         return reference
 
     def _under_way(self, kind: str) -> int:
@@ -260,6 +261,9 @@ class ReplayShards:
             index = self._owner.get(reference)
             if index is None:
                 continue  # of a shard that has failed in another of its calls
+            if reference not in self._shards[index].under_way:
+                del self._owner[reference]  # an interrupt has cut its booking short
+                continue
             if isinstance(outcome, WorkerError):
                 self._failed(index, outcome)
                 continue
@@ -274,10 +278,11 @@ class ReplayShards:
 
     def _answered(self, index: int, reference: Any) -> Kind:
         """Notes that a call is over; says what it was made for."""
-        del self._owner[reference]
         shard = self._shards[index]
+        kind = shard.under_way.pop(reference)
+        del self._owner[reference]
         shard.since = time.monotonic()
-        return shard.under_way.pop(reference)
+        return kind
 
     def _settled(self, index: int, reference: Any, outcome: Any) -> None:
         shard, kind = self._shards[index], self._answered(index, reference)
@@ -302,7 +307,7 @@ class ReplayShards:
         error.add_note(f"(in replay shard {index})")
         shard = self._shards.pop(index)
         for reference in shard.under_way:
-            del self._owner[reference]
+            self._owner.pop(reference, None)
         self._lost_draws += sum(kind == "draw" for kind in shard.under_way.values())
         self._processes.kill(shard.handle)
         log.warning("The %s transitions of replay shard %d are lost.", shard.contents.rows, index)

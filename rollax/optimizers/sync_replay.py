@@ -91,10 +91,10 @@ class SyncReplayOptimizer(Optimizer):
         """Broadcast, sample, store, learn."""
         self._broadcast()
         for fragment in self._sample():
-            self._sampled(fragment)
-            self._trained_on(fragment)
             self._store(fragment.batch)
             self._due.add(self._size(fragment))
+            self._trained_on(fragment)
+            self._sampled(fragment)
         if not any(map(len, self.buffers.values())):
             self._due.forgo(self.num_updates)
         due = self._due.updates - self.num_updates

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 from rollax.batch import MultiAgentBatch
 from rollax.evaluation.messages import Fragment
 from rollax.optimizers.optimizer import Optimizer, Stats
+
+log = logging.getLogger("rollax.optimizers")
 
 
 class SyncSamplesOptimizer(Optimizer):
@@ -19,21 +23,28 @@ class SyncSamplesOptimizer(Optimizer):
     def step(self) -> Stats:
         """Broadcast, gather, learn."""
         self._broadcast()
-        self._learn(self.gather())
+        fragments = self.gather()
+        self._learn(MultiAgentBatch.concat_samples([fragment.batch for fragment in fragments]))
+        for fragment in fragments:
+            self._trained_on(fragment)
         return dict(self.stats)
 
-    def gather(self) -> MultiAgentBatch:
-        """A train batch, sampled with the weights of the last broadcast."""
+    def gather(self) -> list[Fragment]:
+        """The fragments of a train batch, sampled with the weights of the last broadcast."""
         fragments: list[Fragment] = []
         missing = self.train_batch_size
-        while missing > 0:
-            found = self._round(1 if not fragments else max(missing // max(self._size(fragments[-1]), 1), 1))
-            fragments += found
-            missing -= sum(map(self._size, found))
+        try:
+            while missing > 0:
+                found = self._round(1 if not fragments else max(missing // max(self._size(fragments[-1]), 1), 1))
+                fragments += found
+                missing -= sum(map(self._size, found))
+        except BaseException:
+            dropped = sum(map(self._size, fragments))
+            log.warning("A train batch was interrupted: %d steps that it held already are dropped.", dropped)
+            raise
         for fragment in fragments:
             self._sampled(fragment)
-            self._trained_on(fragment)
-        return MultiAgentBatch.concat_samples([fragment.batch for fragment in fragments])
+        return fragments
 
     def _round(self, wanted: int) -> list[Fragment]:
         """As many fragments as are wanted, or a few more: the same number of each worker."""

@@ -77,21 +77,47 @@ class Links:
         images = self.image_places(places) if self._images > 1 else places[:, None]
         return ((images - self.taken) % self.size).min(axis=1) >= count
 
-    def give_up(self, count: int) -> NDArray[np.int64]:
-        """Takes the next `count` places away from what they hold.
+    def next_places(self, count: int) -> NDArray[np.int64]:
+        """The places that are taken next."""
+        return (self.taken + np.arange(count)) % self.size
 
-        Returns:
-            The places that hold no observation any more, or not all images of it.
-        """
-        places = (self.taken + np.arange(count)) % self.size
+    def dying(self, count: int) -> NDArray[np.int64]:
+        """The places that hold no observation any more, or not all images of it, once the next `count` are taken."""
+        places = self.next_places(count)
         places = places[places < self.filled]
-        dying = self._with_dependents(places) if self._images > 1 else places
+        return self._with_dependents(places) if self._images > 1 else places
+
+    def give_up(self, count: int, dying: NDArray[np.int64]) -> None:
+        """Takes the next `count` places away from what they hold; `dying` is what `dying(count)` said."""
+        places = self.next_places(count)
+        places = places[places < self.filled]
         followers, leaders = self._followers(dying)
         self.preceding[followers[self.preceding[followers] == leaders]] = _NONE
         self._keep_open(~np.isin(self._open_places, dying))
         self.following[places] = self.preceding[places] = _NONE
         self.taken += count
-        return dying
+
+    def cut_out(self, places: NDArray[np.int64], ends: NDArray[np.int64], taken: int) -> None:
+        """Leaves nothing of rows that were put only in part, nor of what they were to take the place of.
+
+        Args:
+            places: what has been given up, or was taken for them: nothing is there any more.
+            ends: where lives had been cut off that they were to go on from: those end there again.
+            taken: places that have been taken since the beginning, those for them included.
+        """
+        self.taken = taken
+        gone = np.zeros(self.size, np.bool_)
+        gone[places] = True
+        for links in (self.following, self.preceding):
+            links[(links != _NONE) & gone[links]] = _NONE
+            links[places] = _NONE
+        if self._images > 1:
+            self.back[places] = places
+        self.following[ends] = _NONE
+        self.terminated[places] = self.truncated[places] = False
+        self.terminated[ends] = self.truncated[ends] = False
+        self.observed[places] = self.observed[ends] = True
+        self._open_lives, self._open_places = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
     def put(self, rows: Rows, places: NDArray[np.int64], same_stack: NDArray[np.bool_]) -> None:
         """Links the rows of a batch.

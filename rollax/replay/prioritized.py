@@ -66,6 +66,7 @@ class PrioritizedReplay(UniformReplay):
         Raises:
             NonFiniteError: an error is not a finite number.
         """
+        self._finish()
         places, there = self._rows.links.places_of(np.asarray(indices))
         there &= self._drawable[places]
         priorities = self._priorities(np.asarray(errors, np.float64))
@@ -100,8 +101,8 @@ class PrioritizedReplay(UniformReplay):
         return super()._own_bytes_per_place() + 10  # eight for the leaf of the sum tree, and one in seven above it
 
     def _make_room(self) -> None:
+        self._tree = SumTree(self.capacity)  # first: that there is room is seen by what follows
         super()._make_room()
-        self._tree = SumTree(self.capacity)
 
     def _begin(self, places: NDArray[np.int64]) -> None:
         if self._errors_given:
@@ -113,6 +114,11 @@ class PrioritizedReplay(UniformReplay):
     def _give_up(self, places: NDArray[np.int64]) -> None:
         super()._give_up(places)
         self._tree.set(places, 0.0)
+
+    def _weigh_anew(self) -> None:
+        missing = np.flatnonzero(self._drawable & (self._tree.leaves <= 0))
+        self._tree.set(np.flatnonzero(~self._drawable), 0.0)
+        self._tree.set(missing, self._largest**self.alpha)
 
     def _draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         return rng.permutation(self._tree.sample(count, rng))  # what is drawn may be learned from part by part

@@ -22,11 +22,35 @@ log = logging.getLogger("rollax.replay")
 _ENOUGH_STACKS = 100  # to tell whether most of them go on from the one before
 
 
-class Added(NamedTuple):
-    """What adding a batch has changed: [K] places that hold no row any more, and [M] places of new rows, in order."""
+class Addition(NamedTuple):
+    """What adding a batch is to change.
 
+    Args:
+        batch: what is added.
+        rows: its M rows.
+        places: [M] where they are to lie.
+        goes_on: [M] true where the images of the row before are a part of the observation.
+        images: [M] how many images are kept beside each row's own.
+        fresh: [M] true where nothing of the row lies there already.
+        needed: places that are taken.
+        taken: places that have then been taken since the beginning.
+        given_up: places that hold no row any more.
+    """
+
+    batch: SampleBatch
+    rows: Rows
+    places: NDArray[np.int64]
+    goes_on: NDArray[np.bool_]
+    images: NDArray[np.int64]
+    fresh: NDArray[np.bool_]
+    needed: int
+    taken: int
     given_up: NDArray[np.int64]
-    rows: NDArray[np.int64]
+
+    @property
+    def new_rows(self) -> NDArray[np.int64]:
+        """The places of the rows that something was done in, in order."""
+        return self.places[~self.rows.observed]
 
 
 class StoredRows:
@@ -49,8 +73,7 @@ class StoredRows:
         self._images = 1 if frames is None else frames.count
         self._stacks, self._broken = 0, 0  # inside of pieces, and those of them that do not go on
         self._warned = False
-        self._columns: Columns | None = None
-        self._links: Links | None = None
+        self._kept: tuple[Columns, Links] | None = None
 
     @property
     def columns(self) -> Columns:
@@ -59,30 +82,30 @@ class StoredRows:
         Raises:
             BatchError: there are none yet.
         """
-        if self._columns is None:
+        if self._kept is None:
             raise BatchError("A replay buffer that is empty.", where=self._where, fix="add batches before drawing")
-        return self._columns
+        return self._kept[0]
 
     @property
     def links(self) -> Links:
         """How the rows are linked; once there are some."""
-        assert self._links is not None
-        return self._links
+        assert self._kept is not None
+        return self._kept[1]
 
     @property
     def bytes_per_place(self) -> int:
         """Memory that a place needs, the owner's included; 0 before the first batch."""
-        return 0 if self._columns is None else self._needed(self._columns)
+        return 0 if self._kept is None else self._needed(self.columns)
 
-    def add(self, batch: SampleBatch) -> Added:
-        """Adds a batch over the oldest rows.
+    def addition(self, batch: SampleBatch) -> Addition:
+        """What adding a batch over the oldest rows is to change; at the first one memory is taken.
 
         Raises:
             BatchError: a column is missing or unlike those before, or a piece's end lacks what came after it.
             NonFiniteError: a NaN, or infinity in anything but an observation.
             ConfigError: the capacity is larger than the memory, or smaller than the batch.
         """
-        if self._columns is None:
+        if self._kept is None:
             check_batch(batch, self._names, self._where)
             self._allocate({name: batch[name] for name in self._names})
         self.columns.check(batch)
@@ -93,18 +116,31 @@ class StoredRows:
         fresh = taken_over < 0
         needed = np.where(fresh, 1 + images, 0)
         places = np.where(fresh, (self.links.taken + np.cumsum(needed) - 1) % self.capacity, taken_over)
-        self._check_room(int(needed.sum()))
-        given_up = self.links.give_up(int(needed.sum()))
-        self.columns.put(places, batch, rows.index)
-        self.columns.put_obs(places[fresh], batch, rows.index[fresh], images[fresh])
-        self.links.put(rows, places, goes_on)
-        return Added(given_up, places[~rows.observed])
+        count = int(needed.sum())
+        self._check_room(count)
+        taken, given_up = self.links.taken + count, self.links.dying(count)
+        return Addition(batch, rows, places, goes_on, images, fresh, count, taken, given_up)
+
+    def put(self, added: Addition) -> None:
+        """Adds a batch; nothing is changed between `addition` and this."""
+        batch, rows, fresh = added.batch, added.rows, added.fresh
+        self.links.give_up(added.needed, added.given_up)
+        self.columns.put(added.places, batch, rows.index)
+        self.columns.put_obs(added.places[fresh], batch, rows.index[fresh], added.images[fresh])
+        self.links.put(rows, added.places, added.goes_on)
+
+    def take_back(self, added: Addition) -> NDArray[np.int64]:
+        """Leaves out a batch that was put only in part; returns the places that hold no row any more."""
+        new = (added.taken - 1 - np.arange(added.needed)) % self.capacity
+        gone = np.union1d(added.given_up, new)
+        self.links.cut_out(gone, added.places[~added.fresh], added.taken)
+        return gone
 
     def get_state(self) -> dict[str, Any]:
         """Everything, as arrays and values that JSON can hold; without rows nothing."""
-        if self._columns is None or not self.links.filled:
+        if self._kept is None or not self.links.filled:
             return {}
-        return {"links": self.links.get_state(), "columns": self._columns.get_state(self.links.filled)}
+        return {"links": self.links.get_state(), "columns": self.columns.get_state(self.links.filled)}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Refuses what `set_state` cannot take over; nothing is changed.
@@ -139,7 +175,7 @@ class StoredRows:
         """
         self.check_state(state)
         if not state:
-            self._columns = self._links = None
+            self._kept = None
             return
         self._allocate(templates_in(state["columns"]))
         self.columns.set_state(state["columns"])
@@ -156,7 +192,7 @@ class StoredRows:
         columns, links = self._prepared(templates)
         links.allocate()
         columns.allocate(self.capacity)
-        self._columns, self._links = columns, links
+        self._kept = columns, links
 
     def _needed(self, columns: Columns) -> int:
         links = Links.bytes_per_place(self.capacity, self._images)

@@ -25,6 +25,7 @@ class SumTree:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self._changing = False  # a change of weights has begun and not ended: inner sums may be those of before
         self._levels: list[NDArray[np.float64]] = []  # [nodes / 8, 8] each; the leaves first
         nodes = size
         while True:
@@ -37,6 +38,7 @@ class SumTree:
     @property
     def total(self) -> float:
         """The sum of all weights."""
+        self._finish()
         return float(self._levels[-1].sum())
 
     @property
@@ -55,10 +57,20 @@ class SumTree:
             positions: [K] which; of one that is named several times the last weight holds.
             weights: [K] or one for all, finite and at least 0.
         """
+        self._finish()
+        self._changing = True
         self._levels[0].reshape(-1)[positions] = weights
         for below, above in zip(self._levels[:-1], self._levels[1:], strict=True):
             positions = positions // _FAN_OUT
             above.reshape(-1)[positions] = np.take(below, positions, axis=0) @ np.ones(_FAN_OUT)
+        self._changing = False
+
+    def _finish(self) -> None:
+        """Adds up anew what a change that was interrupted has left half done; weights are the new ones, or the old."""
+        if self._changing:
+            for below, above in zip(self._levels[:-1], self._levels[1:], strict=True):
+                above.reshape(-1)[: len(below)] = below @ np.ones(_FAN_OUT)
+            self._changing = False
 
     def sample(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Positions drawn with P(i) = weight_i / total, one from each of `count` equal parts of the total.
@@ -72,6 +84,7 @@ class SumTree:
         Returns:
             [count] in rising order; never one whose weight is 0.
         """
+        self._finish()
         top = self._levels[-1].reshape(-1)
         sums = np.cumsum(top)
         # Rounding must not lead beyond the last node that has a weight.

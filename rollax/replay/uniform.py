@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ from rollax.batch import SampleBatch
 from rollax.errors import BatchError, ConfigError
 from rollax.replay.frames import StackedFrames
 from rollax.replay.sequences import first_rows, sequences_from
-from rollax.replay.stored_rows import StoredRows
+from rollax.replay.stored_rows import Addition, StoredRows
 
+log = logging.getLogger("rollax.replay")
 _WINDOW_BYTES = 8 + 4 + 8 + 1  # return, discount, target, drawable
 
 
@@ -59,12 +61,14 @@ class UniformReplay:
         self._count = 0
         self._drawable = np.zeros(0, np.bool_)
         self._waiting = np.zeros(0, np.int64)  # rows whose window is not all there yet
+        self._adding: Addition | None = None  # what has been put only in part, where nothing is being added
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(transitions={len(self)}, capacity={self.capacity}, n_step={self.n_step})"
 
     def __len__(self) -> int:
         """Transitions that can be drawn."""
+        self._finish()
         return self._count
 
     @property
@@ -75,7 +79,7 @@ class UniformReplay:
     @property
     def total_priority(self) -> float:
         """The sum over all transitions of what they are drawn in proportion to; here each counts 1."""
-        return float(self._count)
+        return float(len(self))
 
     def add(self, batch: SampleBatch) -> None:
         """Adds a batch of a rollout worker, over the oldest rows.
@@ -90,12 +94,29 @@ class UniformReplay:
         """
         if not batch.count:
             return
-        added = self._rows.add(batch)
+        self._finish()
+        added = self._rows.addition(batch)
         if not len(self._drawable):
             self._make_room()
+        self._adding = added
+        self._rows.put(added)
         self._give_up(added.given_up)
         self._waiting = self._waiting[~np.isin(self._waiting, added.given_up)]
-        self._complete(np.concatenate([self._waiting, added.rows]))
+        self._complete(np.concatenate([self._waiting, added.new_rows]))
+        self._adding = None
+
+    def _finish(self) -> None:
+        """Where adding a batch was interrupted, leaves out that batch, and nothing else but what it was put over."""
+        added = self._adding
+        if added is not None:
+            log.warning("%s: adding %d rows was interrupted; they are left out.", self.where, len(added.rows))
+            gone = self._rows.take_back(added)
+            self._drawable[gone] = False
+            self._drawable &= ~np.isin(self._targets, gone)  # a window that ran across into what is left out
+            self._waiting = self._waiting[:0]  # no life goes on from where it was cut off
+            self._count = int(np.count_nonzero(self._drawable))
+            self._weigh_anew()
+            self._adding = None
 
     def sample(self, count: int, rng: np.random.Generator, *, beta: float = 1.0) -> SampleBatch:
         """Transitions drawn with replacement.
@@ -165,6 +186,7 @@ class UniformReplay:
 
     def get_state(self) -> dict[str, Any]:
         """Everything, as arrays and values that JSON can hold."""
+        self._finish()
         state = self._rows.get_state()
         if state:
             whole = self._drawable[: self._rows.links.filled].copy()
@@ -191,6 +213,7 @@ class UniformReplay:
             ConfigError: the capacity is larger than the memory.
         """
         self._rows.set_state(_of_rows(state))
+        self._adding = None
         self._count, self._drawable, self._waiting = 0, self._drawable[:0], self._waiting[:0]
         if "whole" in state:
             self._make_room()
@@ -229,8 +252,11 @@ class UniformReplay:
     def _begin(self, places: NDArray[np.int64]) -> None:
         """These places hold transitions now."""
 
+    def _weigh_anew(self) -> None:
+        """Some places may hold transitions, or none, that `_begin` and `_give_up` were not told of."""
+
     def _places_drawn(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        if not self._count:
+        if not len(self):
             raise BatchError(
                 "There is nothing to draw from a replay buffer.",
                 where=self.where,

@@ -121,7 +121,7 @@ class TestCut:
         decide(t, lanes(0), [0], [1])
         assert t.cut(Waiting()) is None
         settle(t, lanes(0), [1])
-        t.clear()
+        t = Trajectories()
         assert t.cut(Waiting()) is None
         decide(t, lanes(0), [1], [2])
         settle(t, lanes(0), [0])

@@ -71,19 +71,24 @@ def test_a_rest_begins_between_two_batches(make):
     assert learned == ["a"]
 
 
-def test_an_error_is_raised_wherever_it_is_asked_for_something(make):
+def test_an_error_is_raised_once_wherever_it_is_asked_for_something_and_it_goes_on(make):
     def learn(batch):
-        raise ZeroDivisionError(batch)
+        if batch == "a":
+            raise ZeroDivisionError(batch)
 
     learner, _ = make(learn)
-    learner.put("a", 0.0)
-    learner.resume()
-    until(lambda: not learner_threads())
-    assert learner.updates == 0
-    for asked in (learner.check, learner.rest, learner.resume, lambda: learner.put("b", LONG)):
+    for asked in (learner.check, learner.resume, lambda: learner.put("b", LONG)):
+        learner.put("a", 0.0)
+        learner.resume()
+        until(lambda: learner.error is not None)
+        learner.rest()
         with pytest.raises(ZeroDivisionError, match="a"):
             asked()
-    learner.stop()
+        learner.check()
+    assert learner.updates == 0
+    learner.put("b", 0.0)
+    learner.resume()
+    until(lambda: learner.updates == 1)
 
 
 def test_stop_waits_for_the_batch_that_is_learned_from(make):

@@ -56,6 +56,7 @@ class NativeVectorEnv(BaseEnv):
 
     def poll_rows(self) -> Rows:
         actions = _cast(self.env.single_action_space, self._answers.take())
+        self._begun = False  # until this step is done: after one that was interrupted all are reset
         try:
             result = self.env.step(actions)
         except Exception as error:
@@ -93,6 +94,7 @@ class NativeVectorEnv(BaseEnv):
         if self._checks.first_episodes.indices:
             self._checks.first_episodes.polled(ended.tolist())
         same_step = self.mode is AutoresetMode.SAME_STEP
+        self._begun = True
         return Rows(
             self._everyone,
             self._everyone,
@@ -126,8 +128,9 @@ class NativeVectorEnv(BaseEnv):
             checks.check_reset(result, f"{self.name}, reset()")
         obs, infos = self._columns(result[0]), result[1]
         self._check_infos(infos, "reset()")
-        self._begun, self._over = True, self._no
+        self._over = self._no
         self._answers.expect(env_index)
+        self._begun = True
         return Rows.starting(
             env_index,
             env_index,

@@ -117,6 +117,22 @@ class RemoteWorkers:
             news, worker.version = (self._update,), self._version
         self._send(index, worker, Call(method, "request"), *news)
 
+    def short_of(self, count: int) -> list[int]:
+        """The workers that have fewer requests under way, or uncollected, than this; each as often as one is missing.
+
+        Args:
+            count: requests that each worker is to have.
+        """
+        there = dict.fromkeys(self.indices, 0)
+        for index, worker in self._workers.items():
+            there[index] += sum(call.kind == "request" for call in worker.under_way.values())
+        for index, (_, methods) in self._restarts.items():
+            there[index] += len(methods)
+        for reply in self._arrived:
+            if reply.index in there:
+                there[reply.index] += 1
+        return [index for number in range(count) for index in there if there[index] <= number]
+
     def collect(self, timeout_s: float = _FOREVER) -> list[Reply]:
         """The replies that have come; waits for one at least, as long as any request is under way.
 
@@ -221,8 +237,9 @@ class RemoteWorkers:
         if not worker.under_way:
             worker.since = time.monotonic()
         reference = self._processes.call(worker.handle, call.method, *arguments)
-        worker.under_way[reference] = call
+        # In this order, and the other one as it ends: an interrupt between leaves none that is waited for in vain.
         self._owner[reference] = index
+        worker.under_way[reference] = call
         return reference
 
     def _take_ready(self, timeout_s: float, *, returned: bool = False) -> dict[Any, Any]:
@@ -244,6 +261,9 @@ class RemoteWorkers:
             index = self._owner.get(reference)
             if index is None:
                 continue  # of a worker that has failed in another of its requests
+            if reference not in self._workers[index].under_way:
+                del self._owner[reference]  # an interrupt has cut its booking short
+                continue
             called = self._workers[index].under_way[reference].kind == "call"
             if isinstance(outcome, Exception) and not (called and returned and not isinstance(outcome, WorkerError)):
                 self._failed(index, outcome)
@@ -267,16 +287,17 @@ class RemoteWorkers:
 
     def _settled(self, index: int, reference: Any) -> str:
         worker = self._workers[index]
+        kind = worker.under_way.pop(reference).kind
         del self._owner[reference]
         worker.started, worker.since = True, time.monotonic()
-        return worker.under_way.pop(reference).kind
+        return kind
 
     def _failed(self, index: int, error: Exception) -> None:
         """Ends a worker that failed, and decides what becomes of its requests."""
         error.add_note(in_worker(index))
         worker = self._workers.pop(index)
         for reference in worker.under_way:
-            del self._owner[reference]
+            self._owner.pop(reference, None)
         self._processes.kill(worker.handle)
         delay = self.failures.delay_before_restart(index, error)
         if delay is not None:
