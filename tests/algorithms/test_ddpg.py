@@ -175,8 +175,11 @@ class TestDelay:
         targets = {name: jnp.array(value) for name, value in policy.targets.items()}
         policy.set_weights(broken)
         policy.learner.set_targets(targets)
-        policy.learn_on_batch(rows())  # the first of two: nobody asks the actor
-        with pytest.raises(NonFiniteError, match="actor"):
+        # The first of two: nobody asks the actor, so that loss and gradients are finite.
+        with pytest.raises(NonFiniteError, match=r"step 0: the new value of actor\.head\.bias"):
+            policy.learn_on_batch(rows())
+        policy.learner.variables = policy.learner.variables._replace(num_updates=1)
+        with pytest.raises(NonFiniteError, match=r"step 1: the loss"):
             policy.learn_on_batch(rows())
 
     def test_updates_are_counted_over_calls(self):
