@@ -1,6 +1,5 @@
 """Which policy acts for whom: what a user's mapping may take and return, and whose spaces a policy has."""
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -26,7 +25,9 @@ IDS = ["one", "two"]
     ],
 )
 def test_what_a_mapping_may_take(function):
-    assert policy_mapping(function, IDS)("a", None) == "one"
+    mapping = policy_mapping(function, IDS)
+    assert mapping is not None
+    assert mapping("a", None) == "one"
 
 
 @pytest.mark.parametrize(
@@ -59,11 +60,14 @@ def test_in_a_worker():
     refused(PolicyError, worker.sample, says="raised ZeroDivisionError...agent 'agent0'")
 
 
+KNOWN = {"a": spaces.Box(-1, 1, (4,), np.float32)}
+
+
 class Partly(MultiAgentEnv):
     """Declares two agents and names the spaces of one."""
 
     possible_agents = ("a", "b")
-    observation_spaces = {"a": spaces.Box(-1, 1, (4,), np.float32)}
+    observation_spaces = KNOWN
     action_spaces = {"a": spaces.Discrete(11)}
 
 
@@ -71,11 +75,10 @@ def test_a_space_that_is_missing():
     says = "An agent without observation_space...agent 'b' of policy...got:      spaces of ['a']"
     refused(SpaceError, RolloutWorker, lambda context: Partly(), Encode, says=says)
     mapping = policy_mapping(lambda agent: {"a": "one", "b": "two"}[agent], IDS)
-    known: dict[str, gym.Space] = Partly.observation_spaces
-    assert space_of_agents(known, "one", mapping, "observation_space", "ab") == known["a"]
+    assert space_of_agents(KNOWN, "one", mapping, "observation_space", "ab") == KNOWN["a"]
     refused(
-        SpaceError, space_of_agents, known, "two", mapping, "observation_space", "ab", says="agent 'b' of policy 'two'"
+        SpaceError, space_of_agents, KNOWN, "two", mapping, "observation_space", "ab", says="agent 'b' of policy 'two'"
     )
     assert space_of_agents({}, "two", mapping, "observation_space", "ab") is None
     # One that asks the episode: nothing is known before one runs.
-    assert space_of_agents(known, "one", policy_mapping(lambda a, episode: episode.x, IDS), "space", "ab") is None
+    assert space_of_agents(KNOWN, "one", policy_mapping(lambda a, episode: episode.x, IDS), "space", "ab") is None

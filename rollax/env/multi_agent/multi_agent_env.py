@@ -34,8 +34,8 @@ class MultiAgentEnv:
     observation_space: gym.Space | None = None
     action_space: gym.Space | None = None
     """Of every agent; None where agents differ, or the policies name their own."""
-    observation_spaces: Mapping[Hashable, gym.Space] | None = None
-    action_spaces: Mapping[Hashable, gym.Space] | None = None
+    observation_spaces: Mapping[Any, gym.Space] | None = None
+    action_spaces: Mapping[Any, gym.Space] | None = None
     """Of each agent, by its id, where they differ; a policy without spaces takes those of the agents it acts for."""
     possible_agents: Sequence[Hashable] | None = None
     """Every id that may ever appear; None leaves it open."""
