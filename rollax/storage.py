@@ -27,6 +27,8 @@ from rollax.errors import CheckpointError
 
 MANIFEST = "manifest.json"
 
+_MAX_DEPTH = 100
+
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,199}")
 _DTYPES = frozenset(["bool", *(f"{kind}{8 * size}" for kind in ("int", "uint") for size in (1, 2, 4, 8))])
 _DTYPES |= {"float16", "float32", "float64"}
@@ -211,16 +213,17 @@ def to_json_bytes(data: Any) -> bytes:
     """Plain values as readable JSON that gives equal values back, but for tuples, which become lists.
 
     Raises:
-        CheckpointError: NaN or infinity, a key that is no string, or a value that JSON does not know.
+        CheckpointError: NaN or infinity, a key that is no string, a value that JSON does not know, or more than 100
+            levels.
     """
     try:
-        _check_keys(data)
+        _check_keys(data, _MAX_DEPTH)
         return (json.dumps(data, allow_nan=False, ensure_ascii=False, indent=2) + "\n").encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(
             "Values that cannot be stored as JSON.",
             got=str(error),
-            expected="dicts with string keys, lists, strings, finite numbers, booleans, None",
+            expected=f"dicts with string keys, lists, strings, finite numbers, booleans, None; {_MAX_DEPTH} levels",
             fix="store arrays with arrays_to_bytes, and NumPy numbers as Python ones",
         ) from error
 
@@ -229,10 +232,12 @@ def from_json_bytes(data: bytes, where: str = "JSON") -> Any:
     """The values that `to_json_bytes` stored; `where` names the file in an error.
 
     Raises:
-        CheckpointError: no UTF-8, no JSON, or NaN or infinity in it.
+        CheckpointError: no UTF-8, no JSON, NaN or infinity in it, a repeated key, or more than 100 levels.
     """
     try:
-        return json.loads(data.decode(), parse_constant=_finite, parse_float=_finite)
+        values = json.loads(data.decode(), parse_constant=_finite, parse_float=_finite, object_pairs_hook=_unique)
+        _check_keys(values, _MAX_DEPTH)
+        return values
     except (ValueError, RecursionError) as error:
         raise _damaged(where, str(error), "strict JSON in UTF-8") from error
 
@@ -244,16 +249,27 @@ def _finite(text: str) -> float:
     return number
 
 
-def _check_keys(data: Any) -> None:
-    # json.dumps would turn the key 1 into "1" without a word.
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError(f"a repeated key among {sorted(key for key, _ in pairs)}")
+    return values
+
+
+def _check_keys(data: Any, levels: int) -> None:
+    if not isinstance(data, Mapping | list | tuple):
+        return
+    if not levels:
+        # Whoever walks through the values does so by recursion.
+        raise ValueError(f"more than {_MAX_DEPTH} levels")
     if isinstance(data, Mapping):
-        for key, value in data.items():
+        for key in data:
+            # json.dumps would turn the key 1 into "1" without a word.
             if not isinstance(key, str):
                 raise TypeError(f"the key {key!r} is no string")
-            _check_keys(value)
-    elif isinstance(data, list | tuple):
-        for value in data:
-            _check_keys(value)
+        data = data.values()
+    for value in data:
+        _check_keys(value, levels - 1)
 
 
 def _check_files(files: Mapping[str, bytes], target: Path) -> None:
@@ -305,9 +321,9 @@ def _is_manifest(data: Any) -> bool:
 def _read_file(file: Path, entry: Mapping[str, Any]) -> bytes:
     if not file.is_file():
         raise _damaged(file, "no such file", "the file that the manifest names")
+    if (size := file.stat().st_size) != entry["size"]:
+        raise _damaged(file, f"{size} bytes", f"{entry['size']} bytes")
     content = file.read_bytes()
-    if len(content) != entry["size"]:
-        raise _damaged(file, f"{len(content)} bytes", f"{entry['size']} bytes")
     digest = hashlib.sha256(content).hexdigest()
     if digest != entry["sha256"]:
         raise _damaged(file, f"SHA-256 {digest}", f"SHA-256 {entry['sha256']}")

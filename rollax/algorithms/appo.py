@@ -29,6 +29,7 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate, truncated_reference
 from rollax.policy.jax_policy import Columns
 from rollax.policy.policy import Pieces
+from rollax.state import number
 
 _TARGET_LOGP, _TARGET_DIST_INPUTS = "target_logp", "target_dist_inputs"
 _OF_WORKERS = frozenset({SampleBatch.VF_PREDS, SampleBatch.ACTION_DIST_INPUTS})
@@ -124,8 +125,9 @@ class APPOPolicy(IMPALAPolicy):
         return {**super().get_state(), "kl_coeff": self.kl_coeff}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
+        kl_coeff = number(state, "kl_coeff", f"policy {self.name!r}")
         super().set_state(state)
-        self.kl_coeff = state["kl_coeff"]
+        self.kl_coeff = kl_coeff
 
 
 class APPOTrainer(IMPALATrainer):

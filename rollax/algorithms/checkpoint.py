@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
 
 from rollax import __version__, storage
 from rollax.algorithms.registry import ALGORITHMS
 from rollax.config import TrainerConfig
 from rollax.config.stored import decode_config, import_path, missing_code
 from rollax.env.checks import all_finite
-from rollax.errors import CheckpointError, NonFiniteError
+from rollax.errors import CheckpointError, NonFiniteError, RollaxError
 from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.policy.policy import Policy
 from rollax.spaces import same_space, space_from_json, space_to_json
+from rollax.state import described, wrong
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -25,6 +29,43 @@ if TYPE_CHECKING:
 KIND, FORMAT = "rollax-checkpoint", 2
 _TRAINER = "rollax.algorithms.trainer:Trainer"
 _ARRAY, _FLOAT = "$array", "$float"
+_FLOATS = frozenset(map(str, (math.nan, math.inf, -math.inf)))
+_FILES = frozenset({"about.json", "state.json", "arrays.safetensors"})
+
+_Count = Annotated[StrictInt, Field(ge=0, lt=2**63)]
+_Seconds = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Policy(BaseModel):
+    config: dict[str, Any]
+    class_: StrictStr = Field(alias="class")
+    observation_space: dict[str, Any]
+    action_space: dict[str, Any]
+
+
+class _About(BaseModel):
+    rollax_version: StrictStr
+    algorithm: StrictStr
+    config: dict[str, Any]
+    policies: dict[str, _Policy]
+    observation_filter: StrictStr
+
+
+class _Workers(BaseModel):
+    policies: dict[str, dict[str, Any]]
+    filters: dict[str, dict[str, Any]]
+    sampling: list[dict[str, Any] | None]
+
+
+class _State(BaseModel):
+    iteration: _Count
+    time_total_s: _Seconds
+    env_steps: _Count
+    agent_steps: _Count
+    # As EpisodeWindow.state gives them: reward, length, rewards by policy, custom metrics.
+    episodes: list[tuple[StrictFloat, _Count, dict[str, list[StrictFloat]], dict[str, StrictFloat | StrictBool]]]
+    workers: _Workers
+    optimizer: dict[str, Any]
 
 
 def write(trainer: Trainer, path: Path) -> Path:
@@ -73,7 +114,7 @@ def read(path: Path) -> dict[str, Any]:
     """What a checkpoint holds: algorithm, config, policies (their classes and spaces), and `state` with its arrays.
 
     Raises:
-        CheckpointError: it is missing, damaged, or of another format than this version's.
+        CheckpointError: it is missing, damaged, of another format than this version's, or not what `write` writes.
     """
     files = storage.read_directory(path, kind=KIND, format_version=FORMAT)
     if (found := storage.read_manifest(path)["format_version"]) < FORMAT:
@@ -84,10 +125,21 @@ def read(path: Path) -> dict[str, Any]:
             expected=f"format {FORMAT}",
             fix="open it with the version of rollax that it names in about.json",
         )
-    about = storage.from_json_bytes(files["about.json"], where=str(path / "about.json"))
-    state = storage.from_json_bytes(files["state.json"], where=str(path / "state.json"))
+    if missing := _FILES - files.keys():
+        raise wrong(str(path), sorted(files), f"the files {sorted(_FILES)}, of which {sorted(missing)} are missing")
+    about, state = (
+        storage.from_json_bytes(files[name], where=str(path / name)) for name in ("about.json", "state.json")
+    )
     arrays = storage.bytes_to_arrays(files["arrays.safetensors"], where=str(path / "arrays.safetensors"))
-    return {**about, "state": _with_arrays(state, arrays)}
+    state = _with_arrays(state, arrays, str(path / "state.json"))
+    _check(_About, about, path / "about.json")
+    _check(_State, state, path / "state.json")
+    for part in ("policies", "filters"):
+        if state["workers"][part].keys() != about["policies"].keys():
+            raise wrong(
+                f"{path / 'state.json'}: workers.{part}", sorted(state["workers"][part]), f"{sorted(about['policies'])}"
+            )
+    return {**about, "state": state}
 
 
 def restore(trainer: Trainer, path: Path) -> None:
@@ -103,16 +155,34 @@ def restore(trainer: Trainer, path: Path) -> None:
     _check_same("set of policies", sorted(stored["policies"]), sorted(policies), path)
     for policy_id, description in stored["policies"].items():
         for kind in ("observation_space", "action_space"):
-            space, expected = space_from_json(description[kind]), getattr(policies[policy_id], kind)
-            if not same_space(space, expected):
+            space = space_from_json(description[kind], f"{path / 'about.json'}: policies.{policy_id}.{kind}")
+            if not same_space(space, expected := getattr(policies[policy_id], kind)):
                 raise _differs(f"{kind} of policy {policy_id!r}", space, expected, path)
     before = trainer.workers.get_state()
     try:
-        trainer.set_state(stored["state"])
+        with taking_over(path):
+            trainer.set_state(stored["state"])
     except BaseException:
         # The workers may have taken over a part already; weights of another model, say, are noticed only then.
         trainer.workers.set_state(before)
         raise
+
+
+@contextmanager
+def taking_over(path: str | Path) -> Iterator[None]:
+    """Whatever breaks on what a checkpoint holds becomes a CheckpointError that says where it came from."""
+    try:
+        yield
+    except RollaxError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            "A state that cannot be taken over.",
+            where=f"{path}, {_innermost(error)}",
+            got=f"{type(error).__name__}: {error}",
+            expected="the state that was saved",
+            fix="use an older checkpoint or another copy",
+        ) from error
 
 
 def trainer_class_of(stored: Mapping[str, Any], path: str | Path, *, trust_code: bool) -> type[Trainer]:
@@ -203,7 +273,7 @@ def _described(policy: Policy, trainer: Trainer) -> dict[str, Any]:
     config = policy.config if isinstance(policy.config, TrainerConfig) else trainer.config
     return {
         "config": config.to_json(),
-        "class": f"{type(policy).__module__}:{type(policy).__qualname__}",
+        "class": path_of(type(policy)),
         "observation_space": space_to_json(policy.observation_space),
         "action_space": space_to_json(policy.action_space),
     }
@@ -231,13 +301,32 @@ def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray], names:
     return value
 
 
-def _with_arrays(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    if isinstance(value, dict):
-        if value.keys() == {_ARRAY}:
-            return arrays[value[_ARRAY]]
-        if value.keys() == {_FLOAT}:
-            return float(value[_FLOAT])
-        return {key: _with_arrays(part, arrays) for key, part in value.items()}
+def _with_arrays(value: Any, arrays: Mapping[str, np.ndarray], where: str) -> Any:
     if isinstance(value, list):
-        return [_with_arrays(part, arrays) for part in value]
-    return value
+        return [_with_arrays(part, arrays, where) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {_ARRAY}:
+        if not (isinstance(name := value[_ARRAY], str) and name in arrays):
+            raise wrong(where, value, "the name of an array in arrays.safetensors")
+        return arrays[name]
+    if value.keys() == {_FLOAT}:
+        if not (isinstance(value[_FLOAT], str) and value[_FLOAT] in _FLOATS):
+            raise wrong(where, value, f"one of {sorted(_FLOATS)}")
+        return float(value[_FLOAT])
+    return {key: _with_arrays(part, arrays, where) for key, part in value.items()}
+
+
+def _check(model: type[BaseModel], values: Any, file: Path) -> None:
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise wrong(f"{file}: {key}", described(first["input"]), first["msg"]) from None
+
+
+def _innermost(error: BaseException) -> str:
+    """The function in which an error was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).stem}.{frame.name}"

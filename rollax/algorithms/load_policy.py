@@ -64,13 +64,14 @@ def load_policy(
     if config_class is None or not _has_fields(config_class, description["config"]):
         config_class = (trainer_class or checkpoint.trainer_class_of(stored, path, trust_code=trust_code)).config_class
     config = _config_of(path, description["config"], config_class, custom_model, trust_code)
-    policy = policy_class(
-        space_from_json(description["observation_space"]), space_from_json(description["action_space"]), config
-    )
-    policy.name = policy_id
-    policy.set_state(stored["state"]["workers"]["policies"][policy_id])
-    observation_filter = make_filter(stored["observation_filter"], policy.observation_space)
-    observation_filter.set_state(stored["state"]["workers"]["filters"][policy_id])
+    observation_space = space_from_json(description["observation_space"], f"{path}: observation_space")
+    action_space = space_from_json(description["action_space"], f"{path}: action_space")
+    with checkpoint.taking_over(path):
+        policy = policy_class(observation_space, action_space, config)
+        policy.name = policy_id
+        policy.set_state(stored["state"]["workers"]["policies"][policy_id])
+        observation_filter = make_filter(stored["observation_filter"], policy.observation_space)
+        observation_filter.set_state(stored["state"]["workers"]["filters"][policy_id])
     actions = ActionMap(
         policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions
     )
@@ -102,4 +103,6 @@ def _class_of(path: str | Path, name: str, given: type[Policy] | None, trust_cod
     found = named_by_file(name, "policy_class", base=POLICY, trusted=trust_code)
     if isinstance(found, StoredCode):
         raise checkpoint.untrusted(path, found, "policy_class=YourPolicy")
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise CheckpointError("A policy's class that is none.", where=str(path), got=name, expected="a Policy class")
     return found

@@ -33,6 +33,7 @@ from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.learner import StopsUpdate
 from rollax.policy.learning import standardized
 from rollax.policy.policy import Pieces
+from rollax.state import number
 
 _KL_MARGIN = 1.5
 
@@ -173,9 +174,10 @@ class PPOPolicy(JaxPolicy):
         return {**super().get_state(), "kl_coeff": self.kl_coeff}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
+        kl_coeff = number(state, "kl_coeff", f"policy {self.name!r}")
         super().set_state(state)
         # 0 never adapts: it stands for a run without the penalty, which this one may have.
-        self.kl_coeff = state["kl_coeff"] or self.config.kl_coeff
+        self.kl_coeff = kl_coeff or self.config.kl_coeff
 
 
 class PPOTrainer(Trainer):

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
 
 _MAX_BYTES = 1_000_000
 _MAX_DEPTH = 50
@@ -52,18 +54,18 @@ class _Loader(yaml.SafeLoader):
         """As PyYAML's, which calls it for every node and alias, with bounds on depth and on nodes behind aliases."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise yaml.composer.ComposerError(
+            raise ComposerError(
                 problem=f"nested more than {_MAX_DEPTH} deep", problem_mark=self.peek_event().start_mark
             )
         is_alias, before = self.check_event(yaml.AliasEvent), self._nodes
         node = super().compose_node(parent, index)
         self._depth -= 1
         if is_alias and id(node) not in self._sizes:
-            raise yaml.composer.ComposerError(problem="an alias inside of its own anchor")
+            raise ComposerError(problem="an alias inside of its own anchor")
         self._nodes = before + self._sizes[id(node)] if is_alias else self._nodes + 1
         self._sizes[id(node)] = self._nodes - before
         if self._nodes > _MAX_NODES:
-            raise yaml.composer.ComposerError(problem=f"more than {_MAX_NODES} nodes")
+            raise ComposerError(problem=f"more than {_MAX_NODES} nodes")
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
@@ -73,9 +75,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 continue
             if (key.tag, key.value) in seen:
-                raise yaml.constructor.ConstructorError(
-                    problem=f"repeated key {key.value!r}", problem_mark=key.start_mark
-                )
+                raise ConstructorError(problem=f"repeated key {key.value!r}", problem_mark=key.start_mark)
             seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep=deep)
 

@@ -25,7 +25,7 @@ GIVEN = "given"
 POLICY = "rollax.policy.policy:Policy"
 
 Trust = Literal["nothing", "code fields", "everything"]
-_MAX_DEPTH = 50
+_MAX_DEPTH = 100  # as in a file of JSON
 Place = tuple[Any, ...]
 """Keys and positions that lead to a value."""
 

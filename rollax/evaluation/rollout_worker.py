@@ -24,6 +24,7 @@ from rollax.evaluation.worker_policies import PolicyMaker, make_runner
 from rollax.evaluation.worker_sampler import make_sampler
 from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables
+from rollax.state import count, described, entry, section, wrong
 
 
 class RolloutWorker:
@@ -328,13 +329,19 @@ class RolloutWorker:
 
     def set_sampling_state(self, state: Mapping[str, Any]) -> None:
         """Takes over what `get_sampling_state` returned; fresh episodes begin."""
-        episodes = self.sampler.episodes
-        begun = np.asarray(state["episodes_begun"])
+        episodes, where = self.sampler.episodes, "sampling"
+        begun = entry(state, "episodes_begun", where)
+        if not isinstance(begun, np.ndarray) or begun.ndim != 1 or begun.dtype.kind not in "iu" or (begun < 0).any():
+            raise wrong(f"{where}: episodes_begun", described(begun), "an array [num_envs] of integers of at least 0")
+        next_id, next_life = (
+            count({"next_life_id": 0, **state}, f"next_{name}_id", where) for name in ("episode", "life")
+        )
+        acting = section(state, "acting", where)
         shared = min(len(begun), episodes.num_envs)  # the new config may have another number of sub-environments
         episodes.begun[:shared] = begun[:shared]
-        episodes.next_id = state["next_episode_id"]
-        self.sampler.next_life = max(self.sampler.next_life, state.get("next_life_id", 0))
-        for policy_id, values in state["acting"].items():
+        episodes.next_id = next_id
+        self.sampler.next_life = max(self.sampler.next_life, next_life)
+        for policy_id, values in acting.items():
             self.get_policy(policy_id).set_acting_state(values)
         self.sampler.restart()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from rollax.optimizers.shard_settings import shard_settings, shared_out
 from rollax.optimizers.updates_due import UpdatesDue
 from rollax.policy.policy import Policy
 from rollax.replay.shard import BufferOfSize, Errors, ShardSettings
+from rollax.state import count, generator_state
 
 _STREAMING = (
     "num_replay_shards",
@@ -189,18 +191,23 @@ class AsyncReplayOptimizer(Optimizer):
             ConfigError: a buffer is larger than the memory; the same.
             WorkerError: a shard cannot be asked.
         """
+        num_updates = count(state, "num_updates", "optimizer")
+        choices = generator_state(state, "choices", "optimizer", self.shards.choices)
+        # Its own copy, for the shards may still refuse what comes after it.
+        due = copy(self._due)
+        due.restore(state.get("due"), made=num_updates, kept="shards" in state)
         if "shards" in state:
             self.shards.set_state(state["shards"])
         else:
             self.shards.empty()
+        self._due = due
         self._stop_learner()
         self._waiting.clear()
         self._learned.clear()
         self._weights.clear()
         self.shards.forget_draws()
-        self.num_updates = self._asked = state["num_updates"]
-        self._due.restore(state.get("due"), made=self.num_updates, kept="shards" in state)
-        self.shards.choices.bit_generator.state = state["choices"]
+        self.num_updates = self._asked = num_updates
+        self.shards.choices.bit_generator.state = choices
         self._begun = False
 
     def _shard_processes(self, settings: ShardSettings) -> Processes:

@@ -17,6 +17,7 @@ from rollax.evaluation.workers.processes import Processes
 from rollax.optimizers.shard_failures import hung, not_there
 from rollax.replay.memory import check_fit_together
 from rollax.replay.shard import Contents, Errors
+from rollax.state import described, wrong
 
 log = logging.getLogger("rollax.replay")
 Kind = Literal["add", "draw", "ask", "tell"]
@@ -171,6 +172,8 @@ class ReplayShards:
             ConfigError: a buffer is larger than the memory; the same.
             WorkerError: one of them cannot be asked.
         """
+        if not isinstance(states, list):
+            raise wrong("replay shards", described(states), "a list of shards' states")
         if len(states) != self.count:
             raise CheckpointError(
                 "A replay memory of another number of shards.",

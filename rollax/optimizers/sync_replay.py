@@ -25,6 +25,7 @@ from rollax.policy.policy import Policy
 from rollax.replay.memory import check_fit_together
 from rollax.replay.shard import BufferOfSize, check_states, set_states
 from rollax.replay.uniform import UniformReplay
+from rollax.state import count, generator_state, section
 
 _MOST_UPDATES = 1024  # in one compiled call
 
@@ -172,15 +173,17 @@ class SyncReplayOptimizer(Optimizer):
         """Takes over what `get_state` returned; without what was kept there nothing is kept here either.
 
         Raises:
-            CheckpointError: a buffer does not fit; nothing has changed then.
+            CheckpointError: a buffer or a number does not fit; nothing has changed then.
             ConfigError: a buffer is larger than the memory; the same.
         """
-        buffers = state.get("buffers", {})
+        num_updates = count(state, "num_updates", "optimizer")
+        rng = generator_state(state, "rng", "optimizer", self._rng)
+        buffers = section({"buffers": {}, **state}, "buffers", "optimizer")
         check_states(self.buffers, buffers)
+        self._due.restore(state.get("due"), made=num_updates, kept="buffers" in state)
         set_states(self.buffers, buffers)
-        self.num_updates = state["num_updates"]
-        self._due.restore(state.get("due"), made=self.num_updates, kept="buffers" in state)
-        self._rng.bit_generator.state = state["rng"]
+        self.num_updates = num_updates
+        self._rng.bit_generator.state = rng
 
 
 def replay_settings(config: Any) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rollax.state import count, number
+
 
 class UpdatesDue:
     """Each step that is stored makes `training_intensity` updates due, from `learning_starts` steps in memory on.
@@ -67,15 +69,19 @@ class UpdatesDue:
             state: what its `get_state` returned; None where an older version has saved, which did not count so.
             made: the updates that were made there.
             kept: whether what was stored there has come along; if not, `learning_starts` counts from here.
+        Raises:
+            CheckpointError: a number is missing or wrong; nothing has changed then.
         """
         if not kept or state is None:
             begun = kept and made > 0
             self.begin(made, stored=self.learning_starts if begun else 0)
             return
-        self._stored, self._before, self._since = state["stored"], state["before"], state["since"]
-        own = {"learning_starts": self.learning_starts, "training_intensity": self.training_intensity}
-        if any(state[name] != value for name, value in own.items()):
-            self._before = self._exactly(state["training_intensity"])
+        where = "updates due"
+        stored, since, starts = (count(state, key, where) for key in ("stored", "since", "learning_starts"))
+        before, intensity = number(state, "before", where), number(state, "training_intensity", where)
+        self._stored, self._before, self._since = stored, before, since
+        if (starts, intensity) != (self.learning_starts, self.training_intensity):
+            self._before = self._exactly(intensity)
             self._since = max(self._stored, self.learning_starts)
 
     def _exactly(self, training_intensity: float) -> float:

@@ -29,6 +29,7 @@ from rollax.policy.policy import ActionsResult, Policy
 from rollax.policy.policy_model import make_policy_model, sees_all_agents
 from rollax.policy.sizes import check_sizes
 from rollax.policy.split_model import SplitModel
+from rollax.state import count, generator_state, section
 
 Columns = Mapping[str, Any]
 _FEWEST_VALUES = 32
@@ -419,23 +420,27 @@ class JaxPolicy(Policy):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         where = f"policy {self.name!r}"
+        num_updates = count(state, "num_updates", where)
+        learning_rng = generator_state(state, "learning_rng", where, self.learning_rng)
+        targets = section(state, "targets", where)
         super().set_state(state)
-        optimizer_state = self.learner.optimizer_state_of(state["optimizer"], where)
+        optimizer_state = self.learner.optimizer_state_of(section(state, "optimizer", where), where)
         self.learner.variables = self.learner.variables._replace(
-            optimizer_state=optimizer_state, num_updates=state["num_updates"]
+            optimizer_state=optimizer_state, num_updates=num_updates
         )
-        self.learning_rng.bit_generator.state = state["learning_rng"]
-        if self.has_targets and state["targets"]:
-            self.learner.set_targets(
-                self.split.checked({**state["targets"], **self.extra}, f"{where}, target parameters")[0]
-            )
+        self.learning_rng.bit_generator.state = learning_rng
+        if self.has_targets and targets:
+            checked = self.split.checked({**targets, **self.extra}, f"{where}, target parameters")
+            self.learner.set_targets(checked[0])
 
     def get_acting_state(self) -> dict[str, Any]:
         return {"rng": self.acting_rng.bit_generator.state, "exploration": self.exploration.get_state()}
 
     def set_acting_state(self, state: Mapping[str, Any]) -> None:
-        self.acting_rng.bit_generator.state = state["rng"]
-        self.exploration.set_state(state.get("exploration", {}))
+        where = f"policy {self.name!r}, acting"
+        rng = generator_state(state, "rng", where, self.acting_rng)
+        self.exploration.set_state(section({"exploration": {}, **state}, "exploration", where))
+        self.acting_rng.bit_generator.state = rng
 
     def compilations(self) -> int:
         """How many versions of its functions JAX has compiled; bounded, because shapes are."""

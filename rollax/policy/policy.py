@@ -16,6 +16,7 @@ from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
 from rollax.policy.raw_observations import columns_of_one
 from rollax.spaces import space_text
+from rollax.state import count, entry, section
 
 Weights = Mapping[str, Any]
 ActionsResult = tuple[Any, Sequence[Any], Mapping[str, Any]]
@@ -282,12 +283,14 @@ class Policy(ABC):
         """Takes over what `get_state` of an equal policy returned.
 
         Raises:
-            CheckpointError: its attributes hold other networks or arrays.
+            CheckpointError: a value is missing or wrong, or its attributes hold other networks or arrays.
         """
-        _own_state().set_own_arrays(self, state.get("own", {}))
-        self.set_weights(state["weights"])
-        self.timestep = state["timestep"]
-        self.set_acting_state(state["acting"])
+        where = f"policy {self.name!r}"
+        timestep, acting = count(state, "timestep", where), section(state, "acting", where)
+        _own_state().set_own_arrays(self, section({"own": {}, **state}, "own", where))
+        self.set_weights(entry(state, "weights", where))
+        self.timestep = timestep
+        self.set_acting_state(acting)
 
     def get_acting_state(self) -> dict[str, Any]:
         """What acting alone advances, such as its random numbers; part of `get_state`."""

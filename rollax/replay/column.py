@@ -123,4 +123,7 @@ def from_description(description: Any) -> trees.Tree:
     for kind in (tuple, list):
         if kind.__name__ in description:
             return kind(from_description(part) for part in description[kind.__name__])
-    return np.empty((0, *description["shape"]), np.dtype(description["dtype"]))
+    dtype = np.dtype(description["dtype"])
+    if dtype.kind not in "biuf":
+        raise ValueError(f"no numbers: {dtype}")
+    return np.empty((0, *description["shape"]), dtype)

@@ -15,6 +15,7 @@ from rollax.replay.column import Column, StackedColumn, described, from_descript
 from rollax.replay.following import Rows, same_rows
 from rollax.replay.frames import StackedFrames
 from rollax.replay.links import Links
+from rollax.state import entry, wrong
 
 _OBS = SampleBatch.OBS
 ALWAYS = (_OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS)
@@ -119,16 +120,41 @@ class Columns:
             for name, column in self._columns.items()
         }
 
+    def check_state(self, state: Mapping[str, Any], filled: int) -> None:
+        """Refuses what `get_state` of like columns cannot have returned.
+
+        Raises:
+            CheckpointError: an array is missing, or is not of the shape and type that the column is described with.
+        """
+        for name, column in self._columns.items():
+            arrays = entry(state[name], "arrays", f"{self._where}, column {name!r}")
+            expected = [(array.dtype, (filled, *array.shape[1:])) for array in column.arrays]
+            found = [(getattr(array, "dtype", None), np.shape(array)) for array in arrays]
+            if found != expected:
+                raise wrong(f"{self._where}, column {name!r}", str(found), str(expected))
+
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` of like columns returned."""
+        """Takes over what `get_state` of like columns returned; see `check_state`."""
         for name, column in self._columns.items():
             for array, values in zip(column.arrays, state[name]["arrays"], strict=True):
                 array[: len(values)] = values
 
 
-def templates_in(state: Mapping[str, Any]) -> dict[str, trees.Tree]:
-    """What the columns were like whose `get_state` this is."""
-    return {name: from_description(column["like"]) for name, column in state.items()}
+def templates_in(state: Mapping[str, Any], where: str) -> dict[str, trees.Tree]:
+    """What the columns were like whose `get_state` this is.
+
+    Raises:
+        CheckpointError: a description that `described` cannot have made.
+    """
+    templates = {}
+    for name, column in state.items():
+        try:
+            templates[name] = from_description(column["like"])
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            raise wrong(
+                f"{where}, column {name!r}", f"{column!r} ({error})", "shapes and types of its arrays"
+            ) from error
+    return templates
 
 
 def check_batch(batch: SampleBatch, names: Sequence[str], where: str) -> None:

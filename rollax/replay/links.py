@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollax.replay.following import Rows
+from rollax.state import array, count, entry, wrong
 
 _NONE = -1
 _COLUMNS = ("following", "preceding", "back", "terminated", "truncated", "observed")
@@ -198,8 +199,38 @@ class Links:
         opened = {"open_lives": self._open_lives, "open_places": self._open_places}
         return {"size": self.size, "images": self._images, "taken": self.taken, **columns, **opened}
 
+    def check_state(self, state: Mapping[str, Any], where: str) -> int:
+        """How many places the state of a ring of this size fills.
+
+        Raises:
+            CheckpointError: an array is missing or of another shape or type, or a link leads where none can.
+        """
+        taken = count(state, "taken", where)
+        filled = min(taken, self.size)
+        places = self.following.dtype
+        for name in ("terminated", "truncated", "observed"):
+            array(state, name, where, shape=(filled,), dtype=np.bool_)
+        back = array(state, "back", where, shape=(filled if self._images > 1 else 0,), dtype=places)
+        lives = array(state, "open_lives", where, shape=np.shape(entry(state, "open_lives", where)), dtype=np.int64)
+        opened = array(state, "open_places", where, shape=lives.shape, dtype=np.int64)
+        for name, found in (("back", back), ("open_places", opened)):
+            if found.size and not (found.min() >= 0 and found.max() < filled):
+                raise wrong(f"{where}: {name}", "places that hold nothing", f"places from 0 to {filled - 1}")
+        if lives.ndim != 1 or (np.diff(lives) <= 0).any():
+            raise wrong(f"{where}: open_lives", "lives out of order", "an array [K] of ascending numbers")
+        here = np.arange(filled)
+        for name, direction in (("following", 1), ("preceding", -1)):
+            there = array(state, name, where, shape=(filled,), dtype=places).astype(np.int64)
+            linked = there != _NONE
+            ages = ((there - taken) % self.size - (here - taken) % self.size)[linked] * direction
+            if ((there < _NONE) | (there >= filled)).any() or (ages <= 0).any():
+                raise wrong(
+                    f"{where}: {name}", "a link to a place that holds nothing, or back in time", "a life's order"
+                )
+        return filled
+
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` of a ring of this size returned."""
+        """Takes over what `get_state` of a ring of this size returned; see `check_state`."""
         self.taken = int(state["taken"])
         for name in _COLUMNS:
             values = state[name]

@@ -13,6 +13,7 @@ from rollax.errors import NonFiniteError
 from rollax.replay.frames import StackedFrames
 from rollax.replay.sum_tree import SumTree
 from rollax.replay.uniform import UniformReplay, check_range
+from rollax.state import array, entry, number, wrong
 
 
 class PrioritizedReplay(UniformReplay):
@@ -78,6 +79,18 @@ class PrioritizedReplay(UniformReplay):
         if state:
             state["priorities"] = self._tree.leaves[: self._rows.links.filled].copy()
         return {**state, "largest_priority": self._largest, "alpha": self.alpha}
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        super().check_state(state)
+        for key in {"largest_priority", "alpha"} & state.keys():
+            number(state, key, self.where)
+        if "priorities" in state:
+            expected = np.shape(entry(state, "whole", self.where))
+            priorities = array(state, "priorities", self.where, shape=expected, dtype=np.float64)
+            if not (np.isfinite(priorities).all() and (priorities >= 0).all()):
+                raise wrong(
+                    f"{self.where}: priorities", "numbers that are negative or not finite", "numbers of at least 0"
+                )
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """As `UniformReplay.set_state`; `alpha` may differ too, and priorities are then to the power of the new one.

@@ -10,6 +10,7 @@ import numpy as np
 
 from rollax.batch import MultiAgentBatch, SampleBatch
 from rollax.replay.uniform import UniformReplay
+from rollax.state import generator_state, section
 
 BufferOfSize = Callable[[int], UniformReplay]
 """Makes a buffer of so many places. It travels to the process that the buffer lives in."""
@@ -107,7 +108,8 @@ class ReplayShard:
             CheckpointError: it does not fit a buffer of this shard.
             ConfigError: a buffer is larger than the memory.
         """
-        check_states(self.buffers, state["buffers"])
+        check_states(self.buffers, section(state, "buffers", "replay shard"))
+        generator_state(state, "rng", "replay shard", self._rng)
 
     def set_state(self, state: Mapping[str, Any]) -> Contents:
         """Takes over what `get_state` of a shard returned, for the policies that learn here; see `check_state`."""
@@ -137,7 +139,7 @@ def check_states(buffers: Mapping[str, UniformReplay], states: Mapping[str, Any]
         ConfigError: a buffer is larger than the memory.
     """
     for policy_id, buffer in buffers.items():
-        buffer.check_state(states.get(policy_id, {}))
+        buffer.check_state(section({policy_id: {}, **states}, policy_id, buffer.where))
 
 
 def set_states(buffers: Mapping[str, UniformReplay], states: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from rollax.replay.following import Rows, rows_of
 from rollax.replay.frames import StackedFrames
 from rollax.replay.links import Links
 from rollax.replay.memory import check_fits
+from rollax.state import entry, section
 
 log = logging.getLogger("rollax.replay")
 _ENOUGH_STACKS = 100  # to tell whether most of them go on from the one before
@@ -151,10 +152,11 @@ class StoredRows:
         """
         if not state:
             return
+        links, columns = (section(state, name, self._where) for name in ("links", "columns"))
         for what, keys, stored, own in (
-            ("capacity", "buffer_size", state["links"]["size"], self.capacity),
-            ("set of columns", "prioritized_replay, model", sorted(state["columns"]), sorted(self._names)),
-            ("number of stacked frames", "frame_stack_axis", state["links"]["images"], self._images),
+            ("capacity", "buffer_size", entry(links, "size", self._where), self.capacity),
+            ("set of columns", "prioritized_replay, model", sorted(columns), sorted(self._names)),
+            ("number of stacked frames", "frame_stack_axis", entry(links, "images", self._where), self._images),
         ):
             if stored != own:
                 raise CheckpointError(
@@ -165,7 +167,8 @@ class StoredRows:
                     fix=f"restore with the {what} of the run that saved it (config keys: {keys}); to go on with "
                     "another, hand over the weights of a trainer that was restored so: set_weights(get_weights())",
                 )
-        self._prepared(templates_in(state["columns"]))
+        own_columns, own_links = self._prepared(templates_in(columns, self._where))
+        own_columns.check_state(columns, own_links.check_state(links, self._where))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Takes over what `get_state` of rows with the same capacity, columns and frames returned.
@@ -177,7 +180,7 @@ class StoredRows:
         if not state:
             self._kept = None
             return
-        self._allocate(templates_in(state["columns"]))
+        self._allocate(templates_in(state["columns"], self._where))
         self.columns.set_state(state["columns"])
         self.links.set_state(state["links"])
 

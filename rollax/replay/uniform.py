@@ -14,6 +14,7 @@ from rollax.errors import BatchError, ConfigError
 from rollax.replay.frames import StackedFrames
 from rollax.replay.sequences import first_rows, sequences_from
 from rollax.replay.stored_rows import Addition, StoredRows
+from rollax.state import array, wrong
 
 log = logging.getLogger("rollax.replay")
 _WINDOW_BYTES = 8 + 4 + 8 + 1  # return, discount, target, drawable
@@ -201,7 +202,12 @@ class UniformReplay:
             CheckpointError: it does not fit this buffer.
             ConfigError: the capacity is larger than the memory.
         """
-        self._rows.check_state(_of_rows(state))
+        rows = _of_rows(state)
+        self._rows.check_state(rows)
+        if rows:
+            array(state, "whole", self.where, shape=state["links"]["observed"].shape, dtype=np.bool_)
+        elif "whole" in state:
+            raise wrong(self.where, sorted(state), "rows, or nothing about them")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Takes over what `get_state` of a buffer of the same capacity, columns and frames returned; {} empties it.
@@ -212,6 +218,7 @@ class UniformReplay:
             CheckpointError: it does not fit this buffer.
             ConfigError: the capacity is larger than the memory.
         """
+        self.check_state(state)
         self._rows.set_state(_of_rows(state))
         self._adding = None
         self._count, self._drawable, self._waiting = 0, self._drawable[:0], self._waiting[:0]

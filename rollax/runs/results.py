@@ -35,8 +35,11 @@ def flat_scalars(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """`value` as JSON that every parser reads: NaN and infinities are null, arrays lists, classes import paths."""
-    return json.dumps(_plain(value), indent=indent, allow_nan=False, ensure_ascii=False)
+    """`value` as ASCII JSON that every parser reads: NaN and infinities are null, arrays lists, classes import paths.
+
+    ASCII, because a line separator inside of a string would end the line for some readers.
+    """
+    return json.dumps(_plain(value), indent=indent, allow_nan=False)
 
 
 def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
@@ -47,7 +50,7 @@ def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
     """
     path = run / RESULTS_NAME if run.is_dir() else run
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
         raise RollaxError(
             "Results that cannot be read.",
@@ -60,9 +63,9 @@ def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
     for line in filter(str.strip, lines):
         try:
             result = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             result = None
-        if isinstance(result, dict):
+        if isinstance(result, dict) and not _is_deep(result):
             results.append(result)
         else:
             unread += 1
@@ -73,12 +76,21 @@ def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
     return results, unread
 
 
+def _is_deep(value: Any, levels: int = 100) -> bool:
+    """Whether a value has more levels than whoever walks through it by recursion can go down."""
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return levels == 0 or any(_is_deep(part, levels - 1) for part in parts)
+
+
 def _finite(value: Any) -> float | None:
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating | np.ndarray):
         return None
     if isinstance(value, np.ndarray) and value.ndim:
         return None
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond all floats
+        return None
     return number if math.isfinite(number) else None
 
 

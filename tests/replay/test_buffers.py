@@ -98,7 +98,7 @@ def stored(state: Any) -> Any:
     """A state as it comes back from a checkpoint: JSON, and arrays by name."""
     arrays: dict[str, np.ndarray] = {}
     written = storage.to_json_bytes(_without_arrays(state, "", arrays, {}))
-    return _with_arrays(storage.from_json_bytes(written, where="the test"), arrays)
+    return _with_arrays(storage.from_json_bytes(written, where="the test"), arrays, "the test")
 
 
 @BUFFERS

@@ -70,3 +70,17 @@ def test_no_results(tmp_path):
     (tmp_path / "result.jsonl").write_text("{")
     with pytest.raises(RollaxError, match="1 unreadable"):
         read_results(tmp_path)
+
+
+def test_every_reader_finds_the_same_lines(tmp_path):
+    odd = "a\u2028b\u2029c\x85d\x1ce\ud800"
+    line = to_json({"name": odd})
+    assert line.splitlines() == [line]
+    deep = '{"x":' * 5000 + "1" + "}" * 5000
+    # Written by something else: the separators stand there as they are, and lines that nobody can walk through.
+    written = ['{"name": "a\u2028b"}', deep, '{"x":' * 101 + "1" + "}" * 101, '{"huge": 1' + "0" * 400 + "}", ""]
+    (tmp_path / "result.jsonl").write_text("\n".join([line, *written]), encoding="utf-8")
+    results, unread = read_results(tmp_path)
+    assert ([result.get("name") for result in results], unread) == ([odd, "a\u2028b", None], 2)
+    assert number_in(results[2], "huge") is None
+    assert list(map(to_json, results))

@@ -12,6 +12,7 @@ import numpy as np
 from rollax.batch import SampleBatch
 from rollax.policy.exploration.around import Around
 from rollax.policy.exploration.exploration import Exploration, OutputsOf, Params
+from rollax.state import count, number
 
 _FACTOR = 1.01  # α of the adaptation
 _STEPS = 50  # of one adaptation
@@ -90,8 +91,10 @@ class ParameterNoise(Around):
     def set_state(self, state: Mapping[str, Any]) -> None:
         if not state:
             return  # of a run that explored in another way
-        self.sigma, self._seed = state["sigma"], state["seed"]
-        self._steps, self._ended = state["steps"], state["ended"]
+        where = "parameter noise"
+        sigma = number(state, "sigma", where)
+        self._seed, self._steps, self._ended = (count(state, key, where) for key in ("seed", "steps", "ended"))
+        self.sigma = sigma
         self._directions, self._disturbed = {}, None
 
 

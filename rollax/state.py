@@ -1,0 +1,78 @@
+"""Values out of a stored state, each checked as it is taken: what is missing or wrong raises CheckpointError."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rollax.errors import CheckpointError
+
+
+def count(state: Mapping[str, Any], key: str, where: str) -> int:
+    """A number of things: an integer from 0 to 2**63 - 1."""
+    value = entry(state, key, where)
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise wrong(f"{where}: {key}", value, "an integer from 0 to 2**63 - 1")
+    return value
+
+
+def number(state: Mapping[str, Any], key: str, where: str) -> float:
+    """A finite number of at least 0."""
+    value = entry(state, key, where)
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise wrong(f"{where}: {key}", value, "a finite number of at least 0")
+    return value
+
+
+def array(state: Mapping[str, Any], key: str, where: str, *, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array of that shape and type."""
+    value = entry(state, key, where)
+    if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != dtype:
+        raise wrong(f"{where}: {key}", described(value), f"{np.dtype(dtype)} array of shape {shape}")
+    return value
+
+
+def section(state: Any, key: str, where: str) -> Mapping[str, Any]:
+    """A dict of further values."""
+    value = entry(state, key, where)
+    if not isinstance(value, Mapping):
+        raise wrong(f"{where}: {key}", described(value), "a dict")
+    return value
+
+
+def generator_state(state: Mapping[str, Any], key: str, where: str, like: np.random.Generator) -> Any:
+    """The state of a random generator of the same kind as `like`, which can take it."""
+    value = entry(state, key, where)
+    try:
+        type(like.bit_generator)(0).state = value
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        kind = type(like.bit_generator).__name__
+        raise wrong(f"{where}: {key}", f"{value!r} ({error})", f"the state of a {kind} generator") from error
+    return value
+
+
+def entry(state: Any, key: str, where: str) -> Any:
+    """The value of a key."""
+    if not isinstance(state, Mapping) or key not in state:
+        got = sorted(state) if isinstance(state, Mapping) else described(state)
+        raise wrong(where, got, f"a dict with the key {key!r}")
+    return state[key]
+
+
+def described(value: Any) -> str:
+    """What a value is, in a few words."""
+    return f"{value.dtype} array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
+
+
+def wrong(where: str, got: Any, expected: str) -> CheckpointError:
+    """The error for a value that cannot be what was saved."""
+    return CheckpointError(
+        "A stored value that is missing or wrong.",
+        where=where,
+        got=got,
+        expected=expected,
+        fix="use an older checkpoint or another copy",
+    )

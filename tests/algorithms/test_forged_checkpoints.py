@@ -1,0 +1,217 @@
+"""Checkpoints that somebody has written by hand: no value of one runs code, breaks a trainer, or is a raw error."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from rollax import DQNTrainer, PPOTrainer, Trainer, load_policy
+from rollax.errors import CheckpointError, RollaxError
+from tests.algorithms.forging import COMMAND, VALUES, arrays_of, bytes_of, nested, other_arrays, places, replaced, write
+
+COMMON: dict[str, Any] = {"num_envs_per_worker": 2, "model": {"fcnet_hiddens": (4,)}, "seed": 1}
+CONFIGS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "PPO": (
+        PPOTrainer,
+        {
+            **COMMON,
+            "train_batch_size": 16,
+            "sgd_minibatch_size": 16,
+            "num_sgd_iter": 1,
+            "kl_coeff": 0.2,
+            "observation_filter": "MeanStdFilter",
+            "evaluation_config": {"explore": True},
+        },
+    ),
+    "DQN": (
+        DQNTrainer,
+        {
+            **COMMON,
+            "train_batch_size": 8,
+            "rollout_fragment_length": 4,
+            "learning_starts": 8,
+            "buffer_size": 64,
+            "timesteps_per_iteration": 40,
+            "n_step": 2,
+            "store_buffer_in_checkpoints": True,
+        },
+    ),
+}
+COSTLY = {"num_workers", "num_envs_per_worker", "remote_worker_envs", "num_gpus", "ray_address", "fcnet_hiddens"}
+"""Config keys whose values are allowed to cost: processes, environments, memory."""
+
+
+class Forge:
+    """A real checkpoint, and a trainer that forged ones are restored into."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        trainer_class, config = CONFIGS[name]
+        self.folder = folder
+        with trainer_class("CartPole-v1", config) as trainer:
+            trainer.train()
+            trainer.train()
+            path = trainer.save(folder)
+        self.files = {file.name: file.read_bytes() for file in path.iterdir() if file.name != "manifest.json"}
+        self.documents = {name: json.loads(self.files[name]) for name in ("about.json", "state.json")}
+        self.arrays = arrays_of(self.files["arrays.safetensors"])
+        self.trainer = trainer_class("CartPole-v1", config)
+        self.trainer.train()
+        self.before = plain(self.trainer.get_state())
+
+    def changes(self) -> st.SearchStrategy[tuple[Any, Any]]:
+        """A place in a document, or the name of an array, and what to put there."""
+        found = [(name, at) for name in self.documents for at in places(self.documents[name]) if not COSTLY & set(at)]
+        documents = st.tuples(st.sampled_from(found), st.sampled_from([*VALUES, nested(90), nested(200), ...]))
+        arrays = st.sampled_from([(name, new) for name in self.arrays for new in other_arrays(self.arrays[name])])
+        return st.one_of(documents, documents, arrays)
+
+    def changed(self, change: tuple[Any, Any]) -> dict[str, bytes]:
+        """The files with such a change."""
+        return self.with_array(*change) if isinstance(change[0], str) else self.with_value(*change)
+
+    def with_value(self, place: tuple[str, tuple[Any, ...]], new: Any) -> dict[str, bytes]:
+        """The files, with something else at a place of a document."""
+        name, at = place
+        return {**self.files, name: json.dumps(replaced(self.documents[name], at, new)).encode()}
+
+    def with_array(self, name: str, new: np.ndarray | None) -> dict[str, bytes]:
+        """The files, with another array; None removes it."""
+        arrays = {key: array for key, array in self.arrays.items() if key != name}
+        return {**self.files, "arrays.safetensors": bytes_of(arrays if new is None else {**arrays, name: new})}
+
+    def check(self, files: dict[str, bytes], *, train: bool) -> None:
+        """Whatever opens the checkpoint works on, or raises a named error."""
+        path = write(files, self.folder)
+        with suppress(RollaxError), Trainer.from_checkpoint(path) as trainer:
+            if train:
+                trainer.train()
+        with suppress(RollaxError):
+            load_policy(path).compute_single_action(np.zeros(4, np.float32))
+        try:
+            self.trainer.restore(path)
+        except RollaxError:
+            assert plain(self.trainer.get_state()) == self.before
+        else:
+            self.before = plain(self.trainer.get_state())
+
+
+def plain(state: Any) -> str:
+    """A state as text: equal where all is equal, NaN too."""
+
+    def values(part: Any) -> Any:
+        if isinstance(part, dict):
+            # Numbers of lives only grow, so that none is given twice.
+            return {key: values(value) for key, value in part.items() if key != "next_life_id"}
+        if isinstance(part, list | tuple):
+            return [values(value) for value in part]
+        return np.asarray(part).tolist() if hasattr(part, "__array__") else part
+
+    return repr(values(state))
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def forge(request, tmp_path_factory):
+    return Forge(request.param, tmp_path_factory.mktemp("forged"))
+
+
+@pytest.fixture(autouse=True)
+def no_commands(monkeypatch):
+    def runs(*args: Any, **kwargs: Any) -> None:
+        raise SystemError(f"a command ran: {args}")
+
+    for module, name in ((subprocess, "run"), (subprocess, "Popen"), (os, "system")):
+        monkeypatch.setattr(module, name, runs)
+
+
+def test_forged_values(forge):
+    forge_and_check(forge, 15, train=False)
+
+
+@pytest.mark.long
+def test_many_forged_values(forge):
+    forge_and_check(forge, 120, train=True)
+
+
+def forge_and_check(forge: Forge, examples: int, *, train: bool) -> None:
+    checked = settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+    checked(seed(1)(given(forge.changes())(lambda change: forge.check(forge.changed(change), train=train))))()
+
+
+CODE = [
+    (("config", "env"), COMMAND),
+    (("config", "env"), "rollax.env.recording.video:subprocess.run"),
+    (("config", "env"), "os:system"),
+    (("config", "evaluation_config", "env"), COMMAND),
+    (("config", "multiagent"), {"policies": {"a": None}, "policy_mapping_fn": {"$code": "rollax.storage:os.system"}}),
+    (("config", "callbacks"), {"$code": "rollax.storage:os.system"}),
+    (("config", "callbacks"), {"$code": "rollax.env.recording.record_env:RecordingCreator"}),
+    (("config", "model", "custom_model"), "rollax.storage:shutil.rmtree"),
+    (("config", "ray_address"), "ray://evil:10001"),
+]
+
+
+@pytest.mark.parametrize(("at", "code"), CODE, ids=str)
+def test_code_is_refused_before_a_trainer_is_made(forge, at, code):
+    path = write(forge.with_value(("about.json", at), code), forge.folder)
+    with pytest.raises(CheckpointError, match=rf"config key '{'.'.join(at[1:])}(.|\n)*trust_code=True"):
+        Trainer.from_checkpoint(path)
+
+
+POLICIES = ["rollax.storage:os.system", "rollax.policy.policy:Policy", "rollax.policy.spec:Policy", "x", ""]
+
+
+@pytest.mark.parametrize("path", POLICIES)
+def test_a_policy_is_no_other_class(forge, path):
+    place = ("about.json", ("policies", "default_policy", "class"))
+    with pytest.raises(CheckpointError, match=r"'policy_class'(.|\n)*policy_class="):
+        load_policy(write(forge.with_value(place, path), forge.folder))
+
+
+def test_files_that_are_no_checkpoint(forge):
+    for files in (
+        {},
+        {"about.json": forge.files["about.json"]},
+        *({**forge.files, name: b""} for name in forge.files),
+        *({**forge.files, name: b"[]"} for name in forge.files),
+        *({**forge.files, name: b'{"a": 1, "a": 2}'} for name in forge.files),
+        *({**forge.files, name: b"[" * 100_000} for name in forge.files),
+    ):
+        path = write(files, forge.folder)
+        for opened in (Trainer.from_checkpoint, load_policy, forge.trainer.restore):
+            with pytest.raises(CheckpointError):
+                opened(path)
+    manifest = json.loads((write(forge.files, forge.folder) / "manifest.json").read_text())
+    outside = forge.folder.parent / "outside"
+    outside.write_bytes(forge.files["about.json"])
+    entry = manifest["files"]["about.json"]
+    for changes in (
+        {"files": {**manifest["files"], "../outside": entry}},
+        {"files": {**manifest["files"], str(outside): entry}},
+        {"files": {**manifest["files"], "about.json": {**entry, "size": "many"}}},
+        {"files": {**manifest["files"], "about.json": {**entry, "sha256": None}}},
+        {"files": [*manifest["files"]]},
+        {"files": {}},
+        {"kind": 3},
+        {"kind": "policy"},
+        {"format_version": True},
+        {"format_version": 10**30},
+        {"format_version": -1},
+    ):
+        (forge.folder / "manifest.json").write_text(json.dumps({**manifest, **changes}))
+        with pytest.raises(CheckpointError):
+            Trainer.from_checkpoint(forge.folder)
