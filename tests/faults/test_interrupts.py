@@ -34,7 +34,15 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "PPO": ("CartPole-v1", {**SMALL, "train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 2}),
     "DQN": ("CartPole-v1", {**REPLAYING, "prioritized_replay": True, "n_step": 2, "training_intensity": 0.25}),
     "SAC": ("Pendulum-v1", {**REPLAYING, "training_intensity": 0.25}),
-    "IMPALA": ("CartPole-v1", {**SMALL, "rollout_fragment_length": 8, "train_batch_size": 64}),
+    "IMPALA": (
+        "CartPole-v1",
+        {
+            **SMALL,
+            "rollout_fragment_length": 8,
+            "train_batch_size": 64,
+            "timesteps_per_iteration": 64,
+        },
+    ),
 }
 
 
