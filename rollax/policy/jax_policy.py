@@ -81,7 +81,9 @@ class JaxPolicy(Policy):
         acting, learning, initial = np.random.SeedSequence(seed).spawn(3)
         self.acting_rng = np.random.Generator(np.random.SFC64(acting))
         self.learning_rng = np.random.Generator(np.random.SFC64(learning))
-        rngs = nnx.Rngs(int(np.random.default_rng(initial).integers(2**31)) if seed is None else seed)
+        if seed is None or seed >= 2**32:  # of a longer one JAX reads the low 32 bits alone
+            seed = int(np.random.default_rng(initial).integers(2**31))
+        rngs = nnx.Rngs(seed)
         self.exploration = self.make_exploration()
         module = self.make_model(rngs)
         self.sees_all_agents = self.sees_all_agents or sees_all_agents(self.config)

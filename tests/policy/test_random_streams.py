@@ -36,6 +36,13 @@ def test_the_streams_differ_and_each_follows_the_seed():
     assert acting[0] != learning[0]
 
 
+def test_seeds_that_differ_in_their_high_bits_alone_give_other_weights():
+    kernels = [make(seed=seed).get_weights() for seed in (1, 2**32 + 1, 2**40 + 1)]
+    names = [name for name, value in kernels[0].items() if value.ndim == 2]
+    for first, second in ((0, 1), (0, 2), (1, 2)):
+        assert all((kernels[first][name] != kernels[second][name]).any() for name in names)
+
+
 def test_the_acting_state_alone_takes_over_where_another_acts():
     # One that learns and one that acts for it, as in another process, are together like one that does both.
     whole, driver, worker = make(), make(), make()
