@@ -91,7 +91,9 @@ def nobody_uses(policy_id: str, agents: list[Hashable], policy_of: Callable[...,
     assert policy_of is not None  # without a mapping every agent uses the one policy
     try:
         mapped: Any = {agent: policy_of(agent, None) for agent in agents}
-    except Exception:
+    except PolicyError as error:
+        if error.__cause__ is None:
+            raise  # it names an unknown policy
         mapped = "not known before an episode runs: policy_mapping_fn reads it"
     return SpaceError(
         f"No agent is known to use this policy, so it has no {kind}.",
