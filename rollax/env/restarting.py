@@ -105,6 +105,9 @@ class Restarts:
         """
         if isinstance(cause, RollaxError):
             raise cause
+        self._count(index, error, cause)
+
+    def _count(self, index: int, error: EnvError, cause: Exception) -> None:
         error.__cause__ = cause
         if self._make_env is None:
             raise error
@@ -126,15 +129,17 @@ class Restarts:
             EnvError: it cannot be reset.
         """
         while True:
-            doing = "its creator"
+            renewed = index in self._broken
             try:
-                renewed = index in self._broken
                 if renewed:
                     envs[index] = self._made_anew(envs, index, where)
-                doing = "reset()"
+            except Exception as error:  # the creator's own, whatever they are: the next try may go well
+                self._count(index, checks.failed(error, "its creator", where), error)
+                continue
+            try:
                 return reset(envs[index], self.failures.seed(index, seed, renewed=renewed))
             except Exception as error:
-                self.failed(index, checks.failed(error, doing, where), error)
+                self.failed(index, checks.failed(error, "reset()", where), error)
 
     def _made_anew(self, envs: Sequence[Any], index: int, where: str) -> Any:
         assert self._make_env is not None

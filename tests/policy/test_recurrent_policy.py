@@ -218,9 +218,9 @@ class TestSequences:
         policy, plans = make(), []
         learn = policy.learner.learn
 
-        def spy(params: Any, extra: Any, columns: Any, plan: Any, *args: Any, **kwargs: Any) -> Any:
+        def spy(columns: Any, plan: Any, *args: Any, **kwargs: Any) -> Any:
             plans.append((plan, {name: jax.tree.leaves(column)[0].shape[:1] for name, column in columns.items()}))
-            return learn(params, extra, columns, plan, *args, **kwargs)
+            return learn(columns, plan, *args, **kwargs)
 
         monkeypatch.setattr(policy.learner, "learn", spy)
         policy.learn_on_batch(experience(policy, [6, 2, 9]))
