@@ -208,7 +208,7 @@ def test_one_that_fails_while_a_checkpoint_is_written(make, tmp_path):
 
 
 def test_one_that_is_started_anew_acts_with_the_weights_and_filters_of_now(make):
-    fails: list[int] = []
+    fails: deque[int] = deque()  # a list would be copied
     trainer = make(2, env_config={"fails": fails})
     trainer.train()
     fails.append(2)
