@@ -96,9 +96,14 @@ class Attacked:
         main = threading.main_thread().ident
         assert main is not None
         timer = threading.Timer(rng.uniform(0, self.train_s), signal.pthread_kill, (main, signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            self.train_and_wait()
+        # The processes of pytest-xdist ignore the signal.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                timer.start()
+                self.train_and_wait()
+        finally:
+            signal.signal(signal.SIGINT, before)
         return "a signal"
 
     def train_and_wait(self) -> None:

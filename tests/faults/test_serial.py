@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections import deque
 
 import gymnasium as gym
 import numpy as np
@@ -52,7 +53,7 @@ def train_for_long(trainer):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_error_of_the_environment_has_an_ordinary_traceback(algorithm):
-    threads: list[threading.Thread] = []
+    threads: deque[threading.Thread] = deque()  # a list would be copied
     config = {**SMALL, **ALGORITHMS[algorithm], "env_config": {"threads": threads}}
     with get_trainer_class(algorithm)(Breaks, config) as trainer:
         trainer.train()
