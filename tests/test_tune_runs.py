@@ -103,6 +103,7 @@ def test_the_best_checkpoint_is_a_policy(grid):
             assert trainer.train()["timesteps_total"] == 128
 
 
+@pytest.mark.long
 def test_an_error_is_told_and_a_search_goes_on_where_it_was(small_cluster, tmp_path):
     mended = tmp_path / "mended"
     # 32 steps in an iteration: it fails in the third one.
@@ -119,6 +120,7 @@ def test_an_error_is_told_and_a_search_goes_on_where_it_was(small_cluster, tmp_p
     assert history["iterations_since_restore"].tolist() == [1, 2, 1, 2]
 
 
+@pytest.mark.long
 def test_population_based_training_keeps_what_it_perturbed(small_cluster, tmp_path):
     # The second trial pays more, so the first one takes over its weights, counters and config, with another lr.
     config = {"env": paying_env(), "env_config": {"pay": tune.grid_search([0.0, 1.0])}, "lr": 1e-3}

@@ -13,6 +13,7 @@ from tests.algorithms.replayed import OF_GROUPS, REPLAYED, SMALL, env_of
 ON_POLICY: dict[str, Any] = {
     "train_batch_size": 128,
     "rollout_fragment_length": 32,
+    "timesteps_per_iteration": 0,
     "model": {"fcnet_hiddens": (8,)},
     "seed": 3,
 }

@@ -61,6 +61,7 @@ def within_bounds(trainer):
     return 0 <= due - optimizer.num_updates <= most
 
 
+@pytest.mark.long
 def test_it_runs_and_takes_up_a_checkpoint(tmp_path):
     with ApexDQNTrainer("CartPole-v1", {**CONFIG, "store_buffer_in_checkpoints": True}) as trainer:
         for _ in range(3):
@@ -83,6 +84,7 @@ def test_it_runs_and_takes_up_a_checkpoint(tmp_path):
         assert within_bounds(restored)
 
 
+@pytest.mark.long
 def test_several_policies():
     policies = {"one": (None, None, None, {}), "two": (None, None, None, {"train_batch_size": 4})}
     mapping = {"left": "one", "right": "two"}
@@ -110,6 +112,7 @@ def test_33_a_worker_that_is_killed_is_started_anew():
         assert processes[2] != second
 
 
+@pytest.mark.long
 def test_33_a_shard_that_is_killed_begins_anew_and_empty(small_ray):
     with ApexDQNTrainer("CartPole-v1", CONFIG) as trainer:
         trainer.train()
@@ -126,6 +129,7 @@ def test_33_a_shard_that_is_killed_begins_anew_and_empty(small_ray):
         assert within_bounds(trainer)
 
 
+@pytest.mark.long
 def test_33_without_restarts_the_error_ends_the_run(small_ray):
     config = {**CONFIG, "recreate_failed_workers": False, "num_replay_shards": 1}
     with ApexDQNTrainer("CartPole-v1", config) as trainer:
@@ -136,6 +140,7 @@ def test_33_without_restarts_the_error_ends_the_run(small_ray):
         assert "(in replay shard 1)" in raised.value.__notes__
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_one_that_has_stopped(small_ray):
     trainer = ApexDQNTrainer("CartPole-v1", CONFIG)
     trainer.train()

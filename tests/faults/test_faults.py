@@ -57,7 +57,9 @@ def train_until(trainer, restarts):
     raise AssertionError(health)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=() if name == "PPO" else pytest.mark.long) for name in ALGORITHMS]
+)
 def test_33_one_that_is_killed_or_raises_is_started_anew(make, orders, algorithm, caplog):
     trainer = make(algorithm)
     assert trainer.train()["info"]["workers"] == {"healthy": 2, "restarts": 0, "last_errors": {}}
@@ -92,6 +94,7 @@ def test_33_one_that_is_killed_or_raises_is_started_anew(make, orders, algorithm
     assert sorted(made) == ["0", "1", "1", "2", "2"]  # one by the driver, for its spaces
 
 
+@pytest.mark.long
 def test_33_and_31_one_that_hangs_and_a_policy_that_fails(make, orders):
     trainer = make("IMPALA", num_workers=1, sample_timeout_s=4.0)
     trainer.train()

@@ -100,13 +100,13 @@ class Attacked:
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             with pytest.raises(KeyboardInterrupt):
-                timer.start()
-                self.train_and_wait()
+                self.train_until(timer)
         finally:
             signal.signal(signal.SIGINT, before)
         return "a signal"
 
-    def train_and_wait(self) -> None:
+    def train_until(self, timer: threading.Timer) -> None:
+        timer.start()
         self.trainer.train()
         time.sleep(60)  # until the signal comes
 

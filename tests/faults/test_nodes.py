@@ -8,10 +8,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).parent / "lose_a_node.py"
 
 
+@pytest.mark.long
 def test_33_workers_of_a_lost_node_are_started_anew_on_those_that_are_left():
     # A folder of its own, so that no other Ray joins it; the path is short, for sockets.
     with tempfile.TemporaryDirectory(prefix="nodes-") as folder:

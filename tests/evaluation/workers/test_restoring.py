@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from rollax import PPOTrainer
 
@@ -40,6 +41,7 @@ def test_one_worker_does_what_none_does(small_ray):
     assert len(found) == 1
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_two_workers_goes_on_in_a_fresh_process(small_ray, tmp_path):
     with PPOTrainer("CartPole-v1", {**CONFIG, "num_workers": 2}) as trainer:
         trainer.train()
