@@ -14,9 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; 
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST_ARGS ?=
-# One process more than there are cores, for many tests wait for other processes; each takes up to 2 GiB.
-PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 5))')
-PYTEST = $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadfile
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
 .PHONY: train test test-long test-all lint learning examples bench clean
 .DELETE_ON_ERROR:
