@@ -87,7 +87,7 @@ def test_without_waiting_a_slow_one_stops_nobody(diary):
     class Slow(Fragile):
         def step(self, action):
             if self.index == 1:
-                threading.Event().wait(0.3)
+                threading.Event().wait(2)
             return super().step(action)
 
     env = remote(Slow, 2, config={"diary": diary})
