@@ -78,9 +78,9 @@ def frozen(value: Any, key: str = "") -> Any:
         return FrozenDict({name: frozen(part, f"{key}.{name}") for name, part in value.items()}, key)
     if isinstance(value, list):
         return FrozenList([frozen(part, f"{key}[{i}]") for i, part in enumerate(value)], key)
-    return (
-        _tuple_of(value, [frozen(part, f"{key}[{i}]") for i, part in enumerate(value)]) if _is_tuple(value) else value
-    )
+    if _is_tuple(value):
+        return _tuple_of(value, [frozen(part, f"{key}[{i}]") for i, part in enumerate(value)])
+    return value
 
 
 def thawed(value: Any) -> Any:

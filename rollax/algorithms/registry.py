@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollax.config import TrainerConfig
 from rollax.errors import ConfigError
+from rollax.importing import path_of
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -57,7 +58,7 @@ def get_trainer_class(name: str, where: str = "run") -> type[Trainer]:
 
 def run_name(trainer_class: type) -> str:
     """What `rollax train --run` takes for a trainer class: the algorithm's name, or `module:Class`."""
-    path = f"{trainer_class.__module__}:{trainer_class.__qualname__}"
+    path = path_of(trainer_class)
     return next((name for name, known in ALGORITHMS.items() if known == path), path)
 
 

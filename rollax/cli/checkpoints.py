@@ -30,7 +30,7 @@ def newest_checkpoint(path: Path) -> Path:
     return found or path
 
 
-def trainer_class_of(run: str) -> type[Trainer]:
+def trainer_class_named(run: str) -> type[Trainer]:
     """The trainer class that `--run` names: a built-in algorithm, or `module:Class` for one of the user's own.
 
     Raises:
@@ -61,7 +61,7 @@ def open_trainer(checkpoint: Path, *, run: str | None, trust_code: bool, **chang
     """
     from rollax.algorithms.trainer import Trainer
 
-    trainer_class = trainer_class_of(run) if run is not None and ":" in run else Trainer
+    trainer_class = trainer_class_named(run) if run is not None and ":" in run else Trainer
     return trainer_class.from_checkpoint(checkpoint, trust_code=trust_code, **changes)
 
 

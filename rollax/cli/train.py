@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer, trainer_class_of
+from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer, trainer_class_named
 from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
 from rollax.cli.ending import how_it_ended, where_things_are
 from rollax.cli.experiment import Experiment, merged, override, parse_config, parse_settings, read_experiment
@@ -158,7 +158,7 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
             expected="an algorithm that `rollax list` shows, or module:Class",
             fix="as in --run=PPO",
         )
-    trainer_class = trainer_class_of(run)
+    trainer_class = trainer_class_named(run)
     if config.get("env") is None:
         raise ConfigError(
             "No environment is named.",

@@ -32,7 +32,7 @@ def refuse_overruled(config: BaseModel, given: Collection[str]) -> None:
         ConfigError: the first such key, with those to unset.
     """
     for stronger, weaker in _rules(type(config)):
-        if not all(map(is_set, (getattr(config, name) for name in stronger))):
+        if not all(map(_is_set, (getattr(config, name) for name in stronger))):
             continue
         for name in weaker:
             if name in given and getattr(config, name) is not None:
@@ -81,7 +81,7 @@ def refuse_first_values(config: BaseModel, given: Collection[str], stored: Mappi
             )
 
 
-def is_set(value: Any) -> bool:
+def _is_set(value: Any) -> bool:
     """Whether a key of this value overrules what it may overrule."""
     return value is not None and value is not False
 

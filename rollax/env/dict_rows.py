@@ -20,7 +20,6 @@ ALL = "__all__"
 _COMMON = "__common__"
 """A key of infos that belongs to no agent."""
 _NONE: dict = {}
-_DICT = {dict}
 BOOLEANS = {bool, np.bool_}
 
 
@@ -244,9 +243,11 @@ class DictRows:
 
     def _check_infos(self, env_id: int, infos: dict) -> None:
         self._check_keys(env_id, "infos", infos.keys() - {_COMMON} if _COMMON in infos else infos)
-        if not _DICT.issuperset(map(type, infos.values())):
-            for agent, info in infos.items():
-                checks.check_info(info, f"{self.name}, sub-environment {env_id}, agent {agent!r}")
+
+        def where(row: int) -> str:
+            return f"{self.name}, sub-environment {env_id}, agent {[*infos][row]!r}"
+
+        checks.check_infos(infos.values(), where)
 
     def _check_keys(self, env_id: int, name: str, part: Iterable[Hashable]) -> None:
         if self._keys is not None and not self._keys.issuperset(part):

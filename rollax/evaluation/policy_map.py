@@ -58,14 +58,15 @@ def space_of_agents(
         kind: what error messages call the space.
         declared: the agents that the environment says may appear.
     Raises:
-        PolicyError: the agents of the policy differ.
+        PolicyError: the agents of the policy differ, or the mapping names an unknown policy.
         SpaceError: the environment names spaces for some of them only.
     """
-    try:
-        everyone = dict.fromkeys((*spaces, *declared))
-        agents = [agent for agent in everyone if policy_of is None or policy_of(agent, None) == policy_id]
-    except PolicyError:  # a mapping that asks the episode: who acts for whom is not known before one runs
-        return None
+    agents = [*dict.fromkeys((*spaces, *declared))]
+    if policy_of is not None:
+        mapped = _mapped(agents, policy_of)
+        if mapped is None:
+            return None
+        agents = [agent for agent in agents if mapped[agent] == policy_id]
     for agent in agents if spaces else ():
         if agent not in spaces:
             raise SpaceError(
@@ -89,19 +90,28 @@ def space_of_agents(
 def nobody_uses(policy_id: str, agents: list[Hashable], policy_of: Callable[..., str] | None, kind: str) -> SpaceError:
     """The error of a policy whose space is that of its agents, where no agent is known to use it."""
     assert policy_of is not None  # without a mapping every agent uses the one policy
-    try:
-        mapped: Any = {agent: policy_of(agent, None) for agent in agents}
-    except PolicyError as error:
-        if error.__cause__ is None:
-            raise  # it names an unknown policy
-        mapped = "not known before an episode runs: policy_mapping_fn reads it"
+    mapped = _mapped(agents, policy_of)
     return SpaceError(
         f"No agent is known to use this policy, so it has no {kind}.",
         where=f"policy {policy_id!r}, multiagent.policy_mapping_fn",
-        got=mapped,
+        got="not known before an episode runs: policy_mapping_fn reads it" if mapped is None else mapped,
         expected=f"an agent that is mapped to {policy_id!r}",
         fix=f"return {policy_id!r} for an agent, or name the space: PolicySpec({kind}=...)",
     )
+
+
+def _mapped(agents: Iterable[Hashable], policy_of: Callable[..., str]) -> dict[Hashable, str] | None:
+    """Agent -> its policy; None where the mapping reads the episode: nobody knows before one runs.
+
+    Raises:
+        PolicyError: the mapping names an unknown policy.
+    """
+    try:
+        return {agent: policy_of(agent, None) for agent in agents}
+    except PolicyError as error:
+        if error.__cause__ is None:
+            raise  # about what the mapping returned, not what it raised
+        return None
 
 
 def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> Callable[..., str] | None:

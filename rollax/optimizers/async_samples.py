@@ -14,6 +14,7 @@ from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import Optimizer, Stats
+from rollax.state import count, generator_state
 
 _POLL_S = 0.05  # how often a step that waits for samples looks whether the learner has finished
 
@@ -111,12 +112,19 @@ class AsyncSamplesOptimizer(Optimizer):
         return {"choices": self._rng.bit_generator.state, "replayed_steps": self.replayed_steps}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` returned; the samples of before are dropped."""
+        """Takes over what `get_state` returned; the samples of before are dropped.
+
+        Raises:
+            CheckpointError: a value is missing or wrong; nothing has changed then.
+        """
+        choices, replayed_steps = self._rng.bit_generator.state, self.replayed_steps
+        if state:  # an older version has stored nothing
+            choices = generator_state(state, "choices", "optimizer", self._rng)
+            replayed_steps = count(state, "replayed_steps", "optimizer")
         self.stop()
         self._drop_samples()
-        if state:
-            self._rng.bit_generator.state = state["choices"]
-            self.replayed_steps = state["replayed_steps"]
+        self._rng.bit_generator.state = choices
+        self.replayed_steps = replayed_steps
 
     def _drop_samples(self) -> None:
         self._gathered, self._waiting = [], None
@@ -162,11 +170,11 @@ class AsyncSamplesOptimizer(Optimizer):
     def _take_train_batch(self) -> _TrainBatch | None:
         """The first of the fragments that make up a train batch, and what is replayed beside them."""
         size = 0
-        for count, fragment in enumerate(self._gathered, start=1):
+        for number, fragment in enumerate(self._gathered, start=1):
             size += self._size(fragment)
             if size >= self.train_batch_size:
-                fresh, self._gathered = self._gathered[:count], self._gathered[count:]
-                train_batch = _TrainBatch(fresh, self._replayed(count))
+                fresh, self._gathered = self._gathered[:number], self._gathered[number:]
+                train_batch = _TrainBatch(fresh, self._replayed(number))
                 self._recent.extend(fresh)
                 return train_batch
         return None

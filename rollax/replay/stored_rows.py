@@ -171,12 +171,7 @@ class StoredRows:
         own_columns.check_state(columns, own_links.check_state(links, self._where))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` of rows with the same capacity, columns and frames returned.
-
-        Raises:
-            CheckpointError, ConfigError: as `check_state` does; nothing has changed then.
-        """
-        self.check_state(state)
+        """Takes over what `get_state` of rows of the same capacity, columns and frames returned; see `check_state`."""
         if not state:
             self._kept = None
             return

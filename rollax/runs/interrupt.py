@@ -24,11 +24,6 @@ class StopRequest:
         self._announce = announce
         self._previous: dict[int, Any] = {}
 
-    @property
-    def exit_code(self) -> int:
-        """128 + the signal's number, as shells report it: 130 for Ctrl-C, 143 for SIGTERM; 0 without a signal."""
-        return 0 if self.signal is None else 128 + self.signal
-
     def __enter__(self) -> StopRequest:
         # Signals reach the main thread alone, and only there can their handlers be set.
         if threading.current_thread() is threading.main_thread():

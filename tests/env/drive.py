@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +34,9 @@ class Moment(NamedTuple):
 Story = list[Moment]
 
 
-def drive(env: BaseEnv, view: str, polls: int, seeds: Sequence[int] | None = None, split: int = 1) -> list[Story]:
+def drive(
+    env: BaseEnv, view: str, polls: int, seeds: Sequence[int] | None = None, split: int = 1, at_least: int = 0
+) -> list[Story]:
     """The stories of all sub-environments.
 
     Args:
@@ -43,17 +45,24 @@ def drive(env: BaseEnv, view: str, polls: int, seeds: Sequence[int] | None = Non
         polls: how many.
         seeds: one per sub-environment.
         split: in how many parts the answers are sent.
+        at_least: goes on until every story has so many moments, for environments that answer when they are ready.
     """
-    return (_drive_rows if view == "rows" else _drive_dicts)(env, polls, seeds, split)
-
-
-def _drive_rows(env: BaseEnv, polls: int, seeds: Sequence[int] | None, split: int) -> list[Story]:
     stories: list[Story] = [[] for _ in range(env.num_envs)]
+    steps = (_drive_rows if view == "rows" else _drive_dicts)(env, stories, seeds, split)
+    for poll, _ in enumerate(steps):
+        if poll >= polls and min(map(len, stories)) >= at_least:
+            break
+    return stories
+
+
+def _drive_rows(env: BaseEnv, stories: list[Story], seeds: Sequence[int] | None, split: int) -> Iterator[None]:
+    """Adds what each poll brings to `stories`; yields before every poll but the first."""
     rows = env.reset_rows(np.arange(env.num_envs), seeds)
     if rows is None:
         rows = env.poll_rows()
     _tell_rows(rows, stories)
-    for _ in range(polls):
+    while True:
+        yield
         acting = np.flatnonzero(rows.acts)
         obs = rows.observations(acting, env.observation_space)
         actions = np.array([action_for(value) for value in obs], np.int64)
@@ -70,7 +79,6 @@ def _drive_rows(env: BaseEnv, polls: int, seeds: Sequence[int] | None, split: in
         if started is not None:
             _tell_rows(started, stories)
             rows = Rows.concat(rows, started)
-    return stories
 
 
 def _tell_rows(rows: Rows, stories: list[Story]) -> None:
@@ -95,8 +103,8 @@ def _tell_rows(rows: Rows, stories: list[Story]) -> None:
         stories[index].append(Moment(sorted(events, key=lambda event: event.agent), index in ended))
 
 
-def _drive_dicts(env: BaseEnv, polls: int, seeds: Sequence[int] | None, split: int) -> list[Story]:
-    stories: list[Story] = [[] for _ in range(env.num_envs)]
+def _drive_dicts(env: BaseEnv, stories: list[Story], seeds: Sequence[int] | None, split: int) -> Iterator[None]:
+    """Adds what each poll brings to `stories`; yields before every poll but the first."""
     listeners = [Listener() for _ in range(env.num_envs)]
     waiting: dict[int, dict] = {}
 
@@ -121,7 +129,8 @@ def _drive_dicts(env: BaseEnv, polls: int, seeds: Sequence[int] | None, split: i
 
     if not reset(None, seeds):
         poll()
-    for _ in range(polls):
+    while True:
+        yield
         answers = [
             (index, agent, action_for(np.array(obs)))
             for index, by_agent in waiting.items()
@@ -134,7 +143,6 @@ def _drive_dicts(env: BaseEnv, polls: int, seeds: Sequence[int] | None, split: i
             env.send_actions(actions)
         for index in poll():
             reset(index)
-    return stories
 
 
 class Listener:

@@ -74,7 +74,6 @@ def test_4_unknown_id():
 
 
 def test_the_names_of_pettingzoo():
-    pytest.importorskip("pettingzoo")
     parallel = env_creator("pettingzoo/rps_v2")(EnvContext({"max_cycles": 3}))
     assert is_pettingzoo(parallel)
     assert not hasattr(parallel, "last")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from typing import Any
 
@@ -203,11 +204,13 @@ def test_memory_is_what_it_says_and_stays(kind: type[UniformReplay]):
             for batch in batches[start : start + 150]:
                 buffer.add(batch)
                 buffer.update_priorities(buffer.sample(8, rng)["indices"], rng.random(8))
+            gc.collect()
             held.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
     assert held[0] == pytest.approx(buffer.nbytes, rel=0.03)
-    assert abs(held[2] - held[1]) < 0.002 * buffer.nbytes
+    # A single object kept for each of the 150 batches would be more; other threads of the process keep a little.
+    assert held[2] - held[1] < 150 * 40
 
 
 def test_a_million_atari_transitions_fit_into_8_gb():

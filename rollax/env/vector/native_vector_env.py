@@ -73,11 +73,8 @@ class NativeVectorEnv(BaseEnv):
         if np.count_nonzero(starts):
             # A reset's row follows from no action. If it says that the episode is over, the next row is a reset too.
             rewards, terms, truncs = np.where(starts, 0.0, rewards), terms & ~starts, truncs & ~starts
-            for index in starts.nonzero()[0].tolist():
-                if over[index]:
-                    self._idle.idle(index, (), ())
-                else:
-                    self._idle.acting(index)
+            if self._idle.counts or np.count_nonzero(starts & over):
+                self._count_idle(starts, over)
         if np.count_nonzero(over):
             ended = (terms | truncs).nonzero()[0]
             if self.mode is AutoresetMode.SAME_STEP:
@@ -185,6 +182,14 @@ class NativeVectorEnv(BaseEnv):
             return None
         # One random stream for all: the interface promises no more than a single number.
         return next((seed for seed in small if seed >= 0), None)
+
+    def _count_idle(self, starts: np.ndarray, over: np.ndarray) -> None:
+        """Counts the resets in a row that say that the episode is over."""
+        for index in starts.nonzero()[0].tolist():
+            if over[index]:
+                self._idle.idle(index, (), ())
+            else:
+                self._idle.acting(index)
 
     def _columns(self, obs: Any) -> trees.Tree:
         return self._checks.columns(obs, self.num_envs, self._where)
