@@ -14,7 +14,7 @@ import psutil
 
 from benchmarks.processes import AliveSide, FreshSide, Side, start
 
-_SETTLE_S = 0.3  # threads that spin for work before they sleep would disturb the side that follows
+_SETTLE_S = 0.3  # threads that spin for work before they sleep would perturb the side that follows
 _LISTEN_S = 0.3
 BUSY_PERCENT = 10.0
 """Figures taken while other programs used more of the processor than this are marked: libraries suffer unequally."""

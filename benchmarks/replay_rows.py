@@ -14,7 +14,7 @@ ALPHA, BETA = 0.6, 0.4
 Arrays = dict[str, np.ndarray]
 
 
-def pieces() -> list[Arrays]:
+def segments() -> list[Arrays]:
     """Returns the `BATCH / STEPS` episodes of one batch, each of `STEPS` steps, the last of which terminates it."""
     rng = np.random.default_rng(0)
     found = []

@@ -48,8 +48,8 @@ class Maze(MultiAgentEnv):
     """Square rooms, each with a door in the middle of its open sides. An episode begins anywhere but in the goal room.
 
     `top_level` sees which room it is in, and names a side. That creates a walker, `north_south_<n>` or `east_west_<n>`,
-    which sees where in the room it is and which side it is sent to. Its life ends when it has passed the door (reward
-    1) or made its moves; then the top level chooses again. Entering the goal room is worth 1 to the top level.
+    which sees where in the room it is and which side it is sent to. Its trajectory ends when it has passed the door
+    (reward 1) or made its moves; then the top level chooses again. Entering the goal room is worth 1 to the top level.
     """
 
     def __init__(self, env_config: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ def make_game(context: EnvContext) -> Any:
 
 
 class RandomMoves(Policy):
-    """Drops its piece into any column that is not full."""
+    """Drops its segment into any column that is not full."""
 
     def __init__(self, observation_space: Any, action_space: Any, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)

@@ -80,7 +80,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _keep_memory() -> None:
-    """Lets glibc keep memory that was given back, up to 512 MiB, for the next to ask, and fetch it in large pieces.
+    """Lets glibc keep memory that was given back, up to 512 MiB, for the next to ask, and fetch it in large segments.
 
     On the CPU each call of a compiled function asks for its intermediate results anew. Those of an update from 32 Atari
     images are 50 MB, and fetching their pages from the system takes nearly as long as the update. Arrays larger than

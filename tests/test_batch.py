@@ -248,7 +248,7 @@ def test_minibatches_cover_every_row_once():
 
 
 #   row         0  1  2  3  4 | 5 | 6  7 | 8      ends: after 4 the episode changes, after 5 the agent, after 7
-#   eps_id      1  1  1  1  1   2   2  2   2      the flag (a new life of the same agent)
+#   eps_id      1  1  1  1  1   2   2  2   2      the flag (a new trajectory of the same agent)
 #   agent_id    0  0  0  0  0   0   1  1   1
 #   max_seq_len 3: [0 1 2] [3 4 -] [5 - -] [6 7 -] [8 - -]
 def recurrent_rows(**columns: Any) -> SampleBatch:

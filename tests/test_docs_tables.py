@@ -75,9 +75,9 @@ def test_the_columns_that_postprocessing_adds_and_losses_read(name):
     worker = RolloutWorker(ENVIRONMENTS.get(name, "CartPole-v1"), trainer_class.policy_class, config=config)
     policy = worker.get_policy()
     fragment, _ = worker.sampler.sample()
-    batch, pieces = fragment["default_policy"]
+    batch, segments = fragment["default_policy"]
     sampled = set(batch)
-    processed = policy.postprocess_rows(batch, pieces)
+    processed = policy.postprocess_rows(batch, segments)
     learned = processed
     if isinstance(config, ReplayFields):
         buffer = UniformReplay(64)

@@ -10,25 +10,25 @@ from ray.rllib.utils.replay_buffers.prioritized_episode_buffer import Prioritize
 from ray.rllib.utils.replay_buffers.prioritized_replay_buffer import PrioritizedReplayBuffer
 
 from benchmarks.protocol import serve_rates, versions
-from benchmarks.replay_rows import ALPHA, BATCH, BETA, CAPACITY, STEPS, errors, pieces
+from benchmarks.replay_rows import ALPHA, BATCH, BETA, CAPACITY, STEPS, errors, segments
 
 
 def of_episodes(next_errors: Callable[[], np.ndarray]) -> tuple[Callable[[], None], Callable[[], None]]:
     """Returns what adds and what samples and updates, of the buffer of the new API stack."""
     buffer = PrioritizedEpisodeReplayBuffer(CAPACITY, alpha=ALPHA)
-    episodes = pieces()
+    episodes = segments()
 
     def add() -> None:
         buffer.add(
             [
                 SingleAgentEpisode(
-                    observations=list(piece["obs"]),
-                    actions=list(piece["actions"]),
-                    rewards=list(piece["rewards"]),
+                    observations=list(segment["obs"]),
+                    actions=list(segment["actions"]),
+                    rewards=list(segment["rewards"]),
                     terminated=True,
                     len_lookback_buffer=0,
                 )
-                for piece in episodes
+                for segment in episodes
             ]
         )
 
@@ -42,9 +42,9 @@ def of_episodes(next_errors: Callable[[], np.ndarray]) -> tuple[Callable[[], Non
 def of_timesteps(next_errors: Callable[[], np.ndarray]) -> tuple[Callable[[], None], Callable[[], None]]:
     """Returns the same of the buffer of the old API stack."""
     buffer = PrioritizedReplayBuffer(CAPACITY, storage_unit="timesteps", alpha=ALPHA)
-    episodes = pieces()
-    columns = {name: np.concatenate([piece[name][:STEPS] for piece in episodes]) for name in episodes[0]}
-    columns["new_obs"] = np.concatenate([piece["obs"][1:] for piece in episodes])
+    episodes = segments()
+    columns = {name: np.concatenate([segment[name][:STEPS] for segment in episodes]) for name in episodes[0]}
+    columns["new_obs"] = np.concatenate([segment["obs"][1:] for segment in episodes])
 
     def add() -> None:
         buffer.add(SampleBatch(columns))

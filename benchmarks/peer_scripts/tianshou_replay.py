@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 
 from benchmarks.protocol import serve_rates, versions
-from benchmarks.replay_rows import ALPHA, BATCH, BETA, CAPACITY, errors, pieces
+from benchmarks.replay_rows import ALPHA, BATCH, BETA, CAPACITY, errors, segments
 
 warnings.simplefilter("ignore")
 from tianshou.data import Batch, PrioritizedVectorReplayBuffer  # noqa: E402
@@ -19,13 +19,13 @@ def main() -> None:
 
     # Each row of a batch is of another sub-env, so that one call adds them all: its fastest way.
     buffer = PrioritizedVectorReplayBuffer(CAPACITY, BATCH, alpha=ALPHA, beta=BETA)
-    next_errors, episodes = errors(), pieces()
+    next_errors, episodes = errors(), segments()
     rows = Batch(
-        obs=np.concatenate([piece["obs"][:-1] for piece in episodes]),
-        obs_next=np.concatenate([piece["obs"][1:] for piece in episodes]),
-        act=np.concatenate([piece["actions"] for piece in episodes]),
-        rew=np.concatenate([piece["rewards"] for piece in episodes]),
-        terminated=np.concatenate([piece["terminateds"] for piece in episodes]),
+        obs=np.concatenate([segment["obs"][:-1] for segment in episodes]),
+        obs_next=np.concatenate([segment["obs"][1:] for segment in episodes]),
+        act=np.concatenate([segment["actions"] for segment in episodes]),
+        rew=np.concatenate([segment["rewards"] for segment in episodes]),
+        terminated=np.concatenate([segment["terminateds"] for segment in episodes]),
         truncated=np.zeros(BATCH, np.bool_),
         info=Batch(),
     )

@@ -64,8 +64,8 @@ def _fill(buffer, transitions: int) -> None:
         "terminateds": np.arange(EPISODE) == EPISODE - 1,
         "truncateds": np.zeros(EPISODE, np.bool_),
     }
-    for life in range(transitions // EPISODE):
-        buffer.add(SampleBatch({**columns, "life_id": np.full(EPISODE, life)}))
+    for trajectory in range(transitions // EPISODE):
+        buffer.add(SampleBatch({**columns, "trajectory_id": np.full(EPISODE, trajectory)}))
 
 
 def _serve_memory(grown: int, transitions: int, installed: dict[str, str]) -> None:

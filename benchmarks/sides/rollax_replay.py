@@ -5,7 +5,7 @@ import argparse
 import numpy as np
 
 from benchmarks.protocol import serve_rates, versions
-from benchmarks.replay_rows import ALPHA, BATCH, BETA, CAPACITY, STEPS, errors, pieces
+from benchmarks.replay_rows import ALPHA, BATCH, BETA, CAPACITY, STEPS, errors, segments
 
 
 def main() -> None:
@@ -17,17 +17,17 @@ def main() -> None:
     from rollax import SampleBatch
     from rollax.replay.prioritized import PrioritizedReplay
 
-    episodes = pieces()
-    columns = {name: np.concatenate([piece[name][:STEPS] for piece in episodes]) for name in episodes[0]}
+    episodes = segments()
+    columns = {name: np.concatenate([segment[name][:STEPS] for segment in episodes]) for name in episodes[0]}
     columns["truncateds"] = np.zeros(BATCH, np.bool_)
     buffer, rng, next_errors = PrioritizedReplay(CAPACITY, alpha=ALPHA), np.random.default_rng(0), errors()
-    lives = 0
+    trajectories = 0
 
     def add() -> None:
-        nonlocal lives
-        life = lives + np.arange(BATCH) // STEPS
-        lives += len(episodes)
-        buffer.add(SampleBatch({**columns, "life_id": life}))
+        nonlocal trajectories
+        trajectory = trajectories + np.arange(BATCH) // STEPS
+        trajectories += len(episodes)
+        buffer.add(SampleBatch({**columns, "trajectory_id": trajectory}))
 
     def work() -> int:
         if args.work == "all":

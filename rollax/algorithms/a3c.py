@@ -26,7 +26,7 @@ from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.values import explained_variance, value_loss
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 
 
 class A3CConfig(CentralizedCriticFields, TrainerConfig):
@@ -60,8 +60,8 @@ class A3CPolicy(JaxPolicy):
         super().__init__(observation_space, action_space, config)
         self._entropy_coeff = self.config.schedule("entropy_coeff")
 
-    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
-        return add_advantages(self, batch, pieces, gamma=self.config.gamma, lambda_=self.config.lambda_)
+    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
+        return add_advantages(self, batch, segments, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         names = (SampleBatch.ADVANTAGES, SampleBatch.VALUE_TARGETS, SampleBatch.CRITIC_OBS)

@@ -19,10 +19,10 @@ from rollax.config.overruling import Overrules
 from rollax.errors import ConfigError
 from rollax.evaluation.initial_priorities import add_priorities
 from rollax.optimizers.async_replay import AsyncReplayOptimizer, async_replay_settings
-from rollax.policy.exploration.of_values import EpsilonGreedy
 from rollax.policy.exploration.parameter_noise import ParameterNoise
 from rollax.policy.exploration.per_worker import worker_scale
-from rollax.policy.policy import Pieces
+from rollax.policy.exploration.q_values import EpsilonGreedy
+from rollax.policy.policy import Segments
 from rollax.schedules import Schedule
 
 
@@ -65,8 +65,8 @@ class ApexDQNPolicy(DQNPolicy):
             epsilon = worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, worker_index, num_workers)
             greedy.epsilon = Schedule(epsilon)
 
-    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
-        batch = super().postprocess_rows(batch, pieces)
+    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
+        batch = super().postprocess_rows(batch, segments)
         if not self.config.prioritized_replay:
             return batch
         return add_priorities(batch, self.td_errors, n_step=self.config.n_step, gamma=self.config.gamma)

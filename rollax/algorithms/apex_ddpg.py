@@ -13,11 +13,11 @@ from rollax.batch import SampleBatch
 from rollax.config.asynchronous import AsyncReplayFields
 from rollax.evaluation.initial_priorities import add_priorities
 from rollax.optimizers.async_replay import AsyncReplayOptimizer, async_replay_settings
+from rollax.policy.exploration.action_noise import AddedNoise
 from rollax.policy.exploration.around import RandomAtFirst
-from rollax.policy.exploration.of_actions import AddedNoise
 from rollax.policy.exploration.parameter_noise import ParameterNoise
 from rollax.policy.exploration.per_worker import worker_scale
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 
 
 class ApexDDPGConfig(AsyncReplayFields, DDPGConfig):
@@ -44,8 +44,8 @@ class ApexDDPGPolicy(DDPGPolicy):
             scale = config.schedule("noise_scale")
             noise.scale = lambda timestep: part * scale(timestep)
 
-    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
-        batch = super().postprocess_rows(batch, pieces)
+    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
+        batch = super().postprocess_rows(batch, segments)
         if not self.config.prioritized_replay:
             return batch
         return add_priorities(batch, self.td_errors, n_step=self.config.n_step, gamma=self.config.gamma)

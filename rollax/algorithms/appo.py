@@ -28,7 +28,7 @@ from rollax.evaluation.advantages import add_advantages
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate, truncated_reference
 from rollax.policy.jax_policy import Columns
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 from rollax.state import number
 
 _TARGET_LOGP, _TARGET_DIST_INPUTS = "target_logp", "target_dist_inputs"
@@ -73,10 +73,10 @@ class APPOPolicy(IMPALAPolicy):
         self.target_update_interval = config.target_update_frequency * config.num_sgd_iter
         self.kl_coeff = self.config.kl_coeff
 
-    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
         if self.config.vtrace:
-            return super().postprocess_rows(batch, pieces)
-        return add_advantages(self, batch, pieces, gamma=self.config.gamma, lambda_=self.config.lambda_)
+            return super().postprocess_rows(batch, segments)
+        return add_advantages(self, batch, segments, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         columns = super().train_columns(batch)

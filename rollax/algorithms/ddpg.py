@@ -34,11 +34,11 @@ from rollax.ops.actor_critic import smoothed_actions, td_target, twin_errors
 from rollax.ops.masked import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
 from rollax.policy.actor_critic_policy import ActorCriticPolicy
+from rollax.policy.exploration.action_noise import Deterministic
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.exploration.of_actions import Deterministic
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
 from rollax.policy.jax_policy import Columns
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 
 _TARGET, _NOISE = "q_target", "target_noise"
 
@@ -56,7 +56,7 @@ class DDPGConfig(ActorCriticFields, TrainerConfig):
     )
     exploration: Literal["GaussianNoise", "OrnsteinUhlenbeckNoise", "ParameterNoise"] = Field(
         default="OrnsteinUhlenbeckNoise",
-        description="the noise that is added to actions; or disturbed parameters, whose actions are as far from the "
+        description="the noise that is added to actions; or perturbed parameters, whose actions are as far from the "
         "others as noise_scale says",
     )
     parameter_noise: float = Field(default=0.1, gt=0, description="σ of ParameterNoise at first; it adapts")
@@ -114,9 +114,9 @@ class DDPGPolicy(ActorCriticPolicy):
         due: Any = self._is_due
         return optax.conditionally_mask(optimizer, due) if part == "actor" else optimizer
 
-    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
         self.adapt_exploration(batch)
-        return add_bootstrap_rows(batch, pieces)
+        return add_bootstrap_rows(batch, segments)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         columns = super().train_columns(batch)

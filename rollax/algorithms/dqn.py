@@ -34,10 +34,10 @@ from rollax.ops.q_learning import categorical_cross_entropy, categorical_entropy
 from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
 from rollax.policy import action_masks
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.exploration.of_values import EpsilonGreedy, SoftQ
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
+from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 from rollax.policy.policy_model import check_layers
 from rollax.schedules import Schedule
 
@@ -75,7 +75,7 @@ class DQNConfig(EpsilonFields, ReplayFields, TrainerConfig):
     )
     exploration: Literal["EpsilonGreedy", "SoftQ", "ParameterNoise"] = Field(
         default="EpsilonGreedy",
-        description="any valid action with probability ε, or all by exp(Q / temperature), or those of disturbed "
+        description="any valid action with probability ε, or all by exp(Q / temperature), or those of perturbed "
         "parameters, as far from the greedy ones as with ε",
     )
     temperature: float = Field(default=1.0, gt=0, description="τ of SoftQ")
@@ -104,7 +104,7 @@ class DQNPolicy(JaxPolicy):
     learns_off_policy = True
     has_targets = True
     row_statistics = (SampleBatch.TD_ERROR,)
-    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.LIFE_ID})
+    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID})
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         config = resolve_config(self.config_class, config)
@@ -157,9 +157,9 @@ class DQNPolicy(JaxPolicy):
             rngs=rngs,
         )
 
-    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
         self.adapt_exploration(batch)
-        return add_bootstrap_rows(batch, pieces)
+        return add_bootstrap_rows(batch, segments)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         names = (SampleBatch.REWARDS, SampleBatch.NEW_OBS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS)

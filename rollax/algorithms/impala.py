@@ -5,7 +5,7 @@ Source: Espeholt et al. (2018), arXiv:1802.01561, section 4.2: with targets v an
 With c_v = 1/2 the value gradient is (v - V) ∇V as in the paper, which weighs it with a baseline cost of 1/2 again.
 Deviations: a loss is the mean over the rows of a batch, not the sum; Adam by default, RMSProp with `opt_type`.
 
-What came after a trajectory piece is a row of the batch: the learner values it with the weights that it has by then.
+What came after a trajectory segment is a row of the batch: the learner values it with the weights that it has by then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rollax.ops.values import explained_variance, value_loss
 from rollax.ops.vtrace import vtrace
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 
 _MAX_LOG_RHO = 60.0
 
@@ -92,9 +92,9 @@ class IMPALAPolicy(JaxPolicy):
         self.num_sgd_iter = self.config.num_sgd_iter
         self._entropy_coeff = self.config.schedule("entropy_coeff")
 
-    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
-        check_critic_obs(batch, pieces, self.name)
-        return add_bootstrap_rows(batch, pieces)
+    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
+        check_critic_obs(batch, segments, self.name)
+        return add_bootstrap_rows(batch, segments)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         names = (

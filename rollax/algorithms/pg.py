@@ -22,7 +22,7 @@ from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.learning import standardized
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 
 
 class PGConfig(TrainerConfig):
@@ -43,9 +43,9 @@ class PGPolicy(JaxPolicy):
     statistics = ("policy_loss", "entropy")
     batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS})
 
-    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
+    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
         batch[SampleBatch.ADVANTAGES] = discounted_returns(
-            batch[SampleBatch.REWARDS], None, batch[SampleBatch.TERMINATEDS], pieces.last, gamma=self.config.gamma
+            batch[SampleBatch.REWARDS], None, batch[SampleBatch.TERMINATEDS], segments.last, gamma=self.config.gamma
         )
         return batch
 

@@ -32,7 +32,7 @@ from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.learner import StopsUpdate
 from rollax.policy.learning import standardized
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 from rollax.state import number
 
 _KL_MARGIN = 1.5
@@ -109,8 +109,8 @@ class PPOPolicy(JaxPolicy):
         self._clip = self.config.schedule("clip_param")
         self._entropy_coeff = self.config.schedule("entropy_coeff")
 
-    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
-        return add_advantages(self, batch, pieces, gamma=self.config.gamma, lambda_=self.config.lambda_)
+    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
+        return add_advantages(self, batch, segments, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         names = (

@@ -2,9 +2,9 @@
 
 Source: Rashid et al. (2018), arXiv:1803.11485; with `mixer="vdn"` Sunehag et al. (2017), arXiv:1706.05296; with
 `mixer=None` independent Q-learning on the group's reward: Tan (1993). Double Q-learning: van Hasselt et al. (2016),
-arXiv:1509.06461. Deviations: Adam in the place of RMSProp; lives longer than `max_seq_len` are learned from in several
-sequences, each beginning with the state that was acted on, unless `zero_init_states`; a sequence is drawn the more
-often the more rows it has; time limits bootstrap. Gradients flow through the rows of `burn_in`.
+arXiv:1509.06461. Deviations: Adam in the place of RMSProp; trajectories longer than `max_seq_len` are learned from in
+several sequences, each beginning with the state that was acted on, unless `zero_init_states`; a sequence is drawn the
+more often the more rows it has; time limits bootstrap. Gradients flow through the rows of `burn_in`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.n_step import n_step_targets
 from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.exploration.of_groups import OfGroup
-from rollax.policy.exploration.of_values import EpsilonGreedy
+from rollax.policy.exploration.groups import GroupExploration
+from rollax.policy.exploration.q_values import EpsilonGreedy
 from rollax.policy.group_masks import GroupMasks
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.policy import ActionsResult, Pieces, ReplayedSequences
+from rollax.policy.policy import ActionsResult, ReplayedSequences, Segments
 
 _TARGET = "joint_target"
 
@@ -96,7 +96,7 @@ class QMIXPolicy(JaxPolicy):
     learns_off_policy = True
     has_targets = True
     row_statistics = (SampleBatch.TD_ERROR,)
-    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.LIFE_ID})
+    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID})
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         config = resolve_config(self.config_class, config)
@@ -118,7 +118,7 @@ class QMIXPolicy(JaxPolicy):
     def make_exploration(self) -> Exploration:
         space = self.action_space[0]  # type: ignore[index]  a Tuple, as GroupView has found
         self._first_action = int(space.start)
-        return OfGroup(EpsilonGreedy(space, self.config.epsilon()), self._view.members)
+        return GroupExploration(EpsilonGreedy(space, self.config.epsilon()), self._view.members)
 
     def make_model(self, rngs: nnx.Rngs) -> GroupQNetwork:
         config = self.config
@@ -144,8 +144,8 @@ class QMIXPolicy(JaxPolicy):
         self._group_masks.check(obs_batch, f"policy {self.name!r}")
         return super().compute_actions(obs_batch, state_batches, prev_action_batch, prev_reward_batch, explore)
 
-    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
-        return add_bootstrap_rows(batch, pieces)
+    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
+        return add_bootstrap_rows(batch, segments)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         columns = {**super().train_columns(batch), SampleBatch.WEIGHTS: batch[SampleBatch.WEIGHTS]}

@@ -36,7 +36,7 @@ from rollax.policy import action_masks
 from rollax.policy.actor_critic_policy import ActorCriticPolicy
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.jax_policy import Columns
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 
 _TARGET, _NOISE, _NEXT_NOISE = "q_target", "noise", "next_noise"
 _SHARE_OF_ENTROPY = 0.98
@@ -125,8 +125,8 @@ class SACPolicy(ActorCriticPolicy):
         config = self.config
         return {"actor": config.actor_lr, "critics": config.critic_lr, "log_alpha": config.alpha_lr}
 
-    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
-        return add_bootstrap_rows(batch, pieces)
+    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
+        return add_bootstrap_rows(batch, segments)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         columns = super().train_columns(batch)

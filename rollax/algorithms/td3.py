@@ -25,7 +25,7 @@ class TD3Config(DDPGConfig):
     )
     exploration: Literal["GaussianNoise", "OrnsteinUhlenbeckNoise", "ParameterNoise"] = Field(
         default="GaussianNoise",
-        description="the noise that is added to actions; or disturbed parameters, whose actions are as far from the "
+        description="the noise that is added to actions; or perturbed parameters, whose actions are as far from the "
         "others as noise_scale says",
     )
     twin_q: bool = Field(default=True, description="whether there are two critics, of which targets take the lower")

@@ -24,7 +24,7 @@ class SampleBatch(MutableMapping[str, Any]):
     sequences of equal length, each with `seq_lens[i]` real rows and then padding, and `seq_lens` and `state_in` have
     one row per sequence.
 
-    The column `bootstrap` is true on rows that stand for what came after a trajectory piece: no step was made there.
+    The column `bootstrap` is true on rows that stand for what came after a trajectory segment: no step was made there.
 
     Args:
         columns: the columns by name. Lists of plain numbers become arrays; `infos` becomes an array of objects.
@@ -41,7 +41,7 @@ class SampleBatch(MutableMapping[str, Any]):
     NEW_OBS = "new_obs"
     INFOS = "infos"
     EPS_ID = "eps_id"
-    LIFE_ID = "life_id"
+    TRAJECTORY_ID = "trajectory_id"
     OFF_POLICY = "off_policy"
     AGENT_ID = "agent_id"
     T = "t"
@@ -267,10 +267,10 @@ class SampleBatch(MutableMapping[str, Any]):
     def sequences(self, max_seq_len: int) -> SampleBatch:
         """A padded copy for recurrent policies: rows cut into sequences, each filled up with zeros to `max_seq_len`.
 
-        A sequence ends after `max_seq_len` rows and wherever a trajectory ends: where `life_id`, `eps_id` or `agent_id`
-        changes, after a row that is terminated or truncated (the same agent may begin a new life) or that stands for
-        what comes next (`bootstrap`), and where `t` does not grow (the same fragment twice). Rows of one trajectory
-        must be neighbours, in time order.
+        A sequence ends after `max_seq_len` rows and wherever a trajectory ends: where `trajectory_id`, `eps_id` or
+        `agent_id` changes, after a row that is terminated or truncated (the same agent may begin a new trajectory) or
+        that stands for what comes next (`bootstrap`), and where `t` does not grow (the same fragment twice). Rows of
+        one trajectory must be neighbours, in time order.
 
         Args:
             max_seq_len: rows per sequence, at least 1.
@@ -355,7 +355,7 @@ class SampleBatch(MutableMapping[str, Any]):
         starts = np.zeros(self.count, dtype=bool)
         starts[:1] = True
         starts[1:] = self[self.EPS_ID][1:] != self[self.EPS_ID][:-1]
-        for name in (self.LIFE_ID, self.AGENT_ID):
+        for name in (self.TRAJECTORY_ID, self.AGENT_ID):
             if name in self:
                 starts[1:] |= self[name][1:] != self[name][:-1]
         for name in (self.TERMINATEDS, self.TRUNCATEDS, self.BOOTSTRAP):

@@ -10,7 +10,7 @@ from rollax.models.config import ModelConfig
 
 
 class ActorCriticFields(ReplayFields):
-    """Step sizes of the parts, how targets follow, and how actions are disturbed."""
+    """Step sizes of the parts, how targets follow, and how actions are perturbed."""
 
     train_batch_size: int = Field(default=256, ge=1, description="rows of one update")
     rollout_fragment_length: int = Field(

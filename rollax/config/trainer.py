@@ -118,7 +118,7 @@ class TrainerConfig(WorkerFields, FrozenModel):
 
     # Sampling
     remote_worker_envs: bool = Field(
-        default=False, description="whether each sub-environment lives in a Ray actor; they are stepped in parallel"
+        default=False, description="whether each sub-environment runs in a Ray actor; they are stepped in parallel"
     )
     remote_env_batch_wait_ms: float = Field(
         default=0.0,

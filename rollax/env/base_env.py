@@ -44,7 +44,7 @@ class BaseEnv:
 
     # Private by double underscores, so that no attribute of a user's subclass gets in the way.
     __reset_takes_seeds: bool
-    __dicts: DictRows | None = None  # keeps the lives where only the dict view is written
+    __dicts: DictRows | None = None  # keeps the trajectories where only the dict view is written
     __collected: EnvDict | None = None  # there too: the answers, until all policies have given theirs
     __kept: Rows | None = None  # where only the columnar view is written: the rows that the last dicts came from
 

@@ -42,7 +42,7 @@ def to_base_env(
             travels to its process, and may be None: then `make_env` makes all.
         make_env: makes the others, by vector index.
         num_envs: how many sub-environments there are to be; a native or custom vector env brings its own number.
-        remote_envs: each sub-environment lives in a Ray actor; they are stepped in parallel.
+        remote_envs: each sub-environment runs in a Ray actor; they are stepped in parallel.
         remote_env_batch_wait_ms: how long a poll waits for other remote sub-environments once one is ready: 0 takes
             what is ready, a large number steps all in lockstep.
         remote_env_timeout_s: a remote step or reset that takes longer has hung, and is treated as a process that died.

@@ -1,4 +1,4 @@
-"""From two-level dicts to rows: which agents are alive, which lane each has, and when a life begins and ends."""
+"""From two-level dicts to rows: which agents are alive, which slot each has, and when a trajectory begins and ends."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def flags_of(agent: Hashable, terminateds: Mapping, truncateds: Mapping) -> tupl
 
 @dataclass(slots=True)
 class _SubEnv:
-    """The agents of one sub-environment that are alive, and the lane of each."""
+    """The agents of one sub-environment that are alive, and the slot of each."""
 
     running: bool = False  # an episode has begun; that all its agents have ended does not end it
-    lanes: dict[Hashable, int] = field(default_factory=dict)
+    slots: dict[Hashable, int] = field(default_factory=dict)
     acting: list[Hashable] = field(default_factory=list)  # the agents of the last obs, in its order
-    acting_lanes: list[int] = field(default_factory=list)
+    acting_slots: list[int] = field(default_factory=list)
     forgotten: frozenset[Hashable] = frozenset()  # alive in an episode that goes on though it was dropped here
 
 
@@ -53,12 +53,12 @@ class _News(NamedTuple):
     given: dict = _NONE
 
     def ends(self, agent: Hashable) -> bool:
-        """Whether a flag ends this agent's life."""
+        """Whether a flag ends this agent's trajectory."""
         return any(flags_of(agent, self.terms, self.truncs))
 
 
 class DictRows:
-    """Turns the dicts of a poll into `Rows` and keeps the lives between polls.
+    """Turns the dicts of a poll into `Rows` and keeps the trajectories between polls.
 
     Args:
         name: how error messages call the environment.
@@ -84,10 +84,10 @@ class DictRows:
         self._first_episodes = checks.FirstEpisodes(num_envs)
         self._idle = IdlePolls(name)
         self._free: list[int] = []
-        self._lane_count = 0
+        self._slot_count = 0
 
     def beginning(self, obs: dict, infos: dict) -> Rows:
-        """The rows of freshly reset sub-environments: every agent in `obs` begins a life."""
+        """The rows of freshly reset sub-environments: every agent in `obs` begins a trajectory."""
         rows = RowBuilder(self.name)
         for env_id, by_agent in obs.items():
             if not by_agent:
@@ -102,12 +102,12 @@ class DictRows:
         return rows.rows()
 
     def acting(self, env_id: int) -> list[Hashable]:
-        """The agents of the last obs of a sub-environment whose lives go on."""
+        """The agents of the last obs of a sub-environment whose trajectories go on."""
         return self._sub_envs[env_id].acting
 
     def forget(self, env_id: int) -> None:
-        """The running episode was dropped, but the environment may go on with it: whoever acts next begins a life."""
-        alive = self._sub_envs[env_id].forgotten | self._sub_envs[env_id].lanes.keys()
+        """Drops the running episode; the environment may continue it, and whoever acts next begins a trajectory."""
+        alive = self._sub_envs[env_id].forgotten | self._sub_envs[env_id].slots.keys()
         self._end_episode(env_id)
         self._sub_envs[env_id].forgotten = frozenset(alive)
 
@@ -154,7 +154,7 @@ class DictRows:
         if news.given:
             self._add_given(rows, env_id, news, first_row)
         if not (sub_env.acting or (all_over and sub_env.running)):
-            self._idle.idle(env_id, {*news.obs, *news.rewards, *news.terms, *news.truncs}, sub_env.lanes)
+            self._idle.idle(env_id, {*news.obs, *news.rewards, *news.terms, *news.truncs}, sub_env.slots)
         elif self._idle.counts:
             self._idle.acting(env_id)
         if all_over:
@@ -167,17 +167,17 @@ class DictRows:
         for agent, action in news.given.items():
             if agent not in news.obs:
                 raise self._error("An off-policy action without an observation.", env_id, agent, action, "its obs too")
-            if agent in self._sub_envs[env_id].lanes:
+            if agent in self._sub_envs[env_id].slots:
                 rows.given[rows.agents.index(agent, first_row)] = action
 
     def _add(self, rows: RowBuilder, env_id: int, news: _News, ending: bool) -> None:
         obs, rewards, infos = news.obs, news.rewards, news.infos
         sub_env, agents = self._sub_envs[env_id], list(obs)
-        known = sub_env.lanes
+        known = sub_env.slots
         if not ending and list(rewards) == agents and known.keys() >= rewards.keys():
             if agents != sub_env.acting:
-                sub_env.acting, sub_env.acting_lanes = agents, [known[agent] for agent in agents]
-            rows.extend(env_id, agents, list(obs.values()), sub_env.acting_lanes, list(rewards.values()), infos)
+                sub_env.acting, sub_env.acting_slots = agents, [known[agent] for agent in agents]
+            rows.extend(env_id, agents, list(obs.values()), sub_env.acting_slots, list(rewards.values()), infos)
             return
         starting = obs.keys() - known.keys()
         if starting:
@@ -189,21 +189,21 @@ class DictRows:
         late = [a for a in said_of if a in known and a not in obs and (a in rewards or news.ends(a))]
         for agent in agents:
             if agent not in known:
-                known[agent] = self._take_lane()
+                known[agent] = self._take_slot()
         sub_env.running = sub_env.running or bool(agents)
         everyone = agents + late
-        lanes = [known[agent] for agent in everyone]
+        slots = [known[agent] for agent in everyone]
         amounts = [0.0 if agent in starting else rewards.get(agent, 0.0) for agent in everyone]
         values = [obs[agent] for agent in agents] + [None] * len(late)
         rows.silent += len(late)
         flags = self._flags(news, everyone, starting) if ending or starting else None
-        rows.extend(env_id, everyone, values, lanes, amounts, infos, flags)
+        rows.extend(env_id, everyone, values, slots, amounts, infos, flags)
         if ending and flags is not None:
             for agent, terminated, truncated in zip(everyone, *flags[:2], strict=True):
                 if terminated or truncated:
                     self._free.append(known.pop(agent))
             agents = [agent for agent in agents if agent in known]
-        sub_env.acting, sub_env.acting_lanes = agents, [known[agent] for agent in agents]
+        sub_env.acting, sub_env.acting_slots = agents, [known[agent] for agent in agents]
 
     @staticmethod
     def _flags(news: _News, agents: list[Hashable], starting: Set[Hashable]) -> Flags:
@@ -238,7 +238,7 @@ class DictRows:
                     "first reward",
                     self.name,
                     f"{self.name}, sub-environment {env_id}, agent {agent!r}: a reward of {rewards[agent]} beside the "
-                    "first observation of a life follows from no action of it and counts nowhere. Said once.",
+                    "first observation of a trajectory follows from no action of it and counts nowhere. Said once.",
                 )
 
     def _check_infos(self, env_id: int, infos: dict) -> None:
@@ -264,7 +264,7 @@ class DictRows:
     def _check_rewarded(self, env_id: int, news: _News) -> None:
         sub_env = self._sub_envs[env_id]
         for agent, reward in news.rewards.items():
-            known = agent in news.obs or agent in sub_env.lanes or agent in sub_env.forgotten
+            known = agent in news.obs or agent in sub_env.slots or agent in sub_env.forgotten
             if not known and not is_nothing(reward):
                 raise self._error(
                     "A reward for an agent that has ended, or has never been seen.",
@@ -277,13 +277,13 @@ class DictRows:
 
     def _end_episode(self, env_id: int) -> None:
         ended, self._sub_envs[env_id] = self._sub_envs[env_id], _SubEnv()
-        self._free.extend(ended.lanes.values())  # only now: an interrupt between must not free them twice
+        self._free.extend(ended.slots.values())  # only now: an interrupt between must not free them twice
 
-    def _take_lane(self) -> int:
+    def _take_slot(self) -> int:
         if self._free:
             return self._free.pop()
-        self._lane_count += 1
-        return self._lane_count - 1
+        self._slot_count += 1
+        return self._slot_count - 1
 
     def _error(self, what: str, env_id: int, agent: Hashable | None, got: Any, expected: str) -> MultiAgentError:
         where = f"{self.name}, sub-environment {env_id}" + ("" if agent is None else f", agent {agent!r}")

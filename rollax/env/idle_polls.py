@@ -28,7 +28,7 @@ class IdlePolls:
         Args:
             env_id: which one.
             reported: the agents that the poll names.
-            alive: the agents whose lives go on.
+            alive: the agents whose trajectories go on.
         Raises:
             EnvError: that was one too many.
         """

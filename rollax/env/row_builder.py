@@ -27,7 +27,7 @@ class RowBuilder:
 
     name: str
     env_index: list[int] = field(default_factory=list)
-    lanes: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
     obs: list[Any] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     flags: list[tuple[int, Flags]] = field(default_factory=list)  # beside the first row that they belong to
@@ -42,7 +42,7 @@ class RowBuilder:
         env_id: int,
         agents: list,
         values: list,
-        lanes: list[int],
+        slots: list[int],
         rewards: list,
         infos: dict,
         flags: Flags | None = None,
@@ -52,7 +52,7 @@ class RowBuilder:
         if flags is not None:
             self.flags.append((len(self.agents), flags))
         self.env_index.extend([env_id] * count)
-        self.lanes.extend(lanes)
+        self.slots.extend(slots)
         self.obs.extend(values)
         self.rewards.extend(rewards)
         self.agents.extend(agents)
@@ -62,7 +62,7 @@ class RowBuilder:
         return f"{self.name}, sub-environment {self.env_index[row]}, agent {self.agents[row]!r}"
 
     def rows(self) -> Rows:
-        """The finished rows. Those with an observation, of a life that goes on, not yet acted, wait for an action."""
+        """The finished rows. A row waits for an action if it has an observation and its trajectory has not ended."""
         flags = np.zeros((3, len(self.agents)), bool)
         for start, columns in self.flags:
             flags[:, start : start + len(columns[0])] = columns
@@ -76,7 +76,7 @@ class RowBuilder:
         acts[list(self.given)] = False
         return Rows(
             np.array(self.env_index, np.int64),
-            np.array(self.lanes, np.int64),
+            np.array(self.slots, np.int64),
             self.obs,
             checks.reward_column(self.rewards, self._where),
             terminateds,

@@ -14,7 +14,7 @@ from rollax.env.one_agent_checks import OneAgentChecks
 from rollax.env.rows import Rows
 from rollax.errors import EnvError
 
-_COLUMNS = ("env_index", "lanes", "rewards", "terminateds", "truncateds", "starts", "acts")
+_COLUMNS = ("env_index", "slots", "rewards", "terminateds", "truncateds", "starts", "acts")
 
 
 def with_checked_rows(env: BaseEnv) -> BaseEnv:
@@ -47,7 +47,7 @@ class RowChecks:
         self._name, space = type(env).__name__, env.observation_space
         self._checks = None if space is None else OneAgentChecks(space, env.num_envs)
         self._idle = IdlePolls(self._name)
-        self._alive = np.zeros(64, bool)  # by lane
+        self._alive = np.zeros(64, bool)  # by slot
 
     def __call__(self, rows: Any, call: str) -> Rows:
         """The rows, their observations in the dtypes of the space.
@@ -57,7 +57,7 @@ class RowChecks:
         """
         if not isinstance(rows, Rows):
             raise self._error("No rows.", call, checks.outline(rows), "rollax.env.rows.Rows")
-        count = len(rows.lanes)
+        count = len(rows.slots)
         for name in _COLUMNS:
             self._check_length(name, getattr(rows, name), count, call)
         if rows.agents is not None:
@@ -77,7 +77,7 @@ class RowChecks:
             self._check_length("infos", rows.infos, count, call)
             checks.check_infos(rows.infos, where)
         rows.name = self._name
-        self._check_lives(rows, where)
+        self._check_trajectories(rows, where)
         if isinstance(rows.obs, list):
             self._check_length("obs", rows.obs, count, call)
             unseen = rows.acts & ~rows.has_obs(np.arange(count))
@@ -89,17 +89,19 @@ class RowChecks:
             rows.obs = self._checks.columns(rows.obs, count, where)
         return rows
 
-    def _check_lives(self, rows: Rows, where: checks.Where) -> None:
-        """An outcome belongs to a life that has begun."""
-        top = int(rows.lanes.max(initial=-1))
+    def _check_trajectories(self, rows: Rows, where: checks.Where) -> None:
+        """An outcome belongs to a trajectory that has begun."""
+        top = int(rows.slots.max(initial=-1))
         if top >= len(self._alive):
             self._alive = np.append(self._alive, np.zeros(2 * top, bool))
-        unborn = ~(rows.starts | self._alive[rows.lanes])
+        unborn = ~(rows.starts | self._alive[rows.slots])
         if unborn.any():
             where_ = where(int(unborn.argmax()))
-            raise self._error("A row of a life that has not begun.", where_, "starts: False", "a first row that starts")
-        self._alive[rows.lanes[rows.terminateds | rows.truncateds]] = False
-        self._alive[rows.lanes[rows.starts]] = True
+            raise self._error(
+                "A row of a trajectory that has not begun.", where_, "starts: False", "a first row that starts"
+            )
+        self._alive[rows.slots[rows.terminateds | rows.truncateds]] = False
+        self._alive[rows.slots[rows.starts]] = True
 
     def polled(self, rows: Rows) -> None:
         """Notes whose first episode is over, and where nobody can act."""

@@ -23,32 +23,32 @@ NO_ENVS = np.empty(0, np.int64)
 class Rows:
     """N rows, one per agent that is ready or that something happened to since the last poll.
 
-    A *lane* is a small integer that names one agent of one sub-environment for as long as its life lasts; once the
-    life has ended the number may be given to another. Within one `Rows`, ends come before starts.
+    A *slot* is a small integer that names one agent of one sub-environment for as long as its trajectory lasts; once
+    the trajectory has ended the number may be given to another. Within one `Rows`, ends come before starts.
 
     Args:
         env_index: [N] the sub-environment of each row.
-        lanes: [N] the lane of each row.
+        slots: [N] the slot of each row.
         obs: columns of N observations where all agents share one space, else a list of N single observations,
             with None where a row has none (a reward for an agent that is not acting).
         rewards: [N] float64, what the agent received since its last row; 0 where `starts`.
-        terminateds: [N] the life ended in a terminal state.
-        truncateds: [N] the life was cut off, by a time limit for instance; its value goes on.
-        starts: [N] the observation is the first of a life: no reward or flag belongs to it.
+        terminateds: [N] the trajectory ended in a terminal state.
+        truncateds: [N] the trajectory was cut off, by a time limit for instance; its value goes on.
+        starts: [N] the observation is the first of a trajectory: no reward or flag belongs to it.
         acts: [N] the row waits for an action.
         ended_envs: [M] sub-environments whose episode ended with this poll.
         agents: N agent ids, or None where each sub-environment has one agent.
         infos: N info dicts, or a function that makes them when somebody asks.
         given_actions: row -> action that the agent has taken already (off-policy); such a row does not wait.
-        trains: [N] false where the life is only served, and not learned from; None: all are learned from. It is the
-            same in all rows of an episode.
+        trains: [N] false where the trajectory is only served, and not learned from; None: all are learned from. It is
+            the same in all rows of an episode.
         dropped_envs: [D] sub-environments whose running episode was lost since the last poll. All of it is forgotten,
             and no row here belongs to it; the sampler resets them as it does those of `ended_envs`.
         name: how error messages call the environment.
     """
 
     env_index: np.ndarray
-    lanes: np.ndarray
+    slots: np.ndarray
     obs: trees.Tree
     rewards: np.ndarray
     terminateds: np.ndarray
@@ -64,7 +64,7 @@ class Rows:
     name: str = ""
 
     def __len__(self) -> int:
-        return len(self.lanes)
+        return len(self.slots)
 
     def observations(self, rows: np.ndarray | None, space: Any) -> trees.Tree:
         """Columns of the observations of some rows, or of all of them (then without a copy where they are columns).
@@ -105,7 +105,7 @@ class Rows:
         return np.concatenate((self.ended_envs, self.dropped_envs))
 
     def training(self) -> np.ndarray:
-        """[N] true where the life is learned from."""
+        """[N] true where the trajectory is learned from."""
         return np.ones(len(self), bool) if self.trains is None else self.trains
 
     def info_list(self) -> Sequence[dict]:
@@ -122,44 +122,45 @@ class Rows:
     def starting(
         cls,
         env_index: np.ndarray,
-        lanes: np.ndarray,
+        slots: np.ndarray,
         obs: trees.Tree,
         *,
         agents: Sequence[Hashable] | None = None,
         infos: Sequence[dict] | Callable[[], Sequence[dict]] | None = None,
     ) -> Rows:
-        """Rows that each begin a life."""
-        count = len(lanes)
+        """Rows that each begin a trajectory."""
+        count = len(slots)
         no, yes = np.zeros(count, bool), np.ones(count, bool)
-        return cls(env_index, lanes, obs, np.zeros(count), no, no, yes, yes, NO_ENVS, agents, infos)
+        return cls(env_index, slots, obs, np.zeros(count), no, no, yes, yes, NO_ENVS, agents, infos)
 
     def renewed(self, started: Rows) -> Rows | None:
-        """The rows that wait for an action, those of ended lives replaced by `started`, or None where that cannot be.
+        """The rows that wait for an action, those of ended trajectories replaced by `started`, or None where that
+        cannot be.
 
         It can where row i is sub-environment i with its one agent, for all of them, and `started` begins exactly the
         episodes that have ended. What it returns serves to act on: of its columns, `obs` are those of `self`.
         """
-        in_order = self.agents is None and self.lanes is self.env_index and not self.given_actions
+        in_order = self.agents is None and self.slots is self.env_index and not self.given_actions
         in_order = in_order and self.trains is None and not len(self.dropped_envs)
-        if not (in_order and len(started) == len(self.ended_envs) and np.array_equal(self.lanes, np.arange(len(self)))):
+        if not (in_order and len(started) == len(self.ended_envs) and np.array_equal(self.slots, np.arange(len(self)))):
             return None
         yes = np.ones(len(self), bool)
 
         def infos() -> list[dict]:
             both = list(self.info_list())
-            for place, info in zip(started.lanes.tolist(), started.info_list(), strict=True):
+            for place, info in zip(started.slots.tolist(), started.info_list(), strict=True):
                 both[place] = info
             return both
 
         no = np.zeros(len(self), bool)
-        return Rows(self.env_index, self.lanes, self.obs, self.rewards, no, no, no, yes, NO_ENVS, None, infos)
+        return Rows(self.env_index, self.slots, self.obs, self.rewards, no, no, no, yes, NO_ENVS, None, infos)
 
     @classmethod
     def concat(cls, first: Rows, second: Rows) -> Rows:
         """The rows of `first`, then those of `second`."""
         both = np.concatenate
         env_index = both((first.env_index, second.env_index))
-        same = first.lanes is first.env_index and second.lanes is second.env_index
+        same = first.slots is first.env_index and second.slots is second.env_index
         if isinstance(first.obs, list) or isinstance(second.obs, list):
             obs = [*_values(first.obs), *_values(second.obs)]
         else:
@@ -168,7 +169,7 @@ class Rows:
         serves = first.trains is not None or second.trains is not None
         return cls(
             env_index,
-            env_index if same else both((first.lanes, second.lanes)),
+            env_index if same else both((first.slots, second.slots)),
             obs,
             both((first.rewards, second.rewards)),
             both((first.terminateds, second.terminateds)),

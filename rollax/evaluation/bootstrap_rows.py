@@ -1,4 +1,4 @@
-"""Rows that stand for what came after a trajectory piece, so that a learner can give it a value of its own."""
+"""Rows that stand for what came after a trajectory segment, so that a learner can give it a value of its own."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import numpy as np
 
 from rollax import trees
 from rollax.batch import SampleBatch
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 
-_TRAJECTORY = (SampleBatch.EPS_ID, SampleBatch.LIFE_ID, SampleBatch.AGENT_ID)
+_TRAJECTORY = (SampleBatch.EPS_ID, SampleBatch.TRAJECTORY_ID, SampleBatch.AGENT_ID)
 
 
-def add_bootstrap_rows(batch: SampleBatch, pieces: Pieces) -> SampleBatch:
-    """A copy of the batch with one row more after each piece that does not end in a termination.
+def add_bootstrap_rows(batch: SampleBatch, segments: Segments) -> SampleBatch:
+    """A copy of the batch with one row more after each segment that does not end in a termination.
 
     Such a row holds what its policy would have acted on next: the observation and, of a policy with memory, what goes
-    with it. It belongs to the life that it follows. All else in it is 0; nothing is to be learned from it.
+    with it. It belongs to the trajectory that it follows. All else in it is 0; nothing is to be learned from it.
 
     Args:
         batch: N rows, with `terminateds`.
-        pieces: where their trajectories end, and what came after.
+        segments: where their trajectories end, and what came after.
     Returns:
         The batch with the column `bootstrap`: true on the new rows.
     """
-    ends = np.flatnonzero(pieces.last)
+    ends = np.flatnonzero(segments.last)
     goes_on = np.flatnonzero(~batch[SampleBatch.TERMINATEDS][ends])
     ends = ends[goes_on]
     rows = np.arange(batch.count)
-    old_rows = rows + np.searchsorted(ends, rows)  # each is moved down by the pieces before it that go on
+    old_rows = rows + np.searchsorted(ends, rows)  # each is moved down by the segments before it that go on
     new_rows = old_rows[ends] + 1
-    following = {SampleBatch.OBS: pieces.next_obs, **pieces.next_memory}
+    following = {SampleBatch.OBS: segments.next_obs, **segments.next_memory}
     size = batch.count + len(ends)
     columns = {}
     for name, column in batch.items():

@@ -53,11 +53,11 @@ class EpisodeTable:
         self._seed, self._first_env = seed, first_env
         self.next_id = first_id
         self._on_start, self._on_step, self._on_end = on_start, on_step, on_end
-        self._lane_rewards = np.zeros(64)
+        self._slot_rewards = np.zeros(64)
         self._running: dict[int, Episode] = {}  # only those that somebody has asked for
-        # What has ended since the last `take_metrics`, bounded for a worker whose metrics nobody takes: lives as
+        # What has ended since the last `take_metrics`, bounded for a worker whose metrics nobody takes: trajectories as
         # (episode ids, policy numbers, rewards), episodes as (episode ids, sub-environments, rewards, lengths).
-        self._ended_lives: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
+        self._ended_trajectories: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
         self._ended: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
         self._custom_metrics: dict[int, dict[str, float]] = {}
         self._finished: list[np.ndarray] = []
@@ -89,9 +89,9 @@ class EpisodeTable:
         sources = [(self._seed, self._first_env + index, begun[index]) for index in range(self.num_envs)]
         return [int(np.random.SeedSequence(source).generate_state(1)[0]) >> 1 for source in sources]  # signed in ale-py
 
-    def make_room(self, lanes: int) -> None:
-        """Lanes up to this number may be used."""
-        self._lane_rewards = np.append(self._lane_rewards, np.zeros(max(lanes - len(self._lane_rewards), 0)))
+    def make_room(self, slots: int) -> None:
+        """Slots up to this number may be used."""
+        self._slot_rewards = np.append(self._slot_rewards, np.zeros(max(slots - len(self._slot_rewards), 0)))
 
     def make_room_for_envs(self, num_envs: int) -> None:
         """Sub-environments up to this number may be used."""
@@ -106,17 +106,17 @@ class EpisodeTable:
                 episode.read_from(self.rewards, self.lengths)
 
     def begin(
-        self, env_index: np.ndarray, lanes: np.ndarray, trains: np.ndarray | None, *, several_agents: bool = True
+        self, env_index: np.ndarray, slots: np.ndarray, trains: np.ndarray | None, *, several_agents: bool = True
     ) -> None:
-        """Lives begin in these sub-environments; where no episode runs, one begins.
+        """Trajectories begin in these sub-environments; where no episode runs, one begins.
 
         Args:
-            env_index: one entry per life.
-            lanes: the lane of each.
+            env_index: one entry per trajectory.
+            slots: the slot of each.
             trains: false where the episode is only served; None: all are learned from.
             several_agents: an entry may occur more than once.
         """
-        self._lane_rewards[lanes] = 0.0  # a life that was dropped has left its own
+        self._slot_rewards[slots] = 0.0  # a trajectory that was dropped has left its own
         if trains is not None or not self._all_train:
             self._trains[env_index] = True if trains is None else trains
             self._all_train = bool(self._trains.all())
@@ -139,10 +139,10 @@ class EpisodeTable:
             rows: what was polled.
             outcomes: the rows that have an outcome; None for all.
         """
-        index, lanes, rewards = rows.env_index, rows.lanes, rows.rewards
+        index, slots, rewards = rows.env_index, rows.slots, rows.rewards
         if outcomes is not None:
-            index, lanes, rewards = index[outcomes], lanes[outcomes], rewards[outcomes]
-        self._lane_rewards[lanes] += rewards
+            index, slots, rewards = index[outcomes], slots[outcomes], rewards[outcomes]
+        self._slot_rewards[slots] += rewards
         if rows.agents is None and not self._on_step:  # one row for each sub-environment that has stepped
             self.rewards[index] += rewards
             self.lengths[index] += 1
@@ -171,12 +171,12 @@ class EpisodeTable:
         for row in noted.nonzero()[0].tolist():
             self.episode(int(rows.env_index[row])).last_infos[rows.agent_of(row)] = infos[row]
 
-    def end_lives(self, rows: Rows, ended: np.ndarray, policies: np.ndarray | None) -> None:
-        """Books the rewards of lives that have ended under the policy that lived them (None: there is one)."""
-        lanes = rows.lanes[ended]
+    def end_trajectories(self, rows: Rows, ended: np.ndarray, policies: np.ndarray | None) -> None:
+        """Records the rewards of trajectories that have ended, by policy number (None: there is one policy)."""
+        slots = rows.slots[ended]
         numbers = np.zeros(len(ended), np.int64) if policies is None else policies[ended]
-        self._ended_lives.append((self.ids[rows.env_index[ended]], numbers, self._lane_rewards[lanes]))
-        self._lane_rewards[lanes] = 0.0
+        self._ended_trajectories.append((self.ids[rows.env_index[ended]], numbers, self._slot_rewards[slots]))
+        self._slot_rewards[slots] = 0.0
 
     def end(self, env_index: np.ndarray) -> None:
         """The episodes of these sub-environments are over."""
@@ -209,7 +209,7 @@ class EpisodeTable:
     def drop(self, env_index: np.ndarray) -> np.ndarray:
         """Forgets the running episodes of these sub-environments; returns their ids."""
         ids = self.ids[env_index]
-        self._forget_lives(ids[ids >= 0])
+        self._forget_trajectories(ids[ids >= 0])
         self.ids[env_index] = -1
         for index in env_index.tolist():
             self._running.pop(index, None)
@@ -228,8 +228,8 @@ class EpisodeTable:
             policy_ids: the names of the policy numbers.
         """
         by_episode: dict[int, dict[str, list[float]]] = {}
-        lives = tuple(map(np.concatenate, zip(*self._ended_lives, strict=True)))
-        for episode_id, number, reward in zip(*(column.tolist() for column in lives), strict=True):
+        trajectories = tuple(map(np.concatenate, zip(*self._ended_trajectories, strict=True)))
+        for episode_id, number, reward in zip(*(column.tolist() for column in trajectories), strict=True):
             policy_rewards = by_episode.setdefault(episode_id, {})
             policy_rewards.setdefault(str(policy_ids[number]), []).append(reward)
         metrics = []
@@ -238,27 +238,27 @@ class EpisodeTable:
                 custom = self._custom_metrics.pop(episode_id, {})
                 metrics.append(EpisodeMetrics(reward, length, by_episode.pop(episode_id, {}), custom, index))
         still: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
-        if by_episode:  # lives may end before their episode: those wait for it
-            waiting = np.isin(lives[0], list(by_episode))
-            still.append(tuple(column[waiting] for column in lives))
-        self._ended_lives, self._ended = still, deque(maxlen=_KEPT_POLLS)
+        if by_episode:  # trajectories may end before their episode: those wait for it
+            waiting = np.isin(trajectories[0], list(by_episode))
+            still.append(tuple(column[waiting] for column in trajectories))
+        self._ended_trajectories, self._ended = still, deque(maxlen=_KEPT_POLLS)
         return metrics
 
     def drop_running(self) -> None:
         """Forgets the running episodes."""
-        self._forget_lives(self.ids[self.ids >= 0])
+        self._forget_trajectories(self.ids[self.ids >= 0])
         self.ids[:] = -1
-        self._lane_rewards[:] = 0.0
+        self._slot_rewards[:] = 0.0
         self._running = {}
         if self.past:
             self.past.clear()
         self._finished, self.finished_steps = [], 0
 
-    def _forget_lives(self, episodes: np.ndarray) -> None:
-        """Forgets the lives that have ended in these episodes, which have not."""
-        ended = [(columns, ~np.isin(columns[0], episodes)) for columns in self._ended_lives]
+    def _forget_trajectories(self, episodes: np.ndarray) -> None:
+        """Forgets the trajectories that have ended in these episodes, which have not."""
+        ended = [(columns, ~np.isin(columns[0], episodes)) for columns in self._ended_trajectories]
         kept = (tuple(column[over] for column in columns) for columns, over in ended)
-        self._ended_lives = deque(kept, maxlen=_KEPT_POLLS)
+        self._ended_trajectories = deque(kept, maxlen=_KEPT_POLLS)
 
 
 def _grown(column: np.ndarray, size: int, fill: float) -> np.ndarray:

@@ -20,7 +20,7 @@ def add_priorities(
         are; the buffer draws it with all n.
 
     Args:
-        batch: N rows with `bootstrap` rows after the pieces that go on (see `add_bootstrap_rows`), whose own is 0.
+        batch: N rows with `bootstrap` rows after the segments that go on (see `add_bootstrap_rows`), whose own is 0.
         td_errors: the errors of transitions, as `JaxPolicy.td_errors`.
         n_step: n.
         gamma: γ.
@@ -36,8 +36,8 @@ def add_priorities(
 def transitions_of(batch: SampleBatch, n_step: int, gamma: float) -> tuple[np.ndarray, SampleBatch]:
     """`(rows, transitions)`: which of the N rows are no bootstrap rows, and the transitions that begin with them.
 
-    Source: as `Links.windows`: R_t = Σ_{k<n} γ^k r_{t+k}, and γ^n for the value of s_{t+n}; fewer steps where the piece
-        ends before, and 0 in the place of γ^n where it terminates.
+    Source: as `Links.windows`: R_t = Σ_{k<n} γ^k r_{t+k}, and γ^n for the value of s_{t+n}; fewer steps where the
+        segment ends before, and 0 in the place of γ^n where it terminates.
 
     Args:
         batch: as for `add_priorities`.
@@ -56,7 +56,7 @@ def transitions_of(batch: SampleBatch, n_step: int, gamma: float) -> tuple[np.nd
         returns[walking] += discounts[walking] * batch[SampleBatch.REWARDS][places]
         ends = terminated[places]
         discounts[walking] *= np.where(ends, 0.0, gamma)
-        at[walking] = np.where(ends, places, places + 1)  # what a piece goes on with stands right after it
+        at[walking] = np.where(ends, places, places + 1)  # what a segment goes on with stands right after it
         walking = walking[~ends & ~observed[at[walking]]]
     columns = {name: trees.index(column, rows) for name, column in batch.items()}
     columns[SampleBatch.REWARDS] = returns.astype(batch[SampleBatch.REWARDS].dtype)

@@ -10,10 +10,10 @@ from gymnasium import Space, spaces
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.errors import ConfigError, MultiAgentError
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 from rollax.spaces import same_space, zeros
 
-Fragment = Mapping[str, tuple[SampleBatch, Pieces]]
+Fragment = Mapping[str, tuple[SampleBatch, Segments]]
 ABSENT, SEEN_BEFORE, ACTS_NOW = 0, 1, 2
 """What `presence` says of another agent: nothing known; known from an earlier step; acts at this very step."""
 
@@ -55,11 +55,11 @@ class JointRows:
         return spaces.Dict({"agent": spaces.Discrete(len(self._numbers)), "obs": observation_space, "other": other})
 
     def join(self, fragment: Fragment, policy_ids: Sequence[str]) -> dict[str, tuple[trees.Tree, trees.Tree]]:
-        """Columns of joint rows for some of the policies: those of every row, and those after each piece's last row.
+        """Columns of joint rows for some of the policies: those of every row, and those after each segment's last row.
 
-        What follows a piece is the agent's own next observation, and of the others what is known one env step after
-        the piece's last row: their observation at that step or, where they have not acted again, the one that followed
-        their latest action; and their action at that step or, where there is none, the latest.
+        What follows a segment is the agent's own next observation, and of the others what is known one env step after
+        the segment's last row: their observation at that step or, where they have not acted again, the one that
+        followed their latest action; and their action at that step or, where there is none, the latest.
 
         Args:
             fragment: policy id -> its rows, and where their trajectories end; all policies, each with the columns
@@ -69,11 +69,11 @@ class JointRows:
         table = self._table(fragment)
         joined = {}
         for policy_id in policy_ids:
-            batch, pieces = fragment[policy_id]
+            batch, segments = fragment[policy_id]
             mine = table.rows_of[policy_id]
-            last = mine.start + np.flatnonzero(pieces.last)
+            last = mine.start + np.flatnonzero(segments.last)
             now = self._joint(table, np.arange(mine.start, mine.stop), batch[SampleBatch.OBS], ahead=0)
-            joined[policy_id] = now, self._joint(table, last, pieces.next_obs, ahead=1)
+            joined[policy_id] = now, self._joint(table, last, segments.next_obs, ahead=1)
         return joined
 
     def _kind(self, observation_space: Space, action_space: Space) -> int:
@@ -142,12 +142,12 @@ def _nothing(observation_space: Space, action_space: Space, shape: tuple[int, in
 class _Columns:
     """The observations and actions of all policies of one kind, one after another."""
 
-    def __init__(self, cuts: Sequence[tuple[SampleBatch, Pieces]]) -> None:
+    def __init__(self, cuts: Sequence[tuple[SampleBatch, Segments]]) -> None:
         self.obs = trees.concat([batch[SampleBatch.OBS] for batch, _ in cuts])
         self.actions = trees.concat([batch[SampleBatch.ACTIONS] for batch, _ in cuts])
-        self.next_obs = trees.concat([pieces.next_obs for _, pieces in cuts])
-        last = np.concatenate([pieces.last for _, pieces in cuts])
-        self.piece_ended = np.where(last, np.cumsum(last) - 1, -1)
+        self.next_obs = trees.concat([segments.next_obs for _, segments in cuts])
+        last = np.concatenate([segments.last for _, segments in cuts])
+        self.segment_ended = np.where(last, np.cumsum(last) - 1, -1)
 
     def take(self, places: np.ndarray, known: np.ndarray, went_on: np.ndarray) -> trees.Tree:
         """Columns [N, K, ...] of the rows at `places`, zeros where they are not known.
@@ -159,9 +159,9 @@ class _Columns:
         """
         rows, missing = np.where(known, places, 0).ravel(), ~known.ravel()
         obs, actions = trees.index(self.obs, rows), trees.index(self.actions, rows)
-        later = np.flatnonzero((known & went_on).ravel() & (self.piece_ended[rows] >= 0))
+        later = np.flatnonzero((known & went_on).ravel() & (self.segment_ended[rows] >= 0))
         if len(later):
-            trees.put(obs, later, trees.index(self.next_obs, self.piece_ended[rows[later]]))
+            trees.put(obs, later, trees.index(self.next_obs, self.segment_ended[rows[later]]))
 
         def shaped(leaf: np.ndarray) -> np.ndarray:
             leaf[missing] = 0

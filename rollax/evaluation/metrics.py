@@ -19,7 +19,7 @@ class EpisodeMetrics:
     Args:
         reward: the sum of all agents' rewards, as the environment gave them.
         length: environment steps.
-        policy_rewards: policy id -> the reward of each life that it acted for.
+        policy_rewards: policy id -> the reward of each trajectory that it acted for.
         custom_metrics: what callbacks noted.
         env_index: the sub-environment that it was played in.
     """

@@ -16,7 +16,7 @@ from rollax.evaluation.filters import ObservationFilter
 from rollax.policy.policy import Policy, accepted
 from rollax.policy.raw_observations import columns_of, columns_of_one
 
-_KEPT_ANYWAY = frozenset({SampleBatch.LIFE_ID, SampleBatch.OFF_POLICY})
+_KEPT_ANYWAY = frozenset({SampleBatch.TRAJECTORY_ID, SampleBatch.OFF_POLICY})
 
 
 class PolicyRunner:
@@ -195,9 +195,10 @@ class PolicyRunner:
 
         Args:
             obs: one observation, as the environment returns it.
-            state: the `state_out` of the step before; None for a policy without memory, or at the start of a life.
+            state: the `state_out` of the step before; None for a policy without memory, or at the start of a
+                trajectory.
             explore: False for the greedy action.
-            prev_action: the action before, as it was returned; None at the start of a life.
+            prev_action: the action before, as it was returned; None at the start of a trajectory.
             prev_reward: the reward that followed it.
         Returns:
             The action; `(action, state_out, fetches)` of a policy with memory, or where a state was passed.

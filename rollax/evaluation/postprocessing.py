@@ -1,9 +1,9 @@
 """Returns and advantages over all trajectories of a batch at once, in NumPy.
 
-Rows are flat: sorted by trajectory piece, in time order inside each, with `last` true on the last row of every piece.
-Nothing is padded to the longest piece, so lengths of 1 and 1000 may stand side by side.
+Rows are flat: sorted by trajectory segment, in time order inside each, with `last` true on the last row of every
+segment. Nothing is padded to the longest segment, so lengths of 1 and 1000 may stand side by side.
 
-A piece ends because its episode terminated, because it was truncated, or because the fragment was full. The last two
+A segment ends because its episode terminated, because it was truncated, or because the fragment was full. The last two
 look the same here: both go on from their real next observation, whose value the caller gives. Only termination is a
 flag, so nothing in this file can confuse it with truncation.
 """
@@ -20,20 +20,20 @@ Bools = NDArray[np.bool_]
 
 
 def discounted_suffix_sums(x: ArrayLike, decay: ArrayLike, last: Bools) -> NDArray[np.float32]:
-    """Sums of what follows inside each piece: y_i = x_i + decay_i · y_{i+1}, with 0 beyond the piece's last row.
+    """Sums of what follows inside each segment: y_i = x_i + decay_i · y_{i+1}, with 0 beyond the segment's last row.
 
     Source: Hillis and Steele (1986), "Data parallel algorithms", doi:10.1145/7902.7903: the recurrence is a scan with
-        (y, c)_i ← (y_i + c_i y_{i+s}, c_i c_{i+s}) for s = 1, 2, 4, ..., so log2(longest piece) passes over the rows.
+        (y, c)_i ← (y_i + c_i y_{i+s}, c_i c_{i+s}) for s = 1, 2, 4, ..., so log2(longest segment) passes over the rows.
 
     Args:
         x: [N] terms.
-        decay: one number, or [N]; what it says on a piece's last row does not matter.
-        last: [N] true on the last row of each piece.
+        decay: one number, or [N]; what it says on a segment's last row does not matter.
+        last: [N] true on the last row of each segment.
     Returns:
         [N] sums, accumulated in float64.
     Raises:
         ShapeError: columns of different lengths.
-        BatchError: the last row ends no piece.
+        BatchError: the last row ends no segment.
     """
     terms = np.asarray(x)
     _check_rows(last, x=terms)
@@ -60,17 +60,17 @@ def generalized_advantages(
     Args:
         rewards: [N] r_t.
         values: [N] V(s_t), of the observation acted on.
-        next_values_at_last: [P] one per piece, in order: V of the real observation after its last row. Where that row
+        next_values_at_last: [P] one per segment, in order: V of the real observation after its last row. Where that row
             terminated it is not read, and may be anything.
         terminateds: [N] true where the episode terminated (not where it was truncated).
-        last: [N] true on the last row of each of the P pieces.
+        last: [N] true on the last row of each of the P segments.
         gamma: γ in [0, 1].
         lambda_: λ in [0, 1].
     Returns:
         [N] advantages and [N] value targets.
     Raises:
-        ShapeError: columns of different lengths, or other than one next value for each piece.
-        BatchError: the last row ends no piece, or an episode terminates inside a piece.
+        ShapeError: columns of different lengths, or other than one next value for each segment.
+        BatchError: the last row ends no segment, or an episode terminates inside a segment.
     """
     _check_rows(last, rewards=rewards, values=values, terminateds=terminateds)
     own = values.astype(np.float64)
@@ -84,17 +84,17 @@ def generalized_advantages(
 def discounted_returns(
     rewards: Floats, next_values_at_last: Floats | None, terminateds: Bools, last: Bools, *, gamma: float
 ) -> NDArray[np.float32]:
-    """Discounted sums of the rewards to come, bootstrapped where a piece ends without termination.
+    """Discounted sums of the rewards to come, bootstrapped where a segment ends without termination.
 
     Source: Sutton and Barto (2018), "Reinforcement learning", Eq. 3.9:
-        G_t = r_t + γ G_{t+1}, with V(s_{t+1}) for G_{t+1} on a piece's last row, or 0 where the episode terminated.
+        G_t = r_t + γ G_{t+1}, with V(s_{t+1}) for G_{t+1} on a segment's last row, or 0 where the episode terminated.
 
     Args:
         rewards: [N] r_t.
         next_values_at_last: [P] as in `generalized_advantages`; None for a policy without a value function, whose
             returns then leave out what comes after a cut.
         terminateds: [N] true where the episode terminated.
-        last: [N] true on the last row of each piece.
+        last: [N] true on the last row of each segment.
         gamma: γ in [0, 1].
     Returns:
         [N] returns.
@@ -111,10 +111,10 @@ def discounted_returns(
 
 def _suffix_sums(x: NDArray, decay: ArrayLike, last: Bools) -> NDArray[np.float64]:
     sums = x.astype(np.float64)
-    # carried[i] is the factor with which sums[i + shift] enters sums[i]. It is 0 as soon as a piece's end lies between:
-    # pieces never mix, and the last `shift` rows, which have nothing to look at, are finished.
+    # carried[i] is the factor with which sums[i + shift] enters sums[i]. It is 0 as soon as a segment's end lies
+    # between: segments never mix, and the last `shift` rows, which have nothing to look at, are finished.
     carried = np.where(last, 0.0, decay)
-    shift, longest = 1, _longest_piece(last)
+    shift, longest = 1, _longest_segment(last)
     while shift < longest:
         sums[:-shift] += carried[:-shift] * sums[shift:]
         carried[:-shift] *= carried[shift:]
@@ -122,26 +122,26 @@ def _suffix_sums(x: NDArray, decay: ArrayLike, last: Bools) -> NDArray[np.float6
     return sums
 
 
-def _longest_piece(last: Bools) -> int:
+def _longest_segment(last: Bools) -> int:
     ends = np.flatnonzero(last)
     return int(np.diff(ends, prepend=-1).max(initial=0))
 
 
 def _bootstraps(next_values_at_last: Floats, terminateds: Bools, last: Bools) -> NDArray[np.float64]:
-    """[P] the value each piece goes on with: 0 where it terminated."""
-    pieces = int(np.count_nonzero(last))
-    if np.shape(next_values_at_last) != (pieces,):
+    """[P] the value each segment goes on with: 0 where it terminated."""
+    segments = int(np.count_nonzero(last))
+    if np.shape(next_values_at_last) != (segments,):
         raise ShapeError(
-            "The number of next values is not the number of trajectory pieces.",
+            "The number of next values is not the number of trajectory segments.",
             where="next_values_at_last",
             got=np.shape(next_values_at_last),
-            expected=(pieces,),
-            fix="give one value per piece, in order: that of the real observation after its last row",
+            expected=(segments,),
+            fix="give one value per segment, in order: that of the real observation after its last row",
         )
     ended = terminateds[last]
     if np.count_nonzero(ended) != np.count_nonzero(terminateds):
         raise BatchError(
-            "An episode terminates inside a trajectory piece.",
+            "An episode terminates inside a trajectory segment.",
             where=f"row {int(np.flatnonzero(terminateds & ~last)[0])}",
             expected="last to be true wherever terminateds is",
             fix="sort the rows by trajectory, in time order, and mark each one's last row",
@@ -155,8 +155,8 @@ def _check_rows(last: Bools, **columns: NDArray) -> None:
             raise ShapeError("Columns of different lengths.", where=name, got=column.shape, expected=last.shape)
     if last.size and not last[-1]:
         raise BatchError(
-            "The last row ends no trajectory piece.",
+            "The last row ends no trajectory segment.",
             where="last",
             expected="last[-1] to be true",
-            fix="a piece that the fragment cuts off ends there: mark its last row, and give the value after it",
+            fix="a segment that the fragment cuts off ends there: mark its last row, and give the value after it",
         )

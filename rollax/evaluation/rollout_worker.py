@@ -323,7 +323,7 @@ class RolloutWorker:
         return {
             "episodes_begun": episodes.begun.copy(),
             "next_episode_id": episodes.next_id,
-            "next_life_id": self.sampler.next_life,
+            "next_trajectory_id": self.sampler.next_trajectory,
             "acting": {policy_id: policy.get_acting_state() for policy_id, policy in self.policies.items()},
         }
 
@@ -333,14 +333,14 @@ class RolloutWorker:
         begun = entry(state, "episodes_begun", where)
         if not isinstance(begun, np.ndarray) or begun.ndim != 1 or begun.dtype.kind not in "iu" or (begun < 0).any():
             raise wrong(f"{where}: episodes_begun", described(begun), "an array [num_envs] of integers of at least 0")
-        next_id, next_life = (
-            count({"next_life_id": 0, **state}, f"next_{name}_id", where) for name in ("episode", "life")
+        next_id, next_trajectory = (
+            count({"next_trajectory_id": 0, **state}, f"next_{name}_id", where) for name in ("episode", "trajectory")
         )
         acting = section(state, "acting", where)
         shared = min(len(begun), episodes.num_envs)  # the new config may have another number of sub-environments
         episodes.begun[:shared] = begun[:shared]
         episodes.next_id = next_id
-        self.sampler.next_life = max(self.sampler.next_life, next_life)
+        self.sampler.next_trajectory = max(self.sampler.next_trajectory, next_trajectory)
         for policy_id, values in acting.items():
             self.get_policy(policy_id).set_acting_state(values)
         self.sampler.restart()
@@ -357,7 +357,7 @@ class RolloutWorker:
             policy.timestep = timestep
 
     def apply(self, function: Callable[[RolloutWorker], Any]) -> Any:
-        """The function's result for this worker, wherever it lives."""
+        """The function's result for this worker, wherever it runs."""
         return function(self)
 
     def foreach_env(self, function: Callable[[Any], Any]) -> list[Any]:

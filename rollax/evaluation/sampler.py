@@ -1,4 +1,4 @@
-"""The sampler: policies act in a `BaseEnv` until a fragment is full. It knows rows and lanes, not kinds of env."""
+"""The sampler: policies act in a `BaseEnv` until a fragment is full. It knows rows and slots, not kinds of env."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.idle_polls import MOST_IDLE_POLLS, stuck
 from rollax.env.rows import DEFAULT_AGENT, Rows
 from rollax.evaluation.episode_table import EpisodeTable
-from rollax.evaluation.lane_memory import LaneMemory
-from rollax.evaluation.lives import Lives
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.evaluation.slot_memory import SlotMemory
+from rollax.evaluation.slot_table import SlotTable
 from rollax.evaluation.trajectories import Inputs, Trajectories
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 
 log = logging.getLogger("rollax.sampling")
-Fragment = dict[str, tuple[SampleBatch, Pieces]]
+Fragment = dict[str, tuple[SampleBatch, Segments]]
 
 
 class _Turn(NamedTuple):
@@ -69,11 +69,11 @@ class Sampler:
         self._complete_episodes = complete_episodes
         self.record = record
         self._trajectories = self._empty_trajectories()
-        self._memories = {policy_id: LaneMemory(runner) for policy_id, runner in self.runners.items()}
+        self._memories = {policy_id: SlotMemory(runner) for policy_id, runner in self.runners.items()}
         self._memories_are_read = any(memory.active for memory in self._memories.values())
         self._rows: Rows | None = None
         self._turns: list[_Turn] = []
-        self._lives = Lives(self._ids, policy_of, episodes.next_id)  # unique across workers, as episode ids are
+        self._slots = SlotTable(self._ids, policy_of, episodes.next_id)  # unique across workers, as episode ids are
         self._final_memories: dict[str, tuple[np.ndarray, Inputs]] = {}
         self._steps = self._idle_polls = 0
         self._under_way = False  # a call has begun and not ended: if no call is, nobody knows how far that one came
@@ -105,7 +105,7 @@ class Sampler:
         """Drops the running episodes; the next fragment begins with a reset of everything."""
         self._under_way = True
         self._rows, self._turns, self._steps, self._idle_polls = None, [], 0, 0
-        self._trajectories, self._lives = self._empty_trajectories(), self._lives.anew()
+        self._trajectories, self._slots = self._empty_trajectories(), self._slots.anew()
         self.episodes.drop_running()
         self._under_way = False
 
@@ -123,13 +123,13 @@ class Sampler:
         return {i: Trajectories(runner.columns_of_trajectories) for i, runner in self.runners.items()}
 
     @property
-    def next_life(self) -> int:
-        """The number of the next life that begins."""
-        return self._lives.next
+    def next_trajectory(self) -> int:
+        """The number of the next trajectory that begins."""
+        return self._slots.next
 
-    @next_life.setter
-    def next_life(self, number: int) -> None:
-        self._lives.next = number
+    @next_trajectory.setter
+    def next_trajectory(self, number: int) -> None:
+        self._slots.next = number
 
     def take_metrics(self) -> list[EpisodeMetrics]:
         """The metrics of the episodes finished since the last call."""
@@ -158,10 +158,10 @@ class Sampler:
         assert rows is not None
         for policy_id, selection, obs, given in self._turns:
             runner, memory = self.runners[policy_id], self._memories[policy_id]
-            lanes, env_index = rows.lanes, rows.env_index
+            slots, env_index = rows.slots, rows.env_index
             if selection is not None:
-                lanes, env_index = lanes[selection], env_index[selection]
-            context = memory.context(lanes)
+                slots, env_index = slots[selection], env_index[selection]
+            context = memory.context(slots)
             if runner.takes_infos:
                 context["info_batch"] = _infos(rows, selection).tolist()
             if runner.takes_episodes:
@@ -178,8 +178,8 @@ class Sampler:
                 if runner.stores_more:
                     self._add_columns(columns, runner.columns, rows, selection, env_index)
                 ids = self.episodes.ids_to_learn(env_index)
-                self._trajectories[policy_id].append(lanes, self._lives.of(lanes), ids, columns, off_policy)
-            memory.remember(lanes, actions, states)
+                self._trajectories[policy_id].append(slots, self._slots.of(slots), ids, columns, off_policy)
+            memory.remember(slots, actions, states)
 
     def _act_around(
         self,
@@ -225,10 +225,10 @@ class Sampler:
         if starting:
             self.episodes.make_room_for_envs(int(rows.env_index.max()) + 1)
         self._steps += self.episodes.add_rewards(rows, outcomes)
-        policies = self._lives.policies_of(rows.lanes)  # of lives that begin they are chosen below
+        policies = self._slots.policies_of(rows.slots)  # of trajectories that begin they are chosen below
         if np.count_nonzero(over):
             ended = (over & ~rows.starts).nonzero()[0]
-            self.episodes.end_lives(rows, ended, policies)
+            self.episodes.end_trajectories(rows, ended, policies)
         if self._memories_are_read:
             self._remember_outcomes(rows, outcomes, policies)
         if len(rows.ended_envs) or len(rows.dropped_envs):
@@ -242,7 +242,7 @@ class Sampler:
                 outcomes = np.arange(len(rows)) if outcomes is None else outcomes
                 rows, starting = Rows.concat(rows, started), True
         if starting:
-            policies = self._start_lives(rows, policies)
+            policies = self._start_trajectories(rows, policies)
         rows.stack(self.env.observation_space)
         self._rows, self._turns = rows, []
         if policies is None:
@@ -255,7 +255,7 @@ class Sampler:
                 self._take_in(policy_id, rows, mine.nonzero()[0], (mine & is_outcome).nonzero()[0])
 
     def _renew(self, rows: Rows, started: Rows, renewed: Rows, outcomes: np.ndarray | None) -> None:
-        """The same for one policy where the next lives take the very places of those that have ended.
+        """The same for one policy where the next trajectories take the very places of those that have ended.
 
         It spares joining the two sets of rows and picking those that act out of them.
         """
@@ -263,9 +263,9 @@ class Sampler:
         runner = self.runners[policy_id]
         obs = runner.filter(rows.obs, self.record)
         self._settle(policy_id, rows, outcomes, None, obs)
-        self._start_lives(started, None)
+        self._start_trajectories(started, None)
         obs = trees.tree_map(np.copy, obs)
-        trees.put(obs, started.lanes, runner.filter(started.obs, self.record))
+        trees.put(obs, started.slots, runner.filter(started.obs, self.record))
         self._rows, self._turns = renewed, [_Turn(policy_id, None, obs)]
 
     def _take_in(self, policy_id: str, rows: Rows, mine: np.ndarray | None, outcomes: np.ndarray | None) -> None:
@@ -309,9 +309,9 @@ class Sampler:
         self._turns.append(_Turn(policy_id, selection, obs, given))
 
     def _remember_outcomes(self, rows: Rows, outcomes: np.ndarray | None, policies: np.ndarray | None) -> None:
-        """Rewards for the memories, and the last contents of those whose life has ended.
+        """Rewards for the memories, and the last contents of those whose trajectory has ended.
 
-        Before any life begins: the lane of one that has ended may then be another's.
+        Before any trajectory begins: the slot of one that has ended may then be another's.
         """
         over, self._final_memories = rows.terminateds | rows.truncateds, {}
         settled = np.arange(len(rows)) if outcomes is None else outcomes
@@ -319,9 +319,9 @@ class Sampler:
             memory = self._memories[policy_id]
             mine = settled if policies is None else settled[policies[settled] == number]
             if memory.active and len(mine):
-                memory.reward(rows.lanes[mine], rows.rewards[mine])
+                memory.reward(rows.slots[mine], rows.rewards[mine])
                 ended = mine[over[mine]]
-                self._final_memories[policy_id] = ended, memory.inputs(rows.lanes[ended])
+                self._final_memories[policy_id] = ended, memory.inputs(rows.slots[ended])
 
     def _drop(self, env_index: np.ndarray) -> None:
         """The running episodes of these sub-environments are lost."""
@@ -334,15 +334,15 @@ class Sampler:
     ) -> None:
         if not self.record or not len(rows) or (outcomes is not None and not len(outcomes)):
             return
-        lanes, rewards, terminateds, truncateds = rows.lanes, rows.rewards, rows.terminateds, rows.truncateds
+        slots, rewards, terminateds, truncateds = rows.slots, rows.rewards, rows.terminateds, rows.truncateds
         if outcomes is not None:
-            lanes, rewards = lanes[outcomes], rewards[outcomes]
+            slots, rewards = slots[outcomes], rewards[outcomes]
             terminateds, truncateds = terminateds[outcomes], truncateds[outcomes]
         over, complete = terminateds | truncateds, True
         if isinstance(rows.obs, list):
             complete = over | rows.has_obs(np.arange(len(rows)) if outcomes is None else outcomes)
         trajectories = self._trajectories[policy_id]
-        trajectories.settle(lanes, rewards, terminateds, truncateds, complete)
+        trajectories.settle(slots, rewards, terminateds, truncateds, complete)
         if np.count_nonzero(over):
             ended = (rows.terminateds | rows.truncateds) & ~rows.starts
             positions = (ended if with_obs is None else ended[with_obs]).nonzero()[0]
@@ -352,27 +352,27 @@ class Sampler:
                 if policy_id in self._final_memories:
                     remembered, memories = self._final_memories[policy_id]
                     inputs |= trees.index(memories, np.searchsorted(remembered, last))
-                trajectories.set_final_inputs(rows.lanes[last], inputs)
+                trajectories.set_final_inputs(rows.slots[last], inputs)
 
-    def _start_lives(self, rows: Rows, policies: np.ndarray | None) -> np.ndarray | None:
-        """Numbers new lives, asks for their policies; returns the policy of each row, None where there is only one."""
+    def _start_trajectories(self, rows: Rows, policies: np.ndarray | None) -> np.ndarray | None:
+        """Numbers new trajectories and maps them to policies; returns each row's policy, None where there is one."""
         starting = rows.starts.nonzero()[0]
-        lanes = rows.lanes[starting]
-        room = self._lives.room
-        self._lives.begin(lanes)
-        if self._lives.room > room:
-            self.episodes.make_room(self._lives.room)
+        slots = rows.slots[starting]
+        room = self._slots.room
+        self._slots.begin(slots)
+        if self._slots.room > room:
+            self.episodes.make_room(self._slots.room)
             for trajectories in self._trajectories.values():
-                trajectories.make_room(self._lives.room)
+                trajectories.make_room(self._slots.room)
         trains = None if rows.trains is None else rows.trains[starting]
         several = rows.agents is not None
-        self.episodes.begin(rows.env_index[starting], lanes, trains, several_agents=several)
-        chosen = self._lives.choose_policies(rows, starting, self.episodes)
+        self.episodes.begin(rows.env_index[starting], slots, trains, several_agents=several)
+        chosen = self._slots.choose_policies(rows, starting, self.episodes)
         if policies is None or chosen is None:
-            self._memories[self._ids[0]].forget(lanes)
+            self._memories[self._ids[0]].forget(slots)
             return None
         for number, policy_id in enumerate(self._ids):
-            self._memories[policy_id].forget(lanes[chosen == number])
+            self._memories[policy_id].forget(slots[chosen == number])
         policies = np.append(policies, np.zeros(len(rows) - len(policies), np.int64))
         policies[starting] = chosen
         return policies
@@ -391,16 +391,16 @@ class Sampler:
                 fragment[policy_id] = cut
         return fragment, steps
 
-    def _waiting_inputs(self, policy_id: str, lives: np.ndarray) -> Inputs:
-        """What these lives are about to act on."""
+    def _waiting_inputs(self, policy_id: str, trajectories: np.ndarray) -> Inputs:
+        """What these trajectories are about to act on."""
         assert self._rows is not None
         turn = next(turn for turn in self._turns if turn.policy_id == policy_id)
-        lanes = self._rows.lanes if turn.selection is None else self._rows.lanes[turn.selection]
-        waiting = self._lives.of(lanes)
+        slots = self._rows.slots if turn.selection is None else self._rows.slots[turn.selection]
+        waiting = self._slots.of(slots)
         order = np.argsort(waiting)
-        places = order[np.searchsorted(waiting, lives, sorter=order)]
+        places = order[np.searchsorted(waiting, trajectories, sorter=order)]
         memory = self._memories[policy_id]
-        return {SampleBatch.OBS: trees.index(turn.obs, places), **memory.inputs(lanes[places])}
+        return {SampleBatch.OBS: trees.index(turn.obs, places), **memory.inputs(slots[places])}
 
 
 def _agent_ids(rows: Rows, selection: np.ndarray | None) -> np.ndarray:

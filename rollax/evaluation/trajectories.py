@@ -10,12 +10,12 @@ import numpy as np
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 
 _EPISODE, _COMPLETE = "_episode", "_complete"
-_LIFE = SampleBatch.LIFE_ID
+_TRAJECTORY = SampleBatch.TRAJECTORY_ID
 _BOOKKEEPING = {
-    _LIFE: np.int64,
+    _TRAJECTORY: np.int64,
     _EPISODE: np.int64,
     _COMPLETE: np.bool_,
     SampleBatch.REWARDS: np.float32,
@@ -41,48 +41,48 @@ Inputs = dict[str, trees.Tree]
 class Trajectories:
     """Appends decisions as they are made and gives their outcomes to the rows that wait for them.
 
-    A row is complete once its lane's next observation, or the end of its life, has arrived; until then rewards add up
-    in it. Rows that are not complete when a fragment is cut are carried over to the next.
+    A row is complete once its slot's next observation, or the end of its trajectory, has arrived; until then rewards
+    add up in it. Rows that are not complete when a fragment is cut are carried over to the next.
 
     Args:
-        wanted: of `life_id` and `off_policy`, those that batches are to hold.
+        wanted: of `trajectory_id` and `off_policy`, those that batches are to hold.
     """
 
     def __init__(self, wanted: frozenset[str] = frozenset()) -> None:
-        self._left_out = {_COMPLETE, *({_LIFE, SampleBatch.OFF_POLICY} - wanted)}
+        self._left_out = {_COMPLETE, *({_TRAJECTORY, SampleBatch.OFF_POLICY} - wanted)}
         self._columns: dict[str, trees.Tree] = {}
         self._capacity = 0
         self._size = 0
-        self._pending = np.full(64, -1, np.int64)  # lane -> the row of its last decision
+        self._pending = np.full(64, -1, np.int64)  # slot -> the row of its last decision
         self._final_rows: list[np.ndarray] = []
         self._final_inputs: list[Inputs] = []
 
     def __len__(self) -> int:
         return self._size
 
-    def make_room(self, lanes: int) -> None:
-        """Lanes up to this number may be used."""
-        if lanes > len(self._pending):
-            self._pending = np.append(self._pending, np.full(2 * lanes - len(self._pending), -1, np.int64))
+    def make_room(self, slots: int) -> None:
+        """Slots up to this number may be used."""
+        if slots > len(self._pending):
+            self._pending = np.append(self._pending, np.full(2 * slots - len(self._pending), -1, np.int64))
 
     def append(
         self,
-        lanes: np.ndarray,
-        lives: np.ndarray,
+        slots: np.ndarray,
+        trajectories: np.ndarray,
         episodes: np.ndarray,
         columns: Mapping[str, Any],
         off_policy: np.ndarray | None = None,
     ) -> None:
-        """One row for each lane: what it observed and decided.
+        """One row for each slot: what it observed and decided.
 
         Args:
-            lanes: [K] who decides.
-            lives: [K] a number for each life, unique for ever.
+            slots: [K] who decides.
+            trajectories: [K] a number for each trajectory, unique for ever.
             episodes: [K] a number for each episode, unique for ever; -1 where nothing is to be learned from it.
             columns: columns of K rows; the same names at every call.
             off_policy: indices of the rows whose action somebody else has chosen; None: of none.
         """
-        count, start = len(lanes), self._size
+        count, start = len(slots), self._size
         if start + count > self._capacity:
             self._discard()
             start = self._size
@@ -99,38 +99,38 @@ class Trajectories:
         for name, values in columns.items():
             trees.copy_into(rows[name], start, values)
         end = start + count
-        rows[_LIFE][start:end] = lives
+        rows[_TRAJECTORY][start:end] = trajectories
         rows[_EPISODE][start:end] = episodes
         if off_policy is not None:
             rows[SampleBatch.OFF_POLICY][start + off_policy] = True
-        self._pending[lanes] = np.arange(start, end)
+        self._pending[slots] = np.arange(start, end)
         self._size = end
 
     def settle(
-        self, lanes: np.ndarray, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray, complete: Any
+        self, slots: np.ndarray, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray, complete: Any
     ) -> None:
-        """Outcomes for the pending rows of some lanes, each lane once.
+        """Outcomes for the pending rows of some slots, each slot once.
 
         Args:
-            lanes: [K] whose they are.
+            slots: [K] whose they are.
             rewards: [K] added to the pending row.
-            terminateds: [K]; truncateds: [K]: the life has ended.
+            terminateds: [K]; truncateds: [K]: the trajectory has ended.
             complete: [K], or one for all: an observation, or the end, came with it.
         """
-        rows, columns = self._pending[lanes], self._columns
+        rows, columns = self._pending[slots], self._columns
         columns[SampleBatch.REWARDS][rows] += rewards
         columns[SampleBatch.TERMINATEDS][rows] = terminateds
         columns[SampleBatch.TRUNCATEDS][rows] = truncateds
         columns[_COMPLETE][rows] = complete
 
-    def set_final_inputs(self, lanes: np.ndarray, inputs: Inputs) -> None:
-        """What lives that have just ended would have acted on next; call it before the lanes are used again.
+    def set_final_inputs(self, slots: np.ndarray, inputs: Inputs) -> None:
+        """What trajectories that have just ended would have acted on next; call it before the slots are used again.
 
         Args:
-            lanes: [K] whose they are.
+            slots: [K] whose they are.
             inputs: columns of K rows; they are kept, so nobody else may write into them.
         """
-        self._final_rows.append(self._pending[lanes])
+        self._final_rows.append(self._pending[slots])
         self._final_inputs.append(inputs)
 
     def drop(self, episodes: np.ndarray) -> None:
@@ -143,14 +143,14 @@ class Trajectories:
 
     def cut(
         self, next_inputs_of: Callable[[np.ndarray], Inputs], finished: np.ndarray | None = None
-    ) -> tuple[SampleBatch, Pieces] | None:
-        """Takes out the rows that are complete, sorted by life and in time order inside each.
+    ) -> tuple[SampleBatch, Segments] | None:
+        """Takes out the rows that are complete, sorted by trajectory and in time order inside each.
 
         Args:
-            next_inputs_of: lives -> columns of what they are about to act on.
+            next_inputs_of: trajectories -> columns of what they are about to act on.
             finished: the episodes whose rows are taken; None takes every complete row.
         Returns:
-            The batch and where its pieces end; None where no row is complete.
+            The batch and where its segments end; None where no row is complete.
         """
         size = self._size
         if size == 0:
@@ -161,19 +161,19 @@ class Trajectories:
         if not taken.any():
             self._discard()
             return None
-        order = np.argsort(rows[_LIFE], kind="stable")
-        lives = rows[_LIFE][order]
-        continues = np.append(lives[1:] == lives[:-1], False)
+        order = np.argsort(rows[_TRAJECTORY], kind="stable")
+        trajectories = rows[_TRAJECTORY][order]
+        continues = np.append(trajectories[1:] == trajectories[:-1], False)
         in_batch = taken[order]
         last = ~(continues & np.append(in_batch[1:], False))[in_batch]
         ends = np.flatnonzero(in_batch)[last]
         following = self._following(rows, order, ends, continues, next_inputs_of)
-        pieces = Pieces(last, following.pop(SampleBatch.OBS), following)
+        segments = Segments(last, following.pop(SampleBatch.OBS), following)
         picked = order[in_batch]
         batch = {name: trees.index(column, picked) for name, column in rows.items() if name not in self._left_out}
         batch[SampleBatch.EPS_ID] = batch.pop(_EPISODE)
         self._keep(np.flatnonzero(~taken & ~(rows[_COMPLETE] & ~learned)))
-        return SampleBatch(batch), pieces
+        return SampleBatch(batch), segments
 
     def _following(
         self, rows: dict, order: np.ndarray, ends: np.ndarray, continues: np.ndarray, next_inputs_of: Callable
@@ -196,7 +196,7 @@ class Trajectories:
         over = (rows[SampleBatch.TERMINATEDS] | rows[SampleBatch.TRUNCATEDS])[end_rows]
         waiting = np.flatnonzero(~continues[ends] & ~over)
         if len(waiting):
-            trees.put(following, waiting, next_inputs_of(rows[_LIFE][end_rows[waiting]]))
+            trees.put(following, waiting, next_inputs_of(rows[_TRAJECTORY][end_rows[waiting]]))
         return following
 
     def _discard(self) -> None:

@@ -15,7 +15,7 @@ from rollax.evaluation.sampler import Sampler
 if TYPE_CHECKING:
     from rollax.evaluation.rollout_worker import RolloutWorker
 
-# The numbers of episodes and lives count up from (worker, restart, 0): no number is given twice.
+# The numbers of episodes and trajectories count up from (worker, restart, 0): no number is given twice.
 _BITS_OF_WORKERS, _BITS_OF_RESTARTS = 48, 32
 
 

@@ -53,7 +53,8 @@ class ModelConfig(FrozenModel):
     lstm_use_prev_action: bool = Field(default=False, description="The action before is an input of the LSTM or GRU.")
     lstm_use_prev_reward: bool = Field(default=False, description="The reward before is an input of the LSTM or GRU.")
     max_seq_len: PositiveInt = Field(
-        default=20, description="Rows over which gradients flow back in a model with memory; longer lives are cut."
+        default=20,
+        description="Rows over which gradients flow back in a model with memory; longer trajectories are cut.",
     )
     custom_model: type | str | InstanceOf[StoredCode] | None = Field(
         default=None,

@@ -91,7 +91,7 @@ class RecurrentGroupQNetwork(GroupQNetwork):
         return tuple(getattr(self.network, "memory_inputs", ()))
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
-        """The state at the start of a life, each part [M, ...]."""
+        """The state at the start of a trajectory, each part [M, ...]."""
         parts = self.network.initial_state()  # type: ignore[attr-defined]  a network with memory has it
         return tuple(np.repeat(np.asarray(part)[None], self.view.members, axis=0) for part in parts)
 

@@ -131,7 +131,7 @@ class RecurrentActorCritic(ActorCritic):
         self.value_memory = None if self.value_trunk is None else cell(width, config.lstm_cell_size, rngs=rngs)
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
-        """The state at the start of a life, without the axis of the sequences."""
+        """The state at the start of a trajectory, without the axis of the sequences."""
         memories = [self.policy_memory] if self.value_memory is None else [self.policy_memory, self.value_memory]
         return (np.concatenate([part for memory in memories for part in memory.initial_state()]),)
 

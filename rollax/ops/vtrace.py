@@ -30,8 +30,8 @@ def vtrace(
         with ρ_s = min(ρ̄, π/μ), c_s = λ min(c̄, π/μ) (Remark 2) and ρ'_s = min(ρ̄', π/μ). On-policy, A is GAE(λ).
     Deviations: the paper gives no advantage for λ < 1; the mixture is that of rlax, and with λ = 1 the paper's.
 
-    Rows are flat: trajectory pieces one after another, in time order. A row whose discount is 0 ends its piece; every
-    other piece is followed by a bootstrap row, which stands for what came after it. Padding may lie anywhere.
+    Rows are flat: trajectory segments one after another, in time order. A row whose discount is 0 ends its segment;
+    every other segment is followed by a bootstrap row, which stands for what came after it. Padding may lie anywhere.
 
     Source of the evaluation in O(log N) steps: Blelloch (1990), "Prefix sums and their applications": the recursion is
     a composition of affine maps x ↦ δ + γ c x, which is associative.

@@ -45,8 +45,8 @@ class _Shard:
 class ReplayShards:
     """The shards, by index from 1. Only `wait`, `get_state` and `set_state` wait.
 
-    The fragments of a worker all go to one shard, so that the steps of a life stay together. Shards are drawn from in
-    proportion to the priorities in them: rows are as likely to be drawn as if one buffer held them all.
+    The fragments of a worker all go to one shard, so that the steps of a trajectory stay together. Shards are drawn
+    from in proportion to the priorities in them: rows are as likely to be drawn as if one buffer held them all.
 
     A shard whose process dies is started anew by the rules for workers, and is empty then; or the run goes on without
     it, or the error is raised. What a shard raises is no accident, and always raised here.

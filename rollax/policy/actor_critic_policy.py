@@ -16,9 +16,9 @@ from gymnasium import Space, spaces
 
 from rollax.batch import SampleBatch
 from rollax.config import resolve_config
-from rollax.policy.exploration.around import RandomAtFirst
+from rollax.policy.exploration.action_noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.exploration.of_actions import GaussianNoise, OrnsteinUhlenbeckNoise
+from rollax.policy.exploration.wrapper import RandomAtFirst
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.policy_model import check_layers
 from rollax.policy.split_model import part_of
@@ -38,7 +38,7 @@ class ActorCriticPolicy(JaxPolicy):
     learns_off_policy = True
     has_targets = True
     row_statistics = (SampleBatch.TD_ERROR,)
-    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.LIFE_ID})
+    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID})
     followed: ClassVar[tuple[str, ...]] = ("critics",)
     """The parts of the model that the target parameters follow."""
 

@@ -47,7 +47,7 @@ class GroupMasks:
                 where=f"{where}, row {row} of {len(nothing)}, member {member} of {len(obs)}",
                 got="all zeros",
                 expected="at least one 1, for a member that is there",
-                fix="leave one action valid, or end the member's life; one that is not there is all zeros",
+                fix="leave one action valid, or end the member's trajectory; one that is not there is all zeros",
             )
 
 

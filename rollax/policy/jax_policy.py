@@ -291,8 +291,8 @@ class JaxPolicy(Policy):
 
         Args:
             obs_batch: columns of N observations.
-            memory: what goes with them into a policy with memory, as in `Pieces.next_memory`; or `critic_obs`, of which
-                the values are then.
+            memory: what goes with them into a policy with memory, as in `Segments.next_memory`; or `critic_obs`, of
+                which the values are then.
         Raises:
             PolicyError: nothing is given of what a memory needs.
         """

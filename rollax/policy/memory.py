@@ -23,7 +23,7 @@ _ARGUMENT_OF = {
     SampleBatch.PREV_ACTIONS: "prev_action_batch",
     SampleBatch.PREV_REWARDS: "prev_reward_batch",
 }
-_TRAJECTORY = (SampleBatch.EPS_ID, SampleBatch.LIFE_ID, SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS)
+_TRAJECTORY = (SampleBatch.EPS_ID, SampleBatch.TRAJECTORY_ID, SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS)
 _PER_SEQUENCE = (SampleBatch.STATE_IN, SampleBatch.SEQ_LENS)
 
 
@@ -37,7 +37,7 @@ class Memory:
     Attributes:
         present: the model has a memory.
         columns: what it takes beside the observations: `state_in`, and those of its `memory_inputs`.
-        initial_state: the state at the start of a life, one array per part.
+        initial_state: the state at the start of a trajectory, one array per part.
     """
 
     def __init__(self, model: Any, action_space: Space, max_seq_len: int) -> None:
@@ -56,10 +56,10 @@ class Memory:
     @property
     def batch_columns(self) -> frozenset[str]:
         """The columns of a batch that are needed to learn from it in sequences."""
-        return frozenset((*self.columns, SampleBatch.LIFE_ID)) if self.present else frozenset()
+        return frozenset((*self.columns, SampleBatch.TRAJECTORY_ID)) if self.present else frozenset()
 
     def given(self, rows: int, states: Sequence[Any], prev_actions: Any, prev_rewards: Any, where: str) -> Columns:
-        """The columns for acting on some rows; where a life has just begun, nothing need be given.
+        """The columns for acting on some rows; where a trajectory has just begun, nothing need be given.
 
         Raises:
             PolicyError: states of the wrong shape.
@@ -74,7 +74,7 @@ class Memory:
                 where=f"{where}, state_batches of compute_actions",
                 got=[part.shape for part in state_in],
                 expected=shapes,
-                fix="pass the state_outs of the step before, or nothing where a life begins",
+                fix="pass the state_outs of the step before, or nothing where a trajectory begins",
             )
         columns: dict[str, Any] = {SampleBatch.STATE_IN: state_in}
         if SampleBatch.PREV_ACTIONS in self.columns:
@@ -93,7 +93,7 @@ class Memory:
                 where=f"{where}, compute_values",
                 got="observations alone",
                 expected=f"memory with {sorted(self.columns)}",
-                fix="compute_values(pieces.next_obs, pieces.next_memory)",
+                fix="compute_values(segments.next_obs, segments.next_memory)",
             )
 
     def sequences(self, columns: Columns, batch: SampleBatch) -> tuple[dict[str, Any], int]:

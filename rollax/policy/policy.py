@@ -28,16 +28,16 @@ NEXT_COLUMN = {
     SampleBatch.PREV_ACTIONS: SampleBatch.NEW_PREV_ACTIONS,
     SampleBatch.PREV_REWARDS: SampleBatch.NEW_PREV_REWARDS,
 }
-"""Column -> the one that holds in each row what follows it: what it holds itself one row later in the same life."""
+"""Column -> the column with its next value: what it holds one row later in the same trajectory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class Segments:
     """Where the trajectories of a batch end: its rows are sorted by trajectory and in time order inside each.
 
     Args:
-        last: [N] true on the last row of each of the P trajectory pieces.
-        next_obs: columns of P observations: what followed each piece's last row, also where the episode ended there.
+        last: [N] true on the last row of each of the P trajectory segments.
+        next_obs: columns of P observations: what followed each segment's last row, also where the episode ended there.
         next_memory: what goes with them, under the names of the columns that hold the same for every row: into a policy
             with memory `state_in`, `prev_actions`, `prev_rewards`, and `critic_obs` into a critic that sees more.
     """
@@ -134,8 +134,8 @@ class Policy(ABC):
         Args:
             obs_batch: columns of N observations: [N, ...], structured like the observation space.
             state_batches: recurrent state, each [N, ...].
-            prev_action_batch: columns of the N actions before these; zeros at the start of a life.
-            prev_reward_batch: [N] the rewards before these; zeros at the start of a life.
+            prev_action_batch: columns of the N actions before these; zeros at the start of a trajectory.
+            prev_reward_batch: [N] the rewards before these; zeros at the start of a trajectory.
             info_batch: N info dicts.
             episodes: N running episodes.
             explore: False for the greedy action.
@@ -160,9 +160,9 @@ class Policy(ABC):
 
         Args:
             obs: one observation, as the observation filter leaves it.
-            state: the `state_out` of the step before; None at the start of a life.
+            state: the `state_out` of the step before; None at the start of a trajectory.
             explore: False for the greedy action.
-            prev_action: the action before; None at the start of a life.
+            prev_action: the action before; None at the start of a trajectory.
             prev_reward: the reward that followed it.
         Raises:
             EnvError, NonFiniteError: an observation that is none of the observation space.
@@ -197,7 +197,7 @@ class Policy(ABC):
         }
 
     def get_initial_state(self) -> list[Any]:
-        """The recurrent state at the start of a life; empty for a policy without memory."""
+        """The recurrent state at the start of a trajectory; empty for a policy without memory."""
         return []
 
     def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -215,35 +215,35 @@ class Policy(ABC):
         other_agent_batches: Mapping[Any, tuple[Policy, SampleBatch]] | None = None,
         episode: Any = None,
     ) -> SampleBatch:
-        """Adds columns to one trajectory piece of one agent. Overriding it costs a Python call per piece.
+        """Adds columns to one trajectory segment of one agent. Overriding it costs a Python call per segment.
 
         A critic that sees something else than the actor reads it from the column `critic_obs`, which may be filled
         here, and `new_critic_obs` after the last row, where the episode does not end there.
 
         Args:
-            sample_batch: the rows of one agent's life, in time order, as far as they have been sampled; `new_obs`,
-                `agent_id`, `life_id` and `t` are among its columns, and of a policy with memory `state_in` and
-                `state_out`.
-            other_agent_batches: the other agents of the episode: agent id -> (its policy, its rows, one life after
-                another where it has ended and come back).
+            sample_batch: the rows of one agent's trajectory, in time order, as far as they have been sampled;
+                `new_obs`, `agent_id`, `trajectory_id` and `t` are among its columns, and of a policy with memory
+                `state_in` and `state_out`.
+            other_agent_batches: the other agents of the episode: agent id -> (its policy, its rows, one trajectory
+                after another where it has ended and come back).
             episode: the episode.
         Returns:
             The batch with what `postprocess_rows` adds, unless overridden: advantages for instance, which an override
             gets by calling this one, with its own rows or another agent's.
         """
         last = np.arange(len(sample_batch)) == len(sample_batch) - 1
-        if SampleBatch.LIFE_ID in sample_batch:
-            last[:-1] = np.diff(sample_batch[SampleBatch.LIFE_ID]) != 0
+        if SampleBatch.TRAJECTORY_ID in sample_batch:
+            last[:-1] = np.diff(sample_batch[SampleBatch.TRAJECTORY_ID]) != 0
         further = {
             name: trees.index(sample_batch[after], last)
             for name, after in NEXT_COLUMN.items()
             if name in sample_batch and after in sample_batch
         }
         next_obs = further.pop(SampleBatch.OBS)
-        return self.postprocess_rows(sample_batch, Pieces(last, next_obs, further))
+        return self.postprocess_rows(sample_batch, Segments(last, next_obs, further))
 
-    def postprocess_rows(self, batch: SampleBatch, pieces: Pieces) -> SampleBatch:
-        """Adds columns to all trajectory pieces of a fragment at once."""
+    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
+        """Adds columns to all trajectory segments of a fragment at once."""
         return batch
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:

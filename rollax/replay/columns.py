@@ -19,7 +19,7 @@ from rollax.state import entry, wrong
 
 _OBS = SampleBatch.OBS
 ALWAYS = (_OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS)
-_MARKS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.LIFE_ID)
+_MARKS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.TRAJECTORY_ID)
 
 
 class Columns:

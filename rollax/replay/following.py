@@ -1,4 +1,4 @@
-"""How the rows of a batch follow each other: which come next in the same life, and which are only looked at."""
+"""How the rows of a batch follow each other: which come next in the same trajectory, and which are only looked at."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ class Rows:
 
     Args:
         index: [M] their positions in the batch.
-        previous: [M] the position in `index` of the row before, in the same life; -1 where the batch holds none.
-        life: [M] the life of each.
-        terminated: [M] true where the life ended with it.
+        previous: [M] the position in `index` of the row before, in the same trajectory; -1 where the batch holds none.
+        trajectory: [M] the trajectory of each.
+        terminated: [M] true where the trajectory ended with it.
         truncated: [M] true where it was cut off after it, by a limit of time.
-        observed: [M] true where nothing was done: what came after a piece, seen but not acted on yet.
-        may_go_on: [M] true where more rows of the life may come: what was observed after a piece that is not truncated.
+        observed: [M] true where nothing was done: what came after a segment, seen but not acted on yet.
+        may_go_on: [M] true where more rows of the trajectory may come: what was observed after a segment that is not
+            truncated.
     """
 
     index: NDArray[np.int64]
     previous: NDArray[np.int64]
-    life: NDArray[np.int64]
+    trajectory: NDArray[np.int64]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     observed: NDArray[np.bool_]
@@ -41,23 +42,23 @@ class Rows:
 def rows_of(batch: SampleBatch) -> Rows:
     """The batch's rows and how they follow each other.
 
-    A row of what came after a piece is left out where the batch goes on from there: the next row observes the same.
+    A row of what came after a segment is left out where the batch goes on from there: the next row observes the same.
 
     Args:
-        batch: trajectory pieces in time order, with the columns `obs`, `life_id`, `terminateds`, `truncateds` and,
-            where a piece is not terminated, a `bootstrap` row after it.
+        batch: trajectory segments in time order, with the columns `obs`, `trajectory_id`, `terminateds`, `truncateds`
+            and, where a segment is not terminated, a `bootstrap` row after it.
     Raises:
-        BatchError: a piece that is not terminated has no bootstrap row after it.
+        BatchError: a segment that is not terminated has no bootstrap row after it.
     """
-    # By life, so that rows that follow each other are neighbours, even where a batch holds several fragments.
-    order = np.argsort(batch[SampleBatch.LIFE_ID], kind="stable")
-    life = np.asarray(batch[SampleBatch.LIFE_ID])[order]
+    # By trajectory, so that rows that follow each other are neighbours, even where a batch holds several fragments.
+    order = np.argsort(batch[SampleBatch.TRAJECTORY_ID], kind="stable")
+    trajectory = np.asarray(batch[SampleBatch.TRAJECTORY_ID])[order]
     observed = batch[SampleBatch.BOOTSTRAP][order] if SampleBatch.BOOTSTRAP in batch else np.zeros(len(order), np.bool_)
     terminated = batch[SampleBatch.TERMINATEDS][order] & ~observed
     truncated = batch[SampleBatch.TRUNCATEDS][order] & ~observed & ~terminated
-    same_life = np.append(life[1:] == life[:-1], False)
-    final = observed & np.append(False, (truncated & same_life)[:-1])
-    followed = same_life & ~terminated & ~final
+    same_trajectory = np.append(trajectory[1:] == trajectory[:-1], False)
+    final = observed & np.append(False, (truncated & same_trajectory)[:-1])
+    followed = same_trajectory & ~terminated & ~final
     _check_ends(order, observed, ~terminated & ~observed, truncated, followed)
 
     again = np.flatnonzero(observed & followed)
@@ -67,7 +68,7 @@ def rows_of(batch: SampleBatch) -> Rows:
     stays[again[going_on]] = False
     chain = np.cumsum(np.append(True, ~followed[:-1]))[: len(order)]
     return _in_order_of_batch(
-        stays, order, chain, life, terminated, truncated, observed, observed & ~final & ~same_life
+        stays, order, chain, trajectory, terminated, truncated, observed, observed & ~final & ~same_trajectory
     )
 
 
@@ -91,7 +92,7 @@ def same_rows(
 def _in_order_of_batch(
     stays: NDArray[np.bool_], order: NDArray[np.int64], chain: NDArray[np.int64], *columns: NDArray
 ) -> Rows:
-    """The rows that stay; the arguments are sorted by life, the result is in the order of the batch."""
+    """The rows that stay; the arguments are sorted by trajectory, the result is in the order of the batch."""
     stay = np.flatnonzero(stays)
     chains = chain[stay]
     linked = np.append(False, chains[1:] == chains[:-1])[: len(stay)]
@@ -110,13 +111,13 @@ def _check_ends(
     truncated: NDArray[np.bool_],
     followed: NDArray[np.bool_],
 ) -> None:
-    """Refuses rows that need a next observation and have none; the arguments are sorted by life."""
+    """Refuses rows that need a next observation and have none; the arguments are sorted by trajectory."""
     observed_next = np.append(observed[1:], False)
     bad = goes_on & ~(followed & (observed_next | ~truncated))
     if bad.any():
         raise BatchError(
-            "A trajectory piece that is not terminated ends without the observation that came after it.",
+            "A trajectory segment that is not terminated ends without the observation that came after it.",
             where=f"row {int(order[bad].min())} of {len(order)}",
-            expected="a row with bootstrap=True after it, of the same life: what would have been acted on next",
-            fix="add such rows with add_bootstrap_rows, and cut no batch between a piece and the row that follows it",
+            expected="a row with bootstrap=True after it, of the same trajectory: what would have been acted on next",
+            fix="add such rows with add_bootstrap_rows, and cut no batch between a segment and the row that follows it",
         )

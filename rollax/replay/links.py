@@ -1,4 +1,4 @@
-"""The ring of places that rows are kept in, and how the rows of one life are linked there."""
+"""The ring of places that rows are kept in, and how the rows of one trajectory are linked there."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ class Windows(NamedTuple):
 
 
 class Links:
-    """Places are taken in a circle, the oldest given up first; each knows the place of what followed it in its life.
+    """Places are taken in a circle, the oldest given up first; each knows the place of what followed it in its
+    trajectory.
 
-    Along a life places are taken later and later, so whatever a living place leads forward to is alive too. Only what
-    leads backward can lead to a place that has been given up: to the row before, and to the images before. These links
-    are cut when that happens.
+    Along a trajectory places are taken later and later, so whatever a living place leads forward to is alive too. Only
+    what leads backward can lead to a place that has been given up: to the row before, and to the images before. These
+    links are cut when that happens.
 
-    What was observed at the end of a piece has a place of its own until the life goes on; then the next row, which
-    observes the same, takes that place. There is no room for any before `allocate`.
+    What was observed at the end of a segment has a place of its own until the trajectory goes on; then the next row,
+    which observes the same, takes that place. There is no room for any before `allocate`.
 
     Args:
         size: the number of places.
@@ -45,7 +46,7 @@ class Links:
         self.taken = 0
         """Places taken since the beginning, those given up included."""
         self._images = images
-        self._open_lives, self._open_places = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._open_trajectories, self._open_places = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._make_arrays(0)
 
     def allocate(self) -> None:
@@ -62,15 +63,15 @@ class Links:
         """Places that hold something."""
         return min(self.taken, self.size)
 
-    def open_places(self, lives: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[K] where each life was cut off, seen last and not acted on yet; -1 where there is no such place."""
-        if not len(self._open_lives):
-            return np.full(len(lives), _NONE)
-        found = np.searchsorted(self._open_lives, lives).clip(max=len(self._open_lives) - 1)
-        return np.where(self._open_lives[found] == lives, self._open_places[found], _NONE)
+    def open_places(self, trajectories: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[K] where each trajectory was cut off, seen last and not acted on yet; -1 where there is no such place."""
+        if not len(self._open_trajectories):
+            return np.full(len(trajectories), _NONE)
+        found = np.searchsorted(self._open_trajectories, trajectories).clip(max=len(self._open_trajectories) - 1)
+        return np.where(self._open_trajectories[found] == trajectories, self._open_places[found], _NONE)
 
     def is_open(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[K] whether a life may go on from these places."""
+        """[K] whether a trajectory may go on from these places."""
         return np.isin(places, self._open_places)
 
     def lasts(self, places: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
@@ -103,7 +104,7 @@ class Links:
 
         Args:
             places: what has been given up, or was taken for them: nothing is there any more.
-            ends: where lives had been cut off that they were to go on from: those end there again.
+            ends: where trajectories had been cut off that they were to go on from: those end there again.
             taken: places that have been taken since the beginning, those for them included.
         """
         self.taken = taken
@@ -118,14 +119,15 @@ class Links:
         self.terminated[places] = self.truncated[places] = False
         self.terminated[ends] = self.truncated[ends] = False
         self.observed[places] = self.observed[ends] = True
-        self._open_lives, self._open_places = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._open_trajectories, self._open_places = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
     def put(self, rows: Rows, places: NDArray[np.int64], same_stack: NDArray[np.bool_]) -> None:
         """Links the rows of a batch.
 
         Args:
             rows: M rows.
-            places: [M] where they lie: `give_up` has freed these places, or they are open ones of the same lives.
+            places: [M] where they lie: `give_up` has freed these places, or they are open ones of the same
+                trajectories.
             same_stack: [M] true where the images of the row before are a part of the observation.
         """
         self.terminated[places], self.truncated[places] = rows.terminated, rows.truncated
@@ -135,10 +137,10 @@ class Links:
         self.following[before], self.preceding[places[later]] = places[later], before
         if self._images > 1:
             self.back[places[same_stack]] = places[rows.previous[same_stack]]
-        self._keep_open(~np.isin(self._open_lives, rows.life))
-        lives = np.concatenate([self._open_lives, rows.life[rows.may_go_on]])
-        order = np.argsort(lives)
-        self._open_lives = lives[order]
+        self._keep_open(~np.isin(self._open_trajectories, rows.trajectory))
+        trajectories = np.concatenate([self._open_trajectories, rows.trajectory[rows.may_go_on]])
+        order = np.argsort(trajectories)
+        self._open_trajectories = trajectories[order]
         self._open_places = np.concatenate([self._open_places, places[rows.may_go_on]])[order]
 
     def windows(self, rows: Places, rewards: NDArray, n_step: int, gamma: float) -> Windows:
@@ -146,8 +148,8 @@ class Links:
 
         Source: Sutton (1988), "Learning to predict by the methods of temporal differences", in the form of Hessel et
             al. (2018), section "Multi-step learning", arXiv:1710.02298: R_t = Σ_{k<n} γ^k r_{t+k}, to which the learner
-            adds γ^n times the value of s_{t+n}. Deviations: after m < n steps the life may end. Then the sum has m
-            terms; the value's factor is γ^m where a limit of time cut the life off, and 0 where it terminated.
+            adds γ^n times the value of s_{t+n}. Deviations: after m < n steps the trajectory may end. Then the sum has
+            m terms; the value's factor is γ^m where a limit of time cut the trajectory off, and 0 where it terminated.
 
         Args:
             rows: [K] places of rows.
@@ -155,8 +157,8 @@ class Links:
             n_step: n, at least 1.
             gamma: γ.
         Returns:
-            [K] whether n steps, or all to the life's end, are there yet; the sums; the factors of the value; the
-            places of the observations to be valued (where a life terminated: of the last one).
+            [K] whether n steps, or all to the trajectory's end, are there yet; the sums; the factors of the value; the
+            places of the observations to be valued (where a trajectory terminated: of the last one).
         """
         at = rows.astype(np.int64)
         returns, discounts = np.zeros(len(at)), np.ones(len(at))
@@ -196,7 +198,7 @@ class Links:
     def get_state(self) -> dict[str, Any]:
         """Everything, as arrays and numbers."""
         columns = {name: getattr(self, name)[: self.filled].copy() for name in _COLUMNS}
-        opened = {"open_lives": self._open_lives, "open_places": self._open_places}
+        opened = {"open_trajectories": self._open_trajectories, "open_places": self._open_places}
         return {"size": self.size, "images": self._images, "taken": self.taken, **columns, **opened}
 
     def check_state(self, state: Mapping[str, Any], where: str) -> int:
@@ -211,13 +213,15 @@ class Links:
         for name in ("terminated", "truncated", "observed"):
             array(state, name, where, shape=(filled,), dtype=np.bool_)
         back = array(state, "back", where, shape=(filled if self._images > 1 else 0,), dtype=places)
-        lives = array(state, "open_lives", where, shape=np.shape(entry(state, "open_lives", where)), dtype=np.int64)
-        opened = array(state, "open_places", where, shape=lives.shape, dtype=np.int64)
+        trajectories = array(
+            state, "open_trajectories", where, shape=np.shape(entry(state, "open_trajectories", where)), dtype=np.int64
+        )
+        opened = array(state, "open_places", where, shape=trajectories.shape, dtype=np.int64)
         for name, found in (("back", back), ("open_places", opened)):
             if found.size and not (found.min() >= 0 and found.max() < filled):
                 raise wrong(f"{where}: {name}", "places that hold nothing", f"places from 0 to {filled - 1}")
-        if lives.ndim != 1 or (np.diff(lives) <= 0).any():
-            raise wrong(f"{where}: open_lives", "lives out of order", "an array [K] of ascending numbers")
+        if trajectories.ndim != 1 or (np.diff(trajectories) <= 0).any():
+            raise wrong(f"{where}: open_trajectories", "trajectories out of order", "an array [K] of ascending numbers")
         here = np.arange(filled)
         for name, direction in (("following", 1), ("preceding", -1)):
             there = array(state, name, where, shape=(filled,), dtype=places).astype(np.int64)
@@ -225,7 +229,7 @@ class Links:
             ages = ((there - taken) % self.size - (here - taken) % self.size)[linked] * direction
             if ((there < _NONE) | (there >= filled)).any() or (ages <= 0).any():
                 raise wrong(
-                    f"{where}: {name}", "a link to a place that holds nothing, or back in time", "a life's order"
+                    f"{where}: {name}", "a link to a place that holds nothing, or back in time", "a trajectory's order"
                 )
         return filled
 
@@ -235,13 +239,16 @@ class Links:
         for name in _COLUMNS:
             values = state[name]
             getattr(self, name)[: len(values)] = values
-        self._open_lives, self._open_places = np.array(state["open_lives"]), np.array(state["open_places"])
+        self._open_trajectories, self._open_places = (
+            np.array(state["open_trajectories"]),
+            np.array(state["open_places"]),
+        )
 
     def _make_arrays(self, size: int) -> None:
         places = np.min_scalar_type(-self.size - 1)
         self.following, self.preceding = (np.full(size, _NONE, places) for _ in range(2))
         self.back = np.zeros(size if self._images > 1 else 0, places)
-        """The place of the image before; the first of a life stands for all before it, so it has its own."""
+        """The place of the image before; the first of a trajectory stands for all before it, so it has its own."""
         self.terminated, self.truncated, self.observed = (np.zeros(size, np.bool_) for _ in range(3))
 
     def _with_dependents(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -259,4 +266,4 @@ class Links:
         return followers[there], places[there]
 
     def _keep_open(self, kept: NDArray[np.bool_]) -> None:
-        self._open_lives, self._open_places = self._open_lives[kept], self._open_places[kept]
+        self._open_trajectories, self._open_places = self._open_trajectories[kept], self._open_places[kept]

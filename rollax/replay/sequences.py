@@ -1,4 +1,4 @@
-"""Consecutive rows of a life as padded sequences, for recurrent policies."""
+"""Consecutive rows of a trajectory as padded sequences, for recurrent policies."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ def sequences_from(
 
     Source: Kapturowski et al. (2019), "Recurrent experience replay in distributed reinforcement learning" (R2D2),
         section 2.3: stored states and burn-in. Deviations: sequences begin where the caller says, not at every 40th
-        row of a life; the first rows of a life are learned from, with fewer rows or none before them to warm up with.
+        row of a trajectory; the first rows of a trajectory are learned from, with fewer rows or none before them to
+        warm up with.
 
     Args:
         starts: [B] places of the first rows to learn from.
         start_weights: [B] the importance weight of each.
-        length: T, rows to learn from; fewer where the life ends, or does not go on yet.
-        burn_in: rows before the start, fewer where the life began, or the rows before it have been given up.
+        length: T, rows to learn from; fewer where the trajectory ends, or does not go on yet.
+        burn_in: rows before the start, fewer where the trajectory began, or the rows before it have been given up.
         links: how the rows are linked.
         columns: what they hold.
     Returns:
@@ -65,9 +66,10 @@ def sequences_from(
 
 
 def first_rows(places: NDArray[np.int64], length: int, links: Links) -> NDArray[np.int64]:
-    """[B] the first row of the sequence that each place is in, where lives are cut into sequences of `length` rows.
+    """[B] the first row of the sequence that each place is in, where trajectories are cut into sequences of `length`
+    rows.
 
-    A life of which the beginning has been given up counts from the first row that is left.
+    A trajectory of which the beginning has been given up counts from the first row that is left.
 
     Args:
         places: [B] places of rows.
@@ -103,7 +105,7 @@ def _places(
     lengths = np.ones(len(starts), np.int64)
     at = first
     for step in range(1, places.shape[1]):
-        # After the last row of a life that terminated, and after what was only observed, nothing follows.
+        # After the last row of a trajectory that terminated, and after what was only observed, nothing follows.
         following = links.following[at]
         goes_on = (lengths == step) & (following >= 0) & (step <= warm_up + length)
         at = np.where(goes_on, following, at)

@@ -1,4 +1,4 @@
-"""`ReplayShard`: a part of what is kept to be learned from, in whatever process it lives."""
+"""`ReplayShard`: a part of what is kept to be learned from, in whatever process it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollax.replay.uniform import UniformReplay
 from rollax.state import generator_state, section
 
 BufferOfSize = Callable[[int], UniformReplay]
-"""Makes a buffer of so many places. It travels to the process that the buffer lives in."""
+"""Makes a buffer of so many places. It travels to the buffer's process."""
 Errors = Mapping[str, tuple[np.ndarray, np.ndarray]]
 """Policy id -> `(indices, errors)` of what was drawn, as `update_priorities` takes them."""
 

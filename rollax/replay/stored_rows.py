@@ -72,7 +72,7 @@ class StoredRows:
         self._names = tuple(dict.fromkeys((*ALWAYS, *names)))
         self._frames, self._owners_bytes, self._where = frames, owners_bytes, where
         self._images = 1 if frames is None else frames.count
-        self._stacks, self._broken = 0, 0  # inside of pieces, and those of them that do not go on
+        self._stacks, self._broken = 0, 0  # inside of segments, and those of them that do not go on
         self._warned = False
         self._kept: tuple[Columns, Links] | None = None
 
@@ -102,7 +102,7 @@ class StoredRows:
         """What adding a batch over the oldest rows is to change; at the first one memory is taken.
 
         Raises:
-            BatchError: a column is missing or unlike those before, or a piece's end lacks what came after it.
+            BatchError: a column is missing or unlike those before, or a segment's end lacks what came after it.
             NonFiniteError: a NaN, or infinity in anything but an observation.
             ConfigError: the capacity is larger than the memory, or smaller than the batch.
         """
@@ -197,7 +197,8 @@ class StoredRows:
         return columns.bytes_per_place + links + self._owners_bytes
 
     def _taken_over(self, batch: SampleBatch, rows: Rows, at_most: int) -> NDArray[np.int64]:
-        """[M] the place where a row's observation lies already, as the end of an earlier piece of its life; else -1.
+        """[M] the place where a row's observation lies already, as the end of an earlier segment of its trajectory;
+        else -1.
 
         Args:
             batch: what is added.
@@ -206,17 +207,17 @@ class StoredRows:
         """
         places = np.full(len(rows), -1)
         first = np.flatnonzero(rows.previous < 0)
-        ends = self.links.open_places(rows.life[first])
+        ends = self.links.open_places(rows.trajectory[first])
         first, ends = first[ends >= 0], ends[ends >= 0]
         lasting = self.links.lasts(ends, at_most)
         first, ends = first[lasting], ends[lasting]
         if len(first):
-            # A life whose number was given twice, or of which something was lost, does not go on from there.
+            # A trajectory whose number was given twice, or of which something was lost, does not go on from there.
             places[first] = np.where(self.columns.observed_at(ends, batch, rows.index[first]), ends, -1)
         return places
 
     def _look_for_broken_stacks(self, rows: Rows, goes_on: NDArray[np.bool_]) -> None:
-        """Warns once where most stacks inside of a life are not those of the row before, moved on by one image."""
+        """Warns once where most stacks inside a trajectory are not those of the row before, shifted by one image."""
         if self._frames is None or self._warned:
             return
         inside = rows.previous >= 0

@@ -26,12 +26,13 @@ class UniformReplay:
     Source: Lin (1992), "Self-improving reactive agents based on reinforcement learning, planning and teaching",
         doi:10.1007/BF00992699; Mnih et al. (2015), doi:10.1038/nature14236.
 
-    What is added are the rows of rollout workers: trajectory pieces with what came after them in `bootstrap` rows. A
-    piece may go on in a later batch; windows of n steps then run across. A transition can be drawn as soon as its n
-    steps, or all to the end of the life, are there. A life's number (`life_id`) must be unique for ever.
+    What is added are the rows of rollout workers: trajectory segments with what came after them in `bootstrap` rows. A
+    segment may go on in a later batch; windows of n steps then run across. A transition can be drawn as soon as its n
+    steps, or all to the end of the trajectory, are there. A trajectory's number (`trajectory_id`) must be unique for
+    ever.
 
-    The capacity counts places. A row takes one; so does what was observed after a truncation, or last in a life that
-    still goes on; and an image that is kept beside those of the rows.
+    The capacity counts places. A row takes one; so does what was observed after a truncation, or last in a trajectory
+    that still goes on; and an image that is kept beside those of the rows.
 
     Args:
         capacity: places for rows; memory is taken when the first batch comes.
@@ -86,10 +87,10 @@ class UniformReplay:
         """Adds a batch of a rollout worker, over the oldest rows.
 
         Args:
-            batch: flat rows with `obs`, `actions`, `rewards`, `terminateds`, `truncateds`, `life_id` and `bootstrap`
-                (see `add_bootstrap_rows`), and the columns to be kept.
+            batch: flat rows with `obs`, `actions`, `rewards`, `terminateds`, `truncateds`, `trajectory_id` and
+                `bootstrap` (see `add_bootstrap_rows`), and the columns to be kept.
         Raises:
-            BatchError: a column is missing or unlike those before, or a piece's end lacks what came after it.
+            BatchError: a column is missing or unlike those before, or a segment's end lacks what came after it.
             NonFiniteError: a NaN, or infinity in anything but an observation.
             ConfigError: the capacity is larger than the memory, or smaller than the batch.
         """
@@ -114,7 +115,7 @@ class UniformReplay:
             gone = self._rows.take_back(added)
             self._drawable[gone] = False
             self._drawable &= ~np.isin(self._targets, gone)  # a window that ran across into what is left out
-            self._waiting = self._waiting[:0]  # no life goes on from where it was cut off
+            self._waiting = self._waiting[:0]  # no trajectory goes on from where it was cut off
             self._count = int(np.count_nonzero(self._drawable))
             self._weigh_anew()
             self._adding = None
@@ -129,7 +130,7 @@ class UniformReplay:
         Returns:
             A batch of B rows: `obs`, `actions` and the columns that are kept; `rewards`, discounted and summed over the
             n steps; `new_obs`, what was observed after them; `discounts`, the factor of its value: γ^n, a smaller
-            power where a truncation came first, 0 where the life terminated (`new_obs` is then some observation);
+            power where a truncation came first, 0 where the trajectory terminated (`new_obs` is then some observation);
             `weights`; `indices`, for `update_priorities`.
         Raises:
             BatchError: there is nothing to draw from yet.
@@ -161,9 +162,9 @@ class UniformReplay:
             rng: draws them.
             burn_in: rows before those, to warm the policy's state up with.
             beta: as for `sample`.
-            aligned: lives are cut into sequences of T rows from their first row on, and the one that holds the drawn
-                transition is taken: whole lives, where they are not longer. False: the drawn transition is the first to
-                learn from.
+            aligned: trajectories are cut into sequences of T rows from their first row on, and the one that holds the
+                drawn transition is taken: whole trajectories, where they are not longer. False: the drawn transition
+                is the first to learn from.
         Returns:
             A padded batch as `sequences_from` says; `indices` is that of the drawn transition in all its rows.
         Raises:

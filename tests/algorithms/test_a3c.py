@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rollax import A3CConfig, A3CPolicy, RolloutWorker, SampleBatch
 from rollax.policy.learning import MinibatchPlan
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 from tests.algorithms.envs import Corridor
 from tests.algorithms.tables import Table, f32
 
@@ -79,7 +79,7 @@ class TestLoss:
 
 
 def test_advantages_by_hand():
-    # γ = 0.1 and λ = 1: A_t + V_t reads as digits, the last one is the value that a piece goes on with.
+    # γ = 0.1 and λ = 1: A_t + V_t reads as digits, the last one is the value that a segment goes on with.
     policy = make(10, gamma=0.1)
     policy.set_weights({**policy.get_weights(), "values": f32(0, 0, 0, 0, 0, 0, 0, 7, 8, 9)})
     batch = SampleBatch(
@@ -91,7 +91,7 @@ def test_advantages_by_hand():
         }
     )
     #                                terminated      cut   cut
-    policy.postprocess_rows(batch, Pieces(np.array([0, 1, 0, 1, 1], bool), np.array([7, 8, 9])))
+    policy.postprocess_rows(batch, Segments(np.array([0, 1, 0, 1, 1], bool), np.array([7, 8, 9])))
     np.testing.assert_allclose(batch["value_targets"], f32(1.2, 2, 3.48, 4.8, 5.9), rtol=1e-6)
     np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.48, 4.8, 5.4), rtol=1e-6)
 

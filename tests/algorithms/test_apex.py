@@ -43,7 +43,7 @@ class TestExploration:
         assert epsilon_of(worker) == 0.0
         worker.stop()
 
-    def test_disturbed_parameters_go_as_far_as_it_says(self):
+    def test_perturbed_parameters_go_as_far_as_it_says(self):
         config = ApexDQNConfig(seed=0, exploration="ParameterNoise")
         worker = RolloutWorker("CartPole-v1", ApexDQNPolicy, config=config, worker_index=1, num_workers=2)
         assert worker.get_policy().exploration.inner.epsilon(0) == 0.4

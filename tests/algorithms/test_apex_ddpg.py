@@ -10,7 +10,7 @@ from rollax import RolloutWorker, SampleBatch
 from rollax.algorithms.apex_ddpg import ApexDDPGConfig, ApexDDPGPolicy, ApexDDPGTrainer
 from rollax.algorithms.ddpg import DDPGPolicy
 from rollax.policy.exploration.parameter_noise import action_distance
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 from rollax.replay.prioritized import PrioritizedReplay
 from tests.algorithms.envs import Echo
 
@@ -41,9 +41,9 @@ def test_priorities_are_the_errors_that_the_learner_finds():
         "rewards": rng.normal(size=10).astype(np.float32),
         "terminateds": np.arange(10) == 5,
         "truncateds": np.zeros(10, bool),
-        "life_id": (np.arange(10) > 5).astype(np.int64),
+        "trajectory_id": (np.arange(10) > 5).astype(np.int64),
     }
-    batch = policy.postprocess_rows(SampleBatch(columns), Pieces(np.isin(np.arange(10), [5, 9]), obs[[6, 10]]))
+    batch = policy.postprocess_rows(SampleBatch(columns), Segments(np.isin(np.arange(10), [5, 9]), obs[[6, 10]]))
     buffer = PrioritizedReplay(100, gamma=0.9, n_step=3, columns=("priorities",))
     buffer.add(batch)
     drawn = buffer.sample(64, rng)
@@ -52,11 +52,11 @@ def test_priorities_are_the_errors_that_the_learner_finds():
     np.testing.assert_allclose(np.abs(policy.learn_on_batch(drawn)["td_error"]), begun, rtol=1e-4, atol=1e-6)
 
 
-def test_disturbed_parameters_go_as_far_as_noise_would():
+def test_perturbed_parameters_go_as_far_as_noise_would():
     config = {**SMALL, "exploration": "ParameterNoise", "noise_scale": 0.2, "random_steps": 0, "parameter_noise": 0.01}
     policy = DDPGPolicy(BOX, spaces.Box(-1, 1, (2,), np.float32), config)
     obs = np.random.default_rng(0).uniform(-1, 1, (200, 3)).astype(np.float32)
-    fragment = {"obs": obs, "life_id": np.zeros(200), "truncateds": np.zeros(200, bool)}
+    fragment = {"obs": obs, "trajectory_id": np.zeros(200), "truncateds": np.zeros(200, bool)}
     for _ in range(200):
         acted = policy.compute_actions(obs)[0]
         policy.adapt_exploration(SampleBatch({**fragment, "terminateds": np.zeros(200, bool)}))

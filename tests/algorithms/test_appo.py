@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rollax import APPOConfig, APPOPolicy, RolloutWorker, SampleBatch
 from rollax.policy.learning import MinibatchPlan
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 from tests.algorithms.envs import Corridor
 from tests.algorithms.tables import Table, f32
 
@@ -42,7 +42,7 @@ def one_gradient(policy, columns, rows):
 
 
 class TestLoss:
-    # γ = 1/2, ρ̄ = 2, ρ̄' = 3, ε = 0.4. A piece of three rows that is cut, one of one row that terminates, padding.
+    # γ = 1/2, ρ̄ = 2, ρ̄' = 3, ε = 0.4. A segment of three rows that is cut, one of one row that terminates, padding.
     # Action 0 is taken; p is its probability under the policy that learns, π' under the target, μ when it was taken.
     # V-trace corrects for π'/μ.
     #   row   V   r    p    π'    μ   π'/μ   δ                       v                         A
@@ -199,7 +199,7 @@ def experience(policy, rows=12):
     flags = {"terminateds": np.zeros(rows, bool), "truncateds": np.zeros(rows, bool)}
     rewards = np.where(actions == obs % 2, 1, -1).astype(np.float32)
     batch = SampleBatch({"obs": obs, "actions": actions, "rewards": rewards, **flags, **fetches})
-    return policy.postprocess_rows(batch, Pieces(np.arange(rows) % 5 == 1, np.zeros(3, int)))
+    return policy.postprocess_rows(batch, Segments(np.arange(rows) % 5 == 1, np.zeros(3, int)))
 
 
 def same(arrays, others):

@@ -157,10 +157,10 @@ class TestActing:
             return compute_values(self, obs_batch, *memory)
 
         monkeypatch.setattr(PPOPolicy, "compute_values", counted)
-        monkeypatch.setattr(postprocess_module, "_pieces", None)
+        monkeypatch.setattr(postprocess_module, "_segments", None)
         made = worker(rollout_fragment_length=64)
         made.sample()
-        # For each policy all 4 * 64 rows, and then what follows its pieces: 8 episodes in each of the 4 environments.
+        # For each policy all 4 * 64 rows, and then what follows its segments: 8 episodes in each of the 4 environments.
         assert calls == [256, 32, 256, 32]
 
     def test_no_more_compilations_after_the_first_fragments(self):
@@ -175,9 +175,9 @@ class TestActing:
 class Kept(PPOPolicy):
     """Remembers what it was given."""
 
-    def postprocess_rows(self, batch, pieces):
-        self.pieces = pieces
-        return super().postprocess_rows(batch, pieces)
+    def postprocess_rows(self, batch, segments):
+        self.segments = segments
+        return super().postprocess_rows(batch, segments)
 
 
 def test_what_follows_a_cut_is_what_all_agents_observe_next():
@@ -185,13 +185,13 @@ def test_what_follows_a_cut_is_what_all_agents_observe_next():
     samples = made.sample()
     for mine, others in (("a", "b"), ("b", "a")):
         policy, batch = made.policies[mine], samples[mine]
-        following, last = policy.pieces.next_memory["critic_obs"], policy.pieces.last
+        following, last = policy.segments.next_memory["critic_obs"], policy.segments.last
         (part,) = following["other"]["parts"]
-        np.testing.assert_array_equal(following["obs"], policy.pieces.next_obs)
-        np.testing.assert_array_equal(part["obs"][:, 0], made.policies[others].pieces.next_obs)
+        np.testing.assert_array_equal(following["obs"], policy.segments.next_obs)
+        np.testing.assert_array_equal(part["obs"][:, 0], made.policies[others].segments.next_obs)
         np.testing.assert_array_equal(part["actions"][:, 0], samples[others]["actions"][last])
         assert not np.array_equal(following["obs"], batch["obs"][last])
-        values = policy.compute_values(policy.pieces.next_obs, {"critic_obs": following})
+        values = policy.compute_values(policy.segments.next_obs, {"critic_obs": following})
         delta = batch["rewards"][last] + 0.99 * values - batch["vf_preds"][last]
         np.testing.assert_allclose(batch["advantages"][last], delta, rtol=1e-4, atol=1e-5)
 
@@ -255,14 +255,14 @@ class TestOtherSettings:
         assert "critic_obs" not in samples["a"]
 
     def test_beside_an_own_postprocess_trajectory(self):
-        """A piece brings what its critic sees, and what it would see next: advantages are those of the whole."""
+        """A segment brings what its critic sees, and what it would see next: advantages are those of the whole."""
         plain = worker(rollout_fragment_length=13).sample()
-        by_piece = worker({"a": Halved, "b": Halved}, rollout_fragment_length=13).sample()
+        by_segment = worker({"a": Halved, "b": Halved}, rollout_fragment_length=13).sample()
         for policy_id in "ab":
-            np.testing.assert_array_equal(by_piece[policy_id]["actions"], plain[policy_id]["actions"])
-            np.testing.assert_allclose(by_piece[policy_id]["vf_preds"], plain[policy_id]["vf_preds"], rtol=1e-5)
+            np.testing.assert_array_equal(by_segment[policy_id]["actions"], plain[policy_id]["actions"])
+            np.testing.assert_allclose(by_segment[policy_id]["vf_preds"], plain[policy_id]["vf_preds"], rtol=1e-5)
             expected = plain[policy_id]["advantages"] / 2
-            np.testing.assert_allclose(by_piece[policy_id]["advantages"], expected, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(by_segment[policy_id]["advantages"], expected, rtol=1e-4, atol=1e-5)
 
 
 class Halved(PPOPolicy):

@@ -109,8 +109,8 @@ def plain(state: Any) -> str:
 
     def values(part: Any) -> Any:
         if isinstance(part, dict):
-            # Numbers of lives only grow, so that none is given twice.
-            return {key: values(value) for key, value in part.items() if key != "next_life_id"}
+            # Numbers of trajectories only grow, so that none is given twice.
+            return {key: values(value) for key, value in part.items() if key != "next_trajectory_id"}
         if isinstance(part, list | tuple):
             return [values(value) for value in part]
         return np.asarray(part).tolist() if hasattr(part, "__array__") else part

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from rollax import IMPALAConfig, IMPALAPolicy, RolloutWorker, SampleBatch
 from rollax.errors import ConfigError, PolicyError
 from rollax.policy.learning import MinibatchPlan
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 from tests.algorithms.envs import Corridor, Echo
 from tests.algorithms.tables import Table, f32
 
@@ -30,7 +30,7 @@ def entropy(p):
 
 
 class TestLoss:
-    # γ = 1/2, ρ̄ = 2, ρ̄' = 3, c̄ = 1. One piece of two rows that terminates, one of two that is cut; then padding.
+    # γ = 1/2, ρ̄ = 2, ρ̄' = 3, c̄ = 1. One segment of two rows that terminates, one of two that is cut; then padding.
     # p is the probability of action 0, π that of the action taken, μ what it was when it was taken.
     #   row   V   r    p   action   π     μ    ρ    δ                      v                      A
     #    0    2   2   .2     0     .2    .4   1/2   (2 + 4/2 - 2)/2 = 1    2 + 1 - 2/4 = 5/2      (2 + 1 - 2)/2 = 1/2
@@ -111,7 +111,7 @@ class TestLoss:
 
 def test_what_a_worker_samples_and_an_older_policy_may_learn_from():
     # Each step earns 1 and leads from state s to s + 1; state 3 is the end, a truncation in sub-environments of odd
-    # number. On-policy: v_s = 1 + γ v_{s+1}, up to where the piece goes on with a value.
+    # number. On-policy: v_s = 1 + γ v_{s+1}, up to where the segment goes on with a value.
     config = IMPALAConfig(**TABLE, gamma=0.5, num_envs_per_worker=2, rollout_fragment_length=5)
     worker = RolloutWorker(Corridor, IMPALAPolicy, config=config)
     batch = worker.sample()
@@ -140,7 +140,7 @@ def test_an_observation_after_the_end_may_allow_no_action():
     flags = {"terminateds": np.zeros(2, bool), "truncateds": np.array([False, True])}
     batch = SampleBatch({"obs": obs, "actions": actions, "rewards": f32(1, 2), **flags, **fetches})
     after = {"action_mask": np.zeros((1, 3), np.int8), "x": np.ones((1, 2), np.float32)}
-    batch = policy.postprocess_rows(batch, Pieces(np.array([False, True]), after))
+    batch = policy.postprocess_rows(batch, Segments(np.array([False, True]), after))
     assert batch["bootstrap"].tolist() == [False, False, True]
     gradients, stats = policy.compute_gradients(batch)
     assert all(np.isfinite(value).all() for value in jax.tree.leaves((gradients, stats)))
@@ -154,9 +154,9 @@ def test_a_critic_that_sees_more_must_be_told_what_follows():
     flags = {"terminateds": np.zeros(1, bool)}
     batch = SampleBatch({"obs": np.zeros(1, int), "critic_obs": np.zeros((1, 2)), **flags})
     with pytest.raises(PolicyError, match="new_critic_obs"):
-        policy.postprocess_rows(batch, Pieces(np.array([True]), np.zeros(1, int)))
+        policy.postprocess_rows(batch, Segments(np.array([True]), np.zeros(1, int)))
     further = {"critic_obs": np.ones((1, 2))}
-    batch = policy.postprocess_rows(batch, Pieces(np.array([True]), np.zeros(1, int), further))
+    batch = policy.postprocess_rows(batch, Segments(np.array([True]), np.zeros(1, int), further))
     assert batch["critic_obs"].tolist() == [[0, 0], [1, 1]]
 
 

@@ -128,9 +128,9 @@ class TestValueOfAnEndlessTask:
 
 
 class TruncationIsTermination:
-    def postprocess_rows(self, batch, pieces):
+    def postprocess_rows(self, batch, segments):
         batch["terminateds"] |= batch["truncateds"]
-        return super().postprocess_rows(batch, pieces)  # type: ignore[misc]
+        return super().postprocess_rows(batch, segments)  # type: ignore[misc]
 
 
 class MistakenPPO(TruncationIsTermination, PPOPolicy):

@@ -85,7 +85,7 @@ class TestPolicies:
     def test_each_has_its_own_spaces_and_gamma(self):
         with DQNTrainer(Unlike, unlike()) as trainer:
             stats = trainer.train()["info"]["learner"]
-            # γ = 0.1: rewards are digits. 1.23, 2.34, then the life ends: 3.4 and 4.
+            # γ = 0.1: rewards are digits. 1.23, 2.34, then the trajectory ends: 3.4 and 4.
             expected = {0: (1.23, 0.001), 1: (2.34, 0.0), 2: (3.4, 0.0), 3: (4.0, 0.0)}
             assert returns_by_observation(trainer, "small") == {k: {pair} for k, pair in expected.items()}
             # It acts in the steps 0 and 2 only: 10 + 30 / 2 = 25, and 30; the reward of a step that it sits out is 0.

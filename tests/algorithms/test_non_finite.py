@@ -37,7 +37,7 @@ def test_32_a_bad_batch_stops_before_the_weights_are_touched(monkeypatch, traine
         assert "policy 'default_policy', gradient step " in message
         assert "the loss (" in message
         assert f"columns ['{column}']" in message
-        assert "to mend:" in message
+        assert "fix:" in message
         if column == "advantages":  # standardized together, so the very first step is spoiled
             assert f"gradient step {steps}:" in message
             for name, value in trainer.get_policy().get_weights().items():

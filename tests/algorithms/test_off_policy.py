@@ -160,7 +160,7 @@ class TestLoggedActionsOfOneAgent:
 
 class Lesson(MultiAgentEnv):
     """Episodes of six steps; the observation is [1 of the teacher and 0 of the student, episode, step]. After three
-    steps the teacher's life is truncated; a step later it begins another. It earns 10 and its action in each step."""
+    steps the teacher's trajectory is truncated; a step later it begins another. It earns 10 and its action per step."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space = CHOICE
@@ -197,7 +197,7 @@ class Teacher(Policy):
 class Watching(DQNPolicy):
     """Learns from its own rows, and from those of all others in its episodes."""
 
-    read = ("obs", "rewards", "terminateds", "truncateds", "new_obs", "life_id")
+    read = ("obs", "rewards", "terminateds", "truncateds", "new_obs", "trajectory_id")
 
     def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
         seen = []

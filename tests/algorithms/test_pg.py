@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rollax import PGConfig, PGTrainer, RolloutWorker, SampleBatch
 from rollax.algorithms.pg import PGPolicy
 from rollax.policy.learning import MinibatchPlan
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 from tests.algorithms.envs import Corridor
 from tests.algorithms.tables import Table, f32
 
@@ -42,8 +42,8 @@ def test_loss_and_gradient():
     np.testing.assert_array_equal(gradients["values"], 0)
 
 
-def test_returns_stop_at_the_end_of_a_piece():
-    # γ = 0.1 lets returns be read as digits. A cut piece is not bootstrapped: there is no value function.
+def test_returns_stop_at_the_end_of_a_segment():
+    # γ = 0.1 lets returns be read as digits. A cut segment is not bootstrapped: there is no value function.
     policy = make(gamma=0.1)
     batch = SampleBatch(
         {
@@ -52,7 +52,7 @@ def test_returns_stop_at_the_end_of_a_piece():
             "truncateds": np.array([0, 0, 0, 1, 0], bool),
         }
     )
-    policy.postprocess_rows(batch, Pieces(np.array([0, 1, 0, 1, 1], bool), np.zeros(3, np.int64)))
+    policy.postprocess_rows(batch, Segments(np.array([0, 1, 0, 1, 1], bool), np.zeros(3, np.int64)))
     np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.4, 4, 5), rtol=1e-6)
 
 

@@ -12,7 +12,7 @@ from rollax import PPOConfig, RolloutWorker, SampleBatch
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import ConfigError
 from rollax.policy.learning import MinibatchPlan
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 from tests.algorithms.envs import Corridor
 from tests.algorithms.tables import Table, f32
 
@@ -120,7 +120,7 @@ class TestAdvantages:
         policy.set_weights({**policy.get_weights(), "values": f32(*values)})
 
     def test_bootstraps_by_hand(self):
-        # γ = 0.1 and λ = 1: A_t + V_t reads as digits, the last one is the value that a piece goes on with.
+        # γ = 0.1 and λ = 1: A_t + V_t reads as digits, the last one is the value that a segment goes on with.
         policy = make(10, gamma=0.1, **{"lambda": 1.0})
         self.values_of(policy, *[0] * 7, 7, 8, 9)
         batch = SampleBatch(
@@ -134,7 +134,7 @@ class TestAdvantages:
         )
         #             terminated   truncated      cut   cut
         last = np.array([0, 1, 0, 1, 0, 1, 1], bool)
-        policy.postprocess_rows(batch, Pieces(last, np.array([7, 7, 8, 9])))
+        policy.postprocess_rows(batch, Segments(last, np.array([7, 7, 8, 9])))
         np.testing.assert_allclose(batch["value_targets"], f32(1.2, 2, 3.47, 4.7, 5.68, 6.8, 1.9), rtol=1e-6)
         np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.47, 4.7, 5.68, 6.8, 1.4), rtol=1e-6)
 

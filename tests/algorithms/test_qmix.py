@@ -114,7 +114,7 @@ class Running(nnx.Module):
         return values, values[:, 0], (sums[:, -1:],)
 
 
-def life(first_state=(0.0, 0.0), end="terminated"):
+def trajectory(first_state=(0.0, 0.0), end="terminated"):
     """Three steps of a pair in the states 0, 1, 2 and 1, 2, 2, with the rewards 1, 2, 3.
 
     `end`: what follows is nothing, a limit of time, or a next fragment; in the latter two state 1 is seen last by both.
@@ -128,7 +128,7 @@ def life(first_state=(0.0, 0.0), end="terminated"):
         "rewards": f32(1, 2, 3, 0),
         "terminateds": np.array([False, False, not goes_on, False]),
         "truncateds": np.array([False, False, end == "truncated", False]),
-        "life_id": np.zeros(4, int),
+        "trajectory_id": np.zeros(4, int),
         "state_in": (before[..., None].astype(np.float32),),
         "bootstrap": np.array([False, False, False, True]),
     }
@@ -172,31 +172,31 @@ class TestLossOfSequences:
             ("goes on", 3, [-2.25, -1.5, -1.0]),
         ],
     )
-    def test_whole_lives(self, end, n_step, errors):
-        stats = self.drawn(life(end=end), n_step=n_step)
+    def test_whole_trajectories(self, end, n_step, errors):
+        stats = self.drawn(trajectory(end=end), n_step=n_step)
         np.testing.assert_allclose(stats["q_loss"], np.mean(np.square(errors)), rtol=1e-5)
         # each of three transitions draws the sequence that it is in: one and the same
         np.testing.assert_allclose(stats["td_error"], [np.abs(errors).sum()] * 3, rtol=1e-5)
 
     @pytest.mark.parametrize("burn_in", [0, 1])
-    def test_parts_of_lives_begin_with_the_state_that_was_acted_on(self, burn_in):
-        stats = self.drawn(life(), burn_in=burn_in, model={"max_seq_len": 2})
+    def test_parts_of_trajectories_begin_with_the_state_that_was_acted_on(self, burn_in):
+        stats = self.drawn(trajectory(), burn_in=burn_in, model={"max_seq_len": 2})
         # rows 0 and 1 in the first sequence, which two transitions draw, row 2 in the second
         np.testing.assert_allclose(stats["td_error"], [5.5, 5.5, 5.0], rtol=1e-5)
 
     def test_or_with_one_of_zeros(self):
         # Row 2 then has the sums 2 and 2: Q_tot = 4, its target still 3. Rows 0 and 1 are not the beginning's matter.
-        stats = self.drawn(life(), zero_init_states=True, model={"max_seq_len": 2})
+        stats = self.drawn(trajectory(), zero_init_states=True, model={"max_seq_len": 2})
         np.testing.assert_allclose(stats["td_error"], [5.5, 5.5, 1.0], rtol=1e-5)
 
     def test_which_burn_in_makes_up_for(self):
-        stats = self.drawn(life(), zero_init_states=True, burn_in=2, model={"max_seq_len": 2})
+        stats = self.drawn(trajectory(), zero_init_states=True, burn_in=2, model={"max_seq_len": 2})
         np.testing.assert_allclose(stats["td_error"], [5.5, 5.5, 5.0], rtol=1e-5)
 
-    def test_the_state_of_a_life_that_began_elsewhere(self):
+    def test_the_state_of_a_trajectory_that_began_elsewhere(self):
         # Both sums are 10 more: Q_tot and the joint best rise by 20.
         # Errors: 22 - (1 + 27 / 2), 25 - (2 + 32 / 2), 28 - 3
-        stats = self.drawn(life(first_state=(10.0, 10.0)))
+        stats = self.drawn(trajectory(first_state=(10.0, 10.0)))
         np.testing.assert_allclose(stats["q_loss"], np.mean(np.square([7.5, 7.0, 25.0])), rtol=1e-5)
 
 

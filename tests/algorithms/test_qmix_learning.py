@@ -58,7 +58,7 @@ LIFT = {
     "final_epsilon": 0.15,  # with 0.05 a corner that has not been found by then is not found at all
     "learning_starts": 2000,
     "training_intensity": 1 / 32,
-    "train_batch_size": 640,  # 32 whole lives
+    "train_batch_size": 640,  # 32 whole trajectories
     "target_network_update_freq": 100,
     "timesteps_per_iteration": 5000,
     "gamma": 0.97,

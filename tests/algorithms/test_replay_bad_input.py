@@ -113,7 +113,7 @@ class TestNonFinite:
             message = str(error.value)
             assert "nothing of it is kept" in message
             assert "policy 'default_policy', column 'rewards', row 2 of" in message
-            assert "to mend:" in message
+            assert "fix:" in message
             assert unchanged(before, trainer.get_weights()["default_policy"])
             assert_learns(trainer)
 

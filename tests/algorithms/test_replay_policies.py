@@ -32,8 +32,8 @@ class Counting(Policy):
     def compute_actions(self, obs_batch):  # type: ignore[override]
         return np.zeros(len(obs_batch), np.int64), [], {}
 
-    def postprocess_rows(self, batch, pieces):
-        return add_bootstrap_rows(batch, pieces)
+    def postprocess_rows(self, batch, segments):
+        return add_bootstrap_rows(batch, segments)
 
     def learn_on_batch(self, batch):
         self.given.append(len(batch))

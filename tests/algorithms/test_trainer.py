@@ -159,7 +159,7 @@ class TestDeterminism:
         learner = [self.run(seed=seed)[0][0]["info"]["learner"] for seed in (5, 6, None, None)]
         assert all(learner[i] != learner[j] for i in range(4) for j in range(i))
 
-    def test_evaluating_does_not_disturb_training(self):
+    def test_evaluating_does_not_perturb_training(self):
         plain, weights = self.run(observation_filter="MeanStdFilter")
         with make(observation_filter="MeanStdFilter", evaluation_interval=1) as trainer:
             watched = []

@@ -94,7 +94,7 @@ def test_not_fit(rollax, name, says):
     assert done.exit_code == 1
     assert done.stdout == f"checked_envs:{name}: not fit for training\n"
     assert says in done.stderr
-    assert "  to mend:  " in done.stderr
+    assert "  fix:  " in done.stderr
     assert "rollax/env" not in done.stderr
     whole = rollax("check", f"checked_envs:{name}", "--traceback")
     assert whole.exit_code == 1

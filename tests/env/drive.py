@@ -13,7 +13,7 @@ from tests.env.worlds import ALL, Clock, Party, action_for
 
 
 class Event(NamedTuple):
-    """What one agent got in one moment; `reward` is None beside the first observation of a life."""
+    """What one agent got in one moment; `reward` is None beside the first observation of a trajectory."""
 
     agent: Any
     obs: tuple | None
@@ -146,7 +146,7 @@ def _drive_dicts(env: BaseEnv, stories: list[Story], seeds: Sequence[int] | None
 
 
 class Listener:
-    """Reads the dicts of one sub-environment: who is alive, whose life begins."""
+    """Reads the dicts of one sub-environment: who is alive, whose trajectory begins."""
 
     def __init__(self) -> None:
         self.alive: set = set()

@@ -12,7 +12,7 @@ import pytest
 from rollax import BaseEnv
 from rollax.env.rows import Rows
 
-FORM = re.compile(r"^\S.+\n  where:    .+\n  got:      .+\n  expected: .+\n  to mend:  .+", re.DOTALL)
+FORM = re.compile(r"^\S.+\n  where:    .+\n  got:      .+\n  expected: .+\n  fix:  .+", re.DOTALL)
 
 
 def refused(error: type[Exception], call: Callable, *arguments: Any, says: str = "") -> Exception:

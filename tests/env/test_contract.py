@@ -189,7 +189,7 @@ class TestAnswers:
         return rows, np.zeros(len(rows), np.int64)
 
     def refused(self, call, *arguments):
-        with pytest.raises(EnvError, match=r"(?s)where:.*got:.*expected:.*to mend:") as error:
+        with pytest.raises(EnvError, match=r"(?s)where:.*got:.*expected:.*fix:") as error:
             call(*arguments)
         return str(error.value)
 

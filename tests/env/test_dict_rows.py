@@ -21,8 +21,8 @@ AGENTS = ("a", "b", 3)
 
 
 @dataclass
-class Life:
-    """What the world knows of one life, and what the rows say of it."""
+class Trajectory:
+    """What the world knows of one trajectory, and what the rows say of it."""
 
     env_id: int
     agent: Hashable
@@ -30,18 +30,18 @@ class Life:
     told: float = 0.0
     offered: int = 0
     answered: int = 0
-    lane: int | None = None
+    slot: int | None = None
     over: bool = False
 
 
 @dataclass
 class World:
-    """Sub-environments whose every poll is drawn; keeps the truth about lives beside the dicts that it hands out."""
+    """Sub-environments whose every poll is drawn; keeps the truth about trajectories beside the dicts it returns."""
 
     draw: Any
     num_envs: int
-    living: dict[tuple[int, Hashable], Life] = field(default_factory=dict)
-    past: list[Life] = field(default_factory=list)
+    living: dict[tuple[int, Hashable], Trajectory] = field(default_factory=dict)
+    past: list[Trajectory] = field(default_factory=list)
     running: set[int] = field(default_factory=set)
     number: int = 0
 
@@ -53,40 +53,42 @@ class World:
     def observe(self, env_id: int, agent: Hashable) -> int:
         """An observation is a number of its own."""
         self.number += 1
-        life = self.living.setdefault((env_id, agent), Life(env_id, agent))
-        life.offered += 1
+        trajectory = self.living.setdefault((env_id, agent), Trajectory(env_id, agent))
+        trajectory.offered += 1
         return self.number
 
     def step(self, env_id: int) -> tuple[dict, dict, dict, dict]:
         obs, rewards, flags = {}, {}, ({}, {})
         over = self.draw(st.sampled_from(["", "", "", "T", "C", "TC"]))
         for agent in self.draw(st.permutations(AGENTS)):
-            life = self.living.get((env_id, agent))
+            trajectory = self.living.get((env_id, agent))
             does = self.draw(
-                st.sampled_from(["", "r", "o", "or", "or", "T", "rC", "oT", "orTC"] if life else ["", "", "o", "oC"])
+                st.sampled_from(
+                    ["", "r", "o", "or", "or", "T", "rC", "oT", "orTC"] if trajectory else ["", "", "o", "oC"]
+                )
             )
             ends = bool(over) or "T" in does or "C" in does
             if "r" in does:
                 rewards[agent] = self.draw(st.integers(-3, 3)) / 4
-                life.given += rewards[agent]
+                trajectory.given += rewards[agent]
             if "o" in does:
                 self.number += 1
                 obs[agent] = self.number
             if "T" in does or "C" in does:
                 flags[0][agent], flags[1][agent] = "T" in does, "C" in does
-            if life and ends:
-                self.end(life)
+            if trajectory and ends:
+                self.end(trajectory)
             elif "o" in does and not ends:
-                self.living.setdefault((env_id, agent), Life(env_id, agent)).offered += 1
+                self.living.setdefault((env_id, agent), Trajectory(env_id, agent)).offered += 1
         if over:
             self.running.discard(env_id)
         for kind, flag in zip("TC", flags, strict=True):
             flag[ALL] = kind in over
         return obs, rewards, *flags
 
-    def end(self, life: Life) -> None:
-        life.over = True
-        self.past.append(self.living.pop((life.env_id, life.agent)))
+    def end(self, trajectory: Trajectory) -> None:
+        trajectory.over = True
+        self.past.append(self.living.pop((trajectory.env_id, trajectory.agent)))
 
     def silent(self, env_id: int, step: tuple) -> bool:
         """Nothing is said: neither a step nor a poll."""
@@ -95,43 +97,43 @@ class World:
 
 
 class Reader:
-    """Reads rows as the sampler does: each lane is one life until a flag ends it."""
+    """Reads rows as the sampler does: each slot is one trajectory until a flag ends it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.lives: dict[int, Life] = {}
+        self.trajectories: dict[int, Trajectory] = {}
         self.seen: set[int] = set()
 
     def read(self, rows: Rows, expected_end: set[int]) -> None:
         world = self.world
         assert set(rows.ended_envs.tolist()) == expected_end
-        for row, lane in enumerate(rows.lanes.tolist()):
+        for row, slot in enumerate(rows.slots.tolist()):
             key = (int(rows.env_index[row]), rows.agent_of(row))
             over = bool(rows.terminateds[row] or rows.truncateds[row])
             if rows.starts[row]:
-                assert lane not in self.lives, "a lane of two lives at once"
+                assert slot not in self.trajectories, "a slot of two trajectories at once"
                 assert rows.rewards[row] == 0
                 assert not over
-                self.lives[lane] = world.living[key]
-                assert self.lives[lane].lane is None, "a life that begins twice"
-                self.lives[lane].lane = lane
-            life = self.lives[lane]
-            assert (life.env_id, life.agent) == key
-            life.told += float(rows.rewards[row])
+                self.trajectories[slot] = world.living[key]
+                assert self.trajectories[slot].slot is None, "a trajectory that begins twice"
+                self.trajectories[slot].slot = slot
+            trajectory = self.trajectories[slot]
+            assert (trajectory.env_id, trajectory.agent) == key
+            trajectory.told += float(rows.rewards[row])
             assert rows.acts[row] == (rows.obs[row] is not None and not over)
             if rows.obs[row] is not None:
                 assert rows.obs[row] not in self.seen
                 self.seen.add(rows.obs[row])
-            life.answered += int(rows.acts[row])
-            assert over == life.over
+            trajectory.answered += int(rows.acts[row])
+            assert over == trajectory.over
             if over:
-                del self.lives[lane]
-        assert len(self.lives) == len(world.living)
+                del self.trajectories[slot]
+        assert len(self.trajectories) == len(world.living)
 
 
 @given(st.data())
-def test_lives_lanes_rewards_and_answers(data):
-    """No reward lost or doubled, one lane to a life, every observation offered for an answer exactly once."""
+def test_trajectories_slots_rewards_and_answers(data):
+    """No reward lost or doubled, one slot to a trajectory, every observation offered for an answer exactly once."""
     num_envs = data.draw(st.integers(1, 3))
     world = World(data.draw, num_envs)
     dict_rows, reader = DictRows("World", num_envs), Reader(world)
@@ -148,19 +150,20 @@ def test_lives_lanes_rewards_and_answers(data):
         ended = {env_id for env_id in steps if env_id not in world.running}
         reader.read(dict_rows.outcome(*parts, {}, {}), ended)
         most_alive = max(most_alive, len(world.living))
-    for life in (*world.past, *world.living.values()):
-        assert life.told == life.given
-        assert life.answered == life.offered
-        assert life.lane is not None
-    # Lanes are used again: there are never more than the lives that there were at once, counting those that just ended.
-    assert dict_rows._lane_count <= num_envs * len(AGENTS)
-    lanes = [life.lane for life in world.living.values()]
-    assert len(set(lanes)) == len(lanes)
+    for trajectory in (*world.past, *world.living.values()):
+        assert trajectory.told == trajectory.given
+        assert trajectory.answered == trajectory.offered
+        assert trajectory.slot is not None
+    # Slots are used again: there are never more than the trajectories that there were at once, counting those that
+    # just ended.
+    assert dict_rows._slot_count <= num_envs * len(AGENTS)
+    slots = [trajectory.slot for trajectory in world.living.values()]
+    assert len(set(slots)) == len(slots)
 
 
 @given(st.data())
 def test_an_env_that_restarts_itself_and_one_that_is_dropped(data):
-    """First observations come in polls; a reset that the env does not follow makes new lives of those that go on."""
+    """First observations come in polls; where the env ignores a reset, those that continue begin new trajectories."""
     rows_of, alive = DictRows("Alone", 1), set()
     for _ in range(data.draw(st.integers(1, 10))):
         if data.draw(st.integers(0, 4)) == 0:
@@ -179,7 +182,7 @@ def test_an_env_that_restarts_itself_and_one_that_is_dropped(data):
         assert rows.rewards.sum() == 2 * len(set(agents) & alive) + len(set(late) & alive)
         assert rows.ended_envs.tolist() == ([0] if over and alive else [])
         alive = set() if over else alive | set(agents)
-        assert len(alive) <= rows_of._lane_count <= len(AGENTS)
+        assert len(alive) <= rows_of._slot_count <= len(AGENTS)
 
 
 def test_given_actions_are_not_asked_for():

@@ -61,7 +61,7 @@ class Silent(Rewards):
 
 
 class Columns(BaseEnv):
-    """Sub-environment 1 has rows of a life that goes on and is never asked."""
+    """Sub-environment 1 has rows of a trajectory that goes on and is never asked."""
 
     num_envs, observation_space, action_space = 2, OBS, ACTIONS
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollax import SampleBatch
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 
 ALL = "__all__"
 Key = tuple[float, ...]
@@ -17,9 +17,12 @@ Key = tuple[float, ...]
 
 @dataclass
 class Row:
-    """What a row of a batch must hold. `life`: (sub-env, episode, agent, how many lives it has had in the episode)."""
+    """What a row of a batch must hold.
 
-    life: tuple
+    `trajectory` is (sub-environment, episode, agent, how many trajectories the agent has had in the episode).
+    """
+
+    trajectory: tuple
     obs: np.ndarray
     t: int
     prev_action: int
@@ -37,7 +40,7 @@ class Row:
 
     @property
     def agent(self) -> Hashable:
-        return self.life[2]
+        return self.trajectory[2]
 
 
 @dataclass
@@ -47,18 +50,18 @@ class Story:
     index: int
     rows: list[Row] = field(default_factory=list)
     episodes: list[tuple[float, int, dict[Hashable, list[float]]]] = field(default_factory=list)
-    """The finished ones: reward, length, and the rewards of each agent's lives."""
+    """The finished ones: reward, length, and the rewards of each agent's trajectories."""
 
     def __post_init__(self) -> None:
         self.episode, self.t = -1, 0
         self.open: dict[Hashable, Row] = {}
-        self.lives: dict[Hashable, list[float]] = {}
+        self.trajectories: dict[Hashable, list[float]] = {}
         self.first_row = 0
 
     def read(self, events: Iterable[tuple[Any, ...]]) -> Story:
         for kind, *event in events:
             if kind == "reset":
-                self.episode, self.t, self.open, self.lives, self.first_row = (
+                self.episode, self.t, self.open, self.trajectories, self.first_row = (
                     self.episode + 1,
                     0,
                     {},
@@ -80,7 +83,7 @@ class Story:
         over = terms[ALL] or truncs[ALL]
         for agent, row in self.open.items():
             row.reward += rewards.get(agent, 0.0)
-            self.lives[agent][-1] += rewards.get(agent, 0.0)
+            self.trajectories[agent][-1] += rewards.get(agent, 0.0)
         for agent in list(self.open):
             terminated, truncated = terms.get(agent, False), truncs.get(agent, False)
             if not (terminated or truncated):  # "__all__" stands for those whose own flags are down
@@ -96,21 +99,22 @@ class Story:
             if agent not in self.open and not gone:
                 self._see(agent, obs[agent])
         if over:
-            total = sum(reward for lives in self.lives.values() for reward in lives)
-            self.episodes.append((total, self.t, self.lives))
+            total = sum(reward for trajectories in self.trajectories.values() for reward in trajectories)
+            self.episodes.append((total, self.t, self.trajectories))
             for row in self.rows[self.first_row :]:
                 row.episode_over = True
 
     def _see(self, agent: Hashable, obs: np.ndarray) -> None:
         before = self.open.get(agent)
         if before is None:
-            self.lives.setdefault(agent, []).append(0.0)
-            life, prev_action, prev_reward = (self.index, self.episode, agent, len(self.lives[agent])), 0, 0.0
+            self.trajectories.setdefault(agent, []).append(0.0)
+            trajectory = (self.index, self.episode, agent, len(self.trajectories[agent]))
+            prev_action, prev_reward = 0, 0.0
         else:
             assert before.action is not None
             before.new_obs = obs
-            life, prev_action, prev_reward = before.life, before.action, before.reward
-        self.open[agent] = Row(life, obs, self.t, prev_action, prev_reward)
+            trajectory, prev_action, prev_reward = before.trajectory, before.action, before.reward
+        self.open[agent] = Row(trajectory, obs, self.t, prev_action, prev_reward)
         self.rows.append(self.open[agent])
 
 
@@ -140,15 +144,15 @@ class Auditor:
         self.seen: set[Key] = set()
         self.episode_ids: dict[int, tuple] = {}
 
-    def check(self, fragment: Mapping[str, tuple[SampleBatch, Pieces]]) -> None:
+    def check(self, fragment: Mapping[str, tuple[SampleBatch, Segments]]) -> None:
         """One fragment, right after it was sampled."""
         expected = expected_rows(self.envs)
-        for batch, pieces in fragment.values():
-            self._check_batch(batch, pieces, expected)
+        for batch, segments in fragment.values():
+            self._check_batch(batch, segments, expected)
         due = {key for key, row in expected.items() if row.episode_over or not self.whole_episodes}
         assert self.seen == due, f"{len(due - self.seen)} rows are missing, {len(self.seen - due)} came too early"
 
-    def _check_batch(self, batch: SampleBatch, pieces: Pieces, expected: Mapping[Key, Row]) -> None:
+    def _check_batch(self, batch: SampleBatch, segments: Segments, expected: Mapping[Key, Row]) -> None:
         keys = [_key(obs) for obs in batch["obs"]]
         assert len(set(keys)) == len(keys)
         assert not self.seen.intersection(keys)
@@ -164,19 +168,19 @@ class Auditor:
             assert batch["prev_actions"].tolist() == [row.prev_action for row in rows]
             assert batch["prev_rewards"].tolist() == [row.prev_reward for row in rows]
         for episode_id, row in zip(batch["eps_id"].tolist(), rows, strict=True):
-            assert self.episode_ids.setdefault(episode_id, row.life[:2]) == row.life[:2]
+            assert self.episode_ids.setdefault(episode_id, row.trajectory[:2]) == row.trajectory[:2]
         assert len(set(self.episode_ids.values())) == len(self.episode_ids), "one episode under two ids"
-        self._check_pieces(keys, rows, pieces)
+        self._check_segments(keys, rows, segments)
 
     @staticmethod
-    def _check_pieces(keys: list[Key], rows: list[Row], pieces: Pieces) -> None:
-        ends = pieces.last.nonzero()[0].tolist()
+    def _check_segments(keys: list[Key], rows: list[Row], segments: Segments) -> None:
+        ends = segments.last.nonzero()[0].tolist()
         assert ends[-1] == len(rows) - 1
-        assert [_key(obs) for obs in pieces.next_obs] == [_key(rows[end].new_obs) for end in ends]
-        assert len({rows[end].life for end in ends}) == len(ends), "a life in two pieces"
+        assert [_key(obs) for obs in segments.next_obs] == [_key(rows[end].new_obs) for end in ends]
+        assert len({rows[end].trajectory for end in ends}) == len(ends), "a trajectory in two segments"
         for here, key_after, row_after in zip(range(len(rows)), keys[1:], rows[1:], strict=False):
-            if not pieces.last[here]:
-                assert rows[here].life == row_after.life
+            if not segments.last[here]:
+                assert rows[here].trajectory == row_after.trajectory
                 assert _key(rows[here].new_obs) == key_after
 
 

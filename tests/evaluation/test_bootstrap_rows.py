@@ -1,4 +1,4 @@
-"""Rows that stand for what came after a piece: where they lie, what they hold, and that nobody counts them."""
+"""Rows that stand for what came after a segment: where they lie, what they hold, and that nobody counts them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from rollax import MultiAgentBatch, SampleBatch
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 
 
-def fragment() -> tuple[SampleBatch, Pieces]:
-    """Pieces of 2 (cut), 1 (terminated), 3 (truncated) and 1 (terminated) rows, of the lives 5, 6, 7, 8."""
+def fragment() -> tuple[SampleBatch, Segments]:
+    """Segments of 2 (cut), 1 (terminated), 3 (truncated) and 1 (terminated) rows, of the trajectories 5, 6, 7, 8."""
     row = np.arange(7)
     batch = SampleBatch(
         {
@@ -21,7 +21,7 @@ def fragment() -> tuple[SampleBatch, Pieces]:
             "infos": [{"row": i} for i in range(7)],
             "terminateds": np.array([0, 0, 1, 0, 0, 0, 1], bool),
             "truncateds": np.array([0, 0, 0, 0, 0, 1, 0], bool),
-            "life_id": np.array([5, 5, 6, 7, 7, 7, 8]),
+            "trajectory_id": np.array([5, 5, 6, 7, 7, 7, 8]),
             "eps_id": np.array([1, 1, 1, 2, 2, 2, 2]),
             "agent_id": ["a", "a", "b", "a", "a", "a", "b"],
             "state_in": (row[:, None].astype(np.float32),),
@@ -32,12 +32,12 @@ def fragment() -> tuple[SampleBatch, Pieces]:
     ends = np.array([10, 11, 12, 13])
     next_obs = {"place": np.stack([ends, ends], 1).astype(np.float32), "eye": (ends.astype(np.uint8)[:, None, None],)}
     next_memory = {"state_in": (ends[:, None].astype(np.float32),), "prev_rewards": -ends.astype(np.float32)}
-    return batch, Pieces(np.array([0, 1, 1, 0, 0, 1, 1], bool), next_obs, next_memory)
+    return batch, Segments(np.array([0, 1, 1, 0, 0, 1, 1], bool), next_obs, next_memory)
 
 
 def test_what_they_hold():
-    batch, pieces = fragment()
-    longer = add_bootstrap_rows(batch, pieces)
+    batch, segments = fragment()
+    longer = add_bootstrap_rows(batch, segments)
     assert np.flatnonzero(longer["bootstrap"]).tolist() == [2, 7]
     assert longer["obs"]["place"][:, 1].tolist() == [0, 1, 10, 2, 3, 4, 5, 12, 6]
     assert longer["obs"]["eye"][0].ravel().tolist() == [0, 1, 10, 2, 3, 4, 5, 12, 6]
@@ -47,7 +47,7 @@ def test_what_they_hold():
     assert longer["actions"].tolist() == [1, 2, 0, 3, 4, 5, 6, 0, 7]
     assert longer["terminateds"].tolist() == [0, 0, 0, 1, 0, 0, 0, 0, 1]
     assert longer["truncateds"].tolist() == [0, 0, 0, 0, 0, 0, 1, 0, 0]
-    assert longer["life_id"].tolist() == [5, 5, 5, 6, 7, 7, 7, 7, 8]
+    assert longer["trajectory_id"].tolist() == [5, 5, 5, 6, 7, 7, 7, 7, 8]
     assert longer["eps_id"].tolist() == [1, 1, 1, 1, 2, 2, 2, 2, 2]
     assert "".join(longer["agent_id"]) == "aaabaaaab"
     assert longer["infos"].tolist()[1:4] == [{"row": 1}, None, {"row": 2}]
@@ -57,16 +57,16 @@ def test_what_they_hold():
 
 
 def test_the_batch_itself_stays():
-    batch, pieces = fragment()
-    add_bootstrap_rows(batch, pieces)
+    batch, segments = fragment()
+    add_bootstrap_rows(batch, segments)
     assert len(batch) == 7
     assert "bootstrap" not in batch
 
 
-def test_where_every_piece_terminates_there_are_none():
+def test_where_every_segment_terminates_there_are_none():
     batch, _ = fragment()
     part = batch[2:3]
-    longer = add_bootstrap_rows(part, Pieces(np.array([True]), part["obs"]))
+    longer = add_bootstrap_rows(part, Segments(np.array([True]), part["obs"]))
     assert longer["bootstrap"].tolist() == [False]
     assert longer["actions"].tolist() == [3]
 
@@ -81,21 +81,22 @@ def test_nobody_counts_them():
     padded = longer.sequences(2)
     assert (padded.agent_steps, padded.env_steps) == (7, 4)
     assert padded.mask().sum() == 9
-    unknown = add_bootstrap_rows(fragment()[0][:2], Pieces(np.array([False, True]), *first_of(fragment()[1])))
+    unknown = add_bootstrap_rows(fragment()[0][:2], Segments(np.array([False, True]), *first_of(fragment()[1])))
     assert (unknown.agent_steps, unknown.env_steps) == (2, 2)
     twice = SampleBatch.concat_samples([unknown, unknown])
     assert (twice.agent_steps, twice.env_steps) == (4, 4)
 
 
-def first_of(pieces: Pieces) -> tuple[Any, dict]:
-    """What follows the first piece."""
-    whole = SampleBatch({"obs": pieces.next_obs, **pieces.next_memory})[:1]
-    return whole["obs"], {name: whole[name] for name in pieces.next_memory}
+def first_of(segments: Segments) -> tuple[Any, dict]:
+    """What follows the first segment."""
+    whole = SampleBatch({"obs": segments.next_obs, **segments.next_memory})[:1]
+    return whole["obs"], {name: whole[name] for name in segments.next_memory}
 
 
-def test_sequences_of_a_cut_piece_run_into_them_and_end_there():
+def test_sequences_of_a_cut_segment_run_into_them_and_end_there():
     longer = add_bootstrap_rows(*fragment())
-    # The life goes on in the next fragment. Its first row saw what the bootstrap row saw: it begins a new sequence.
+    # The trajectory goes on in the next fragment. Its first row saw what the bootstrap row saw: it begins a new
+    # sequence.
     following = fragment()[0][:2]
     following["bootstrap"] = np.zeros(2, bool)
     both: Any = SampleBatch.concat_samples([longer[:3], following])

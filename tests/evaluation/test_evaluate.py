@@ -51,7 +51,7 @@ def test_no_number_of_episodes(episodes):
         make().evaluate(episodes)
 
 
-def test_multi_agent_with_native_order_of_lives():
+def test_multi_agent_with_native_order_of_trajectories():
     script = [{"a": "o", "b": "o"}, {"a": "orT", "b": "or"}, {"b": "orT", ALL: "T"}]
     worker = make(lambda c: Scripted([script], c.vector_index), num_envs=3)
     result = worker.evaluate(7)

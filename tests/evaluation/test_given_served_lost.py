@@ -72,9 +72,9 @@ class Slots(BaseEnv):
         no = np.zeros(len(here), bool)
         rewards = np.where(starts, 0.0, here + 1.0)
         trains = ~self.served[here] if self.served.any() else None
-        # Lanes in another order than the slots: they are names, no places.
-        lanes = self.slots - 1 - here
-        return Rows(here, lanes, obs, rewards, over, no, starts, acts, ended, None, None, given or None, trains, lost)
+        # Slots in another order than the slots: they are names, no places.
+        slots = self.slots - 1 - here
+        return Rows(here, slots, obs, rewards, over, no, starts, acts, ended, None, None, given or None, trains, lost)
 
 
 def make_worker(env: BaseEnv, policy: Any = Encode, **config: Any) -> RolloutWorker:

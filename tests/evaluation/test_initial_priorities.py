@@ -10,14 +10,14 @@ from rollax import SampleBatch
 from rollax.algorithms.apex import ApexDQNPolicy
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.evaluation.initial_priorities import add_priorities, transitions_of
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 from rollax.replay.prioritized import PrioritizedReplay
 
 F, T = False, True
 
 
 def fragment():
-    """Three pieces: one that terminates after two rows, one cut off by time after three, one that goes on after one."""
+    """Three segments: one terminates after two rows, one is truncated after three, one continues after one."""
     return SampleBatch(
         {
             "obs": np.array([0, 1, 10, 11, 12, 13, 20, 21]),
@@ -26,7 +26,7 @@ def fragment():
             "terminateds": np.array([F, T, F, F, F, F, F, F]),
             "truncateds": np.array([F, F, F, F, T, F, F, F]),
             "bootstrap": np.array([F, F, F, F, F, T, F, T]),
-            "life_id": np.array([5, 5, 6, 6, 6, 6, 7, 7]),
+            "trajectory_id": np.array([5, 5, 6, 6, 6, 6, 7, 7]),
         }
     )
 
@@ -78,9 +78,9 @@ def test_they_are_the_errors_that_the_learner_finds(options):
         "rewards": rng.normal(size=12).astype(np.float32),
         "terminateds": np.arange(12) == 6,
         "truncateds": np.zeros(12, bool),
-        "life_id": (np.arange(12) > 6).astype(np.int64),
+        "trajectory_id": (np.arange(12) > 6).astype(np.int64),
     }
-    batch = policy.postprocess_rows(SampleBatch(columns), Pieces(np.isin(np.arange(12), [6, 11]), obs[[7, 12]]))
+    batch = policy.postprocess_rows(SampleBatch(columns), Segments(np.isin(np.arange(12), [6, 11]), obs[[7, 12]]))
     buffer = PrioritizedReplay(100, gamma=0.9, n_step=2, columns=("priorities",))
     buffer.add(batch)
     drawn = buffer.sample(64, rng)
@@ -104,14 +104,14 @@ def test_nothing_is_learned_from_being_asked():
             "rewards": np.ones(3, np.float32),
             "terminateds": np.array([F, F, T]),
             "truncateds": np.zeros(3, bool),
-            "life_id": np.zeros(3, np.int64),
+            "trajectory_id": np.zeros(3, np.int64),
         }
     )
-    pieces = Pieces(np.array([F, F, T]), np.array([0]))
-    once = policy.postprocess_rows(SampleBatch(batch.to_dict()), pieces)["priorities"]
-    again = policy.postprocess_rows(SampleBatch(batch.to_dict()), pieces)["priorities"]
+    segments = Segments(np.array([F, F, T]), np.array([0]))
+    once = policy.postprocess_rows(SampleBatch(batch.to_dict()), segments)["priorities"]
+    again = policy.postprocess_rows(SampleBatch(batch.to_dict()), segments)["priorities"]
     np.testing.assert_array_equal(once, again)
     assert policy.learner.num_updates == 0
     for name, value in policy.get_weights().items():
         np.testing.assert_array_equal(value, before[name])
-    assert "priorities" not in add_bootstrap_rows(batch, pieces)
+    assert "priorities" not in add_bootstrap_rows(batch, segments)

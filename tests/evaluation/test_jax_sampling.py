@@ -26,7 +26,7 @@ def test_compilations_do_not_grow_with_the_numbers_of_ready_agents():
     policy = worker.get_policy()
     rows = sum(len(worker.sample()) for _ in range(2))
     assert rows > 1500
-    # Up to 40 agents act at once: 2, 4, 8, 16, 32, 64 rows (or 1); and values of up to as many pieces.
+    # Up to 40 agents act at once: 2, 4, 8, 16, 32, 64 rows (or 1); and values of up to as many segments.
     compiled = policy.compilations()  # type: ignore[attr-defined]
     assert compiled <= 7 + 7
     for _ in range(3):

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 from rollax import SampleBatch, trees
 from rollax.errors import ConfigError, MultiAgentError
 from rollax.evaluation.joint_rows import JointRows
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 
 LINE, CHOICE = spaces.Box(-1, 99, (1,), np.float32), spaces.Discrete(10)
 POINT, PUSH = spaces.Dict({"at": spaces.Box(-1, 99, (2,), np.float32)}), spaces.Box(-1, 99, (1,), np.float32)
 
 
-def cut(*lives) -> tuple[SampleBatch, Pieces]:
-    """Rows of one policy, life after life: (episode, agent, [(t, obs, action), ...], next obs)."""
-    rows = [(episode, agent, *row) for episode, agent, steps, _ in lives for row in steps]
+def cut(*trajectories) -> tuple[SampleBatch, Segments]:
+    """Rows of one policy, trajectory after trajectory: (episode, agent, [(t, obs, action), ...], next obs)."""
+    rows = [(episode, agent, *row) for episode, agent, steps, _ in trajectories for row in steps]
     episodes, agents, t, obs, actions = zip(*rows, strict=True)
     ids = np.empty(len(rows), object)
     ids[:] = agents
-    last = np.concatenate([np.arange(len(steps)) == len(steps) - 1 for _, _, steps, _ in lives])
-    following = np.array([[after] for _, _, _, after in lives], np.float32)
+    last = np.concatenate([np.arange(len(steps)) == len(steps) - 1 for _, _, steps, _ in trajectories])
+    following = np.array([[after] for _, _, _, after in trajectories], np.float32)
     columns = {
         "eps_id": np.array(episodes),
         "agent_id": ids,
@@ -34,7 +34,7 @@ def cut(*lives) -> tuple[SampleBatch, Pieces]:
         "obs": np.array(obs, np.float32)[:, None],
         "actions": np.array(actions),
     }
-    return SampleBatch(columns), Pieces(last, following)
+    return SampleBatch(columns), Segments(last, following)
 
 
 def joined(fragment, agents="abc", of=None, policy_spaces=None):
@@ -128,8 +128,8 @@ class TestByHand:
                 "actions": np.array([[0.5], [0.6]], np.float32),
             }
         )
-        pieces = Pieces(np.array([False, True]), {"at": np.array([[5, 6]], np.float32)})
-        fragment = {"walker": cut((1, "w", [(0, 10, 1), (1, 11, 2)], 12)), "driver": (driver, pieces)}
+        segments = Segments(np.array([False, True]), {"at": np.array([[5, 6]], np.float32)})
+        fragment = {"walker": cut((1, "w", [(0, 10, 1), (1, 11, 2)], 12)), "driver": (driver, segments)}
         rows = JointRows(("d", "w"), {"walker": (LINE, CHOICE), "driver": (POINT, PUSH), "nobody": (LINE, CHOICE)})
         both = rows.join(fragment, ["walker", "driver"])
         walkers, drivers = (both[policy_id][0]["other"]["parts"] for policy_id in ("walker", "driver"))
@@ -175,23 +175,23 @@ def assert_fits(joint, space: spaces.Dict) -> None:
 
 @st.composite
 def schedules(draw):
-    """Lives of up to four agents in two episodes, in random policies; a life acts at random steps."""
-    lives = []
+    """Trajectories of up to four agents in two episodes, in random policies; a trajectory acts at random steps."""
+    trajectories = []
     for episode in (5, 6):
         for agent in "abcd":
             steps = sorted(draw(st.sets(st.integers(0, 6), max_size=5)))
             if steps:
-                lives.append((episode, agent, steps, draw(st.sampled_from(["x", "y"]))))
-    return lives
+                trajectories.append((episode, agent, steps, draw(st.sampled_from(["x", "y"]))))
+    return trajectories
 
 
-def slow_reference(lives, mine, t, ahead):
+def slow_reference(trajectories, mine, t, ahead):
     """(presence, observation, action) of each other agent, found by looking through everything."""
     episode, agent, *_ = mine
     others = [("abcd".index(agent) + 1 + k) % 4 for k in range(3)]
     found = []
     for other in others:
-        steps = next((s for e, a, s, _ in lives if (e, a) == (episode, "abcd"[other])), [])
+        steps = next((s for e, a, s, _ in trajectories if (e, a) == (episode, "abcd"[other])), [])
         earlier = [step for step in steps if step <= t + ahead]
         if not earlier:
             found.append((0, 0.0, 0))
@@ -208,13 +208,13 @@ def encoded(episode: int, agent: int, t: int) -> float:
     return 100.0 * (episode - 4) + 10 * agent + t
 
 
-@given(lives=schedules())
-def test_against_a_slow_reference(lives):
+@given(trajectories=schedules())
+def test_against_a_slow_reference(trajectories):
     fragment = {}
     for policy_id in ("x", "y"):
         mine = [
             (e, a, [(t, encoded(e, "abcd".index(a), t), t) for t in s], encoded(e, "abcd".index(a), s[-1]) + 1000)
-            for e, a, s, p in lives
+            for e, a, s, p in trajectories
             if p == policy_id
         ]
         if mine:
@@ -223,10 +223,10 @@ def test_against_a_slow_reference(lives):
         return
     rows = JointRows("abcd", {"x": (LINE, CHOICE), "y": (LINE, CHOICE)})
     for policy_id, (now, after) in rows.join(fragment, list(fragment)).items():
-        mine = [life for life in lives if life[3] == policy_id]
+        mine = [trajectory for trajectory in trajectories if trajectory[3] == policy_id]
         for part, expected in (
-            (now, [slow_reference(lives, life, t, 0) for life in mine for t in life[2]]),
-            (after, [slow_reference(lives, life, life[2][-1], 1) for life in mine]),
+            (now, [slow_reference(trajectories, trajectory, t, 0) for trajectory in mine for t in trajectory[2]]),
+            (after, [slow_reference(trajectories, trajectory, trajectory[2][-1], 1) for trajectory in mine]),
         ):
             other = part["other"]
             columns = (other["presence"], other["parts"][0]["obs"][..., 0], other["parts"][0]["actions"])
@@ -239,8 +239,8 @@ class TestCost:
         """The number of Python calls is the same for 3 episodes and for 300."""
         calls = []
         for episodes in (3, 300):
-            lives = [(e, agent, [(0, 1, 2), (1, 3, 4)], 5) for e in range(episodes) for agent in "abc"]
-            rows, fragment = JointRows("abc", {"x": (LINE, CHOICE)}), {"x": cut(*lives)}
+            trajectories = [(e, agent, [(0, 1, 2), (1, 3, 4)], 5) for e in range(episodes) for agent in "abc"]
+            rows, fragment = JointRows("abc", {"x": (LINE, CHOICE)}), {"x": cut(*trajectories)}
             counted = 0
 
             def count(frame, event, argument):

@@ -21,7 +21,7 @@ def episode(reward: float, length: int = 1, env_index: int = 0, custom=None, **p
 
 class TestSummary:
     def test_by_hand(self):
-        # Lives, not episodes, are averaged for a policy: (1 + 2 + 6) / 3.
+        # Trajectories, not episodes, are averaged for a policy: (1 + 2 + 6) / 3.
         summary = summarize(
             [episode(3, 10, x=[1.0, 2.0], y=[0.0]), episode(6, 20, x=[6.0]), episode(0, 60, custom={"hits": 4})]
         )
@@ -100,7 +100,7 @@ class TestTable:
             agents=["a", "b"],
         )
 
-    def test_rewards_lengths_and_lives(self):
+    def test_rewards_lengths_and_trajectories(self):
         table = EpisodeTable(2, first_id=40)
         assert table.add_rewards(self.rows([0, 0], starts=[True, True]), np.array([], int)) == 0
         table.begin(np.array([1, 1]), np.array([0, 1]), None)
@@ -109,11 +109,11 @@ class TestTable:
         assert table.add_rewards(self.rows([1, 2]), None) == 1
         assert (table.episode(1).total_reward, table.episode(1).length) == (3.0, 1)
         assert table.add_rewards(self.rows([4, 8], over=[True, False]), None) == 1
-        table.end_lives(self.rows([4, 8]), np.array([0]), np.array([1, 0]))
+        table.end_trajectories(self.rows([4, 8]), np.array([0]), np.array([1, 0]))
         assert table.take_metrics(["x", "y"]) == []
         last = self.rows([0, 16], over=[False, True], starts=[False, False], ended=[1])
         table.add_rewards(last, None)
-        table.end_lives(last, np.array([1]), np.array([1, 0]))
+        table.end_trajectories(last, np.array([1]), np.array([1, 0]))
         table.end(np.array([1]))
         assert table.take_finished()[0].tolist() == [40]
         (metrics,) = table.take_metrics(["x", "y"])

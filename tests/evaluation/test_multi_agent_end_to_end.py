@@ -134,17 +134,19 @@ class TestPolicies:
         for name, values in before["x"].items():
             np.testing.assert_array_equal(after["x"][name], values)
         assert any(not np.array_equal(after["y"][name], values) for name, values in before["y"].items())
-        # From the logs, of the finished episodes: b lives twice in each, and x acts for a and for c.
-        lives: dict[str, list[float]] = {"x": [], "y": []}
+        # From the logs, of the finished episodes: b trajectories twice in each, and x acts for a and for c.
+        trajectories: dict[str, list[float]] = {"x": [], "y": []}
         for env in envs:
             for episode in episodes(env):
                 for agent, rewards in episode.items():
-                    lives["y" if agent == "b" else "x"] += rewards
-        assert result["policy_reward_mean"] == pytest.approx({name: np.mean(sums) for name, sums in lives.items()})
+                    trajectories["y" if agent == "b" else "x"] += rewards
+        assert result["policy_reward_mean"] == pytest.approx(
+            {name: np.mean(sums) for name, sums in trajectories.items()}
+        )
 
 
 def episodes(env: Scripted) -> list[dict[str, list[float]]]:
-    """Of each finished episode: agent -> the sum of rewards of each of its lives."""
+    """Of each finished episode: agent -> the sum of rewards of each of its trajectories."""
     finished, running = [], {}
     for kind, *event in env.log:
         if kind == "reset":
@@ -162,14 +164,14 @@ def episodes(env: Scripted) -> list[dict[str, list[float]]]:
     return finished
 
 
-class TestLives:
-    def test_each_life_is_a_trajectory_and_late_rewards_count(self):
+class TestTrajectories:
+    def test_each_trajectory_is_a_trajectory_and_late_rewards_count(self):
         """Read from the script: who saw what when, and what each step was paid in the end."""
         config = {"rollout_fragment_length": 6, "batch_mode": "complete_episodes"}
         worker = RolloutWorker(scripted(LIVELY), Encode, config=config)
-        (batch, pieces) = worker.sampler.sample()[0]["default_policy"]
+        (batch, segments) = worker.sampler.sample()[0]["default_policy"]
         (env,) = worker.env.get_sub_environments()
-        ends = pieces.last.nonzero()[0]
+        ends = segments.last.nonzero()[0]
         told = []
         for start, end in zip([0, *(ends[:-1] + 1)], ends, strict=True):
             rows = slice(start, end + 1)

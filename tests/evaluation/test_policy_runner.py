@@ -54,7 +54,8 @@ class TestReturnValues:
     def test_lists_and_arrays(self, actions):
         made = worker((actions, [], {}))
         batch = made.sample()
-        # Sorted by life: first and only of sub-environments 0 and 1, then the second of 0, in the place of its first.
+        # Sorted by trajectory: first and only of sub-environments 0 and 1, then the second of 0, in the place of its
+        # first.
         assert batch["actions"].tolist() == [3, 4, 4, 4, 3, 3]
         for env in made.env.get_sub_environments():
             taken = [event[1]["agent0"] for event in env.log if event[0] == "step"]

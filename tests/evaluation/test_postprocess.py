@@ -1,4 +1,4 @@
-"""Postprocessing of a fragment: `new_obs`, and policies that are called piece by piece."""
+"""Postprocessing of a fragment: `new_obs`, and policies that are called segment by segment."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from rollax import MultiAgentBatch, Policy, RolloutWorker, SampleBatch
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.evaluation.postprocess import postprocess
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 from tests.evaluation.reference import expected_rows
 from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Line, Scripted, action_for
 
@@ -78,16 +78,16 @@ class TestNewObs:
         assert "agent_id" not in batch
 
     def test_by_hand(self):
-        # Pieces of 2, 1 and 2 rows.
+        # Segments of 2, 1 and 2 rows.
         batch = SampleBatch({"obs": {"x": np.array([1, 2, 3, 4, 5])}, "eps_id": np.zeros(5, int)})
-        pieces = Pieces(np.array([0, 1, 1, 0, 1], bool), {"x": np.array([20, 30, 50])})
-        done = postprocess({"p": (batch, pieces)}, {"p": Encode(OBS_SPACE, ACTION_SPACE)})
+        segments = Segments(np.array([0, 1, 1, 0, 1], bool), {"x": np.array([20, 30, 50])})
+        done = postprocess({"p": (batch, segments)}, {"p": Encode(OBS_SPACE, ACTION_SPACE)})
         assert done["p"]["new_obs"]["x"].tolist() == [2, 20, 30, 5, 50]
 
 
 class TestByTrajectory:
     @pytest.mark.parametrize("fragment", [1, 4, 9])
-    def test_each_piece_once_with_the_others_of_its_episode(self, fragment):
+    def test_each_segment_once_with_the_others_of_its_episode(self, fragment):
         worker = make(fragment=fragment)
         policy = worker.get_policy("x")
         for _ in range(4):
@@ -98,16 +98,16 @@ class TestByTrajectory:
 
     @staticmethod
     def _check(calls: list, batch: MultiAgentBatch, worker: RolloutWorker) -> None:
-        given = {tuple(obs.tolist()) for piece, _, _ in calls for obs in piece["obs"]}
+        given = {tuple(obs.tolist()) for segment, _, _ in calls for obs in segment["obs"]}
         mine = batch["x"]
         assert {tuple(obs.tolist()) for obs in mine["obs"]} == given
-        assert sum(len(piece) for piece, _, _ in calls) == len(mine)
+        assert sum(len(segment) for segment, _, _ in calls) == len(mine)
         assert mine["advantages"].tolist() == [n + 1.0 for n, call in enumerate(calls) for _ in range(len(call[0]))]
         rows_of = worker_rows(batch)
-        for piece, others, episode in calls:
-            (episode_id,) = set(piece["eps_id"])
-            assert set(piece["agent_id"]) == {"a"}
-            assert np.all(np.diff(piece["t"]) == 1)
+        for segment, others, episode in calls:
+            (episode_id,) = set(segment["eps_id"])
+            assert set(segment["agent_id"]) == {"a"}
+            assert np.all(np.diff(segment["t"]) == 1)
             assert episode.episode_id == episode_id
             assert "a" not in others
             for agent, (policy, rows) in others.items():
@@ -118,7 +118,7 @@ class TestByTrajectory:
                 assert rows["t"].tolist() == rows_of[episode_id, agent]
             assert {agent for i, agent in rows_of if i == episode_id} == {*others, "a"}
 
-    def test_an_agent_that_came_back_is_one_entry_with_both_lives(self):
+    def test_an_agent_that_came_back_is_one_entry_with_both_trajectories(self):
         worker = make(fragment=5, num_envs=1)
         worker.sample()
         ((_, others, _),) = worker.get_policy("x").calls  # type: ignore[attr-defined]
@@ -139,7 +139,7 @@ class TestByTrajectory:
         worker = make(ByTrajectory, fragment=5, num_envs=1)
         batch = worker.sample()
         calls = worker.get_policy().calls  # type: ignore[attr-defined]
-        assert [(set(piece["agent_id"]), set(others)) for piece, others, _ in calls] == [
+        assert [(set(segment["agent_id"]), set(others)) for segment, others, _ in calls] == [
             ({"a"}, {"b", "c"}),
             ({"c"}, {"a", "b"}),
             ({"b"}, {"a", "c"}),
@@ -195,8 +195,8 @@ def test_rows_at_once_for_all_others():
     calls = []
 
     class AtOnce(Encode):
-        def postprocess_rows(self, batch, pieces):
-            calls.append((len(batch), np.count_nonzero(pieces.last), len(pieces.next_obs)))
+        def postprocess_rows(self, batch, segments):
+            calls.append((len(batch), np.count_nonzero(segments.last), len(segments.next_obs)))
             batch["advantages"] = batch["rewards"] * 2
             return batch
 

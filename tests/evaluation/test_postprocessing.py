@@ -7,7 +7,7 @@ from rollax.errors import BatchError, ShapeError
 from rollax.evaluation.postprocessing import discounted_returns, discounted_suffix_sums, generalized_advantages
 
 NONE_TERMINATED = np.zeros(6, bool)
-#           piece of 3 rows       1 row     2 rows
+#           segment of 3 rows       1 row     2 rows
 LAST = np.array([0, 0, 1, 1, 0, 1], bool)
 
 
@@ -25,11 +25,11 @@ def slow_advantages(rewards, values, next_values, terminateds, last, gamma, lamb
     """The definition, row by row from the end, in float64."""
     rewards, values = rewards.astype(np.float64), values.astype(np.float64)
     advantages = np.zeros(len(rewards))
-    piece, following_value, following_advantage = int(last.sum()), 0.0, 0.0
+    segment, following_value, following_advantage = int(last.sum()), 0.0, 0.0
     for row in reversed(range(len(rewards))):
         if last[row]:
-            piece -= 1
-            following_value = 0.0 if terminateds[row] else float(next_values[piece])
+            segment -= 1
+            following_value = 0.0 if terminateds[row] else float(next_values[segment])
             following_advantage = 0.0
         delta = rewards[row] + gamma * following_value - values[row]
         following_advantage = advantages[row] = delta + gamma * lambda_ * following_advantage
@@ -52,7 +52,7 @@ class TestSuffixSums:
         assert sums.dtype == np.float32
 
     def test_decay_of_each_row(self):
-        # 1 + 0.5 (2 + 10 · 3) = 17; the decay on a piece's last row says nothing, even when it is no number.
+        # 1 + 0.5 (2 + 10 · 3) = 17; the decay on a segment's last row says nothing, even when it is no number.
         decay = np.array([0.5, 10, np.nan, np.nan, 0.0, np.nan])
         np.testing.assert_allclose(discounted_suffix_sums(f32(1, 2, 3, 4, 5, 6), decay, LAST), f32(17, 32, 3, 4, 5, 6))
 
@@ -71,12 +71,12 @@ class TestSuffixSums:
     def test_wrong_columns(self):
         with pytest.raises(ShapeError, match=r"x\n.*\(5,\)\n.*\(6,\)"):
             discounted_suffix_sums(np.zeros(5), 0.9, LAST)
-        with pytest.raises(BatchError, match="ends no trajectory piece"):
+        with pytest.raises(BatchError, match="ends no trajectory segment"):
             discounted_suffix_sums(np.zeros(2), 0.9, np.array([True, False]))
 
 
 class TestGeneralizedAdvantages:
-    # γ = 0.5, λ = 0.5, one piece of two rows, rewards 1 2, values 10 20, the value after it 30.
+    # γ = 0.5, λ = 0.5, one segment of two rows, rewards 1 2, values 10 20, the value after it 30.
     #   δ_0 = 1 + 0.5 · 20 - 10 = 1
     #   truncated or cut:  δ_1 = 2 + 0.5 · 30 - 20 = -3    A = 1 + 0.25 · -3 = 0.25, -3      A + V = 10.25, 17
     #   terminated:        δ_1 = 2 - 20 = -18              A = 1 + 0.25 · -18 = -3.5, -18    A + V = 6.5, 2
@@ -91,7 +91,7 @@ class TestGeneralizedAdvantages:
         np.testing.assert_array_equal(got[1], f32(*targets))
         assert got[0].dtype == got[1].dtype == np.float32
 
-    def test_each_piece_takes_its_own_next_value(self):
+    def test_each_segment_takes_its_own_next_value(self):
         # γ = 0.1, λ = 1, values 0: the targets are returns, with the next value as the digit after the last reward.
         terminateds = np.array([0, 0, 0, 1, 0, 0], bool)
         advantages, targets = generalized_advantages(
@@ -114,10 +114,10 @@ class TestGeneralizedAdvantages:
         rewards, values, next_values, terminateds, last = random_columns(lengths)
         advantages, _ = generalized_advantages(rewards, values, next_values, terminateds, last, gamma=0.97, lambda_=0.8)
         start = 0
-        for piece, length in enumerate(lengths):
+        for segment, length in enumerate(lengths):
             rows = slice(start, start + length)
             discounts = np.where(terminateds[rows], 0.0, 0.97).astype(np.float32)
-            expected = rlax_advantages(rewards[rows], discounts, 0.8, np.append(values[rows], next_values[piece]))
+            expected = rlax_advantages(rewards[rows], discounts, 0.8, np.append(values[rows], next_values[segment]))
             np.testing.assert_allclose(advantages[rows], expected, rtol=1e-5, atol=1e-5)
             start += length
 
@@ -130,7 +130,7 @@ class TestGeneralizedAdvantages:
         )
         np.testing.assert_array_equal(parts, whole)
 
-    def test_next_value_of_a_terminated_piece_is_not_read(self):
+    def test_next_value_of_a_terminated_segment_is_not_read(self):
         advantages, targets = generalized_advantages(
             f32(1), f32(2), f32(np.nan), np.array([True]), np.array([True]), gamma=0.9, lambda_=0.9
         )
@@ -147,10 +147,10 @@ class TestGeneralizedAdvantages:
         rewards, values, next_values, terminateds, last = random_columns([3, 2])
         with pytest.raises(ShapeError, match="values"):
             generalized_advantages(rewards, values[1:], next_values, terminateds, last, gamma=0.9, lambda_=0.9)
-        with pytest.raises(ShapeError, match=r"number of trajectory pieces.*\n.*\n.*\(1,\)\n.*\(2,\)"):
+        with pytest.raises(ShapeError, match=r"number of trajectory segments.*\n.*\n.*\(1,\)\n.*\(2,\)"):
             generalized_advantages(rewards, values, next_values[1:], terminateds, last, gamma=0.9, lambda_=0.9)
         terminateds[1] = True
-        with pytest.raises(BatchError, match=r"terminates inside a trajectory piece.\n.*row 1"):
+        with pytest.raises(BatchError, match=r"terminates inside a trajectory segment.\n.*row 1"):
             generalized_advantages(rewards, values, next_values, terminateds, last, gamma=0.9, lambda_=0.9)
 
 
@@ -158,7 +158,7 @@ def random_columns(lengths: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarr
     rng = np.random.default_rng(len(lengths))
     last = ends(lengths)
     rewards, values = rng.normal(size=(2, len(last))).astype(np.float32)
-    # Every other piece terminates.
+    # Every other segment terminates.
     terminateds = last & (np.cumsum(last) % 2 == 0)
     return rewards, values, rng.normal(size=len(lengths)).astype(np.float32), terminateds, last
 

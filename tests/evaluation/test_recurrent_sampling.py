@@ -1,4 +1,4 @@
-"""Recurrent state follows each life through sampling, whatever kind of environment the lives are led in."""
+"""Recurrent state follows each trajectory through sampling, in every kind of environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.env.worlds import Clock, Party, action_for
 
 ALL_KINDS = {**KINDS, **EXTERNAL}
 ENDS_UNSEEN = {"multi-agent", "dict view", "restarting dict view", "old multi-agent"}
-"""Kinds in which a life may end without a last observation."""
+"""Kinds in which a trajectory may end without a last observation."""
 
 
 def digest(table: np.ndarray, obs: np.ndarray) -> np.ndarray:
@@ -28,11 +28,17 @@ class Counting(Policy):
 
     batch_columns = frozenset(
         {
-            *(SampleBatch.OBS, SampleBatch.NEW_OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.LIFE_ID),
+            *(
+                SampleBatch.OBS,
+                SampleBatch.NEW_OBS,
+                SampleBatch.ACTIONS,
+                SampleBatch.REWARDS,
+                SampleBatch.TRAJECTORY_ID,
+            ),
             *(SampleBatch.STATE_OUT, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS),
         }
     )
-    pieces: Any = None
+    segments: Any = None
 
     def get_initial_state(self):
         return [0, [0.0, 0.0]]
@@ -42,8 +48,8 @@ class Counting(Policy):
         assert len(prev_action_batch) == len(prev_reward_batch) == len(obs_batch)
         return [action_for(obs) for obs in obs_batch], [(steps + 1).tolist(), digest(table, obs_batch).tolist()], {}
 
-    def postprocess_rows(self, batch, pieces):
-        self.pieces = pieces
+    def postprocess_rows(self, batch, segments):
+        self.segments = segments
         return batch
 
 
@@ -55,47 +61,47 @@ class Forgetful(Policy):
 
 
 class Follower:
-    """Checks every row against the one before it in the same life, over all fragments."""
+    """Checks every row against the one before it in the same trajectory, over all fragments."""
 
     def __init__(self) -> None:
         self.before: dict[int, tuple] = {}
         self.over: set[int] = set()
         self.carried = self.unseen = 0
 
-    def check(self, batch: SampleBatch, pieces: Any) -> None:
-        starts = np.flatnonzero(np.append(True, pieces.last[:-1]))
-        for number, (start, end) in enumerate(zip(starts, np.flatnonzero(pieces.last), strict=True)):
-            life = int(batch["life_id"][start])
-            assert life not in self.over
-            self.carried += life in self.before
+    def check(self, batch: SampleBatch, segments: Any) -> None:
+        starts = np.flatnonzero(np.append(True, segments.last[:-1]))
+        for number, (start, end) in enumerate(zip(starts, np.flatnonzero(segments.last), strict=True)):
+            trajectory = int(batch["trajectory_id"][start])
+            assert trajectory not in self.over
+            self.carried += trajectory in self.before
             for row in range(start, end + 1):
-                assert batch["life_id"][row] == life
-                self._check_row(batch, row, life)
-            self._check_next(batch, end, trees.index(pieces.next_memory, np.array([number])), life)
+                assert batch["trajectory_id"][row] == trajectory
+                self._check_row(batch, row, trajectory)
+            self._check_next(batch, end, trees.index(segments.next_memory, np.array([number])), trajectory)
             if batch["terminateds"][end] or batch["truncateds"][end]:
-                self.over.add(life)
+                self.over.add(trajectory)
 
-    def _check_row(self, batch: SampleBatch, row: int, life: int) -> None:
+    def _check_row(self, batch: SampleBatch, row: int, trajectory: int) -> None:
         steps, table = batch["state_in"]
         begins = (batch["eps_id"][row], 0, [0.0, 0.0], 0, 0.0)
         came = (batch["eps_id"][row], steps[row], table[row].tolist(), batch["prev_actions"][row])
-        assert (*came, batch["prev_rewards"][row]) == self.before.get(life, begins)
+        assert (*came, batch["prev_rewards"][row]) == self.before.get(trajectory, begins)
         ended = batch["terminateds"][row] or batch["truncateds"][row]
         # After an end without a last observation it would go on from what it has acted on.
         if not (ended and (batch["obs"][row] == batch["new_obs"][row]).all()):
             after = digest(table[row : row + 1], batch["obs"][row : row + 1])[0].tolist()
             outcome = (batch["actions"][row], batch["rewards"][row])
-            self.before[life] = (batch["eps_id"][row], steps[row] + 1, after, *outcome)
+            self.before[trajectory] = (batch["eps_id"][row], steps[row] + 1, after, *outcome)
         else:
             self.unseen += 1
-            self.before[life] = (*came, batch["prev_rewards"][row])
+            self.before[trajectory] = (*came, batch["prev_rewards"][row])
         steps_out, table_out = batch["state_out"]
-        assert (steps_out[row], table_out[row].tolist()) == self.before[life][1:3]
+        assert (steps_out[row], table_out[row].tolist()) == self.before[trajectory][1:3]
 
-    def _check_next(self, batch: SampleBatch, end: int, memory: dict, life: int) -> None:
+    def _check_next(self, batch: SampleBatch, end: int, memory: dict, trajectory: int) -> None:
         (steps,), (table,) = memory["state_in"]
         told = (batch["eps_id"][end], steps, table.tolist(), memory["prev_actions"][0], memory["prev_rewards"][0])
-        assert told == self.before[life]
+        assert told == self.before[trajectory]
 
 
 def follow(worker: RolloutWorker, policy_id: str = "default_policy", fragments: int = 25) -> Follower:
@@ -104,7 +110,7 @@ def follow(worker: RolloutWorker, policy_id: str = "default_policy", fragments: 
         samples = worker.sample()
         batch = samples if isinstance(samples, SampleBatch) else samples.policy_batches.get(policy_id)
         if batch is not None:
-            follower.check(batch, policy.pieces)  # type: ignore[attr-defined]
+            follower.check(batch, policy.segments)  # type: ignore[attr-defined]
     assert len(follower.over) > 10
     return follower
 
@@ -160,13 +166,13 @@ def test_beside_a_policy_without_memory():
     assert not {"state_in", "state_out", "prev_actions"} & samples["forgets"].keys()
 
 
-def test_evaluation_in_between_begins_new_lives_and_leaves_no_trace():
+def test_evaluation_in_between_begins_new_trajectories_and_leaves_no_trace():
     worker = RolloutWorker(Party, Counting, config={"num_envs_per_worker": 3, "rollout_fragment_length": 5, "seed": 1})
     follower, policy = Follower(), worker.get_policy()
     for _ in range(10):
         batch = worker.sample()
         assert isinstance(batch, SampleBatch)
-        follower.check(batch, policy.pieces)  # type: ignore[attr-defined]
+        follower.check(batch, policy.segments)  # type: ignore[attr-defined]
         worker.evaluate(4)
     assert follower.carried == 0
 
@@ -204,17 +210,17 @@ SETTINGS = {"num_envs_per_worker": 3, "rollout_fragment_length": 20, "seed": 4, 
 
 
 class Watched(PPOPolicy):
-    """PPO that shows the pieces of its last fragment."""
+    """PPO that shows the segments of its last fragment."""
 
-    pieces: Any = None
+    segments: Any = None
 
-    def postprocess_rows(self, batch, pieces):
-        self.pieces = pieces
-        return super().postprocess_rows(batch, pieces)
+    def postprocess_rows(self, batch, segments):
+        self.segments = segments
+        return super().postprocess_rows(batch, segments)
 
 
 class ByTrajectory(PPOPolicy):
-    """PPO called once for each piece."""
+    """PPO called once for each segment."""
 
     def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
         return super().postprocess_trajectory(sample_batch)
@@ -223,7 +229,7 @@ class ByTrajectory(PPOPolicy):
 def sample(policy_class: Any, env: Any = Party, **settings: Any) -> tuple[RolloutWorker, SampleBatch]:
     config = PPOConfig(**{**SETTINGS, "model": LSTM, **settings})
     worker = RolloutWorker(env, policy_class, config=config)
-    worker.sample()  # so that lives are carried over into the next
+    worker.sample()  # so that trajectories are carried over into the next
     batch = worker.sample()
     assert isinstance(batch, SampleBatch)
     return worker, batch
@@ -239,11 +245,11 @@ def test_what_jax_policies_store_is_what_they_acted_on(kind):
     logp = policy.fetches_of(batch["actions"], fetches)["action_logp"]
     np.testing.assert_allclose(logp, batch["action_logp"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(fetches["vf_preds"], batch["vf_preds"], rtol=1e-4, atol=1e-5)
-    inner = np.flatnonzero(~policy.pieces.last)
+    inner = np.flatnonzero(~policy.segments.last)
     np.testing.assert_allclose(after[inner], batch["state_in"][0][inner + 1], rtol=1e-4, atol=1e-5)
-    ends = policy.pieces.last.nonzero()[0]
-    seen = (batch["obs"][ends] != policy.pieces.next_obs).any(axis=1)
-    following = policy.pieces.next_memory["state_in"][0]
+    ends = policy.segments.last.nonzero()[0]
+    seen = (batch["obs"][ends] != policy.segments.next_obs).any(axis=1)
+    following = policy.segments.next_memory["state_in"][0]
     np.testing.assert_allclose(after[ends[seen]], following[seen], rtol=1e-4, atol=1e-5)
     _, (unmoved,), _ = policy.compute_actions(batch["obs"])
     assert np.abs(unmoved - after)[batch["state_in"][0].any(axis=1)].max(axis=1).min() > 1e-3
@@ -254,7 +260,7 @@ def test_called_by_trajectory_it_bootstraps_alike():
     for name in together:
         for ours, theirs in zip(trees.leaves(together[name]), trees.leaves(one_by_one[name]), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=name)
-    last = np.append(np.diff(together["life_id"]) != 0, True)
+    last = np.append(np.diff(together["trajectory_id"]) != 0, True)
     cut, still = last & ~together["terminateds"], (one_by_one["obs"] == one_by_one["new_obs"]).all(axis=1)
     assert (cut & ~together["truncateds"]).any()
     assert (cut & still).any()  # cut off without a last observation

@@ -127,7 +127,7 @@ class TestMultiAgent:
 
     @ONE_OR_TWO
     def test_more_agents_than_any_array_is_made_for(self, policies):
-        # 26 letters x 9 sub-environments, all lanes in use at once, and new ones in the middle of an episode.
+        # 26 letters x 9 sub-environments, all slots in use at once, and new ones in the middle of an episode.
         everyone = {chr(ord("a") + i): "or" for i in range(26)}
         half = dict(list(everyone.items())[:13])
         script = [half, everyone, half, everyone, {**everyone, ALL: "T"}]
@@ -176,13 +176,13 @@ class TestFragments:
     def test_many_fragments_are_one_long_run(self):
         many = make_worker(Line, 4, rollout_fragment_length=3)
         one = make_worker(Line, 4, rollout_fragment_length=300)
-        pieces = [many.sampler.sample()[0]["default_policy"][0] for _ in range(100)]
+        segments = [many.sampler.sample()[0]["default_policy"][0] for _ in range(100)]
         (whole, _) = one.sampler.sample()[0]["default_policy"]
         for name in whole:
-            parts = np.concatenate([piece[name] for piece in pieces])
+            parts = np.concatenate([segment[name] for segment in segments])
             assert len(parts) == len(whole) == 1200
             # In the order of sub-environment, episode and step, which the observation says.
-            ours = np.lexsort(np.concatenate([piece["obs"] for piece in pieces]).T[::-1])
+            ours = np.lexsort(np.concatenate([segment["obs"] for segment in segments]).T[::-1])
             theirs = np.lexsort(whole["obs"].T[::-1])
             np.testing.assert_array_equal(parts[ours], whole[name][theirs], err_msg=name)
 
@@ -222,7 +222,7 @@ class TestMemory:
 
         warm = run(20)
         assert warm > 10_000
-        assert run(200) == pytest.approx(warm, rel=0.01)  # the number of lives in the air differs
+        assert run(200) == pytest.approx(warm, rel=0.01)  # the number of trajectories in the air differs
 
     def test_evaluation_keeps_no_rows(self):
         worker = make_worker(Line, 2)
@@ -253,7 +253,7 @@ def test_metrics_agree_with_the_logs():
     for story in stories(worker.env.get_sub_environments()):
         mine = [m for m in metrics if m.env_index == story.index]
         assert [(m.reward, m.length) for m in mine] == [(reward, length) for reward, length, _ in story.episodes]
-        for found, (_, _, lives) in zip(mine, story.episodes, strict=True):
+        for found, (_, _, trajectories) in zip(mine, story.episodes, strict=True):
             for policy_id, agents in (("x", "ac"), ("y", "b"), ("idle", "")):
-                rewards = [reward for agent in agents for reward in lives.get(agent, [])]
+                rewards = [reward for agent in agents for reward in trajectories.get(agent, [])]
                 assert sorted(found.policy_rewards.get(policy_id, [])) == sorted(rewards)

@@ -65,7 +65,7 @@ def run(env, num_envs: int, two_policies: bool, mode: str, fragment: int) -> Non
         learned += sum(float(np.sum(batch["rewards"], dtype=np.float64)) for batch, _ in fragments.values())
         metrics += worker.get_metrics()
     told = stories(envs)
-    # The same rewards three times: in the rows, in the lives, and in the episodes' sums.
+    # The same rewards three times: in the rows, in the trajectories, and in the episodes' sums.
     assert sum(m.reward for m in metrics) == sum(reward for story in told for reward, _, _ in story.episodes)
     assert sorted(m.length for m in metrics) == sorted(length for story in told for _, length, _ in story.episodes)
     for found in metrics:

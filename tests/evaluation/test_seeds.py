@@ -98,12 +98,12 @@ class TestStartedAnew:
         for a, b in ((0, 1), (0, 2), (1, 2)):
             assert (runs[a] != runs[b]).any()
 
-    def test_it_numbers_its_episodes_and_lives_like_nobody_else(self):
+    def test_it_numbers_its_episodes_and_trajectories_like_nobody_else(self):
         seen = set()
         for index, restarts in ((0, 0), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)):
             worker = RolloutWorker(Noise, Weighted, worker_index=index, num_workers=2, restarts=restarts)
             batch = worker.sample()
-            for name in ("eps_id", "life_id"):
+            for name in ("eps_id", "trajectory_id"):
                 numbers = {(name, number) for number in batch[name].tolist()}
                 assert len(numbers) > 5
                 assert not numbers & seen
@@ -165,19 +165,19 @@ class TestResets:
             for name in ours:
                 np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
 
-    def test_no_life_is_numbered_twice_after_a_restore(self):
-        def lives(worker):
-            return set(worker.sample()["life_id"].tolist())
+    def test_no_trajectory_is_numbered_twice_after_a_restore(self):
+        def trajectories(worker):
+            return set(worker.sample()["trajectory_id"].tolist())
 
         worker, fresh = RolloutWorker(Noise, Weighted), RolloutWorker(Noise, Weighted)
-        seen = lives(worker)
+        seen = trajectories(worker)
         state = worker.get_state()
-        later = lives(worker)
+        later = trajectories(worker)
         for restored in (fresh, worker):
             restored.set_state(state)
-            assert not lives(restored) & seen
+            assert not trajectories(restored) & seen
         worker.set_state(state)
-        assert not lives(worker) & (seen | later)
+        assert not trajectories(worker) & (seen | later)
 
     def test_seeds_are_distinct_numbers_that_gymnasium_takes(self):
         seeds = {expected_seed(seed, env, begun) for seed in range(3) for env in range(5) for begun in range(4)}

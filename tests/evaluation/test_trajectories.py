@@ -1,4 +1,4 @@
-"""`Trajectories` by hand: three lives over two fragments."""
+"""`Trajectories` by hand: three trajectories over two fragments."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,14 @@ from rollax.errors import PolicyError
 from rollax.evaluation.trajectories import Trajectories
 
 
-def lanes(*numbers: int) -> np.ndarray:
+def slots(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
-def decide(trajectories: Trajectories, at: np.ndarray, lives: list[int], obs: list[float], episodes=None) -> None:
-    ids = np.array([7] * len(lives) if episodes is None else episodes)
+def decide(trajectories: Trajectories, at: np.ndarray, numbers: list[int], obs: list[float], episodes=None) -> None:
+    ids = np.array([7] * len(numbers) if episodes is None else episodes)
     columns = {"obs": {"x": np.array(obs, np.float32)}, "actions": np.array(obs, np.int64) * 10}
-    trajectories.append(at, np.array(lives), ids, columns)
+    trajectories.append(at, np.array(numbers), ids, columns)
 
 
 def settle(trajectories: Trajectories, at: np.ndarray, rewards, term=None, trunc=None, complete=True) -> None:
@@ -28,41 +28,41 @@ def final(trajectories: Trajectories, at: np.ndarray, obs: list[float]) -> None:
 
 
 class Waiting:
-    """The observations that lives are about to act on; remembers who was asked for."""
+    """The observations that trajectories are about to act on; remembers who was asked for."""
 
     def __init__(self, **obs: float) -> None:
-        self.obs, self.asked = {int(life[1:]): value for life, value in obs.items()}, []
+        self.obs, self.asked = {int(trajectory[1:]): value for trajectory, value in obs.items()}, []
 
-    def __call__(self, lives: np.ndarray) -> dict:
-        self.asked += lives.tolist()
-        return {"obs": {"x": np.array([self.obs[life] for life in lives.tolist()], np.float32)}}
+    def __call__(self, trajectories: np.ndarray) -> dict:
+        self.asked += trajectories.tolist()
+        return {"obs": {"x": np.array([self.obs[trajectory] for trajectory in trajectories.tolist()], np.float32)}}
 
 
 class TestCut:
     def make(self) -> Trajectories:
-        """Life 0 (lane 0) goes on; life 1 (lane 1) ends and life 3 takes its lane; life 2 (lane 2) hears nothing."""
+        """Trajectory 0 (slot 0) continues, 1 (slot 1) ends and 3 takes its slot, 2 (slot 2) has no outcome."""
         t = Trajectories()
-        decide(t, lanes(0, 1, 2), [0, 1, 2], [1, 2, 3])
-        settle(t, lanes(0, 1), [0.5, 1.5], term=[False, True])
-        final(t, lanes(1), [9])
-        decide(t, lanes(0, 1), [0, 3], [4, 5], episodes=[7, 8])
-        settle(t, lanes(0, 2), [2.5, 3.5], complete=np.array([True, False]))
-        settle(t, lanes(2), [4.5], complete=False)
+        decide(t, slots(0, 1, 2), [0, 1, 2], [1, 2, 3])
+        settle(t, slots(0, 1), [0.5, 1.5], term=[False, True])
+        final(t, slots(1), [9])
+        decide(t, slots(0, 1), [0, 3], [4, 5], episodes=[7, 8])
+        settle(t, slots(0, 2), [2.5, 3.5], complete=np.array([True, False]))
+        settle(t, slots(2), [4.5], complete=False)
         return t
 
     def test_complete_rows_are_sorted_and_followed_by_what_came_next(self):
         t, waiting = self.make(), Waiting(L0=6)
         cut = t.cut(waiting)
         assert cut is not None
-        batch, pieces = cut
+        batch, segments = cut
         assert batch["obs"]["x"].tolist() == [1, 4, 2]
         assert batch["actions"].tolist() == [10, 40, 20]
         assert batch["rewards"].tolist() == [0.5, 2.5, 1.5]
         assert batch["terminateds"].tolist() == [False, False, True]
         assert batch["eps_id"].tolist() == [7, 7, 7]
-        assert pieces.last.tolist() == [False, True, True]
-        # Life 0 waits with 6; life 1 ended with 9.
-        assert pieces.next_obs["x"].tolist() == [6, 9]
+        assert segments.last.tolist() == [False, True, True]
+        # Trajectory 0 waits with 6; trajectory 1 ended with 9.
+        assert segments.next_obs["x"].tolist() == [6, 9]
         assert waiting.asked == [0]
         assert not [name for name in batch if name.startswith("_")]
         assert len(t) == 2
@@ -70,47 +70,47 @@ class TestCut:
     def test_what_is_carried_over_comes_later_with_all_its_rewards(self):
         t = self.make()
         t.cut(Waiting(L0=6))
-        decide(t, lanes(0), [0], [6])
-        settle(t, lanes(0, 1, 2), [0.25, 1, 1], trunc=[False, False, True])
-        final(t, lanes(2), [8])
+        decide(t, slots(0), [0], [6])
+        settle(t, slots(0, 1, 2), [0.25, 1, 1], trunc=[False, False, True])
+        final(t, slots(2), [8])
         cut = t.cut(Waiting(L0=11, L3=12))
         assert cut is not None
-        batch, pieces = cut
+        batch, segments = cut
         assert batch["obs"]["x"].tolist() == [6, 3, 5]
-        assert batch["rewards"].tolist() == [0.25, 9, 1]  # life 2: 3.5 + 4.5 before the cut, 1 after it
+        assert batch["rewards"].tolist() == [0.25, 9, 1]  # trajectory 2: 3.5 + 4.5 before the cut, 1 after it
         assert batch["truncateds"].tolist() == [False, True, False]
         assert batch["eps_id"].tolist() == [7, 7, 8]
-        assert pieces.last.all()
-        assert pieces.next_obs["x"].tolist() == [11, 8, 12]
+        assert segments.last.all()
+        assert segments.next_obs["x"].tolist() == [11, 8, 12]
         assert len(t) == 0
 
     def test_a_row_before_a_carried_one_is_followed_by_it(self):
         t = Trajectories()
-        decide(t, lanes(0), [0], [1])
-        settle(t, lanes(0), [1])
-        decide(t, lanes(0), [0], [2])
-        cut = t.cut(Waiting())  # nobody waits: the life has acted on its last observation
+        decide(t, slots(0), [0], [1])
+        settle(t, slots(0), [1])
+        decide(t, slots(0), [0], [2])
+        cut = t.cut(Waiting())  # nobody waits: the trajectory has acted on its last observation
         assert cut is not None
         assert cut[1].next_obs["x"].tolist() == [2]
 
     def test_an_end_without_a_last_observation_goes_on_from_the_one_acted_on(self):
         t = Trajectories()
-        decide(t, lanes(0), [0], [5])
-        settle(t, lanes(0), [1], trunc=[True])
+        decide(t, slots(0), [0], [5])
+        settle(t, slots(0), [1], trunc=[True])
         cut = t.cut(Waiting())
         assert cut is not None
         assert cut[1].next_obs["x"].tolist() == [5]
 
     def test_only_finished_episodes(self):
         t = self.make()
-        settle(t, lanes(1, 2), [0, 0], term=[True, True])
-        assert t.cut(Waiting(), finished=lanes(99)) is None
-        cut = t.cut(Waiting(), finished=lanes(8))
+        settle(t, slots(1, 2), [0, 0], term=[True, True])
+        assert t.cut(Waiting(), finished=slots(99)) is None
+        cut = t.cut(Waiting(), finished=slots(8))
         assert cut is not None
         assert cut[0]["obs"]["x"].tolist() == [5]
-        # Life 0 of episode 7 runs on, so the rows of that episode stay, last observations included.
-        settle(t, lanes(0), [0], term=[True])
-        cut = t.cut(Waiting(), finished=lanes(7))
+        # Trajectory 0 of episode 7 runs on, so the rows of that episode stay, last observations included.
+        settle(t, slots(0), [0], term=[True])
+        cut = t.cut(Waiting(), finished=slots(7))
         assert cut is not None
         assert cut[0]["obs"]["x"].tolist() == [1, 4, 2, 3]
         assert cut[1].next_obs["x"].tolist() == [4, 9, 3]
@@ -118,27 +118,27 @@ class TestCut:
     def test_nothing(self):
         t = Trajectories()
         assert t.cut(Waiting()) is None
-        decide(t, lanes(0), [0], [1])
+        decide(t, slots(0), [0], [1])
         assert t.cut(Waiting()) is None
-        settle(t, lanes(0), [1])
+        settle(t, slots(0), [1])
         t = Trajectories()
         assert t.cut(Waiting()) is None
-        decide(t, lanes(0), [1], [2])
-        settle(t, lanes(0), [0])
+        decide(t, slots(0), [1], [2])
+        settle(t, slots(0), [0])
         cut = t.cut(Waiting(L1=3))
         assert cut is not None
         assert cut[0]["rewards"].tolist() == [0]
 
 
 class TestColumns:
-    def test_more_rows_and_lanes_than_there_was_room_for(self):
+    def test_more_rows_and_slots_than_there_was_room_for(self):
         t, count = Trajectories(), 700
         everyone = np.arange(count)
         t.make_room(count)
         for step in range(3):
             decide(t, everyone, everyone.tolist(), (everyone + 1000 * step).tolist())
             settle(t, everyone, np.ones(count))
-        cut = t.cut(lambda lives: {"obs": {"x": lives.astype(np.float32) + 3000}})
+        cut = t.cut(lambda trajectories: {"obs": {"x": trajectories.astype(np.float32) + 3000}})
         assert cut is not None
         assert len(cut[0]) == 3 * count
         assert cut[0]["obs"]["x"][:6].tolist() == [0, 1000, 2000, 1, 1001, 2001]
@@ -146,10 +146,10 @@ class TestColumns:
 
     def test_batches_are_no_views(self):
         t = Trajectories()
-        decide(t, lanes(0), [0], [1])
-        settle(t, lanes(0), [1], term=[True])
+        decide(t, slots(0), [0], [1])
+        settle(t, slots(0), [1], term=[True])
         cut = t.cut(Waiting())
-        decide(t, lanes(0), [1], [2])
+        decide(t, slots(0), [1], [2])
         assert cut is not None
         assert cut[0]["obs"]["x"].tolist() == cut[1].next_obs["x"].tolist() == [1]
 
@@ -157,7 +157,7 @@ class TestColumns:
     def test_changing_names_are_refused(self, second):
         t = Trajectories()
         first = {"obs": np.ones(1), "b": np.ones(1)}
-        t.append(lanes(0), lanes(0), lanes(0), first)
+        t.append(slots(0), slots(0), slots(0), first)
         with pytest.raises(PolicyError, match="columns differ") as caught:
-            t.append(lanes(0), lanes(0), lanes(0), {name: np.array(value) for name, value in second.items()})
+            t.append(slots(0), slots(0), slots(0), {name: np.array(value) for name, value in second.items()})
         assert "['b', 'obs']" in str(caught.value)

@@ -31,7 +31,8 @@ def test_each_worker_reads_its_part(path):
 
 def test_what_is_told_is_what_was_written(path):
     lines = [line.split(",") for line in path.read_text().splitlines()[1:]]
-    # (observation, action, reward) -> whether the life terminates there; the line after an episode's last step says so.
+    # (observation, action, reward) -> whether the trajectory terminates there; the line after an episode's last step
+    # says so.
     written = {
         tuple(np.float32(line[1:7]).tolist()): after[7] == "1"
         for line, after in zip(lines, [*lines[1:], lines[0]], strict=True)

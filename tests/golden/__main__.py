@@ -1,7 +1,7 @@
 """Golden runs: `python -m tests.golden record FILE` before a change of structure, `compare FILE` after it.
 
 Each run is hashed: its weights and its results, every number of them to the last bit. Hashes hold for one machine and
-one set of package versions, so the file is made anew before each piece of work and is not kept in the repository.
+one set of package versions, so the file is made anew before each segment of work and is not kept in the repository.
 `compare` exits with 1 and names the runs that differ, and in what.
 """
 

@@ -282,7 +282,7 @@ def test_make_distribution(space, squash, expected):
 )
 def test_spaces_without_a_distribution_are_refused(space, squash, place, monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    with pytest.raises(SpaceError, match=rf"(?s)where: +{place}\n.*got:.*expected:.*to mend:"):
+    with pytest.raises(SpaceError, match=rf"(?s)where: +{place}\n.*got:.*expected:.*fix:"):
         make_distribution(space, squash=squash)
 
 
@@ -290,7 +290,7 @@ def test_spaces_without_a_distribution_are_refused(space, squash, place, monkeyp
 def test_a_mask_for_actions_that_have_no_choices_is_refused(space):
     dist = make_distribution(space)
     assert dist.num_mask == 0
-    with pytest.raises(SpaceError, match=r"(?s)mask.*to mend:"):
+    with pytest.raises(SpaceError, match=r"(?s)mask.*fix:"):
         dist.mask(jnp.ones((5, dist.num_inputs)), jnp.ones((5, dist.num_inputs)))
 
 

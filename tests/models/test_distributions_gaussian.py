@@ -148,7 +148,8 @@ def test_squashed_actions_at_the_bounds_have_a_finite_density():
 
 
 def test_saturated_means_are_drawn_back():
-    # The entropy gradient of SAC, d(-logp)/d mean = d log(1 - tanh²(u))/du = -2 tanh(u), lives on where tanh is flat.
+    # The entropy gradient of SAC, d(-logp)/d mean = d log(1 - tanh²(u))/du = -2 tanh(u), trajectories on where tanh is
+    # flat.
     dist = SquashedGaussian(())
     gradient = jax.jit(jax.grad(lambda x: -dist.sample_and_logp(x, jnp.array([[0.5]]))[1][0]))(jnp.array([[20.0, 0.0]]))
     np.testing.assert_allclose(gradient[0, 0], -2.0, rtol=1e-6)

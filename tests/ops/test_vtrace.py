@@ -22,8 +22,8 @@ COMPILED = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain",
 LIMITS = {"clip_rho_threshold": 2.0, "clip_pg_rho_threshold": 3.0, "clip_c_threshold": 1.0}
 NAN = float("nan")
 
-# Two pieces, γ = 1/2: one of 2 rows that terminates, one of 3 that is cut; padding before, inside and after the latter.
-# The ratio ρ is limited to 2 in δ and to 3 in A, c to 1.
+# Two segments, γ = 1/2: one of 2 rows that terminates, one of 3 that is cut; padding before, inside and after the
+# latter. The ratio ρ is limited to 2 in δ and to 3 in A, c to 1.
 #   row     V  r   π/μ   ρ   c    δ = ρ (r + V'/2 - V)      v - V = δ + c x'/2         v       A = ρ' (r + v'/2 - V)
 #    0      2  2   1/2  1/2 1/2   (2 + 2 - 2)/2 = 1         1 + (-2)/4      =  1/2     5/2     (2 + 1 - 2)/2     = 1/2
 #    1      4  3    4    2   1    2 (3 - 4) = -2            -2                          2      3 (3 - 4)         = -3
@@ -97,12 +97,12 @@ def test_no_rows_at_all():
     assert targets.shape == advantages.shape == (0,)
 
 
-Piece = dict[str, np.ndarray]
+Segment = dict[str, np.ndarray]
 FLAT_ROWS = 256  # one size, which compiles once
 compiled = jax.jit(lambda rows, limits: vtrace(**rows, **limits))
 
 
-def random_piece(rng: np.random.Generator, length: int) -> Piece:
+def random_segment(rng: np.random.Generator, length: int) -> Segment:
     """T rows and the T + 1 values at them and after."""
     return {
         "log_rhos": rng.normal(size=length),
@@ -112,35 +112,39 @@ def random_piece(rng: np.random.Generator, length: int) -> Piece:
     }
 
 
-def flat(rng: np.random.Generator, pieces: list[Piece], ends: list[bool], padding: float) -> tuple[Piece, list]:
-    """The pieces one after another, with padding here and there, and where each one's rows lie."""
+def flat(rng: np.random.Generator, segments: list[Segment], ends: list[bool], padding: float) -> tuple[Segment, list]:
+    """The segments one after another, with padding here and there, and where each one's rows lie."""
     rows: dict[str, list] = {name: [] for name in ROWS}
     places = []
-    for piece, terminates in zip(pieces, ends, strict=True):
-        length, places_of_piece = len(piece["rewards"]), []
+    for segment, terminates in zip(segments, ends, strict=True):
+        length, places_of_segment = len(segment["rewards"]), []
         for t in range(length + (not terminates)):
             while rng.random() < padding:
                 for name, value in zip(ROWS, (NAN, NAN, NAN, NAN, rng.random() < 0.5, 0.0), strict=True):
                     rows[name].append(value)
             after = t == length
-            places_of_piece.append(len(rows["mask"]))
-            rows["log_rhos"].append(NAN if after else piece["log_rhos"][t])
-            rows["discounts"].append(0.9 if after else 0.0 if terminates and t == length - 1 else piece["discounts"][t])
-            rows["rewards"].append(NAN if after else piece["rewards"][t])
-            rows["values"].append(piece["values"][t])
+            places_of_segment.append(len(rows["mask"]))
+            rows["log_rhos"].append(NAN if after else segment["log_rhos"][t])
+            rows["discounts"].append(
+                0.9 if after else 0.0 if terminates and t == length - 1 else segment["discounts"][t]
+            )
+            rows["rewards"].append(NAN if after else segment["rewards"][t])
+            rows["values"].append(segment["values"][t])
             rows["bootstrap"].append(after)
             rows["mask"].append(1.0)
-        places.append(np.array(places_of_piece[:length]))
+        places.append(np.array(places_of_segment[:length]))
     dtypes = {name: column.dtype for name, column in ROWS.items()}
     longer = FLAT_ROWS - len(rows["mask"])
     columns = {name: np.array(column, dtypes[name]) for name, column in rows.items()}
     return {name: np.append(column, np.zeros(longer, column.dtype)) for name, column in columns.items()}, places
 
 
-def sum_of_the_paper(piece: Piece, terminates: bool, rho_bar: float, pg_rho_bar: float, c_bar: float, lambda_: float):
+def sum_of_the_paper(
+    segment: Segment, terminates: bool, rho_bar: float, pg_rho_bar: float, c_bar: float, lambda_: float
+):
     """Eq. 1 as it stands: for each s a sum over t, in it a product over i."""
-    rhos, rewards, values = np.exp(piece["log_rhos"]), piece["rewards"], piece["values"]
-    discounts = np.append(piece["discounts"][:-1], 0.0 if terminates else piece["discounts"][-1])
+    rhos, rewards, values = np.exp(segment["log_rhos"]), segment["rewards"], segment["values"]
+    discounts = np.append(segment["discounts"][:-1], 0.0 if terminates else segment["discounts"][-1])
     length = len(rewards)
     targets = values.copy()
     for s in range(length):
@@ -162,13 +166,13 @@ def sum_of_the_paper(piece: Piece, terminates: bool, rho_bar: float, pg_rho_bar:
 )
 def test_equals_the_sum_of_the_paper(seed, lengths, padding, limits):
     rng = np.random.default_rng(seed)
-    pieces = [random_piece(rng, length) for length in lengths]
-    ends = [bool(end) for end in rng.random(len(pieces)) < 0.5]
-    rows, places = flat(rng, pieces, ends, padding)
+    segments = [random_segment(rng, length) for length in lengths]
+    ends = [bool(end) for end in rng.random(len(segments)) < 0.5]
+    rows, places = flat(rng, segments, ends, padding)
     names = ("clip_rho_threshold", "clip_pg_rho_threshold", "clip_c_threshold", "lambda_")
     targets, advantages = compiled(arrays(rows), dict(zip(names, limits, strict=True)))
-    for piece, terminates, place in zip(pieces, ends, places, strict=True):
-        expected = sum_of_the_paper(piece, terminates, *limits)
+    for segment, terminates, place in zip(segments, ends, places, strict=True):
+        expected = sum_of_the_paper(segment, terminates, *limits)
         np.testing.assert_allclose(np.asarray(targets)[place], expected[0], rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(np.asarray(advantages)[place], expected[1], rtol=1e-4, atol=1e-4)
 
@@ -183,14 +187,20 @@ def rlax():
 @pytest.mark.parametrize("lambda_", [1.0, 0.8])
 def test_agrees_with_rlax(rlax, lambda_):
     rng = np.random.default_rng(0)
-    pieces = [random_piece(rng, length) for length in (1, 13, 40)]
+    segments = [random_segment(rng, length) for length in (1, 13, 40)]
     ends = [False, True, False]
-    rows, places = flat(rng, pieces, ends, padding=0.3)
+    rows, places = flat(rng, segments, ends, padding=0.3)
     limits = {"clip_rho_threshold": 1.5, "clip_pg_rho_threshold": 2.5}
     targets, advantages = compiled(arrays(rows), {**limits, "lambda_": lambda_})
-    for piece, terminates, place in zip(pieces, ends, places, strict=True):
-        discounts = np.append(piece["discounts"][:-1], 0.0 if terminates else piece["discounts"][-1])
-        columns = (piece["values"][:-1], piece["values"][1:], piece["rewards"], discounts, np.exp(piece["log_rhos"]))
+    for segment, terminates, place in zip(segments, ends, places, strict=True):
+        discounts = np.append(segment["discounts"][:-1], 0.0 if terminates else segment["discounts"][-1])
+        columns = (
+            segment["values"][:-1],
+            segment["values"][1:],
+            segment["rewards"],
+            discounts,
+            np.exp(segment["log_rhos"]),
+        )
         given = [jnp.asarray(column, jnp.float32) for column in columns]
         errors = rlax.vtrace(*given, lambda_, clip_rho_threshold=1.5)
         np.testing.assert_allclose(np.asarray(targets)[place], errors + given[0], rtol=1e-5, atol=1e-5)
@@ -201,17 +211,17 @@ def test_agrees_with_rlax(rlax, lambda_):
 @pytest.mark.parametrize("lambda_", [1.0, 0.6, 0.0])
 def test_on_policy_it_is_generalized_advantage_estimation(lambda_):
     rng = np.random.default_rng(1)
-    pieces = [random_piece(rng, length) for length in (5, 1, 9)]
-    for piece in pieces:
-        piece["log_rhos"][:], piece["discounts"][:] = 0, 0.9
+    segments = [random_segment(rng, length) for length in (5, 1, 9)]
+    for segment in segments:
+        segment["log_rhos"][:], segment["discounts"][:] = 0, 0.9
     ends = [True, False, False]
-    rows, places = flat(rng, pieces, ends, padding=0.3)
+    rows, places = flat(rng, segments, ends, padding=0.3)
     targets, advantages = compiled(arrays(rows), {"lambda_": lambda_})
     last = np.concatenate([np.arange(len(place)) == len(place) - 1 for place in places])
     expected = generalized_advantages(
-        np.concatenate([piece["rewards"] for piece in pieces]),
-        np.concatenate([piece["values"][:-1] for piece in pieces]),
-        np.array([piece["values"][-1] for piece in pieces]),
+        np.concatenate([segment["rewards"] for segment in segments]),
+        np.concatenate([segment["values"][:-1] for segment in segments]),
+        np.array([segment["values"][-1] for segment in segments]),
         last & np.repeat(ends, [len(place) for place in places]),
         last,
         gamma=0.9,

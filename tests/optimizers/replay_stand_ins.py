@@ -47,7 +47,7 @@ class RowNotes(Policy):
 
 
 class RowWorker(FragmentWorker):
-    """Fragments are whole lives of 10 steps. Row s of worker i's k-th fragment has the number 10 (1000 i + k) + s."""
+    """Fragments are whole trajectories of 10 steps. Row s of worker i's k-th fragment is number 10 (1000 i + k) + s."""
 
     def __init__(self, index: int = 0, /, **agents: int) -> None:
         super().__init__(index, **agents)
@@ -55,7 +55,7 @@ class RowWorker(FragmentWorker):
 
     def sample(self):
         self.fragments += 1
-        rows = {name: self._life(place) for place, name in enumerate(self.agents)}
+        rows = {name: self._trajectory(place) for place, name in enumerate(self.agents)}
         if len(rows) == 1:
             return SampleBatch(rows[next(iter(rows))].to_dict(), env_steps=STEPS)
         return MultiAgentBatch(rows, STEPS)
@@ -63,7 +63,7 @@ class RowWorker(FragmentWorker):
     def sample_apart(self, update=None):
         return self.sample_fragment(update)
 
-    def _life(self, place: int) -> SampleBatch:
+    def _trajectory(self, place: int) -> SampleBatch:
         number = 1000 * self.worker_index + self.fragments
         steps = np.arange(STEPS)
         return SampleBatch(
@@ -74,7 +74,7 @@ class RowWorker(FragmentWorker):
                 "terminateds": steps == STEPS - 1,
                 "truncateds": np.zeros(STEPS, bool),
                 "bootstrap": np.zeros(STEPS, bool),
-                "life_id": np.full(STEPS, 10 * number + place),
+                "trajectory_id": np.full(STEPS, 10 * number + place),
             }
         )
 

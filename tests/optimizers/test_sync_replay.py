@@ -73,7 +73,7 @@ class TestUpdates:
 
     def test_none_is_counted_where_nothing_can_be_drawn(self):
         class LongWindows(RowWorker):
-            """Lives go on for ever: a window of 25 steps is there after the third fragment."""
+            """Trajectories go on for ever: a window of 25 steps is there after the third fragment."""
 
             def sample(self):
                 batch = super().sample()
@@ -81,7 +81,7 @@ class TestUpdates:
                 more = {"obs": np.arange(number, number + 11), "bootstrap": np.arange(11) == 10}
                 rest = {name: np.append(batch[name], batch[name][-1]) for name in ("actions", "rewards")}
                 flags = {name: np.zeros(11, bool) for name in ("terminateds", "truncateds")}
-                return type(batch)({**more, **rest, **flags, "life_id": np.full(11, 1)}, env_steps=10)
+                return type(batch)({**more, **rest, **flags, "trajectory_id": np.full(11, 1)}, env_steps=10)
 
         optimizer = make(LongWindows(), make_buffers=lambda policy: lambda size: UniformReplay(size, n_step=25))
         made = []

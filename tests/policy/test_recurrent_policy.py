@@ -29,10 +29,10 @@ def make(cls: Any = PPOPolicy, space: spaces.Space = SEEN, model: dict | None = 
     return cls(space, CHOICES, {"seed": 3, "lr": 1e-2, **sizes, "model": {**LSTM, **(model or {})}, **config})
 
 
-def experience(policy: Any, lives: list[int], seed: int = 0, episodes: list[int] | None = None) -> SampleBatch:
-    """Lives of these lengths, played by the policy, as a postprocessed batch."""
+def experience(policy: Any, trajectories: list[int], seed: int = 0, episodes: list[int] | None = None) -> SampleBatch:
+    """Trajectories of these lengths, played by the policy, as a postprocessed batch."""
     random, parts = np.random.default_rng(seed), []
-    for life, length in enumerate(lives):
+    for trajectory, length in enumerate(trajectories):
         state = [part[None] for part in policy.get_initial_state()]
         action, reward = np.zeros(1, np.int64), np.zeros(1, np.float32)
         for t in range(length):
@@ -47,8 +47,8 @@ def experience(policy: Any, lives: list[int], seed: int = 0, episodes: list[int]
             advantages, targets = random.normal(size=(2, 1)).astype(np.float32)
             flags = {"terminateds": np.array([t == length - 1]), "truncateds": np.zeros(1, bool)}
             columns = {"obs": obs, "actions": action, "rewards": reward, **flags}
-            further = {"advantages": advantages, "value_targets": targets, "life_id": np.array([life])}
-            episode = {"eps_id": np.array([life if episodes is None else episodes[life]])}
+            further = {"advantages": advantages, "value_targets": targets, "trajectory_id": np.array([trajectory])}
+            episode = {"eps_id": np.array([trajectory if episodes is None else episodes[trajectory]])}
             parts.append(SampleBatch({**columns, **further, **episode, **memory, **fetches}))
     return SampleBatch.concat_samples(parts)
 
@@ -198,12 +198,13 @@ class TestSequences:
         assert rows_behind(policy) == [False] * 3 + [True] * 3 + [False] * 3
         assert rows_behind(policy_long) == [True] * 6 + [False] * 2
 
-    @pytest.mark.parametrize("known", ["life_id", "terminateds"])
-    def test_cut_where_lives_end_and_after_max_seq_len_with_the_state_of_sampling(self, known):
-        # Lives 0 and 1 are of one episode, as of an agent that has ended and come back, or of two that still go on.
+    @pytest.mark.parametrize("known", ["trajectory_id", "terminateds"])
+    def test_cut_where_trajectories_end_and_after_max_seq_len_with_the_state_of_sampling(self, known):
+        # Trajectories 0 and 1 are of one episode, as of an agent that has ended and come back, or of two that still go
+        # on.
         policy = make()
         batch = experience(policy, [6, 2, 9], episodes=[0, 0, 1])
-        batch[{"life_id": "terminateds", "terminateds": "life_id"}[known]][:] = 0
+        batch[{"trajectory_id": "terminateds", "terminateds": "trajectory_id"}[known]][:] = 0
         columns, units = sequences_of(policy, batch)
         assert columns["seq_lens"].tolist() == [4, 2, 2, 4, 4, 1]
         assert units == 6
@@ -252,17 +253,17 @@ def test_compilations_are_bounded_whatever_the_lengths_of_episodes():
     policy = make()
     random = np.random.default_rng(0)
     for _ in range(25):  # 40 rows in 10 to 40 sequences: of 16, 32 and 64 at most
-        lives = []
-        while sum(lives) < 40:
-            lives.append(int(random.integers(1, random.integers(2, 30))))
-        policy.learn_on_batch(experience_of(lives))
+        trajectories = []
+        while sum(trajectories) < 40:
+            trajectories.append(int(random.integers(1, random.integers(2, 30))))
+        policy.learn_on_batch(experience_of(trajectories))
     assert policy.compilations() <= 4
 
 
-def experience_of(lives: list[int]) -> SampleBatch:
-    """Lives of these lengths, of random numbers."""
-    random, rows = np.random.default_rng(0), sum(lives)
-    ids = np.repeat(np.arange(len(lives)), lives)
+def experience_of(trajectories: list[int]) -> SampleBatch:
+    """Trajectories of these lengths, of random numbers."""
+    random, rows = np.random.default_rng(0), sum(trajectories)
+    ids = np.repeat(np.arange(len(trajectories)), trajectories)
     return SampleBatch(
         {
             "obs": random.normal(size=(rows, 3)).astype(np.float32),
@@ -271,7 +272,7 @@ def experience_of(lives: list[int]) -> SampleBatch:
             "action_dist_inputs": np.zeros((rows, 4), np.float32),
             "state_in": (np.zeros((rows, 16), np.float32),),
             "eps_id": ids,
-            "life_id": ids,
+            "trajectory_id": ids,
         }
     )
 

@@ -17,7 +17,7 @@ from rollax.ops.masked import masked_mean
 from rollax.policy.shared_variables import SharedVariables
 from tests.policy.test_jax_policy import CHOICES, SEEN, SMALL, experience
 from tests.policy.test_recurrent_policy import LSTM
-from tests.policy.test_recurrent_policy import experience as lives
+from tests.policy.test_recurrent_policy import experience as trajectories
 
 TAU = 0.25
 
@@ -91,7 +91,7 @@ def test_move_inside_the_update_as_the_hook_says():
 
 def test_with_memory_the_columns_are_of_rows():
     policy: Any = Distilled(SEEN, CHOICES, {**SMALL, "model": LSTM})
-    batch = lives(policy, [3, 7, 1])
+    batch = trajectories(policy, [3, 7, 1])
     _, stats = policy.compute_gradients(batch)
     assert stats["seen"] == 11  # of 5 sequences of 4
     # The target is the model itself, and the states are those of sampling: v·v + clip.

@@ -1,4 +1,4 @@
-"""What a replay buffer must hold, in plain Python: a list of nodes for every life, and a count of the places taken."""
+"""What a replay buffer must hold, in plain Python: a list of nodes per trajectory, and how many slots are taken."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class Reference:
         """Adds a batch, a list of its rows."""
         kept = []
         for i, row in enumerate(rows):
-            later = next((other for other in rows[i + 1 :] if other["life_id"] == row["life_id"]), None)
+            later = next((other for other in rows[i + 1 :] if other["trajectory_id"] == row["trajectory_id"]), None)
             again = row["bootstrap"] and not row["final"] and later and np.array_equal(later["obs"], row["obs"])
             if not again:
                 kept.append(row)
         before: dict[int, dict] = {}
         at_most = 0
         for row in kept:
-            last = before.get(row["life_id"])
+            last = before.get(row["trajectory_id"])
             row["previous"] = last if last is not None and not last["bootstrap"] else None
-            before[row["life_id"]] = row
+            before[row["trajectory_id"]] = row
             at_most += 1 + self._extra(row)
         oldest = self.taken + at_most - self.capacity
         for row in kept:
@@ -76,8 +76,8 @@ class Reference:
         return last is not None and (self.stack == 1 or np.array_equal(row["obs"][:-1], last["obs"][1:]))
 
     def _add_row(self, row: dict, oldest: int) -> None:
-        life, last = row["life_id"], row["previous"]
-        waiting = self.open.pop(life, None) if last is None else None
+        trajectory, last = row["trajectory_id"], row["previous"]
+        waiting = self.open.pop(trajectory, None) if last is None else None
         if waiting is not None and min(waiting.images) >= oldest and np.array_equal(waiting.obs, row["obs"]):
             node = waiting
         else:
@@ -88,7 +88,7 @@ class Reference:
         row["node"] = node
         node.row = None if row["bootstrap"] else row
         if row["bootstrap"] and not row["final"]:
-            self.open[life] = node
+            self.open[trajectory] = node
 
     def _take(self, row: dict) -> list[int]:
         extra = self._extra(row)

@@ -1,4 +1,4 @@
-"""Streams of batches as rollout workers send them: lives side by side, cut into fragments at any row."""
+"""Streams of batches as rollout workers send them: trajectories side by side, cut into fragments at any row."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from rollax import SampleBatch
 Row = dict[str, Any]
 
 
-class Lives:
+class TrajectoryStream:
     """Several sub-environments with made-up observations; every row has an action of its own.
 
     Args:
         envs: how many.
         rng: decides on everything.
         stack: observations are stacks of this many 2×3 images (of few colours, so that some are alike by chance); 1:
-            they are the numbers of the life and of the step.
-        padding: what a stack is filled with when a life begins: copies of the first image, or zeros.
-        ends: how likely a life is to terminate, and as likely to be truncated, at a step.
+            they are the numbers of the trajectory and of the step.
+        padding: what a stack is filled with when a trajectory begins: copies of the first image, or zeros.
+        ends: how likely a trajectory is to terminate, and as likely to be truncated, at a step.
     """
 
     def __init__(
         self, envs: int, rng: np.random.Generator, *, stack: int = 1, padding: str = "reset", ends: float = 0.1
     ) -> None:
         self._rng, self._stack, self._padding, self._ends = rng, stack, padding, ends
-        self._life, self._t, self._obs = list(range(envs)), [0] * envs, [np.zeros(0)] * envs
-        self._lives, self._actions = envs, 0
+        self._trajectory, self._t, self._obs = list(range(envs)), [0] * envs, [np.zeros(0)] * envs
+        self._slots, self._actions = envs, 0
         for env in range(envs):
             self._obs[env] = self._first(env)
 
     def fragment(self, steps: int, idle: float = 0.0) -> list[Row]:
-        """The rows of `steps` steps of the sub-environments, one piece after another; `idle`: how likely one waits."""
-        acting = [env for env in range(len(self._life)) if self._rng.random() >= idle]
-        return [row for env in acting or [0] for row in self._pieces(env, steps)]
+        """The rows of `steps` steps of the sub-environments, segment by segment; each waits with probability `idle`."""
+        acting = [env for env in range(len(self._trajectory)) if self._rng.random() >= idle]
+        return [row for env in acting or [0] for row in self._segments(env, steps)]
 
-    def _pieces(self, env: int, steps: int) -> list[Row]:
+    def _segments(self, env: int, steps: int) -> list[Row]:
         rows = []
         for step in range(steps):
             self._actions += 1
@@ -50,21 +50,21 @@ class Lives:
             if row["truncateds"] or (step == steps - 1 and not row["terminateds"]):
                 rows.append(self._row(env, bootstrap=True, final=row["truncateds"]))
             if row["terminateds"] or row["truncateds"]:
-                self._life[env], self._t[env] = self._lives, 0
-                self._lives += 1
+                self._trajectory[env], self._t[env] = self._slots, 0
+                self._slots += 1
                 self._obs[env] = self._first(env)
         return rows
 
     def _row(self, env: int, **more: Any) -> Row:
         row = {"obs": self._obs[env], "actions": 0, "rewards": 0.0, "terminateds": False, "truncateds": False}
-        return {**row, "life_id": self._life[env], "bootstrap": False, "final": False, **more}
+        return {**row, "trajectory_id": self._trajectory[env], "bootstrap": False, "final": False, **more}
 
     def _image(self) -> np.ndarray:
         return self._rng.integers(0, 2, (2, 3), dtype=np.uint8)
 
     def _first(self, env: int) -> np.ndarray:
         if self._stack == 1:
-            return np.array([self._life[env], self._t[env]], np.float32)
+            return np.array([self._trajectory[env], self._t[env]], np.float32)
         image = self._image()
         before = image if self._padding == "reset" else np.zeros_like(image)
         return np.stack([before] * (self._stack - 1) + [image])
@@ -77,9 +77,9 @@ class Lives:
 
 def batch_of(rows: list[Row]) -> SampleBatch:
     """These rows as a batch."""
-    dtypes = {"actions": np.int64, "rewards": np.float32, "life_id": np.int64}
+    dtypes = {"actions": np.int64, "rewards": np.float32, "trajectory_id": np.int64}
     columns = {
         name: np.array([row[name] for row in rows], dtypes.get(name, np.bool_))
-        for name in ("actions", "rewards", "terminateds", "truncateds", "life_id", "bootstrap")
+        for name in ("actions", "rewards", "terminateds", "truncateds", "trajectory_id", "bootstrap")
     }
     return SampleBatch({"obs": np.stack([row["obs"] for row in rows]), **columns})

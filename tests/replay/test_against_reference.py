@@ -1,4 +1,4 @@
-"""Random streams of lives: the buffers hold what plain Python lists hold, and draw it as it was added."""
+"""Random streams of trajectories: the buffers hold what plain Python lists hold, and draw it as it was added."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rollax.replay.frames import StackedFrames
 from tests.replay.reference import AllOfThem, Reference, everything
-from tests.replay.streams import Lives, Row, batch_of
+from tests.replay.streams import Row, TrajectoryStream, batch_of
 
 
 def compare(buffer: AllOfThem, reference: Reference, axis: int = 0) -> None:
@@ -28,12 +28,12 @@ def compare(buffer: AllOfThem, reference: Reference, axis: int = 0) -> None:
             np.testing.assert_array_equal(np.moveaxis(drawn["new_obs"][row], axis, 0), next_obs)
 
 
-def batches(lives: Lives, rng: np.random.Generator, rows_at_most: int) -> list[list[Row]]:
-    """Fragments of different lengths, one or two to a batch, some lost on the way; lives may wait for long."""
+def batches(trajectories: TrajectoryStream, rng: np.random.Generator, rows_at_most: int) -> list[list[Row]]:
+    """Fragments of different lengths, one or two to a batch, some lost on the way; trajectories may wait for long."""
     found: list[list[Row]] = []
     idle = rng.choice([0.0, 0.6])
     for _ in range(int(rng.integers(1, 30))):
-        rows = lives.fragment(int(rng.integers(1, 6)), idle)
+        rows = trajectories.fragment(int(rng.integers(1, 6)), idle)
         if rng.random() < 0.1:
             continue
         if found and rng.random() < 0.3 and len(found[-1]) + len(rows) <= rows_at_most:
@@ -47,7 +47,7 @@ def batches(lives: Lives, rng: np.random.Generator, rows_at_most: int) -> list[l
 def test_transitions(seed: int, envs: int, n_step: int, capacity: int) -> None:
     rng = np.random.default_rng(seed)
     buffer, reference = AllOfThem(capacity, gamma=0.9, n_step=n_step), Reference(capacity, n_step, 0.9)
-    for rows in batches(Lives(envs, rng), rng, capacity):
+    for rows in batches(TrajectoryStream(envs, rng), rng, capacity):
         buffer.add(batch_of(rows))
         reference.add(rows)
         compare(buffer, reference)
@@ -67,7 +67,7 @@ def test_stacked_frames(seed: int, envs: int, n_step: int, stack: int, padding: 
     frames = StackedFrames(stack, axis)
     buffer = AllOfThem(capacity, gamma=0.9, n_step=n_step, frames=frames)
     reference = Reference(capacity, n_step, 0.9, stack)
-    for rows in batches(Lives(envs, rng, stack=stack, padding=padding), rng, capacity // 4):
+    for rows in batches(TrajectoryStream(envs, rng, stack=stack, padding=padding), rng, capacity // 4):
         batch = batch_of(rows)
         batch["obs"] = np.ascontiguousarray(np.moveaxis(batch["obs"], 1, axis if axis < 0 else axis + 1))
         buffer.add(batch)

@@ -16,14 +16,14 @@ from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
 from tests.replay.reference import AllOfThem, everything
-from tests.replay.streams import Lives, batch_of
+from tests.replay.streams import TrajectoryStream, batch_of
 from tests.replay.test_windows import rows
 
 BUFFERS = pytest.mark.parametrize("kind", [UniformReplay, PrioritizedReplay])
 
 
-def structured(count: int, life: int = 0) -> SampleBatch:
-    """A life of `count` steps with observations and actions in trees; the number of a row is in each of them."""
+def structured(count: int, trajectory: int = 0) -> SampleBatch:
+    """A trajectory of `count` steps with observations and actions in trees; the number of a row is in each of them."""
     row = np.arange(count + 1)
     stacks = np.stack([row, row + 1], 1).astype(np.uint8)
     return SampleBatch(
@@ -38,7 +38,7 @@ def structured(count: int, life: int = 0) -> SampleBatch:
             "action_logp": -row.astype(np.float32),
             "terminateds": np.zeros(count + 1, np.bool_),
             "truncateds": row == count - 1,
-            "life_id": np.full(count + 1, life),
+            "trajectory_id": np.full(count + 1, trajectory),
             "bootstrap": row == count,
         }
     )
@@ -51,7 +51,7 @@ def test_trees_and_dtypes(frames: StackedFrames | None):
     # The same keys in another order are the same tree.
     batch["obs"] = {key: batch["obs"][key] for key in reversed(batch["obs"])}
     buffer.add(structured(5))
-    batch["life_id"] = batch["life_id"] + 1
+    batch["trajectory_id"] = batch["trajectory_id"] + 1
     buffer.add(batch)
     drawn = everything(buffer)
     number = drawn["actions"][0]
@@ -79,8 +79,8 @@ def test_uniform_draws_are_uniform():
         buffer = UniformReplay(capacity)
         buffer.add(rows(digits + "/"))
         if capacity == 1000:
-            for life in range(2, 300):
-                buffer.add(rows("1", life_ids=[life])[1:])  # a place for nothing but an observation
+            for trajectory in range(2, 300):
+                buffer.add(rows("1", trajectory_ids=[trajectory])[1:])  # a place for nothing but an observation
         drawn = buffer.sample(30_000, np.random.default_rng(0))
         np.testing.assert_allclose(np.bincount(drawn["actions"])[1:] / 30_000, 1 / len(digits), atol=0.012)
         assert (drawn["weights"] == 1).all()
@@ -108,10 +108,10 @@ def stored(state: Any) -> Any:
 def test_a_restored_buffer_goes_on_alike(kind: type[UniformReplay], stack: int, fragments: int):
     settings: Any = {"n_step": 3, "frames": None if stack == 1 else StackedFrames(stack)}
     rng = np.random.default_rng(0)
-    lives = Lives(3, rng, stack=stack, padding="zero")
+    trajectories = TrajectoryStream(3, rng, stack=stack, padding="zero")
     buffer, restored = kind(120, **settings), kind(120, **settings)
     for _ in range(fragments):
-        buffer.add(batch_of(lives.fragment(4)))
+        buffer.add(batch_of(trajectories.fragment(4)))
         drawn = buffer.sample(16, rng)
         buffer.update_priorities(drawn["indices"], rng.random(16) * 3)
     restored.set_state(stored(buffer.get_state()))
@@ -124,7 +124,7 @@ def test_a_restored_buffer_goes_on_alike(kind: type[UniformReplay], stack: int, 
             assert list(ours) == list(theirs)
             for name in ours:
                 np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
-        batch = batch_of(lives.fragment(4))
+        batch = batch_of(trajectories.fragment(4))
         errors = rng.random(16)
         for each in (buffer, restored):
             each.add(batch)
@@ -141,7 +141,7 @@ def test_trees_are_saved_and_restored(frames: StackedFrames | None):
     for name in ours:
         assert str(ours[name]) == str(theirs[name])  # the same kinds of trees, with their keys in the same order
         trees.tree_map(np.testing.assert_array_equal, ours[name], theirs[name])
-    restored.add(structured(5, life=1))
+    restored.add(structured(5, trajectory=1))
     assert len(restored) == 10
 
 
@@ -194,8 +194,8 @@ def test_a_state_that_does_not_fit_is_refused(change: dict[str, Any], words: str
 @BUFFERS
 def test_memory_is_what_it_says_and_stays(kind: type[UniformReplay]):
     rng = np.random.default_rng(0)
-    lives = Lives(4, rng, ends=0.02)
-    batches = [batch_of(lives.fragment(8)) for _ in range(300)]
+    trajectories = TrajectoryStream(4, rng, ends=0.02)
+    batches = [batch_of(trajectories.fragment(8)) for _ in range(300)]
     buffer = kind(5000, n_step=3)
     tracemalloc.start()
     try:
@@ -214,18 +214,19 @@ def test_memory_is_what_it_says_and_stays(kind: type[UniformReplay]):
 
 
 def test_a_million_atari_transitions_fit_into_8_gb():
-    # One env in fragments of 4 steps, lives of about 800 steps, 84×84 images, each 7056 bytes. One in five of the rows
-    # that come is what came after a fragment; the next fragment begins with it, so it takes no place of its own.
+    # One env in fragments of 4 steps, trajectories of about 800 steps, 84×84 images, each 7056 bytes. One in five of
+    # the rows that come is what came after a fragment; the next fragment begins with it, so it takes no place of its
+    # own.
     buffer = PrioritizedReplay(2000, n_step=3, frames=StackedFrames(4))
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (3000, 84, 84), dtype=np.uint8)
     for start in range(0, 2600, 4):
         steps = np.arange(start, start + 5)
-        life = start // 800
-        obs = np.stack([image[np.maximum(np.arange(step - 3, step + 1), life * 800)] for step in steps])
+        trajectory = start // 800
+        obs = np.stack([image[np.maximum(np.arange(step - 3, step + 1), trajectory * 800)] for step in steps])
         over = (steps % 800 == 799) & (steps < start + 4)
         columns = {"obs": obs, "actions": steps, "rewards": np.ones(5, np.float32), "terminateds": over}
-        batch = SampleBatch({**columns, "truncateds": over & False, "life_id": np.full(5, life)})
+        batch = SampleBatch({**columns, "truncateds": over & False, "trajectory_id": np.full(5, trajectory)})
         batch["bootstrap"] = steps == start + 4
         buffer.add(batch[:4] if over.any() else batch)
     assert len(buffer) >= 2000 - 10  # but for the first three, whose images are gone, and the last, which wait
@@ -272,7 +273,7 @@ def test_an_empty_batch_changes_nothing():
 
 
 @pytest.mark.parametrize("cut", ["12", "12/"])
-def test_a_piece_without_what_came_after_it_is_refused(cut: str):
+def test_a_segment_without_what_came_after_it_is_refused(cut: str):
     buffer = UniformReplay(10)
     with pytest.raises(BatchError, match=r"bootstrap(.|\n)*add_bootstrap_rows"):
         buffer.add(rows(cut)[:2])
@@ -281,7 +282,7 @@ def test_a_piece_without_what_came_after_it_is_refused(cut: str):
         buffer.add(whole)
 
 
-def test_a_truncated_piece_needs_what_came_after_it_even_if_the_life_number_comes_again():
+def test_a_truncated_segment_needs_what_came_after_it_even_if_the_trajectory_number_comes_again():
     with pytest.raises(BatchError, match="row 1 of 3"):
         UniformReplay(10).add(SampleBatch.concat_samples([rows("12/")[:2], rows("3|").rows([0])]))
 
@@ -299,7 +300,7 @@ def test_a_dict_whose_keys_come_in_another_order_goes_on():
 def test_what_does_not_go_on_is_not_waited_for():
     buffer = UniformReplay(1000, n_step=3)
     for _ in range(50):
-        buffer.add(rows("1234"))  # of the same life, but not from the 5 that was seen last
+        buffer.add(rows("1234"))  # of the same trajectory, but not from the 5 that was seen last
     assert len(buffer) == 2 * 50
     assert len(buffer._waiting) == 2
 
@@ -313,7 +314,7 @@ def test_what_does_not_go_on_is_not_waited_for():
         ("actions", np.zeros((3, 1), np.int64), "column 'actions'"),
         ("actions", np.array([None, None, None]), "objects"),
         ("rewards", np.zeros((3, 1), np.float32), "rewards"),
-        ("life_id", None, "life_id"),
+        ("trajectory_id", None, "trajectory_id"),
         ("obs", None, "obs"),
     ],
 )

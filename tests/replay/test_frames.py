@@ -12,8 +12,8 @@ from rollax.replay.uniform import UniformReplay
 from tests.replay.reference import AllOfThem, everything
 
 
-def life(stacks: list[str], *, number: int = 1, terminated: bool = True) -> SampleBatch:
-    """A row for each stack, written as one letter per image; the last is only observed unless the life terminated."""
+def trajectory(stacks: list[str], *, number: int = 1, terminated: bool = True) -> SampleBatch:
+    """A row for each stack, written as one letter per image; the last is only observed unless it terminated."""
     obs = np.array([[[[ord(letter)]] for letter in stack] for stack in stacks], np.uint8)
     row = np.arange(len(stacks))
     return SampleBatch(
@@ -23,7 +23,7 @@ def life(stacks: list[str], *, number: int = 1, terminated: bool = True) -> Samp
             "rewards": np.ones(len(row), np.float32),
             "terminateds": (row == row[-1]) & terminated,
             "truncateds": np.zeros(len(row), np.bool_),
-            "life_id": np.full(len(row), number),
+            "trajectory_id": np.full(len(row), number),
             "bootstrap": (row == row[-1]) & (not terminated),
         }
     )
@@ -41,7 +41,7 @@ def stacks_in(buffer: AllOfThem) -> list[str]:
     [
         (["aaa", "aab", "abc"], 3),  # copies of the first image before it: no more than the images
         (["00a", "0ab", "abc"], 4),  # zeros before it: one place for all of them
-        (["abc", "bcd", "cde"], 5),  # a life whose beginning was not added: a and b too
+        (["abc", "bcd", "cde"], 5),  # a trajectory whose beginning was not added: a and b too
         (["aab", "abc", "bcd"], 4),
         (["aaa", "aab", "xyz", "yzu"], 6),  # a stack that does not go on brings its own: x and y
         (["aba", "bab", "aba"], 5),  # images that are alike, but not neighbours
@@ -49,61 +49,61 @@ def stacks_in(buffer: AllOfThem) -> list[str]:
 )
 def test_places(stacks: list[str], places: int):
     exact, smaller = (AllOfThem(size, frames=StackedFrames(3)) for size in (places, places - 1))
-    exact.add(life(stacks))
+    exact.add(trajectory(stacks))
     assert stacks_in(exact) == sorted(stacks)
     with pytest.raises(Exception, match=f"at least {places}"):
-        smaller.add(life(stacks))
+        smaller.add(trajectory(stacks))
 
 
 def test_transitions_go_with_their_oldest_image():
     # Six places. abc takes those of a, b and itself; bcd and cde one each, def (seen only) the sixth.
     buffer = AllOfThem(6, frames=StackedFrames(3))
-    buffer.add(life(["abc", "bcd", "cde", "def"], terminated=False))
+    buffer.add(trajectory(["abc", "bcd", "cde", "def"], terminated=False))
     assert stacks_in(buffer) == ["abc", "bcd", "cde"]
-    buffer.add(life(["xxx"], number=2))  # over a, which abc is made of
+    buffer.add(trajectory(["xxx"], number=2))  # over a, which abc is made of
     assert stacks_in(buffer) == ["bcd", "cde", "xxx"]
-    buffer.add(life(["yyy"], number=3))  # over b
+    buffer.add(trajectory(["yyy"], number=3))  # over b
     assert stacks_in(buffer) == ["cde", "xxx", "yyy"]
 
 
 def test_late_errors_do_not_bring_back_what_has_lost_an_image():
     buffer, rng = PrioritizedReplay(6, frames=StackedFrames(3), alpha=1.0), np.random.default_rng(0)
-    buffer.add(life(["abc", "bcd", "cde", "def"], terminated=False))
+    buffer.add(trajectory(["abc", "bcd", "cde", "def"], terminated=False))
     late = buffer.sample(50, rng)["indices"]
-    buffer.add(life(["xxx"], number=2))  # over a; abc itself is still there
+    buffer.add(trajectory(["xxx"], number=2))  # over a; abc itself is still there
     buffer.update_priorities(late, np.full(50, 1e6))
     assert set(buffer.sample(50, rng)["actions"][:, 0].tolist()) <= set(b"bcx")
 
 
 def test_an_end_whose_images_are_given_up_is_not_gone_on_from():
-    # Eight places: aaa lies at 0 and aab, seen only at first, at 1; abc, seen last, at 5; what other lives did, between
-    # and after. Then the first goes on: abc would outlive the batch, but not the images a and b of it.
+    # Eight places: aaa lies at 0 and aab, seen only at first, at 1; abc, seen last, at 5; what other trajectories did,
+    # between and after. Then the first goes on: abc would outlive the batch, but not the images a and b of it.
     buffer = AllOfThem(8, frames=StackedFrames(3))
-    buffer.add(life(["aaa", "aab"], terminated=False))
-    buffer.add(life(["vvv", "vvw", "vwx"], number=2))
-    buffer.add(life(["aab", "abc"], terminated=False))
-    buffer.add(life(["xxx", "xxy"], number=3))
-    buffer.add(life(["abc", "bcd"]))
+    buffer.add(trajectory(["aaa", "aab"], terminated=False))
+    buffer.add(trajectory(["vvv", "vvw", "vwx"], number=2))
+    buffer.add(trajectory(["aab", "abc"], terminated=False))
+    buffer.add(trajectory(["xxx", "xxy"], number=3))
+    buffer.add(trajectory(["abc", "bcd"]))
     # So a, b and c are kept anew and d with them, at 0 to 3: vvv and vvw are gone, of which vwx is made too.
     assert stacks_in(buffer) == ["abc", "bcd", "xxx", "xxy"]
 
 
-def test_images_that_other_lives_bring_count_too():
-    # Eight places: the first life takes 0 to 4, its end cde is made of 2 to 4, and another life takes the rest. A
-    # batch of two rows then needs three places for xyz alone: 0 to 2. So c, d and e are kept anew beside it, and 0 to 5
-    # given up: with 5 goes vvv, of which vvw and vwx are made too.
+def test_images_that_other_trajectories_bring_count_too():
+    # Eight places: the first trajectory takes 0 to 4, its end cde is made of 2 to 4, and another trajectory takes the
+    # rest. A batch of two rows then needs three places for xyz alone: 0 to 2. So c, d and e are kept anew beside it,
+    # and 0 to 5 given up: with 5 goes vvv, of which vvw and vwx are made too.
     buffer = AllOfThem(8, frames=StackedFrames(3))
-    buffer.add(life(["aaa", "aab", "abc", "bcd", "cde"], terminated=False))
-    buffer.add(life(["vvv", "vvw", "vwx"], number=2))
-    buffer.add(SampleBatch.concat_samples([life(["cde"]), life(["xyz"], number=3)]))
+    buffer.add(trajectory(["aaa", "aab", "abc", "bcd", "cde"], terminated=False))
+    buffer.add(trajectory(["vvv", "vvw", "vwx"], number=2))
+    buffer.add(SampleBatch.concat_samples([trajectory(["cde"]), trajectory(["xyz"], number=3)]))
     assert stacks_in(buffer) == ["cde", "xyz"]
 
 
 def moving(steps: int, axis: int, number: int = 1) -> SampleBatch:
-    """A life of stacks of three noisy images, 3 by 3, along an axis."""
+    """A trajectory of stacks of three noisy images, 3 by 3, along an axis."""
     images = np.random.default_rng(number).integers(255, size=(steps + 2, 3, 3)).astype(np.uint8)
     stacks = np.stack([images[i : i + 3] for i in range(steps)])
-    batch = life(["aaa"] * steps, number=number)
+    batch = trajectory(["aaa"] * steps, number=number)
     batch["obs"] = np.ascontiguousarray(np.moveaxis(stacks, 1, axis))
     return batch
 
@@ -117,14 +117,14 @@ def test_stacks_that_do_not_go_on_are_told_of_once(axis: int, caplog: pytest.Log
         assert not caplog.records
         return
     (record,) = caplog.records
-    # 39 of each 40 follow another; after three lives there are enough of them.
+    # 39 of each 40 follow another; after three trajectories there are enough of them.
     assert "buffer of 'car': 117 of 117 stacks of 3 images do not go on" in record.getMessage()
     assert "axis 2 (frame_stack_axis)" in record.getMessage()
 
 
 def test_the_axis_of_the_stack_is_where_it_was():
     for axis in (0, 1, 2, -1, -2, -3):
-        batch = life(["aab", "abc"])
+        batch = trajectory(["aab", "abc"])
         batch["obs"] = np.ascontiguousarray(np.moveaxis(batch["obs"], 1, axis + 1 if axis >= 0 else axis))
         buffer = AllOfThem(9, frames=StackedFrames(3, axis))
         buffer.add(batch)

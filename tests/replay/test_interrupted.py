@@ -10,7 +10,7 @@ from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.sum_tree import SumTree
 from tests.interrupting import Interrupts
 from tests.replay.reference import everything
-from tests.replay.streams import Lives, batch_of
+from tests.replay.streams import TrajectoryStream, batch_of
 
 
 class Shown(PrioritizedReplay):
@@ -33,8 +33,8 @@ def rows_of(drawn):
 
 @pytest.mark.parametrize("stack", [1, 2])
 def test_adding(stack):
-    lives = Lives(2, np.random.default_rng(0), stack=stack)
-    batches = [batch_of(lives.fragment(4)) for _ in range(14)]
+    trajectories = TrajectoryStream(2, np.random.default_rng(0), stack=stack)
+    batches = [batch_of(trajectories.fragment(4)) for _ in range(14)]
     frames = None if stack == 1 else StackedFrames(stack)
     whole = Shown(10_000, gamma=0.5, n_step=3, frames=frames)
     for batch in batches:

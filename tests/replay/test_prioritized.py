@@ -66,7 +66,7 @@ def test_of_several_errors_of_one_transition_the_last_holds():
     np.testing.assert_allclose(shares(buffer), [0.75, 0.25], atol=2e-4)
 
 
-def test_the_end_of_a_piece_is_not_drawn_until_it_is_a_transition():
+def test_the_end_of_a_segment_is_not_drawn_until_it_is_a_transition():
     buffer = PrioritizedReplay(6, n_step=2, gamma=0.1)
     buffer.add(rows("123"))
     seen = set()

@@ -13,9 +13,9 @@ from tests.replay.test_windows import rows
 RNG = np.random.default_rng(0)
 
 
-def stateful(*pieces: str, **settings: int) -> SampleBatch:
+def stateful(*segments: str, **settings: int) -> SampleBatch:
     """Rows whose `state_in` is ten times what they observe."""
-    batch = rows(*pieces, **settings)
+    batch = rows(*segments, **settings)
     batch["state_in"] = (batch["obs"] * 100,)
     return batch
 
@@ -24,14 +24,14 @@ def drawn(buffer: AllOfThem, length: int, burn_in: int = 0) -> dict[int, tuple]:
     """First digit to learn from -> digits observed, rewards, and text: . burn-in, r learned, b bootstrap, - padding."""
     batch = buffer.sample_sequences(0, length, RNG, burn_in=burn_in)
     found = {}
-    for piece in batch.minibatches(1):
-        size, learned = int(piece.seq_lens[0]), piece["weights"] > 0
-        kinds = np.where(piece["bootstrap"], "b", np.where(learned, "r", "."))
+    for segment in batch.minibatches(1):
+        size, learned = int(segment.seq_lens[0]), segment["weights"] > 0
+        kinds = np.where(segment["bootstrap"], "b", np.where(learned, "r", "."))
         kinds[size:] = "-"
-        observed = (piece["obs"][:, 0] * 10).round().astype(int)
-        assert piece["state_in"][0].ravel().tolist() == pytest.approx([observed[0] * 10])
+        observed = (segment["obs"][:, 0] * 10).round().astype(int)
+        assert segment["state_in"][0].ravel().tolist() == pytest.approx([observed[0] * 10])
         text = "".join(kinds)
-        found[int(observed[np.flatnonzero(learned)[0]])] = (observed.tolist(), piece["rewards"].tolist(), text)
+        found[int(observed[np.flatnonzero(learned)[0]])] = (observed.tolist(), segment["rewards"].tolist(), text)
     return found
 
 
@@ -99,8 +99,8 @@ def test_nothing_to_draw_from():
         UniformReplay(100).sample_sequences(1, 1, RNG)
 
 
-def test_a_life_that_was_truncated_has_ended():
-    # 3| bears the number of the life that was truncated after 2, having seen 3.
+def test_a_trajectory_that_was_truncated_has_ended():
+    # 3| bears the number of the trajectory that was truncated after 2, having seen 3.
     buffer = AllOfThem(100, columns=["state_in"])
     buffer.add(stateful("12/"))
     buffer.add(stateful("3|"))
@@ -108,8 +108,9 @@ def test_a_life_that_was_truncated_has_ended():
     assert len(buffer) == 3
 
 
-def test_aligned_with_the_beginning_of_a_life():
-    # 12345/ in parts of two: 12, 34, 5; both transitions of a part draw it. Lives do not mix: 67| and 9 have their own.
+def test_aligned_with_the_beginning_of_a_trajectory():
+    # 12345/ in parts of two: 12, 34, 5; both transitions of a part draw it. Trajectories do not mix: 67| and 9 have
+    # their own.
     buffer = AllOfThem(100, columns=["state_in"])
     buffer.add(stateful("123", "67|"))
     buffer.add(stateful("45/", "9"))

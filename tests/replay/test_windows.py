@@ -7,33 +7,33 @@ import pytest
 
 from rollax import SampleBatch
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 from tests.replay.reference import AllOfThem, everything
 
 
-def rows(*lives: str, life_ids: list[int] | None = None, start: int = 1) -> SampleBatch:
-    """Pieces written as text: "123|" terminated after three steps, "12/" truncated, "12" cut off by the fragment.
+def rows(*trajectories: str, trajectory_ids: list[int] | None = None, start: int = 1) -> SampleBatch:
+    """Segments written as text: "123|" terminated after three steps, "12/" truncated, "12" cut off by the fragment.
 
-    A digit is a row: its reward, its action, and its observation, one tenth of it. What came after a piece observes
-    the next digit, as the next piece does if it goes on with that.
+    A digit is a row: its reward, its action, and its observation, one tenth of it. What came after a segment observes
+    the next digit, as the next segment does if it goes on with that.
     """
-    columns: dict[str, list] = {name: [] for name in ("obs", "rewards", "terminateds", "truncateds", "life_id")}
+    columns: dict[str, list] = {name: [] for name in ("obs", "rewards", "terminateds", "truncateds", "trajectory_id")}
     last, after = [], []
-    for life, piece in enumerate(lives):
-        digits = [int(digit) for digit in piece.rstrip("|/")]
+    for trajectory, segment in enumerate(trajectories):
+        digits = [int(digit) for digit in segment.rstrip("|/")]
         for place, digit in enumerate(digits):
             at_end = place == len(digits) - 1
             last.append(at_end)
             columns["obs"].append([digit / 10])
             columns["rewards"].append(float(digit))
-            columns["terminateds"].append(at_end and piece.endswith("|"))
-            columns["truncateds"].append(at_end and piece.endswith("/"))
-            columns["life_id"].append((life_ids or range(start, 99))[life])
+            columns["terminateds"].append(at_end and segment.endswith("|"))
+            columns["truncateds"].append(at_end and segment.endswith("/"))
+            columns["trajectory_id"].append((trajectory_ids or range(start, 99))[trajectory])
         after.append([(digits[-1] + 1) / 10])
     batch = SampleBatch({name: np.array(values) for name, values in columns.items()})
     batch["obs"], batch["rewards"] = batch["obs"].astype(np.float32), batch["rewards"].astype(np.float32)
     batch["actions"] = batch["rewards"].astype(np.int64)
-    return add_bootstrap_rows(batch, Pieces(np.array(last), np.array(after, np.float32), {}))
+    return add_bootstrap_rows(batch, Segments(np.array(last), np.array(after, np.float32), {}))
 
 
 def drawn(buffer: AllOfThem) -> list[tuple]:
@@ -108,12 +108,12 @@ def test_fragments_of_one_step():
     assert drawn(buffer)[-1] == (5, 5, 6, 0.1)
 
 
-def test_lives_side_by_side():
-    # 12 3, 4 567| and 8 9/ in two batches; windows stay inside their lives.
+def test_trajectories_side_by_side():
+    # 12 3, 4 567| and 8 9/ in two batches; windows stay inside their trajectories.
     buffer = buffer_of(rows("12", "4", "8"), rows("3", "567|", "9/"), n_step=2)
     assert drawn(buffer) == [
         (1, 1.2, 3, 0.01),
-        (2, 2.3, 4, 0.01),  # the 4 that was observed after the 3, not the other life's
+        (2, 2.3, 4, 0.01),  # the 4 that was observed after the 3, not the other trajectory's
         (4, 4.5, 6, 0.01),
         (5, 5.6, 7, 0.01),
         (6, 6.7, -1, 0),
@@ -123,13 +123,13 @@ def test_lives_side_by_side():
     ]
 
 
-def test_a_life_that_does_not_begin_where_it_was_cut_off_is_another():
+def test_a_trajectory_that_does_not_begin_where_it_was_cut_off_is_another():
     # The fragment between them was lost: 2 has no second step, and never will.
     buffer = buffer_of(rows("12"), rows("56|"), n_step=2)
     assert drawn(buffer) == [(1, 1.2, 3, 0.01), (5, 5.6, -1, 0), (6, 6, -1, 0)]
 
 
-def test_the_same_life_does_not_go_on_after_its_end():
+def test_the_same_trajectory_does_not_go_on_after_its_end():
     assert drawn(buffer_of(rows("12/"), rows("3|"), n_step=2)) == [(1, 1.2, 3, 0.01), (2, 2, 3, 0.1), (3, 3, -1, 0)]
 
 
@@ -152,22 +152,22 @@ def test_ring():
 
 
 def test_an_end_that_has_been_given_up_is_not_gone_on_from():
-    # Four places: 1, 2 (seen only); then 5678| of another life takes all of them, and 2 begins anew.
+    # Four places: 1, 2 (seen only); then 5678| of another trajectory takes all of them, and 2 begins anew.
     buffer = buffer_of(rows("1"), rows("5678|", start=2), capacity=4, n_step=1)
     buffer.add(rows("2|"))
     assert drawn(buffer) == [(2, 2, -1, 0), (6, 6, 7, 0.1), (7, 7, 8, 0.1), (8, 8, -1, 0)]
 
 
 def test_what_lies_where_an_end_was_is_not_gone_on_from():
-    # Four places: 1, 2 (seen only). Then 8932| of another life, whose own 2 comes to lie where the seen one was.
+    # Four places: 1, 2 (seen only). Then 8932| of another trajectory, whose own 2 comes to lie where the seen one was.
     buffer = buffer_of(rows("1"), rows("8932|", start=2), capacity=4, n_step=1)
     buffer.add(rows("23|"))
     # It begins anew, over 8 and 9.
     assert drawn(buffer) == [(2, 2, -1, 0), (2, 2, 3, 0.1), (3, 3, -1, 0), (3, 3, 2, 0.1)]
 
 
-def test_life_numbers_need_no_order():
-    buffer = buffer_of(rows("12", "45", life_ids=[9, 3]), rows("6|", "3/", life_ids=[3, 9]), n_step=1)
+def test_trajectory_numbers_need_no_order():
+    buffer = buffer_of(rows("12", "45", trajectory_ids=[9, 3]), rows("6|", "3/", trajectory_ids=[3, 9]), n_step=1)
     assert [row[:3] for row in drawn(buffer)] == [(1, 1, 2), (2, 2, 3), (3, 3, 4), (4, 4, 5), (5, 5, 6), (6, 6, -1)]
 
 

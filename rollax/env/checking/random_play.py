@@ -21,7 +21,7 @@ SpacesOf = Callable[[Hashable], tuple[Space, Space]]
 
 
 class Moment(NamedTuple):
-    """What one agent got at once; `reward` is None beside the first observation of a life."""
+    """What one agent got at once; `reward` is None beside the first observation of a trajectory."""
 
     agent: Hashable
     obs: Any

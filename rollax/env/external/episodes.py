@@ -11,7 +11,7 @@ from gymnasium import Space
 
 from rollax.env import checks
 from rollax.env.external.checks import ByAgent, ExternalChecks
-from rollax.env.external.queue import Call, Event, EventQueue, ExternalEpisode, Life
+from rollax.env.external.queue import Call, Event, EventQueue, ExternalEpisode, Trajectory
 from rollax.errors import EnvError, MultiAgentError
 
 _FIRST_EPISODES, _FULL_CHECKS = 8, 1000
@@ -72,7 +72,7 @@ class ExternalEpisodes:
         for episode, by_agent in zip(found, by_agents, strict=True):
             self._checks.agents(episode, by_agent)
         values = iter(self._checks.observations(found, by_agents, blocking=True))
-        queue, lives = self.queue, []
+        queue, trajectories = self.queue, []
         with queue.lock:
             queue.refuse_if_stopped()
             for episode, by_agent in zip(found, by_agents, strict=True):
@@ -81,18 +81,18 @@ class ExternalEpisodes:
             queue.waiting.add(call)
             for episode, by_agent in zip(found, by_agents, strict=True):
                 event = _event(episode, _acting(episode, by_agent), [next(values) for _ in by_agent])
-                for life in event.lives:
-                    life.call, life.answer = call, None
-                lives.extend(event.lives)
+                for trajectory in event.trajectories:
+                    trajectory.call, trajectory.answer = call, None
+                trajectories.extend(event.trajectories)
                 queue.put(event)
             queue.ring()
         try:
             queue.wait(call)
         finally:
-            given = [life.answer for life in lives]
-            for life in lives:
-                if life.answer is not None:
-                    life.call = None  # only now may another thread ask
+            given = [trajectory.answer for trajectory in trajectories]
+            for trajectory in trajectories:
+                if trajectory.answer is not None:
+                    trajectory.call = None  # only now may another thread ask
         answers = iter(given)
         return {
             episode.id: {agent: next(answers) for agent in by_agent}
@@ -133,16 +133,16 @@ class ExternalEpisodes:
             self.queue.refuse_if_stopped()
             self._refuse_over(episode)
             for agent, amount in amounts.items():
-                life = episode.lives.get(agent)
-                if life is not None:
-                    life.reward += amount
+                trajectory = episode.trajectories.get(agent)
+                if trajectory is not None:
+                    trajectory.reward += amount
                 elif amount:
                     self._refuse_early(episode, agent, amount)
             for agent, info in infos.items():
                 episode.infos[agent] = {**episode.infos.get(agent, {}), **info}
 
     def end_agents(self, episode_id: Hashable, values: ByAgent, truncated: bool) -> None:
-        """Ends some lives of an episode that goes on."""
+        """Ends some trajectories of an episode that goes on."""
         episode = self._find(episode_id)
         self._checks.flag("truncated", truncated, self._checks.where(episode))
         self._checks.agents(episode, values)
@@ -150,28 +150,28 @@ class ExternalEpisodes:
         with self.queue.lock:
             self.queue.refuse_if_stopped()
             self._refuse_waiting(episode, values)
-            absent = [agent for agent in values if agent not in episode.lives]
+            absent = [agent for agent in values if agent not in episode.trajectories]
             if absent:
                 raise MultiAgentError(
                     "The end of an agent that is not alive.",
                     where=self._checks.where(episode),
                     got=absent,
-                    expected=f"some of {sorted(map(str, episode.lives))}",
-                    fix="end each life once, and only agents that have acted",
+                    expected=f"some of {sorted(map(str, episode.trajectories))}",
+                    fix="end each trajectory once, and only agents that have acted",
                 )
-            lives = [episode.lives.pop(agent) for agent in values]
+            trajectories = [episode.trajectories.pop(agent) for agent in values]
             seen = [observed.get(agent) for agent in values]
-            self._put(_event(episode, lives, seen, ends=True, truncated=bool(truncated)))
+            self._put(_event(episode, trajectories, seen, ends=True, truncated=bool(truncated)))
 
     def end(self, episode_id: Hashable, values: ByAgent, truncated: bool) -> None:
-        """Ends an episode and all lives in it."""
+        """Ends an episode and all trajectories in it."""
         episode = self._find(episode_id)
         self._checks.flag("truncated", truncated, self._checks.where(episode))
         self._checks.by_agent("obs", values, episode)
         observed = self._last_observations(episode, values)
         with self.queue.lock:
             self.queue.refuse_if_stopped()
-            self._refuse_waiting(episode, episode.lives)
+            self._refuse_waiting(episode, episode.trajectories)
             del self._running[episode.id]
             self._ended.append(episode.id)
             episode.over = True
@@ -183,9 +183,9 @@ class ExternalEpisodes:
                     expected="get_action or log_action in between",
                     fix="start an episode only when there is something to decide",
                 )
-            lives = list(episode.lives.values())
-            seen = [observed.get(life.agent) for life in lives]
-            self._put(_event(episode, lives, seen, ends=True, truncated=bool(truncated), closes=True))
+            trajectories = list(episode.trajectories.values())
+            seen = [observed.get(trajectory.agent) for trajectory in trajectories]
+            self._put(_event(episode, trajectories, seen, ends=True, truncated=bool(truncated), closes=True))
 
     def _last_observations(self, episode: ExternalEpisode, values: ByAgent) -> dict[Hashable, Any]:
         checked = self._checks.observations([episode], [values], blocking=False)
@@ -232,8 +232,8 @@ class ExternalEpisodes:
         """Refuses news of agents whose last question is unanswered, and of an episode that is over."""
         self._refuse_over(episode)
         for agent in agents:
-            life = episode.lives.get(agent)
-            asking = life is not None and life.call is not None
+            trajectory = episode.trajectories.get(agent)
+            asking = trajectory is not None and trajectory.call is not None
             if asking or agent in episode.logging:
                 raise EnvError(
                     "An episode that still waits for an action." if asking else "Two threads that play one episode.",
@@ -250,27 +250,28 @@ class ExternalEpisodes:
                 "A reward for an agent that has ended, or has never acted.",
                 where=self._checks.where(episode),
                 got=f"{amount} for {agent!r}",
-                expected=f"rewards only for {sorted(map(str, episode.lives))}",
+                expected=f"rewards only for {sorted(map(str, episode.trajectories))}",
                 fix="log rewards between an agent's first decision and its end",
             )
         said = f"a reward of {amount} before the first decision follows from no action and counts nowhere. Said once."
         checks.say_once("first reward", self.name, f"{self._checks.where(episode)}: {said}")
 
 
-def _acting(episode: ExternalEpisode, agents: Iterable[Hashable]) -> list[Life]:
-    """The lives of agents that decide; they begin where they have not yet."""
+def _acting(episode: ExternalEpisode, agents: Iterable[Hashable]) -> list[Trajectory]:
+    """The trajectories of agents that decide; they begin where they have not yet."""
     episode.decided = True
-    lives = episode.lives
+    trajectories = episode.trajectories
     for agent in agents:
-        if agent not in lives:
-            lives[agent] = Life(agent)
-    return [lives[agent] for agent in agents]
+        if agent not in trajectories:
+            trajectories[agent] = Trajectory(agent)
+    return [trajectories[agent] for agent in agents]
 
 
-def _event(episode: ExternalEpisode, lives: list[Life], values: list[Any], **what: Any) -> Event:
+def _event(episode: ExternalEpisode, trajectories: list[Trajectory], values: list[Any], **what: Any) -> Event:
     """An event that takes along what its agents have received."""
-    rewards = [life.reward for life in lives]
-    for life in lives:
-        life.reward = 0.0
-    infos = {life.agent: episode.infos.pop(life.agent) for life in lives if life.agent in episode.infos}
-    return Event(episode, lives, values, rewards, infos, **what)
+    rewards = [trajectory.reward for trajectory in trajectories]
+    for trajectory in trajectories:
+        trajectory.reward = 0.0
+    agents = [trajectory.agent for trajectory in trajectories if trajectory.agent in episode.infos]
+    infos = {agent: episode.infos.pop(agent) for agent in agents}
+    return Event(episode, trajectories, values, rewards, infos, **what)

@@ -14,7 +14,7 @@ import numpy as np
 from rollax import spaces, trees
 from rollax.env.base_env import BaseEnv, action_values
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
-from rollax.env.external.queue import EnvStoppedError, Event, ExternalEpisode, Life
+from rollax.env.external.queue import EnvStoppedError, Event, ExternalEpisode, Trajectory
 from rollax.env.row_builder import RowBuilder
 from rollax.env.rows import Rows
 from rollax.errors import EnvError
@@ -49,17 +49,17 @@ class ExternalBaseEnv(BaseEnv):
         self._several_agents = isinstance(env, ExternalMultiAgentEnv)
         agents = env.possible_agents if isinstance(env, ExternalMultiAgentEnv) else None
         self.possible_agents = sorted(agents, key=str) if agents else None  # perhaps a set, which has no order
-        self._numbers, self._lanes = _LowestFree(), _LowestFree()
+        self._numbers, self._slots = _LowestFree(), _LowestFree()
         self._open: dict[int, ExternalEpisode] = {}  # by number
-        self._alive: dict[int, Life] = {}  # by lane
-        self._waiting: dict[int, Event] = {}  # by lane: the questions that the sampler has not answered
+        self._alive: dict[int, Trajectory] = {}  # by slot
+        self._waiting: dict[int, Event] = {}  # by slot: the questions that the sampler has not answered
         self._just_ended: frozenset[int] = frozenset()
         self._thread: threading.Thread | None = None
 
     def poll_rows(self) -> Rows:
         self._play()
         self._numbers.free_again()
-        self._lanes.free_again()
+        self._slots.free_again()
         while True:
             rows = self._rows_of(self._queue.take())
             if len(rows) or len(rows.ended_envs):
@@ -67,22 +67,22 @@ class ExternalBaseEnv(BaseEnv):
                 return rows
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        lanes = (rows.lanes if selection is None else rows.lanes[selection]).tolist()
-        for lane in lanes:
-            if self._waiting.pop(lane, None) is None:
+        slots = (rows.slots if selection is None else rows.slots[selection]).tolist()
+        for slot in slots:
+            if self._waiting.pop(slot, None) is None:
                 raise EnvError(
                     "An action for an agent that is not waiting for one.",
-                    where=f"{self.name}, lane {lane}",
+                    where=f"{self.name}, slot {slot}",
                     got="no question, or an answer already",
                     expected="one action for each row that acts",
                     fix="answer only the rows that act, each once",
                 )
         # Copies: the sampler still reads its own arrays when a player may already write into the action.
         values = action_values(trees.tree_map(np.array, actions))
-        self._queue.answer([self._alive[lane] for lane in lanes], values)
+        self._queue.answer([self._alive[slot] for slot in slots], values)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> None:
-        """Nothing to do after an episode's end. Else all that runs is dropped: the players go on, as new lives."""
+        """Does nothing after an episode's end; otherwise drops what runs: the players continue in new trajectories."""
         self._play()
         if not self._just_ended.issuperset(env_index.tolist()):
             self._forget()
@@ -92,15 +92,15 @@ class ExternalBaseEnv(BaseEnv):
         """Whoever waits asks again, as in the first moment of an episode; so do the others when they act next."""
         waiting = self._waiting
         unanswered = {
-            event: [row for row, life in enumerate(event.lives) if waiting.get(life.lane) is event]
+            event: [row for row, trajectory in enumerate(event.trajectories) if waiting.get(trajectory.slot) is event]
             for event in waiting.values()
         }
-        for life in self._alive.values():
-            life.lane = -1
+        for trajectory in self._alive.values():
+            trajectory.slot = -1
         for episode in self._open.values():
             episode.number = -1
         self._waiting, self._alive, self._open = {}, {}, {}
-        self._numbers, self._lanes = _LowestFree(), _LowestFree()
+        self._numbers, self._slots = _LowestFree(), _LowestFree()
         self._queue.put_again(_part(event, rows) for event, rows in unanswered.items())
 
     def _rows_of(self, events: Sequence[Event]) -> Rows:
@@ -112,50 +112,50 @@ class ExternalBaseEnv(BaseEnv):
         if not all(trains):
             rows.trains = np.array(trains)
         if not self._several_agents:
-            rows.agents, rows.lanes = None, rows.env_index
+            rows.agents, rows.slots = None, rows.env_index
             rows.obs = spaces.stack(self.observation_space, rows.obs)  # type: ignore[arg-type]
         return rows
 
     def _add(self, builder: RowBuilder, event: Event) -> None:
         episode = event.episode
         if event.ends:
-            # A life that was forgotten, or never began, ends unseen.
-            event = _part(event, [row for row, life in enumerate(event.lives) if life.lane >= 0])
+            # A trajectory that was forgotten, or never began, ends unseen.
+            event = _part(event, [row for row, trajectory in enumerate(event.trajectories) if trajectory.slot >= 0])
             if episode.number < 0:
                 return
         elif episode.number < 0:
             episode.number = self._numbers.take()
             self._open[episode.number] = episode
-        lives, rewards, flags = event.lives, event.rewards, None
-        starts = [life.lane < 0 for life in lives]
+        trajectories, rewards, flags = event.trajectories, event.rewards, None
+        starts = [trajectory.slot < 0 for trajectory in trajectories]
         if any(starts):
             rewards = [0.0 if new else reward for new, reward in zip(starts, rewards, strict=True)]
-            self._begin(episode, [life for life in lives if life.lane < 0])
+            self._begin(episode, [trajectory for trajectory in trajectories if trajectory.slot < 0])
         if event.ends or any(starts):
-            no = [False] * len(lives)
-            yes = [event.ends] * len(lives)
+            no = [False] * len(trajectories)
+            yes = [event.ends] * len(trajectories)
             flags = (no, yes, no) if event.truncated else (yes, no, starts)
-        first_row, agents = len(builder.agents), [life.agent for life in lives]
-        lanes = [life.lane for life in lives]
-        builder.extend(episode.number, agents, event.values, lanes, rewards, event.infos, flags)
+        first_row, agents = len(builder.agents), [trajectory.agent for trajectory in trajectories]
+        slots = [trajectory.slot for trajectory in trajectories]
+        builder.extend(episode.number, agents, event.values, slots, rewards, event.infos, flags)
         if event.ends:
             self._end(builder, event)
         elif event.actions is None:
-            self._waiting.update(dict.fromkeys(lanes, event))
+            self._waiting.update(dict.fromkeys(slots, event))
         else:
             builder.given.update(zip(range(first_row, len(builder.agents)), event.actions, strict=True))
 
-    def _begin(self, episode: ExternalEpisode, lives: Iterable[Life]) -> None:
-        for life in lives:
-            life.lane = self._lanes.take() if self._several_agents else episode.number
-            self._alive[life.lane] = life
+    def _begin(self, episode: ExternalEpisode, trajectories: Iterable[Trajectory]) -> None:
+        for trajectory in trajectories:
+            trajectory.slot = self._slots.take() if self._several_agents else episode.number
+            self._alive[trajectory.slot] = trajectory
 
     def _end(self, builder: RowBuilder, event: Event) -> None:
         builder.silent += sum(value is None for value in event.values)
-        for life in event.lives:
-            del self._alive[life.lane]
+        for trajectory in event.trajectories:
+            del self._alive[trajectory.slot]
             if self._several_agents:
-                self._lanes.give_back(life.lane)
+                self._slots.give_back(trajectory.slot)
         if event.closes:
             number = event.episode.number
             builder.ended.append(number)
@@ -222,7 +222,9 @@ class _LowestFree:
 
 def _part(event: Event, rows: Sequence[int]) -> Event:
     """The event without those of its agents that are not named; nobody in it has acted already."""
-    if len(rows) == len(event.lives):
+    if len(rows) == len(event.trajectories):
         return event
-    lives, values, rewards = ([column[row] for row in rows] for column in (event.lives, event.values, event.rewards))
-    return replace(event, lives=lives, values=values, rewards=rewards)
+    trajectories, values, rewards = (
+        [column[row] for row in rows] for column in (event.trajectories, event.values, event.rewards)
+    )
+    return replace(event, trajectories=trajectories, values=values, rewards=rewards)

@@ -124,7 +124,7 @@ class ExternalMultiAgentEnv(_External):
     """The same with many agents: observations, actions, rewards and infos are dicts by agent id.
 
     Agents appear with their first observation, act together or in turns, and live until `end_agents` or
-    `end_episode`. An id that has ended and shows up again begins a new life.
+    `end_episode`. An id that has ended and shows up again begins a new trajectory.
 
     Args:
         observation_space: of every agent; None where the policies name their own.
@@ -160,7 +160,7 @@ class ExternalMultiAgentEnv(_External):
         self._external_episodes.add_returns(episode_id, rewards, {} if infos is None else infos)
 
     def end_agents(self, episode_id: Hashable, observations: ByAgent, truncated: bool = False) -> None:
-        """Ends the lives of some agents; the episode goes on.
+        """Ends the trajectories of some agents; the episode goes on.
 
         Args:
             episode_id: which episode.
@@ -170,12 +170,12 @@ class ExternalMultiAgentEnv(_External):
         self._external_episodes.end_agents(episode_id, observations, truncated)
 
     def end_episode(self, episode_id: Hashable, observations: ByAgent, truncated: bool = False) -> None:
-        """Ends an episode and the lives of all its agents.
+        """Ends an episode and the trajectories of all its agents.
 
         Args:
             episode_id: which one; the id may be used again for another.
             observations: the last ones, of those agents that have one; of agents that never acted they are left out.
-            truncated: the lives were cut off, and have not reached a terminal state.
+            truncated: the trajectories were cut off, and have not reached a terminal state.
         Raises:
             EnvError: also where nothing was decided since the start; the episode is then forgotten.
         """

@@ -39,14 +39,14 @@ class Call:
 
 
 @dataclass(slots=True, eq=False)
-class Life:
+class Trajectory:
     """One agent of one episode, from its first decision to its end."""
 
     agent: Hashable
     reward: float = 0.0  # received since the last event
     call: Call | None = None  # who waits for its action, until that thread has read it
     answer: Any = None
-    lane: int = -1  # known to the sampler by this number; -1: not known. Only the sampler's thread touches it.
+    slot: int = -1  # known to the sampler by this number; -1: not known. Only the sampler's thread touches it.
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +56,7 @@ class ExternalEpisode:
     id: Hashable
     trains: bool
     full_checks: int  # how many more events are checked in full
-    lives: dict[Hashable, Life] = field(default_factory=dict)
+    trajectories: dict[Hashable, Trajectory] = field(default_factory=dict)
     logging: set[Hashable] = field(default_factory=set)  # agents whose logged action waits for room in the queue
     infos: dict[Hashable, dict] = field(default_factory=dict)  # since each agent's last event
     decided: bool = False
@@ -71,18 +71,18 @@ class Event:
 
     Args:
         episode: whose.
-        lives: K agents.
+        trajectories: K agents.
         values: K observations; None where an agent ends without one.
         rewards: K rewards since each agent's last event.
         infos: the info dicts of those agents that have one, by their id.
         actions: K actions that were taken already; None where the policy is asked, or nothing is to be decided.
-        ends: the lives end.
+        ends: the trajectories end.
         truncated: they are cut off, and have not reached a terminal state.
         closes: the episode is over.
     """
 
     episode: ExternalEpisode
-    lives: list[Life]
+    trajectories: list[Trajectory]
     values: list[Any]
     rewards: list[float]
     infos: dict[Hashable, dict]
@@ -224,15 +224,15 @@ class EventQueue:
                 fix="correct run(); it may catch what a single episode raises, and play the next one",
             ) from self._failure
 
-    def answer(self, lives: Iterable[Life], actions: Iterable[Any]) -> None:
-        """Gives each life its action and wakes the threads whose questions are all answered."""
+    def answer(self, trajectories: Iterable[Trajectory], actions: Iterable[Any]) -> None:
+        """Gives each trajectory its action and wakes the threads whose questions are all answered."""
         answered: list[Call] = []
         with self.lock:
-            for life, action in zip(lives, actions, strict=True):
-                call, life.answer = life.call, action
+            for trajectory, action in zip(trajectories, actions, strict=True):
+                call, trajectory.answer = trajectory.call, action
                 assert call is not None
                 if call.left:
-                    life.call = None
+                    trajectory.call = None
                 call.missing -= 1
                 if not call.missing and not call.stopped:
                     answered.append(call)

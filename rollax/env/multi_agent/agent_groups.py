@@ -21,8 +21,8 @@ Groups = Mapping[Hashable, Sequence[Hashable]]
 class AgentGroups:
     """Joins what happens to the members of each group, and keeps who of them is alive.
 
-    A group lives from the first observation of a member until the last member that is alive has ended. It acts when any
-    member is to act. What contradicts itself is left as it is, under the member's own id, and refused there.
+    A group exists from the first observation of a member until the last member that is alive has ended. It acts when
+    any member is to act. What contradicts itself is left as it is, under the member's own id, and refused there.
 
     Args:
         name: how warnings call the environment.
@@ -109,7 +109,7 @@ class AgentGroups:
                 "first reward",
                 self.name,
                 f"{self.name}, agent {member!r}: a reward of {unearned.pop(member)} beside the first observation of a "
-                "life follows from no action of it and counts nowhere. Said once.",
+                "trajectory follows from no action of it and counts nowhere. Said once.",
             )
         return unearned
 

@@ -28,7 +28,7 @@ class MultiAgentEnv:
     """Abstract: only agents in the returned `obs` act next; agents appear, leave, return, and take turns.
 
     A reward may arrive for an agent that is not acting; it counts to the agent's last step until a flag ends that
-    life. An id that ended and shows up again in `obs` begins a new life.
+    trajectory. An id that ended and shows up again in `obs` begins a new trajectory.
     """
 
     observation_space: gym.Space | None = None
@@ -218,7 +218,7 @@ class MultiAgentBaseEnv(BaseEnv):
                     "An agent was not given an action.",
                     where=f"{self.name}, sub-environment {index}",
                     got=f"no action for {sorted(map(str, missing))}",
-                    expected="an action for every agent in the last obs whose life goes on",
+                    expected="an action for every agent in the last obs whose trajectory goes on",
                     fix="answer every row that acts before the next poll",
                 )
             try:

@@ -1,4 +1,4 @@
-"""What lives in the process of a remote sub-environment: the environment itself, and how its failures are told."""
+"""What runs in the process of a remote sub-environment: the environment itself, and how its failures are told."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rollax.errors import EnvError, RollaxError
 
 @dataclass(frozen=True, slots=True)
 class EnvFacts:
-    """What the driver must know of an environment that lives elsewhere."""
+    """What the driver must know of an environment in another process."""
 
     name: str
     several_agents: bool
@@ -41,7 +41,7 @@ class Failure:
 
     Args:
         error: what to raise.
-        traceback: of the exception that was raised where the environment lives; empty where there was none.
+        traceback: of the exception that was raised in the environment's process; empty where there was none.
         process_lost: the process is gone, or does not answer.
     """
 

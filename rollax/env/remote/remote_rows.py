@@ -17,7 +17,7 @@ from rollax.env.rows import NO_ENVS, Rows
 
 
 class OneAgentEach:
-    """Sub-environments of one agent: the lane is the sub-environment's number.
+    """Sub-environments of one agent: the slot is the sub-environment's number.
 
     Args:
         facts: of the sub-environments.

@@ -28,9 +28,9 @@ class NativeVectorEnv(BaseEnv):
     """The rows of a native vector environment.
 
     An episode's last row always carries its real last observation, and the observation of a reset is always the first
-    of a new life. The three modes differ only in where the two come from: NEXT_STEP gives the reset's observation at
-    the poll after the end (that sub-environment is sent an action which it ignores), SAME_STEP gives both at once,
-    DISABLED waits for the sampler's reset.
+    of a new trajectory. The three modes differ only in where the two come from: NEXT_STEP gives the reset's
+    observation at the poll after the end (that sub-environment is sent an action which it ignores), SAME_STEP gives
+    both at once, DISABLED waits for the sampler's reset.
 
     Args:
         env: the vector environment.
@@ -169,7 +169,8 @@ class NativeVectorEnv(BaseEnv):
         if isinstance(kind, SyncVectorEnv | AsyncVectorEnv):
             return [by_env.get(index) for index in range(self.num_envs)]
         # What is not Python wants 31 bits.
-        small = [-1 if by_env[index] is None else int(by_env[index]) % 2**31 for index in sorted(by_env)]  # type: ignore[arg-type]
+        in_order = [by_env[index] for index in sorted(by_env)]
+        small = [-1 if seed is None else int(seed) % 2**31 for seed in in_order]
         if type(kind).__module__.startswith("ale_py."):
             return np.array(small)
         if any(parent.__module__.startswith("envpool.") for parent in type(kind).__mro__):

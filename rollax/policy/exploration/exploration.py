@@ -29,7 +29,7 @@ class Exploration(ABC):
     fetched: dict[str, int]
 
     def initial_state(self) -> list[np.ndarray]:
-        """What it remembers of each life, at its start: arrays without the axis of the rows."""
+        """What it remembers of each trajectory, at its start: arrays without the axis of the rows."""
         return []
 
     @abstractmethod
@@ -71,7 +71,7 @@ class Exploration(ABC):
         """Is shown what it has led to.
 
         Args:
-            batch: the rows of a fragment, with `terminateds`, `truncateds` and `life_id`.
+            batch: the rows of a fragment, with `terminateds`, `truncateds` and `trajectory_id`.
             params: the model's parameters.
             outputs_of: the model's outputs [N, num_inputs] for some of the rows, with other parameters.
             timestep: environment steps trained on so far.
@@ -79,7 +79,7 @@ class Exploration(ABC):
         return
 
     def get_state(self) -> dict[str, Any]:
-        """What it remembers beside what it remembers of each life: values that JSON can hold."""
+        """What it remembers beside what it remembers of each trajectory: values that JSON can hold."""
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`ParameterNoise`: exploring by a model whose parameters are disturbed, in the place of its actions."""
+"""`ParameterNoise`: exploring by a model whose parameters are perturbed, in the place of its actions."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ import jax
 import numpy as np
 
 from rollax.batch import SampleBatch
-from rollax.policy.exploration.around import Around
 from rollax.policy.exploration.exploration import Exploration, OutputsOf, Params
+from rollax.policy.exploration.wrapper import ExplorationWrapper
 from rollax.state import count, number
 
 _FACTOR = 1.01  # α of the adaptation
 _STEPS = 50  # of one adaptation
 
 
-class ParameterNoise(Around):
+class ParameterNoise(ExplorationWrapper):
     """Greedy actions of parameters θ + σ n, where the normal numbers n stay the same for about an episode.
 
     Source: Plappert et al. (2018), section 3 and appendix C, arXiv:1706.01905: every 50 steps σ becomes α σ where
-        d(π, π̃) <= δ, and else σ / α, with α = 1.01. Deviations: all parameters of the model are disturbed, and the
+        d(π, π̃) <= δ, and else σ / α, with α = 1.01. Deviations: all parameters of the model are perturbed, and the
         default models have no layer normalization; sub-environments of one process share n. After a fragment it is
-        drawn anew if as many lives have ended with it as go on; d is measured then, on observations of the fragment.
+        drawn anew if as many trajectories have ended with it as go on; d is measured then, on observations of the
+        fragment.
 
     Args:
         inner: what the outputs mean; its greedy actions are taken.
-        distance: d, of [N, num_inputs] outputs and those of the disturbed parameters.
+        distance: d, of [N, num_inputs] outputs and those of the perturbed parameters.
         scale: timestep -> δ.
         sigma: σ at first.
     """
@@ -44,10 +45,10 @@ class ParameterNoise(Around):
         self.scale, self.sigma = scale, sigma
         self._distance = distance
         self._seed = 0  # of n; 0: it is still to be drawn
-        self._steps = self._ended = 0  # steps since the last adaptation, lives that ended since n was drawn
+        self._steps = self._ended = 0  # steps since the last adaptation, trajectories that ended since n was drawn
         self._directions: dict[str, np.ndarray] = {}
-        self._disturbed: tuple[Params, Params] | None = None  # parameters, and what has become of them
-        self._disturb = jax.jit(_disturb)
+        self._perturbed: tuple[Params, Params] | None = None  # parameters, and what has become of them
+        self._perturb = jax.jit(_perturb)
 
     def initial_state(self) -> list[np.ndarray]:
         return []
@@ -66,9 +67,9 @@ class ParameterNoise(Around):
         if not self._directions:
             normal = np.random.Generator(np.random.SFC64(self._seed))
             self._directions = {n: normal.standard_normal(params[n].shape, np.float32) for n in sorted(params)}
-        if self._disturbed is None or self._disturbed[0] is not params:
-            self._disturbed = params, self._disturb(dict(params), self._directions, self.sigma)
-        return self._disturbed[1]
+        if self._perturbed is None or self._perturbed[0] is not params:
+            self._perturbed = params, self._perturb(dict(params), self._directions, self.sigma)
+        return self._perturbed[1]
 
     def after_fragment(self, batch: SampleBatch, params: Params, outputs_of: OutputsOf, timestep: int) -> None:
         if not self._directions:
@@ -76,14 +77,14 @@ class ParameterNoise(Around):
         self._steps += batch.count
         adaptations, self._steps = divmod(self._steps, _STEPS)
         if adaptations:
-            disturbed = self._disturb(dict(params), self._directions, self.sigma)
-            is_near = self._distance(outputs_of(params), outputs_of(disturbed)) <= self.scale(timestep)
+            perturbed = self._perturb(dict(params), self._directions, self.sigma)
+            is_near = self._distance(outputs_of(params), outputs_of(perturbed)) <= self.scale(timestep)
             self.sigma *= _FACTOR ** (adaptations if is_near else -adaptations)
-            self._disturbed = None
+            self._perturbed = None
         ended = int(np.count_nonzero(batch[SampleBatch.TERMINATEDS] | batch[SampleBatch.TRUNCATEDS]))
         self._ended += ended
-        if self._ended >= max(len(np.unique(batch[SampleBatch.LIFE_ID])) - ended, 1):
-            self._seed, self._ended, self._directions, self._disturbed = 0, 0, {}, None
+        if self._ended >= max(len(np.unique(batch[SampleBatch.TRAJECTORY_ID])) - ended, 1):
+            self._seed, self._ended, self._directions, self._perturbed = 0, 0, {}, None
 
     def get_state(self) -> dict[str, Any]:
         return {"sigma": self.sigma, "seed": self._seed, "steps": self._steps, "ended": self._ended}
@@ -95,20 +96,21 @@ class ParameterNoise(Around):
         sigma = number(state, "sigma", where)
         self._seed, self._steps, self._ended = (count(state, key, where) for key in ("seed", "steps", "ended"))
         self.sigma = sigma
-        self._directions, self._disturbed = {}, None
+        self._directions, self._perturbed = {}, None
 
 
-def softmax_distance(values: np.ndarray, disturbed: np.ndarray) -> float:
-    """The mean Kullback-Leibler divergence of the softmax of disturbed values from that of values.
+def softmax_distance(values: np.ndarray, perturbed: np.ndarray) -> float:
+    """The mean Kullback-Leibler divergence of the softmax of perturbed values from that of values.
 
-    Source: Plappert et al. (2018), appendix C.1, arXiv:1706.01905:  D_KL(π || π̃), π(a|s) = exp Q(s, a) / Σ exp Q(s, ·).
+    Source: Plappert et al. (2018), appendix C.1, arXiv:1706.01905:  D_KL(π || π̃), π(a|s) = exp Q(s, a) / Σ exp Q(s,
+        ·).
 
     Args:
         values: [N, A] Q; those of invalid actions far below all others, in both.
-        disturbed: [N, A] of the disturbed parameters.
+        perturbed: [N, A] of the perturbed parameters.
     """
-    logp, disturbed_logp = _log_softmax(values), _log_softmax(disturbed)
-    return float((np.exp(logp) * (logp - disturbed_logp)).sum(axis=-1).mean())
+    logp, perturbed_logp = _log_softmax(values), _log_softmax(perturbed)
+    return float((np.exp(logp) * (logp - perturbed_logp)).sum(axis=-1).mean())
 
 
 def epsilon_distance(epsilon: float, num_actions: int) -> float:
@@ -123,19 +125,19 @@ def epsilon_distance(epsilon: float, num_actions: int) -> float:
     return -math.log(1 - epsilon + epsilon / num_actions)
 
 
-def action_distance(actions: np.ndarray, disturbed: np.ndarray) -> float:
+def action_distance(actions: np.ndarray, perturbed: np.ndarray) -> float:
     """The root of the mean squared difference of actions, to be compared with the deviation of action noise.
 
     Source: Plappert et al. (2018), appendix C.2, arXiv:1706.01905:  d = √(1/N Σ_i E[(π(s)_i - π̃(s)_i)²]),  δ = σ.
 
     Args:
         actions: [N, width].
-        disturbed: [N, width] of the disturbed parameters.
+        perturbed: [N, width] of the perturbed parameters.
     """
-    return float(np.sqrt(np.square(actions - disturbed).mean()))
+    return float(np.sqrt(np.square(actions - perturbed).mean()))
 
 
-def _disturb(params: Params, directions: Params, sigma: jax.Array) -> Params:
+def _perturb(params: Params, directions: Params, sigma: jax.Array) -> Params:
     return {name: value + sigma * directions[name] for name, value in params.items()}
 
 

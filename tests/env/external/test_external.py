@@ -58,7 +58,7 @@ class TestOneEpisode:
                 [{"a": 1, "b": 2}],
                 [{}],
             ]
-            assert all(rows.env_index.tolist() == [0] and rows.lanes is rows.env_index for rows in (first, last))
+            assert all(rows.env_index.tolist() == [0] and rows.slots is rows.env_index for rows in (first, last))
             assert first.agents is None
             assert first.trains is None
             assert first.obs.dtype == np.float32
@@ -180,10 +180,10 @@ class TestManyEpisodes:
                 env.end_episode("mine", seen(2))
 
         with playing(script) as base:
-            lives = 0
-            while lives < 3:
+            trajectories = 0
+            while trajectories < 3:
                 rows = base.poll_rows()
-                lives += np.count_nonzero(rows.terminateds)
+                trajectories += np.count_nonzero(rows.terminateds)
                 answer(base, rows)
 
 
@@ -303,7 +303,7 @@ class TestBeginningAnew:
         assert (rows.starts.tolist(), rows.env_index.tolist(), rows.ended_envs.tolist()) == ([True], [0], [])
         base.stop()
 
-    def test_a_silent_episode_goes_on_as_a_new_life(self):
+    def test_a_silent_episode_goes_on_as_a_new_trajectory(self):
         def script(env):
             env.start_episode("silent")
             env.get_action("silent", seen(1))

@@ -1,4 +1,4 @@
-"""`ExternalMultiAgentEnv`: lives that begin, wait, end and begin again within an episode."""
+"""`ExternalMultiAgentEnv`: trajectories that begin, wait, end and begin again within an episode."""
 
 import threading
 
@@ -56,11 +56,11 @@ def test_turns_rewards_and_ends():
         assert base.env.actions == [{"a": 1, "b": 2}, {"a": 3}, {"b": 4, "c": 0}, {"b": 2}]
         assert second.info_list() == [{"n": 1}]
         assert first.info_list() == [{}, {}]
-        lanes = dict(zip(first.agents, first.lanes.tolist(), strict=True))
-        assert sorted(lanes.values()) == [0, 1]
-        assert second.lanes.tolist() == [lanes["a"]]
-        assert third.lanes.tolist() == [lanes["b"], 2]
-        assert again.lanes.tolist() == [lanes["b"]]  # the lowest that is free
+        slots = dict(zip(first.agents, first.slots.tolist(), strict=True))
+        assert sorted(slots.values()) == [0, 1]
+        assert second.slots.tolist() == [slots["a"]]
+        assert third.slots.tolist() == [slots["b"], 2]
+        assert again.slots.tolist() == [slots["b"]]  # the lowest that is free
         assert len({rows.env_index[0] for rows in (first, last)}) == 1
 
 
@@ -110,7 +110,7 @@ def test_many_episodes_in_one_call_and_by_several_policies():
     with playing(script, ScriptedAgents) as base:
         rows = base.poll_rows()
         assert rows.env_index.tolist() == [0, 1, 1, 2, 2]
-        assert sorted(rows.lanes.tolist()) == [0, 1, 2, 3, 4]
+        assert sorted(rows.slots.tolist()) == [0, 1, 2, 3, 4]
         assert rows.trains.tolist() == [True, False, False, True, True]
         values = rows.observations(None, base.observation_space)[:, 0].astype(int)
         for agent in "ba":
@@ -135,7 +135,7 @@ def test_logged_actions():
 
 
 def test_beginning_anew_in_the_middle():
-    """Of two that wait, one is answered: the other asks again, alone, and all are new lives."""
+    """Of two that wait, one is answered: the other asks again, alone, and all are new trajectories."""
 
     def script(env):
         episode = env.start_episode()

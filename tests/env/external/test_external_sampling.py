@@ -26,13 +26,13 @@ class Plays:
     """Plays episodes at random, and writes down what should become of them.
 
     Attributes:
-        lives: (thread, episode, agent, life) -> decisions as (observation, action, reward, terminated, truncated,
-            next observation or None, logged).
+        trajectories: (thread, episode, agent, trajectory) -> decisions as (observation, action, reward, terminated,
+            truncated, next observation or None, logged).
     """
 
     def __init__(self, env, agents: str | None) -> None:
         self.env, self.agents = env, agents
-        self.lives: dict[tuple, list[list]] = defaultdict(list)
+        self.trajectories: dict[tuple, list[list]] = defaultdict(list)
 
     def play(self, thread: int) -> None:
         random = np.random.default_rng(thread)
@@ -42,14 +42,14 @@ class Plays:
             played.id = self.env.start_episode(training_enabled=not served)
             played.play()
             if not served:
-                self.lives.update(played.lives)
+                self.trajectories.update(played.trajectories)
 
 
 class _Episode:
     def __init__(self, env, random, thread, number, agents) -> None:
         self.env, self.random, self.place = env, random, (thread, number)
         self.single, self.agents = agents is None, agents or "x"
-        self.lives: dict[tuple, list[list]] = {}
+        self.trajectories: dict[tuple, list[list]] = {}
         self.births: dict[str, int] = dict.fromkeys(self.agents, 0)
         self.alive: dict[str, list[list]] = {}
         self.count = 0
@@ -94,7 +94,7 @@ class _Episode:
             if agent not in self.alive:
                 self.births[agent] += 1
                 self.alive[agent] = []
-                self.lives[(*self.place, agent, self.births[agent])] = self.alive[agent]
+                self.trajectories[(*self.place, agent, self.births[agent])] = self.alive[agent]
             self.alive[agent].append([obs[agent], action, 0.0, False, False, None, logged])
 
     def reward(self) -> None:
@@ -133,7 +133,7 @@ def test_every_decision_with_its_outcome_is_sampled_once(agents, mode, fragment)
     def script(env):
         plays = Plays(env, agents)
         in_threads(THREADS, plays.play)
-        expected.update((tuple(row[0].tolist()), row) for rows in plays.lives.values() for row in rows)
+        expected.update((tuple(row[0].tolist()), row) for rows in plays.trajectories.values() for row in rows)
         played.set()
         while True:  # so that the last fragments fill
             episode, obs = env.start_episode(), np.full(3, -1, np.float32)

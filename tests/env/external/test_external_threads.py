@@ -79,7 +79,7 @@ class TestStopping:
         call = external_queue.Call(1, 1)
         queue.waiting.add(call)
         queue.stop()
-        queue.answer([external_queue.Life("agent0", call=call)], [0])
+        queue.answer([external_queue.Trajectory("agent0", call=call)], [0])
         refused(EnvStoppedError, queue.wait, call, says="was stopped")
 
     def test_before_it_began(self):
@@ -236,8 +236,8 @@ class TestGathering:
             episodes.start(n, True)
             players[n].start()
         until(lambda: len(episodes.queue.waiting) == 2)
-        lives = [event.lives[0] for event in episodes.queue.take()]
-        episodes.queue.answer(lives, [0, 0])
+        trajectories = [event.trajectories[0] for event in episodes.queue.take()]
+        episodes.queue.answer(trajectories, [0, 0])
         for player in players:
             player.join(LONG)
         return episodes, episodes.queue
@@ -286,7 +286,7 @@ def test_a_player_that_is_interrupted_leaves_the_others_alone():
         with pytest.raises(KeyboardInterrupt):
             queue.wait(call)
     assert not queue.waiting
-    queue.answer([external_queue.Life("agent0", call=calls[0])], [0])
+    queue.answer([external_queue.Trajectory("agent0", call=calls[0])], [0])
     assert len(released) == 1
     queue.stop()
     assert len(released) == 1
@@ -358,7 +358,7 @@ class TestTwoThreadsOfOneEpisode:
         first.start()
         until(lambda: episodes.queue.waiting)
         (event,) = episodes.queue.take()
-        episodes.queue.answer(event.lives, [3])
+        episodes.queue.answer(event.trajectories, [3])
         assert answered.wait(LONG)
         for call in (episodes.ask, lambda asked: episodes.log("mine", asked["mine"], {"agent0": 0})):
             refused(EnvError, call, {"mine": {"agent0": seen(2)}}, says="still waits for an action...'mine'")

@@ -146,7 +146,7 @@ class TestDicts:
         assert rewards == {"team": 3.0}
         assert numbers(obs) == {"team": (1, 5), "c": 6}  # a's end came without an observation of its own
 
-    def test_it_ends_with_the_last_and_lives_again(self):
+    def test_it_ends_with_the_last_and_begins_again(self):
         env = Told(
             ({"b": see(5), "c": see(3)}, {}, {"a": True, ALL: False}, NO, {}),
             ({"b": see(6), "c": see(3)}, {"b": 1.0}, NO, {"b": True, ALL: False}, {}),

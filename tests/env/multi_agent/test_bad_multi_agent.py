@@ -182,7 +182,7 @@ def test_a_reward_beside_a_first_observation_counts_nowhere_and_is_said_once(cap
     rows = play(base, 1)
     assert rows.rewards[rows.agents.index("b")] == 0  # type: ignore[union-attr]
     play(base, 1)
-    assert caplog.text.count("agent 'b': a reward of 1.0 beside the first observation of a life") == 1
+    assert caplog.text.count("agent 'b': a reward of 1.0 beside the first observation of a trajectory") == 1
 
 
 class TestDictView:

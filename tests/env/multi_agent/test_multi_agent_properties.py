@@ -1,5 +1,5 @@
 """Random schedules of agents through groups and through PettingZoo, there and back: no reward is lost or counted twice,
-each life is one trajectory, each observation is answered once, and what follows each row is right.
+each trajectory is one trajectory, each observation is answered once, and what follows each row is right.
 
 The same for a `MultiAgentEnv` as it is, and for the dict view, is in `tests/evaluation/test_sampler_properties.py`.
 """
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rollax import PolicySpec, RolloutWorker, SampleBatch, to_base_env
 from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
-from rollax.policy.policy import Pieces
+from rollax.policy.policy import Segments
 from tests.env.drive import drive
 from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, dance_story, queue_story
 from tests.evaluation.reference import Auditor, stories
@@ -87,22 +87,22 @@ def run(make: Any, specs: Any, mapping: Any, told_by: Any, mode: str, fragment: 
     episodes = [episode for story in stories(told) for episode in story.episodes]
     assert sum(m.reward for m in metrics) == sum(reward for reward, _, _ in episodes)
     assert sorted(m.length for m in metrics) == sorted(length for _, length, _ in episodes)
-    lives = sorted(sum(lives) for _, _, by_agent in episodes for lives in by_agent.values())
+    trajectories = sorted(sum(trajectories) for _, _, by_agent in episodes for trajectories in by_agent.values())
     found = [sum(m.policy_rewards.get(policy, [])) for m in metrics for policy in m.policy_rewards]
-    assert sum(found) == sum(lives)
+    assert sum(found) == sum(trajectories)
     if mode == "complete_episodes":
         assert learned == sum(m.reward for m in metrics)
 
 
-def flat(batch: SampleBatch, pieces: Pieces) -> tuple[SampleBatch, Pieces]:
+def flat(batch: SampleBatch, segments: Segments) -> tuple[SampleBatch, Segments]:
     """Tuples as single columns: observations side by side, actions as one number."""
     columns = batch.to_dict()
     for name in ("actions", "prev_actions"):
         columns[name] = one_number(columns[name]) if isinstance(columns[name], tuple) else columns[name]
     if isinstance(columns["obs"], tuple):
         columns["obs"] = np.concatenate(columns["obs"], axis=1)
-        pieces = replace(pieces, next_obs=np.concatenate(pieces.next_obs, axis=1))
-    return SampleBatch(columns), pieces
+        segments = replace(segments, next_obs=np.concatenate(segments.next_obs, axis=1))
+    return SampleBatch(columns), segments
 
 
 def one_number(parts: Sequence[Any]) -> Any:

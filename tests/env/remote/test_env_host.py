@@ -1,4 +1,4 @@
-"""What lives in the process of a remote sub-environment, without the process."""
+"""What runs in the process of a remote sub-environment, without the process."""
 
 from __future__ import annotations
 

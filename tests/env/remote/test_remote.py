@@ -255,7 +255,7 @@ def test_frames_are_drawn_over_there():
     env.stop()
 
 
-def test_pettingzoo_lives_in_actors_too():
+def test_pettingzoo_runs_in_actors_too():
     rps = pytest.importorskip("pettingzoo.classic.rps_v2")
     env = to_base_env(None, lambda index: rps.parallel_env(max_cycles=3), 2, True, LOCKSTEP)
     rows = env.reset_rows(np.arange(2), [1, 2])

@@ -165,7 +165,7 @@ def without_statistics(result):
 
 def test_infos_of_a_dict_of_arrays():
     infos = {
-        "lives": np.array([3, 4]),
+        "trajectories": np.array([3, 4]),
         "late": np.array([1.5, 0.0]),
         "_late": np.array([True, False]),
         "deep": {"x": np.array([0, 9]), "_x": np.array([False, True])},
@@ -174,7 +174,10 @@ def test_infos_of_a_dict_of_arrays():
         "word": "ab",
     }
     shared = {"scalar": np.array(2), "word": "ab"}
-    assert info_list(infos, 2) == [{"lives": 3, "late": 1.5, **shared}, {"lives": 4, "deep": {"x": 9}, **shared}]
+    assert info_list(infos, 2) == [
+        {"trajectories": 3, "late": 1.5, **shared},
+        {"trajectories": 4, "deep": {"x": 9}, **shared},
+    ]
 
 
 def test_spaces_are_checked():

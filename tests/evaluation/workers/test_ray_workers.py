@@ -101,7 +101,7 @@ def sampled(kind: Kind) -> dict[str, Any]:
     return {name: np.asarray(batch[name])[order] for name in ("obs", "actions", "rewards", "t", "terminateds")}
 
 
-def test_every_kind_of_environment_lives_in_one(small_ray, actors):
+def test_every_kind_of_environment_runs_in_one(small_ray, actors):
     """One process for all of them: starting one for each would take a minute."""
 
     def all_kinds(worker: Any) -> dict[str, Any]:

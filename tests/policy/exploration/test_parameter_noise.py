@@ -10,13 +10,13 @@ from gymnasium import spaces
 
 from rollax import SampleBatch
 from rollax.algorithms.dqn import DQNPolicy, DQNTrainer
-from rollax.policy.exploration.of_values import EpsilonGreedy
 from rollax.policy.exploration.parameter_noise import (
     ParameterNoise,
     action_distance,
     epsilon_distance,
     softmax_distance,
 )
+from rollax.policy.exploration.q_values import EpsilonGreedy
 from rollax.schedules import Schedule
 from tests.algorithms.envs import Echo, MaskedCartPole
 
@@ -25,13 +25,15 @@ PARAMS = {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.zer
 
 def noise_with(distance=0.0, limit=1.0, sigma=0.1):
     greedy = EpsilonGreedy(spaces.Discrete(3), Schedule(0.0))
-    return ParameterNoise(greedy, lambda values, disturbed: distance, lambda timestep: limit, sigma)
+    return ParameterNoise(greedy, lambda values, perturbed: distance, lambda timestep: limit, sigma)
 
 
-def rows(count, lives=1, ended=0):
+def rows(count, trajectories=1, ended=0):
     over = np.zeros(count, bool)
     over[:ended] = True
-    return SampleBatch({"life_id": np.arange(count) % lives, "terminateds": over, "truncateds": np.zeros(count, bool)})
+    return SampleBatch(
+        {"trajectory_id": np.arange(count) % trajectories, "terminateds": over, "truncateds": np.zeros(count, bool)}
+    )
 
 
 def acted(noise, seed=0, params=None):
@@ -43,14 +45,14 @@ class TestDistances:
     def test_softmax(self):
         # Row 0: p = (¼, ¾), q = (½, ½): ¼ ln ½ + ¾ ln 3/2. Row 1: the same values moved by 5: 0.
         values = np.log(np.array([[1.0, 3.0], [2.0, 2.0]]))
-        disturbed = np.log(np.array([[1.0, 1.0], [2.0, 2.0]])) + np.array([[0.0], [5.0]])
+        perturbed = np.log(np.array([[1.0, 1.0], [2.0, 2.0]])) + np.array([[0.0], [5.0]])
         expected = (0.25 * math.log(0.5) + 0.75 * math.log(1.5)) / 2
-        assert softmax_distance(values, disturbed) == pytest.approx(expected)
+        assert softmax_distance(values, perturbed) == pytest.approx(expected)
 
     def test_invalid_actions_count_for_nothing(self):
         values = np.array([[0.0, 1.0, -1e30]], np.float32)
-        disturbed = np.array([[1.0, 0.0, -1e30]], np.float32)
-        assert softmax_distance(values, disturbed) == pytest.approx(softmax_distance(values[:, :2], disturbed[:, :2]))
+        perturbed = np.array([[1.0, 0.0, -1e30]], np.float32)
+        assert softmax_distance(values, perturbed) == pytest.approx(softmax_distance(values[:, :2], perturbed[:, :2]))
 
     def test_limit(self):
         assert epsilon_distance(0.0, 4) == 0.0
@@ -77,10 +79,10 @@ class TestAdaptation:
     def test_the_distance_is_that_of_what_acted(self):
         seen = []
         noise = noise_with()
-        disturbed = acted(noise)
+        perturbed = acted(noise)
         noise.after_fragment(rows(50), PARAMS, lambda params: seen.append(params), 0)
         np.testing.assert_array_equal(seen[0]["kernel"], PARAMS["kernel"])
-        np.testing.assert_allclose(seen[1]["kernel"], disturbed["kernel"])
+        np.testing.assert_allclose(seen[1]["kernel"], perturbed["kernel"])
 
     def test_the_limit_is_that_of_the_timestep(self):
         noise = ParameterNoise(noise_with().inner, lambda a, b: 0.5, lambda timestep: 1.0 - timestep / 100, 0.1)
@@ -111,15 +113,15 @@ class TestDirection:
             np.testing.assert_allclose(second[name] - moved[name], first[name] - PARAMS[name], atol=1e-6)
 
     @pytest.mark.parametrize(("fragments", "changes"), [([(3, 0)], False), ([(3, 1)], False), ([(4, 1), (3, 1)], True)])
-    def test_it_changes_when_as_many_lives_have_ended_as_go_on(self, fragments, changes):
-        # Of 3 lives with one that ended two go on; of 4 lives with one that ended three.
+    def test_it_changes_when_as_many_trajectories_have_ended_as_go_on(self, fragments, changes):
+        # Of 3 trajectories with one that ended two go on; of 4 trajectories with one that ended three.
         noise = noise_with()
         first = acted(noise)
-        for lives, ended in fragments:
-            noise.after_fragment(rows(12, lives, ended), PARAMS, lambda params: None, 0)
+        for trajectories, ended in fragments:
+            noise.after_fragment(rows(12, trajectories, ended), PARAMS, lambda params: None, 0)
         assert np.array_equal(acted(noise, seed=5)["kernel"], first["kernel"]) != changes
 
-    def test_with_one_life_it_changes_after_each(self):
+    def test_with_one_trajectory_it_changes_after_each(self):
         noise = noise_with()
         first = acted(noise)
         noise.after_fragment(rows(12, 2, 1), PARAMS, lambda params: None, 0)
@@ -149,8 +151,8 @@ class TestPolicy:
         greedy = policy.compute_actions(obs, explore=False)[0]
         np.testing.assert_array_equal(*actions)
         assert np.count_nonzero(actions[0] != greedy) > 0
-        disturbed = policy.exploration.acting_params(policy.params, policy.acting_rng)
-        values, _ = policy.split.merge(disturbed, policy.extra)(obs)
+        perturbed = policy.exploration.acting_params(policy.params, policy.acting_rng)
+        values, _ = policy.split.merge(perturbed, policy.extra)(obs)
         np.testing.assert_array_equal(actions[0], np.argmax(values, axis=1))
 
     def test_the_scale_is_part_of_the_state(self):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Discrete
 
-from rollax.policy.exploration.of_values import EpsilonGreedy, SoftQ
+from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ
 from rollax.schedules import Schedule
 
 VALUES = jnp.array([[1.0, 5.0, 2.0, 0.0]])

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.policy.exploration.around import Around
 from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration.wrapper import ExplorationWrapper
 
 GREEDY_ACTIONS = "greedy_actions"
 
@@ -44,7 +44,7 @@ class Deterministic(Exploration):
         return {GREEDY_ACTIONS: outputs}
 
 
-class AddedNoise(Around):
+class AddedNoise(ExplorationWrapper):
     """Adds noise to actions in [-1, 1], and cuts them to it.
 
     Args:
@@ -60,7 +60,7 @@ class AddedNoise(Around):
         self._remembered = len(inner.initial_state())
 
     @abstractmethod
-    def disturbance(
+    def perturbation(
         self, rng: np.random.Generator, rows: int, state: Sequence[Any]
     ) -> tuple[np.ndarray, list[np.ndarray]]:
         """[rows, width] noise of scale 1, and what is remembered of it; see `Exploration.noise`."""
@@ -69,7 +69,7 @@ class AddedNoise(Around):
         self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]
     ) -> tuple[np.ndarray, list[np.ndarray]]:
         inner, inner_state = self.inner.noise(rng, rows, timestep, state[: self._remembered])
-        own, own_state = self.disturbance(rng, rows, state[self._remembered :])
+        own, own_state = self.perturbation(rng, rows, state[self._remembered :])
         scaled = np.float32(self.scale(timestep)) * own
         return np.concatenate([inner, scaled], axis=1), [*inner_state, *own_state]
 
@@ -85,14 +85,14 @@ class GaussianNoise(AddedNoise):
     Source: Fujimoto et al. (2018), Algorithm 1, arXiv:1802.09477:  a = π(s) + ε,  ε ~ N(0, σ), with σ the scale.
     """
 
-    def disturbance(
+    def perturbation(
         self, rng: np.random.Generator, rows: int, state: Sequence[Any]
     ) -> tuple[np.ndarray, list[np.ndarray]]:
         return rng.standard_normal((rows, self.width), np.float32), []
 
 
 class OrnsteinUhlenbeckNoise(AddedNoise):
-    """Noise that wanders: each life has a walk of its own, which begins at 0 and is drawn back there.
+    """Noise that wanders: each trajectory has a walk of its own, which begins at 0 and is drawn back there.
 
     Source: Lillicrap et al. (2016), section 3 and supplement 7, arXiv:1509.02971; Uhlenbeck and Ornstein (1930):
         x ← x - θ x + σ ε,  ε ~ N(0, 1).  With steps of dt, θ stands for θ dt and σ for σ √dt.
@@ -118,7 +118,7 @@ class OrnsteinUhlenbeckNoise(AddedNoise):
     def initial_state(self) -> list[np.ndarray]:
         return [*self.inner.initial_state(), np.zeros(self.width, np.float32)]
 
-    def disturbance(
+    def perturbation(
         self, rng: np.random.Generator, rows: int, state: Sequence[Any]
     ) -> tuple[np.ndarray, list[np.ndarray]]:
         (walks,) = (np.asarray(part) for part in state)

@@ -1,4 +1,4 @@
-"""What a policy remembers from one decision of a lane to the next: recurrent state, last action and reward."""
+"""What a policy remembers from one decision of a slot to the next: recurrent state, last action and reward."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _COLUMN_OF = {
 }
 
 
-class LaneMemory:
-    """One row of memory for each lane, of the parts that the policy takes or stores; nothing where there are none.
+class SlotMemory:
+    """One row of memory for each slot, of the parts that the policy takes or stores; nothing where there are none.
 
     Args:
         runner: the policy.
@@ -43,16 +43,16 @@ class LaneMemory:
             self._initial[_REWARD] = np.zeros((), np.float32)
         self._stored = [name for name in self._initial if _COLUMN_OF[name] in stored]
         self._runner = runner
-        self._lanes: dict[str, trees.Tree] = {}
+        self._slots: dict[str, trees.Tree] = {}
         self._room = 0
         self.active = bool(self._initial)
 
-    def context(self, lanes: np.ndarray) -> dict[str, Any]:
+    def context(self, slots: np.ndarray) -> dict[str, Any]:
         """The keyword arguments for `compute_actions`."""
         if not self.active:
             return {}
-        self._make_room(lanes)
-        context = {name: trees.index(column, lanes) for name, column in self._lanes.items()}
+        self._make_room(slots)
+        context = {name: trees.index(column, slots) for name, column in self._slots.items()}
         if _REWARD in context:
             context[_REWARD] = self._runner.clipped(context[_REWARD])
         return context
@@ -61,38 +61,38 @@ class LaneMemory:
         """The columns to store, out of what `context` returned."""
         return {_COLUMN_OF[name]: context[name] for name in self._stored}
 
-    def inputs(self, lanes: np.ndarray) -> Inputs:
-        """What these lanes would act on now, as far as it is stored."""
-        return self.columns(self.context(lanes)) if self._stored else {}
+    def inputs(self, slots: np.ndarray) -> Inputs:
+        """What these slots would act on now, as far as it is stored."""
+        return self.columns(self.context(slots)) if self._stored else {}
 
-    def remember(self, lanes: np.ndarray, actions: trees.Tree, states: Any) -> None:
+    def remember(self, slots: np.ndarray, actions: trees.Tree, states: Any) -> None:
         """These actions and states are the last ones now; rewards count anew.
 
         Raises:
             PolicyError: the states are not like the initial ones.
         """
-        for name, column in self._lanes.items():
+        for name, column in self._slots.items():
             if name == _STATE:
-                self._put_states(column, lanes, states)
+                self._put_states(column, slots, states)
             elif name == _ACTION:
-                trees.put(column, lanes, actions)
+                trees.put(column, slots, actions)
             else:
-                column[lanes] = 0.0
+                column[slots] = 0.0
 
-    def reward(self, lanes: np.ndarray, rewards: np.ndarray) -> None:
+    def reward(self, slots: np.ndarray, rewards: np.ndarray) -> None:
         """These rewards followed the last actions."""
-        if _REWARD in self._lanes:
-            self._lanes[_REWARD][lanes] += rewards
+        if _REWARD in self._slots:
+            self._slots[_REWARD][slots] += rewards
 
-    def forget(self, lanes: np.ndarray) -> None:
-        """Lives begin on these lanes."""
-        if self.active and len(lanes):
-            self._make_room(lanes)
-            trees.tree_map(lambda leaf, first: leaf.__setitem__(lanes, first), self._lanes, self._initial)
+    def forget(self, slots: np.ndarray) -> None:
+        """Trajectories begin on these slots."""
+        if self.active and len(slots):
+            self._make_room(slots)
+            trees.tree_map(lambda leaf, first: leaf.__setitem__(slots, first), self._slots, self._initial)
 
-    def _put_states(self, columns: tuple[np.ndarray, ...], lanes: np.ndarray, states: Any) -> None:
+    def _put_states(self, columns: tuple[np.ndarray, ...], slots: np.ndarray, states: Any) -> None:
         parts = [np.asarray(part) for part in states]
-        shapes, expected = [part.shape for part in parts], [(len(lanes), *column.shape[1:]) for column in columns]
+        shapes, expected = [part.shape for part in parts], [(len(slots), *column.shape[1:]) for column in columns]
         if shapes != expected:
             raise PolicyError(
                 "compute_actions returned states that are not like the initial state.",
@@ -102,13 +102,13 @@ class LaneMemory:
                 fix="return one array [N, ...] for each part of get_initial_state()",
             )
         for column, part in zip(columns, parts, strict=True):
-            column[lanes] = part
+            column[slots] = part
 
-    def _make_room(self, lanes: np.ndarray) -> None:
-        needed = int(lanes.max(initial=0)) + 1
+    def _make_room(self, slots: np.ndarray) -> None:
+        needed = int(slots.max(initial=0)) + 1
         if needed > self._room:
             size = max(64, 2 * needed)
             grown = trees.tree_map(lambda leaf: np.repeat(np.asarray(leaf)[None], size, axis=0), self._initial)
-            if self._lanes:
-                trees.copy_into(grown, 0, self._lanes)
-            self._lanes, self._room = grown, size
+            if self._slots:
+                trees.copy_into(grown, 0, self._slots)
+            self._slots, self._room = grown, size

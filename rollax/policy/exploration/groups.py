@@ -11,10 +11,10 @@ import numpy as np
 
 from rollax.batch import SampleBatch
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.exploration.of_values import OfValues
+from rollax.policy.exploration.q_values import ValueExploration
 
 
-class OfGroup(Exploration):
+class GroupExploration(Exploration):
     """Actions of a group whose members explore independently of each other.
 
     Outputs are the members' values side by side; actions are a tuple with a column for each member.
@@ -24,7 +24,7 @@ class OfGroup(Exploration):
         members: M, how many there are.
     """
 
-    def __init__(self, of_member: OfValues, members: int) -> None:
+    def __init__(self, of_member: ValueExploration, members: int) -> None:
         self.of_member, self.members = of_member, members
         self.num_inputs = members * of_member.num_inputs
         self.fetched = {SampleBatch.Q_VALUE: 1}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rollax.models.distributions import SquashedGaussian
+from rollax.policy.exploration.action_noise import Deterministic, GaussianNoise, OrnsteinUhlenbeckNoise
 from rollax.policy.exploration.exploration import FromDistribution
-from rollax.policy.exploration.of_actions import Deterministic, GaussianNoise, OrnsteinUhlenbeckNoise
 from rollax.schedules import Schedule
 
 SHAPE = (2, 1)

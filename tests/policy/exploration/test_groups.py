@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium.spaces import Discrete
 
 from rollax.models.distributions.base import MASKED_LOGIT
-from rollax.policy.exploration.of_groups import OfGroup
-from rollax.policy.exploration.of_values import EpsilonGreedy
+from rollax.policy.exploration.groups import GroupExploration
+from rollax.policy.exploration.q_values import EpsilonGreedy
 from rollax.schedules import Schedule
 
 # three members with two actions each; the best are 1, 0, 1
@@ -17,7 +17,7 @@ VALUES = jnp.array([[0.0, 5.0, 3.0, 1.0, 0.0, 2.0]])
 
 
 def group(epsilon, start=0):
-    return OfGroup(EpsilonGreedy(Discrete(2, start=start), Schedule(epsilon)), 3)
+    return GroupExploration(EpsilonGreedy(Discrete(2, start=start), Schedule(epsilon)), 3)
 
 
 def drawn(exploration, values, rows=20_000):

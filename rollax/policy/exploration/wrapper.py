@@ -17,7 +17,7 @@ from rollax.models.distributions.discrete import Categorical
 from rollax.policy.exploration.exploration import Exploration, OutputsOf, Params
 
 
-class Around(Exploration):
+class ExplorationWrapper(Exploration):
     """Takes columns of noise of its own after those of the exploration inside it.
 
     Args:
@@ -62,7 +62,7 @@ class Around(Exploration):
         self.inner.set_state(state)
 
 
-class RandomAtFirst(Around):
+class RandomAtFirst(ExplorationWrapper):
     """Any valid action, all equally likely, for some steps; then what the exploration inside it does.
 
     Args:

@@ -8,9 +8,9 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax.models.distributions import Categorical
-from rollax.policy.exploration.around import RandomAtFirst
+from rollax.policy.exploration.action_noise import Deterministic, OrnsteinUhlenbeckNoise
 from rollax.policy.exploration.exploration import FromDistribution
-from rollax.policy.exploration.of_actions import Deterministic, OrnsteinUhlenbeckNoise
+from rollax.policy.exploration.wrapper import RandomAtFirst
 from rollax.schedules import Schedule
 
 BOX = spaces.Box(-3, 5, (2, 1), np.float32)

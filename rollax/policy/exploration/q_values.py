@@ -17,7 +17,7 @@ from rollax.ops.q_learning import chosen
 from rollax.policy.exploration.exploration import Exploration
 
 
-class OfValues(Exploration):
+class ValueExploration(Exploration):
     """What those have in common: the greedy action is the best valid one.
 
     Args:
@@ -42,7 +42,7 @@ class OfValues(Exploration):
     def sample(self, outputs: jax.Array, noise: jax.Array) -> Any: ...
 
 
-class EpsilonGreedy(OfValues):
+class EpsilonGreedy(ValueExploration):
     """The best action, or with probability ε any valid one.
 
     Source: Watkins (1989), "Learning from delayed rewards", chapter 7; ε as in Mnih et al. (2015).
@@ -72,7 +72,7 @@ class EpsilonGreedy(OfValues):
         return jnp.where(noise[:, 0] > 0, anyone, self.mode(outputs))
 
 
-class SoftQ(OfValues):
+class SoftQ(ValueExploration):
     """Actions with probabilities proportional to exp(Q / τ).
 
     Source: Boltzmann exploration; Sutton and Barto (2018), section 13.1, with action values as preferences. Drawn by
