@@ -92,7 +92,7 @@ def test_one_that_hangs_counts_as_dead(make, diary, caplog):
 
 
 def test_one_that_hangs_stops_nobody_who_does_not_wait_for_it(make):
-    env = make(num_envs=2, wait_ms=0, remote_env_timeout_s=1.0)
+    env = make(num_envs=2, wait_ms=0, remote_env_timeout_s=3.0)
     env.reset_rows(np.arange(2))
     polls, dropped = 0, False
     while not dropped:
@@ -101,7 +101,7 @@ def test_one_that_hangs_stops_nobody_who_does_not_wait_for_it(make):
         polls += 1
         acting = np.flatnonzero(rows.acts)
         env.send_rows(rows, acting, np.where(rows.env_index[acting] == 0, HANG, GO_ON))
-    assert polls > 10
+    assert polls > 3  # were the others to wait: the one that sends the actions, and the one that drops the episode
     assert env.reset_rows(np.array([0])) is None
 
 
