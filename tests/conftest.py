@@ -55,6 +55,22 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules whose tests are long come first, so that no process is left with one of them when the others end."""
+    first = (
+        "tests/test_docs_blocks.py",
+        "tests/test_examples.py",
+        "tests/faults/",
+        "tests/test_docs",
+        "tests/env/remote/",
+    )
+
+    def place(item: pytest.Item) -> int:
+        return next((number for number, name in enumerate(first) if item.nodeid.startswith(name)), len(first))
+
+    items.sort(key=place)
+
+
 @pytest.fixture(autouse=True)
 def ends(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that hangs fails, and does not take the whole run with it; long learning runs may take their time."""

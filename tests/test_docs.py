@@ -1,21 +1,15 @@
-"""README.md, docs/ and examples/ do what they say.
+"""README.md and docs/ agree with the code.
 
-The tables of config keys are written by `python tests/test_docs.py`, from the fields of the configs.
+The tables of config keys are written by `python -m tests.test_docs`, from the fields of the configs.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import math
-import os
 import re
 import shlex
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import typer
@@ -26,37 +20,9 @@ from rollax import PPOConfig, PPOTrainer
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.cli import app
 from rollax.config import TrainerConfig
-
-REPOSITORY = Path(__file__).resolve().parents[1]
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
-EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+from tests.pages import PAGES, REPOSITORY, blocks, each_page_at_length
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
-
-
-def longer_but(first: str, paths: list[Path]) -> list[Any]:
-    """Parameters of which only the one so named belongs to the short part of the suite."""
-    return [pytest.param(path, id=path.stem, marks=() if path.stem == first else pytest.mark.long) for path in paths]
-
-
-each_page_at_length = pytest.mark.parametrize("page", longer_but("README", PAGES))
-each_example_at_length = pytest.mark.parametrize("example", longer_but("cartpole_ppo", EXAMPLES))
-
-
-class Block(NamedTuple):
-    """A fenced block of a page: its language, its text, and the line of the page that it begins on."""
-
-    language: str
-    text: str
-    line: int
-
-
-def blocks(page: Path, *languages: str) -> Iterator[Block]:
-    content = page.read_text(encoding="utf-8")
-    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", content, re.DOTALL | re.MULTILINE):
-        if match[1] in languages:
-            yield Block(match[1], match[2], content.count("\n", 0, match.start(2)))
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -64,15 +30,6 @@ def commands(page: Path) -> list[list[str]]:
     lines = [line for block in blocks(page, "bash") for line in block.text.splitlines()]
     assert all(line.startswith("rollax ") for line in lines), "a bash block holds rollax commands, one on each line"
     return [shlex.split(line)[1:] for line in lines]
-
-
-@each_page_at_length
-def test_python_blocks_run_one_after_another(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks(page, "python"):
-        source = "\n" * block.line + block.text  # so that a traceback names the line of the page
-        exec(compile(source, str(page), "exec", dont_inherit=True), namespace)  # noqa: S102
 
 
 @each_page
@@ -128,7 +85,7 @@ def test_lines_are_not_too_long(page):
 @each_page
 def test_tables_of_config_keys_are_those_of_the_fields(page):
     content = page.read_text(encoding="utf-8")
-    assert with_tables(content) == content, "run `python tests/test_docs.py`, which writes the tables anew"
+    assert with_tables(content) == content, "run `python -m tests.test_docs`, which writes the tables anew"
 
 
 def test_the_readme_names_the_algorithms_that_there_are():
@@ -155,23 +112,6 @@ def test_the_table_of_statistics_is_that_of_the_policies():
     rows = table(REPOSITORY / "docs" / "training.md", "| algorithm | statistics |")
     told = {name: tuple(re.findall(r"`(\w+)`", row[1])) for row in rows for name in row[0].split(", ")}
     assert told == {name: get_trainer_class(name).policy_class.statistics for name in ALGORITHMS}
-
-
-@each_example_at_length
-def test_example_runs_in_small(example):
-    spec = importlib.util.spec_from_file_location(f"example_{example.stem}", example)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert math.isfinite(module.main(iterations=5))
-
-
-@each_example
-@pytest.mark.learning
-def test_example_reaches_its_result(example, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    subprocess.run([sys.executable, str(example)], cwd=tmp_path, env=environment, check=True, timeout=600)
 
 
 def table(page: Path, header: str) -> list[list[str]]:

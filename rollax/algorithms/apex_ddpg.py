@@ -14,9 +14,9 @@ from rollax.config.asynchronous import AsyncReplayFields
 from rollax.evaluation.initial_priorities import add_priorities
 from rollax.optimizers.async_replay import AsyncReplayOptimizer, async_replay_settings
 from rollax.policy.exploration.action_noise import AddedNoise
-from rollax.policy.exploration.wrapper import RandomAtFirst
 from rollax.policy.exploration.parameter_noise import ParameterNoise
 from rollax.policy.exploration.per_worker import worker_scale
+from rollax.policy.exploration.wrapper import RandomAtFirst
 from rollax.policy.policy import Segments
 
 

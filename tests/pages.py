@@ -1,0 +1,36 @@
+"""The pages of the documentation, and the blocks of code in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+
+
+def long_except(first: str, paths: list[Path]) -> list[Any]:
+    """Parameters of which only the path with this stem belongs to the short part of the suite."""
+    return [pytest.param(path, id=path.stem, marks=() if path.stem == first else pytest.mark.long) for path in paths]
+
+
+each_page_at_length = pytest.mark.parametrize("page", long_except("README", PAGES))
+
+
+class Block(NamedTuple):
+    """A fenced block of a page: its language, its text, and the line of the page that it begins on."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: Path, *languages: str) -> Iterator[Block]:
+    content = page.read_text(encoding="utf-8")
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", content, re.DOTALL | re.MULTILINE):
+        if match[1] in languages:
+            yield Block(match[1], match[2], content.count("\n", 0, match.start(2)))

@@ -1,0 +1,16 @@
+"""The Python blocks of README.md and docs/ run, one after another on each page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.pages import blocks, each_page_at_length
+
+
+@each_page_at_length
+def test_python_blocks_run_one_after_another(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page, "python"):
+        source = "\n" * block.line + block.text  # so that a traceback names the line of the page
+        exec(compile(source, str(page), "exec", dont_inherit=True), namespace)  # noqa: S102

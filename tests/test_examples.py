@@ -1,0 +1,35 @@
+"""Every example runs in the tests in small, and reaches its stated result in the learning runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.pages import REPOSITORY, long_except
+
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+
+each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+each_example_at_length = pytest.mark.parametrize("example", long_except("cartpole_ppo", EXAMPLES))
+
+
+@each_example_at_length
+def test_example_runs_in_small(example):
+    spec = importlib.util.spec_from_file_location(f"example_{example.stem}", example)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert math.isfinite(module.main(iterations=5))
+
+
+@each_example
+@pytest.mark.learning
+def test_example_reaches_its_result(example, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([sys.executable, str(example)], cwd=tmp_path, env=environment, check=True, timeout=600)
