@@ -1,4 +1,4 @@
-"""The parts of `BENCHMARKS.md` that follow a quantity: with the number of workers, or over time."""
+"""Sections of `BENCHMARKS.md`: curves over the number of workers, and a long run over time."""
 
 from __future__ import annotations
 
@@ -10,46 +10,47 @@ from benchmarks.rows.workers import DRIVER_FRAGMENT, GATHERED_FRAGMENT
 
 # Liang et al. (2018), arXiv:1712.09381, figure 7: Pendulum, CPU, 64×64, 64 sub-environments for each process.
 _CLASSIC = {1: 15_000, 128: 1_500_000}
-_RATES = (1_000, 5_000, 15_000)  # steps per second of a worker; the last is the classic figure's of one CPU
+_RATES = (1_000, 5_000, 15_000)  # steps per second of one worker; the last is that of the RLlib paper
 _CPUS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def driver_curve(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """What a fragment costs the driver with more and more workers, and how many of them it feeds."""
+    """Returns the time of the driver per fragment by number of workers, and how many workers it can serve."""
     if "driver" not in results:
         return ""
     alone = _medians(results["driver"])
     actors = _medians(results["driver_ray"]) if "driver_ray" in results else {}
     lines = [
-        "### What a fragment costs the driver",
+        "### Time of the driver per fragment",
         "",
         _line("workers", list(alone)),
         _line("---", ["---"] * len(alone)),
-        _line("answer in its process, µs", [rounded(value) for value in alone.values()]),
+        _line("workers in its process, µs", [rounded(value) for value in alone.values()]),
     ]
     if actors:
         cells = [rounded(actors[count]) if count in actors else "" for count in alone]
-        lines.append(_line("answer from Ray actors, µs", cells))
-    lines += ["", f"Worst to best in its process: {max(alone.values()) / min(alone.values()):.2f}. {_fed(alone, '')}"]
+        lines.append(_line("Ray actors, µs", cells))
+    spread = max(alone.values()) / min(alone.values())
+    lines += ["", f"Largest to smallest in its process: {spread:.2f}. {_fed(alone, '')}"]
     if actors:
         lines[-1] += f" {_fed(actors, ' from Ray actors, which share the machine with it')}"
     return "\n".join(lines)
 
 
 def _fed(cost_us: Mapping[int, float], where: str) -> str:
-    """How many workers keep one driver busy, at the cost with the most of them."""
+    """Returns how many workers one driver can serve, at the time per fragment with the most workers."""
     most = max(cost_us)
     per_second = 1e6 / cost_us[most]
     steps = per_second * DRIVER_FRAGMENT
-    workers = ", ".join(f"{steps / rate:,.0f} that sample {rate:,} steps/s each" for rate in _RATES)
+    workers = ", ".join(f"{steps / rate:,.0f} workers of {rate:,} steps/s" for rate in _RATES)
     return (
-        f"At its cost with {most} workers one driver takes in {rounded(per_second)} fragments/s{where}: with "
-        f"{DRIVER_FRAGMENT} steps in each {rounded(steps)} steps/s, of {workers}."
+        f"At the time with {most} workers one driver processes {rounded(per_second)} fragments/s{where}. With "
+        f"{DRIVER_FRAGMENT} steps per fragment that is {rounded(steps)} steps/s: {workers}."
     )
 
 
 def pendulum_curve(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Sampling with more workers than there are cores here, as one and two of them let expect."""
+    """Returns the measured rates of one and two workers, and the extrapolation to more."""
     if "gather_pendulum" not in results:
         return ""
     sides = results["gather_pendulum"]["sides"]
@@ -60,27 +61,27 @@ def pendulum_curve(results: Mapping[str, Mapping[str, Any]]) -> str:
         "",
         _line("workers", list(_CPUS)),
         _line("---", ["---"] * len(_CPUS)),
-        _line("classic figure, one CPU each", [rounded(_CLASSIC[n]) if n in _CLASSIC else "" for n in _CPUS]),
+        _line("RLlib paper, one CPU each", [rounded(_CLASSIC[n]) if n in _CLASSIC else "" for n in _CPUS]),
         _line("measured", [rounded(measured[n]) if n in measured else "" for n in _CPUS]),
-        _line("implied", ["" if n in measured else rounded(n * two / 2) for n in _CPUS]),
+        _line("extrapolated", ["" if n in measured else rounded(n * two / 2) for n in _CPUS]),
         "",
-        f"Actions per second. Two workers sample {two / one:.2f} times what one does. Implied is as much for each "
-        "worker as with two on 2 cores, which they share with the driver: nothing of it was measured. The classic "
-        "figure is RLlib's, arXiv:1712.09381, figure 7.",
+        f'Actions per second. Two workers sample {two / one:.2f} times as fast as one. The row "extrapolated" '
+        "multiplies the rate per worker of two workers, which share 2 cores with the driver; it was not measured. "
+        "The figures of the RLlib paper are from arXiv:1712.09381, figure 7.",
     ]
     if "driver_ray" in results:
         cost_us = _medians(results["driver_ray"])
-        taken_in, sent = 1e6 / cost_us[max(cost_us)], 64 * two / GATHERED_FRAGMENT
-        bound = "the bound is then the driver" if taken_in < sent else "the driver is not the bound"
+        processed, sent = 1e6 / cost_us[max(cost_us)], 64 * two / GATHERED_FRAGMENT
+        bound = "the driver is then the limit" if processed < sent else "the driver is not the limit"
         lines[-1] += (
-            f" With {GATHERED_FRAGMENT} steps in a fragment 128 workers would send {rounded(sent)} fragments/s, and "
-            f"one driver takes in {rounded(taken_in)} of {DRIVER_FRAGMENT} steps: {bound}."
+            f" With {GATHERED_FRAGMENT} steps per fragment 128 workers would send {rounded(sent)} fragments/s, and "
+            f"one driver processes {rounded(processed)} fragments/s of {DRIVER_FRAGMENT} steps: {bound}."
         )
     return "\n".join(lines)
 
 
 def soak_summary(report: Mapping[str, Any]) -> str:
-    """Whether anything grew in a long run whose workers were killed."""
+    """Returns whether memory, threads or files grew in a long run whose workers were killed."""
     last = report["looks"][-1]
     lines = [
         "### A long run whose workers are killed",

@@ -1,4 +1,4 @@
-"""The experience of the benchmarks with images: 84×84 frames in stacks of 4, made up once, the same for all sides."""
+"""Synthetic observations of the benchmarks with images: stacks of four 84×84 frames, the same for all sides."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import numpy as np
 
 SIDE, STACK, ACTIONS = 84, 4, 6
 EPISODE = 500  # steps
-_DISTINCT = 256  # images, which come again and again
+_DISTINCT = 256  # distinct images, which repeat
 
 
 def stacks(steps: int, *, channels_first: bool = False) -> np.ndarray:
-    """Returns [steps, 84, 84, 4] uint8: each observation is the one before, moved on by one image.
+    """Returns [steps, 84, 84, 4] uint8: each observation drops the oldest image of the previous one and adds a new one.
 
     Args:
-        steps: how many.
-        channels_first: [steps, 4, 84, 84], as PyTorch takes them.
+        steps: number of observations.
+        channels_first: return [steps, 4, 84, 84], the layout of PyTorch.
     """
     images = np.random.default_rng(0).integers(0, 256, (_DISTINCT, SIDE, SIDE), dtype=np.uint8)
     which = (np.arange(steps)[:, None] + np.arange(STACK)) % _DISTINCT

@@ -1,6 +1,6 @@
-"""A world of agents that costs next to nothing to step, so that sampling it measures the library and not the env.
+"""A multi-agent environment with almost no cost per step, so that sampling it measures the library.
 
-Both libraries want a base class of their own: each side mixes `FreeAgents` into its `MultiAgentEnv`.
+Both libraries require their own base class: each side mixes `FreeAgents` into its `MultiAgentEnv`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DISTINCT_STEPS = 16
 
 
 class FreeAgents:
-    """All agents act at every step, and every dict they get was built beforehand; an episode is `length` steps long."""
+    """All agents act at every step, all dicts are built in advance, and an episode is `length` steps long."""
 
     def __init__(self, num_agents: int = 100, length: int = 200) -> None:
         rng = np.random.default_rng(0)
@@ -41,7 +41,7 @@ class FreeAgents:
         return dict(self._obs[0]), {}
 
     def step(self, action_dict: dict[str, Any]) -> tuple[dict, dict, dict, dict, dict]:
-        """Returns copies of the prepared dicts, as a caller may change what it is given."""
+        """Returns copies of the prepared dicts, because callers may modify them."""
         self._t += 1
         truncated = self._ended if self._t >= self._length else self._running
         obs = self._obs[self._t % _DISTINCT_STEPS]

@@ -1,4 +1,4 @@
-"""What algorithms have learned, by `make learning`: a table for `BENCHMARKS.md` and pictures for the docs."""
+"""The results of `make learning`: a table for `BENCHMARKS.md`, learning curves for the docs and the README."""
 
 from __future__ import annotations
 
@@ -18,29 +18,37 @@ from benchmarks.peers import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results" / "learning"
 PICTURES = ROOT / "docs" / "curves"
-_ACROSS = 3  # tasks beside each other
-# Words stay words, and the same curves give the same file.
+_ACROSS = 3  # panels in a row
+_OVERVIEW = {  # the picture of the README
+    "ppo_cartpole": "PPO, CartPole-v1",
+    "dqn_lunar_lander": "DQN, LunarLander-v3",
+    "sac_pendulum": "SAC, Pendulum-v1",
+    "appo_cartpole_with_workers": "APPO with two workers, CartPole-v1",
+    "rainbow_pong": "Rainbow, ALE/Pong-v5",
+    "qmix_lift": "QMIX, two agents lift a load",
+}
+# Text stays text, and equal curves give equal files.
 _STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "rollax", "font.size": 8}
 
 
 def read_learned() -> list[dict[str, Any]]:
-    """All that has been learned, by algorithm and task."""
+    """Returns the results of all learning runs, sorted by algorithm and task."""
     found = [json.loads(path.read_text()) for path in RESULTS.glob("*.json")]
     return sorted(found, key=lambda learned: (learned["algorithm"], learned["env"], learned["name"]))
 
 
 def learning_table(results: Sequence[Mapping[str, Any]]) -> str:
-    """One line for each task of each algorithm."""
+    """Returns a table with one line for each task of each algorithm."""
     if not results:
         return ""
     lines = [
-        "### What is learned",
+        "### Learning results",
         "",
-        "The best of ten greedy evaluations within the steps, of 20 episodes each unless the test says otherwise: the "
-        "mean of the seeds, each seed's own, and the mean of the last evaluations. `make learning` runs them; settings "
-        "are in the tests.",
+        "The best of ten greedy evaluations within the budget, of 20 episodes each unless the test states otherwise: "
+        "the mean over the seeds, the value of each seed, and the mean of the last evaluations. `make learning` "
+        "repeats the runs; the settings are in the tests.",
         "",
-        "| algorithm | environment | test | within | must reach | best | by seed | last | |",
+        "| algorithm | environment | test | budget (steps) | must reach | best | by seed | last | |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for learned in results:
@@ -61,24 +69,29 @@ def learning_table(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def draw_learned(results: Sequence[Mapping[str, Any]], folder: Path = PICTURES) -> None:
-    """Writes one picture for each algorithm, with a panel for each of its tasks."""
+    """Writes one picture for each algorithm, with a panel for each of its tasks, and the overview of the README."""
     folder.mkdir(parents=True, exist_ok=True)
+    by_name = {learned["name"].removeprefix("test_"): learned for learned in results}
+    overview = {title: by_name[name] for name, title in _OVERVIEW.items() if name in by_name}
     with matplotlib.rc_context(_STYLE):
+        _draw(overview, folder / "overview.svg")
         for algorithm, tasks in groupby(results, key=lambda learned: learned["algorithm"]):
-            _draw(list(tasks)).savefig(folder / f"{algorithm.lower()}.svg", format="svg", metadata={"Date": None})
+            _draw({_words(learned): learned for learned in tasks}, folder / f"{algorithm.lower()}.svg")
 
 
-def _draw(tasks: Sequence[Mapping[str, Any]]) -> Figure:
+def _draw(tasks: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Writes a picture with one panel for each task, under its title."""
     across = min(len(tasks), _ACROSS)
     down = -(-len(tasks) // across)
     figure = Figure(figsize=(3.2 * across, 2.4 * down), layout="constrained")
     FigureCanvasSVG(figure)
     panels = figure.subplots(down, across, squeeze=False).flat
-    for panel, learned in zip(panels, tasks, strict=False):
+    for panel, (title, learned) in zip(panels, tasks.items(), strict=False):
+        panel.set_title(title, fontsize=8)
         _draw_task(panel, learned)
     for panel in list(panels)[len(tasks) :]:
         panel.set_axis_off()
-    return figure
+    figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 def _draw_task(panel: Axes, learned: Mapping[str, Any]) -> None:
@@ -86,7 +99,6 @@ def _draw_task(panel: Axes, learned: Mapping[str, Any]) -> None:
         steps, scores = np.transpose(curve)
         panel.plot(steps / 1000, scores, color="C0", linewidth=1, marker=".", markersize=3, alpha=0.7)
     panel.axhline(learned["target"], color="C7", linewidth=0.8, linestyle="--")
-    panel.set_title(_words(learned), fontsize=8)
     panel.set_xlabel("thousand steps")
     panel.grid(alpha=0.3)
 

@@ -1,4 +1,4 @@
-"""Runs the sides of one benchmark in turn, round by round, and turns what they measured into figures and verdicts."""
+"""Runs the sides of one benchmark in alternating rounds and computes figures and verdicts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUSY_PERCENT = 10.0
 
 @dataclass(frozen=True)
 class Against:
-    """rollax must be `at_least` times as good as the side called `other`; without a number, it is only reported."""
+    """The ratio of rollax to the side `other` must be `at_least` this; with None the ratio is only reported."""
 
     other: str
     at_least: float | None = None
@@ -30,7 +30,7 @@ class Against:
 
 @dataclass(frozen=True)
 class Bound:
-    """The figure of the side called `side` must be at least or at most `limit`."""
+    """The figure of the side `side` must be at least or at most `limit`."""
 
     side: str
     sense: Literal["at least", "at most"]
@@ -39,18 +39,18 @@ class Bound:
 
 @dataclass(frozen=True)
 class Row:
-    """One benchmark: what is measured, by which sides, and what it must reach.
+    """One benchmark: its sides and its targets.
 
     Args:
-        name: what `--only` takes, and the name of the JSON file.
-        work: what is measured, in one sentence; the tables show it.
+        name: the argument of `--only` and the name of the JSON file.
+        work: description of the measured work, shown in the tables.
         unit: of the figures.
-        better: whether more or less of it is better.
+        better: whether larger or smaller figures are better.
         sides: the first is rollax.
-        targets: each gives one line of the table.
-        rounds: of every side, in turn.
-        seconds: how long a round of a rate lasts.
-        notes: what a reader must know to judge the comparison.
+        targets: one line of the table each.
+        rounds: number of rounds per side; the sides alternate.
+        seconds: duration of a round that measures a rate.
+        notes: what a reader needs to judge the comparison.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Row:
 
 
 def measure(row: Row, *, log: bool = True) -> dict[str, Any]:
-    """Returns what goes into a benchmark's JSON file: every side's rounds and each target's verdict."""
+    """Returns the content of a benchmark's JSON file: the rounds of each side and the verdict of each target."""
     running: list[AliveSide | FreshSide] = []
     values: dict[str, list[float]] = {side.name: [] for side in row.sides}
     others: list[float] = []
@@ -103,13 +103,13 @@ def measure(row: Row, *, log: bool = True) -> dict[str, Any]:
 
 
 def _other_programs_percent() -> float:
-    """Returns how much of the processor is used while all sides wait for their turn."""
+    """Returns the processor usage of other programs, measured while all sides wait."""
     time.sleep(_SETTLE_S)
     return psutil.cpu_percent(interval=_LISTEN_S)
 
 
 def _verdict(row: Row, target: Against | Bound, values: dict[str, list[float]]) -> dict[str, Any]:
-    """Returns what a target asked for and what was measured; a ratio is the median of the rounds' own ratios."""
+    """Returns a target with its measured value; a ratio is the median of the ratios of the rounds."""
     if isinstance(target, Bound):
         measured = statistics.median(values[target.side])
         reached = measured >= target.limit if target.sense == "at least" else measured <= target.limit
@@ -134,7 +134,7 @@ def _verdict(row: Row, target: Against | Bound, values: dict[str, list[float]]) 
 
 
 def hardware() -> dict[str, Any]:
-    """Returns what the figures were measured on, without naming the machine."""
+    """Returns a description of the hardware without the name of the machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cores": cores,

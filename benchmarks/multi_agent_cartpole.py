@@ -1,4 +1,4 @@
-"""Several cart-poles in one multi-agent environment, each a `CartPole-v1` of its own."""
+"""Several independent `CartPole-v1` in one multi-agent environment."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ ALL = "__all__"
 
 
 class ManyCartPoles:
-    """Each agent balances a pole of its own and leaves when it falls; the episode ends with the last of them.
+    """Each agent balances its own pole and terminates when it falls; the episode ends with the last agent.
 
     Args:
-        num_agents: how many.
+        num_agents: number of agents.
     """
 
     def __init__(self, num_agents: int) -> None:
@@ -32,7 +32,7 @@ class ManyCartPoles:
         return obs, {}
 
     def step(self, actions: dict[int, int]) -> tuple[dict, dict, dict, dict, dict]:
-        """Steps the poles of those that act."""
+        """Steps the poles of the agents that act."""
         obs: dict[int, Any] = {}
         rewards: dict[int, Any] = {}
         terminateds: dict[Any, bool] = {}

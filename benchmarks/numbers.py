@@ -1,8 +1,8 @@
-"""How figures are written."""
+"""Formatting of figures."""
 
 
 def rounded(value: float) -> str:
-    """Returns three significant digits, with thousands separated."""
+    """Returns `value` with three significant digits and thousands separators."""
     if abs(value) >= 1000:
         digits = len(str(int(abs(value)))) - 3
         return f"{round(value, -digits):,.0f}"

@@ -1,6 +1,6 @@
-"""The peers' virtual environments: their pins conflict with each other and with rollax's, so each has one of its own.
+"""Virtual environments of the other libraries, one each, because their pins conflict with each other and with rollax.
 
-`python -m benchmarks.peers` makes them all. ROLLAX_PEER_VENVS, where set, names a folder that holds them ready made.
+`python -m benchmarks.peers` creates all of them. ROLLAX_PEER_VENVS names a folder of existing ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OWN_FOLDER = "ROLLAX_PEER_VENVS"
 
 
 def peer_python(peer: str) -> Path:
-    """Returns the Python of `peer`'s virtual environment, made first where it is missing or its pins have changed."""
+    """Returns the Python of `peer`'s virtual environment, creating it if it is missing or its pins have changed."""
     prepared = os.environ.get(_OWN_FOLDER)
     if prepared:
         python = Path(prepared) / peer / "bin" / "python"
@@ -39,7 +39,7 @@ def peer_python(peer: str) -> Path:
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
         install = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
         subprocess.run([*install, "--constraint", str(constraints), *REQUIREMENTS[peer]], check=True)
-        # Written last: an installation that was cut off is done again.
+        # Written last, so that an interrupted installation is repeated.
         stamp.write_text(wanted)
     return python
 

@@ -1,4 +1,4 @@
-"""The processes that the sides of a benchmark run in: kept alive between rounds, or started afresh for each."""
+"""The processes of the sides of a benchmark: kept alive between rounds, or started anew for each."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Side:
     """One side of a comparison.
 
     Args:
-        name: what the tables call it.
-        arguments: what follows `python` on its command line; "{folder}" in it is a new folder in every round.
-        peer: whose virtual environment runs it; None is the Python that runs the benchmarks.
-        until: for a side that is started afresh for each round, the pattern of the line of output that ends the
-            measured time, which begins with the start of the process; None for a side that is kept alive.
-        cache: whether a fresh process finds JAX's compilation cache empty, or as an earlier run left it.
+        name: its name in the tables.
+        arguments: the arguments of `python`; "{folder}" stands for a new folder in every round.
+        peer: the library whose virtual environment runs it; None for the Python that runs the benchmarks.
+        until: for a side that is started anew for each round, the pattern of the output line that ends the
+            measured time, which starts with the process; None for a side that is kept alive.
+        cache: whether a new process starts with an empty compilation cache of JAX or that of an earlier run.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Side:
 
 @dataclass
 class _Process:
-    """A running side: its pipes, and where its standard error goes, to be shown if it dies."""
+    """A running side: its pipes, and the file of its standard error, which is shown if the process dies."""
 
     side: Side
     extra_env: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class _Process:
         )
 
     def read_line(self) -> str:
-        """Returns the next line of the side's output, waiting for it; raises with its last words if it has ended."""
+        """Waits for the next line of output and returns it; raises an error if the side has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -76,7 +76,7 @@ class _Process:
         self._process.stdin.flush()
 
     def stop(self) -> None:
-        """Lets the side end by itself, at the end of its input, and ends it if it does not."""
+        """Closes the side's input and kills the process if it does not exit."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -84,7 +84,7 @@ class _Process:
         self.kill()
 
     def kill(self) -> None:
-        """Ends the side and what it has started."""
+        """Kills the side and its child processes."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -95,7 +95,7 @@ class _Process:
 
 
 class AliveSide:
-    """A side whose process is set up once and then runs one round each time it is asked."""
+    """A side whose process is set up once and then runs one round per request."""
 
     def __init__(self, side: Side) -> None:
         self.side = side
@@ -107,7 +107,7 @@ class AliveSide:
             raise
 
     def round(self, seconds: float) -> float:
-        """Returns what one round of about `seconds` measured."""
+        """Runs a round of about `seconds` and returns its figure."""
         self._process.write_line(json.dumps({"seconds": seconds}))
         return self._read("round")["value"]
 
@@ -123,18 +123,18 @@ class AliveSide:
 
 
 class FreshSide:
-    """A side that is a new process in every round; measured is the time from its start to the line that ends it."""
+    """A side that is a new process in every round; the time from its start to the final line is measured."""
 
     def __init__(self, side: Side) -> None:
         self.side = side
         self.facts: dict[str, Any] = {}
         self._kept_cache = tempfile.TemporaryDirectory()
-        # The first start after an installation compiles bytecode and reads the disk; a warm cache has to be filled.
+        # The first start after an installation compiles bytecode and reads the disk; a warm cache must be filled.
         self.round(0.0)
         self.facts = {}
 
     def round(self, seconds: float) -> float:
-        """Returns how many seconds passed from the start of the process to its line; `seconds` is not used."""
+        """Returns the seconds from the start of the process to its final line; `seconds` is not used."""
         del seconds
         with tempfile.TemporaryDirectory() as folder:
             arguments = tuple(argument.replace("{folder}", folder) for argument in self.side.arguments)
@@ -155,12 +155,12 @@ class FreshSide:
         self._kept_cache.cleanup()
 
     def _note(self, facts: dict[str, Any]) -> None:
-        """Keeps the facts of the last round, and every round's greedy reward."""
+        """Stores the facts of the last round and the greedy reward of every round."""
         rewards = [*self.facts.get("greedy_rewards", []), facts.pop("greedy_reward")]
         self.facts = facts | {"greedy_rewards": rewards}
 
     def _cache_environment(self, folder: str) -> dict[str, str]:
-        """Each library as it is by itself, in an empty cache; or all with JAX's cache on, where it is to be warm."""
+        """Returns the cache variables: an empty cache and the library's defaults, or JAX's cache enabled and warm."""
         if self.side.cache == "cold":
             return {"XDG_CACHE_HOME": folder}
         kept = self._kept_cache.name
@@ -177,7 +177,7 @@ def start(side: Side) -> AliveSide | FreshSide:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of every side: on the CPU, each library's threads as it sets them, the repository importable."""
+    """Returns the environment variables of every side: CPU only, default thread counts, the repository importable."""
     return os.environ | {
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",

@@ -1,4 +1,4 @@
-"""How a side of a benchmark talks to the harness: JSON lines on its standard output, a round per line of its input.
+"""The protocol between a side and the harness: JSON lines on standard output, one round per line of input.
 
 Only the standard library is used: this module also runs in the peers' virtual environments.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Link:
-    """The pipe to the harness. What else the process prints goes to standard error, out of the way."""
+    """The pipe to the harness. Other output of the process goes to standard error."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w")
@@ -27,25 +27,25 @@ class Link:
         self._out.flush()
 
     def rounds(self) -> Iterator[dict[str, Any]]:
-        """Yields the settings of each round the harness asks for, until it closes the pipe."""
+        """Yields the settings of each requested round, until the harness closes the pipe."""
         for line in sys.stdin:
             yield json.loads(line)
 
 
 def serve_rates(collect: Callable[[], float], *, lead_in: Callable[[], Any] | None = None, **facts: Any) -> None:
-    """Serves rounds that measure a rate: calls `collect` until the asked time has passed, and reports steps per second.
+    """Serves rounds that measure a rate: calls `collect` for the requested time and reports steps per second.
 
     Args:
-        collect: does one unit of work (a fragment, an iteration) and returns how many steps it held.
-        lead_in: called before the clock of a round starts: where other processes go on working between two rounds it
-            uses up what they have prepared.
-        facts: what the harness should note about this side: settings, thread counts.
+        collect: does one unit of work (a fragment, an iteration) and returns its number of steps.
+        lead_in: called before the clock of a round starts; consumes what other processes have prepared between
+            rounds.
+        facts: settings and thread counts that the harness records.
     """
     _serve(collect, lambda amount, seconds: amount / seconds, lead_in, facts)
 
 
 def serve_costs(collect: Callable[[], float], **facts: Any) -> None:
-    """The same, reported as microseconds per unit."""
+    """Serves rounds like `serve_rates`, but reports microseconds per unit."""
     _serve(collect, lambda amount, seconds: 1e6 * seconds / amount, None, facts)
 
 
@@ -69,7 +69,7 @@ def _serve(
 
 
 def serve_durations(work: Callable[[], Any], *, warm_up: int, **facts: Any) -> None:
-    """Serves rounds that measure the seconds of one call of `work`, after `warm_up` calls that are not measured."""
+    """Serves rounds that measure the seconds of one call of `work`, after `warm_up` unmeasured calls."""
     link = Link()
     for _ in range(warm_up):
         work()
@@ -81,7 +81,7 @@ def serve_durations(work: Callable[[], Any], *, warm_up: int, **facts: Any) -> N
 
 
 def versions(*distributions: str) -> dict[str, str]:
-    """Returns the installed version of each distribution that is installed, and of Python."""
+    """Returns the versions of Python and of the named distributions that are installed."""
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in distributions:
         try:

@@ -1,4 +1,4 @@
-"""The experience that every side of the replay benchmarks adds: made up once, the same for all, CartPole's shapes."""
+"""Synthetic transitions of CartPole's shapes, the same for every side of the replay benchmarks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def segments() -> list[Arrays]:
-    """Returns the `BATCH / STEPS` episodes of one batch, each of `STEPS` steps, the last of which terminates it."""
+    """Returns the `BATCH / STEPS` episodes of one batch; each has `STEPS` steps and terminates."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(BATCH // STEPS):
@@ -29,6 +29,6 @@ def segments() -> list[Arrays]:
 
 
 def errors() -> Callable[[], np.ndarray]:
-    """Returns what gives one batch's errors, others at every call."""
+    """Returns a function that returns new random errors of one batch at every call."""
     rng = np.random.default_rng(1)
     return lambda: rng.random(BATCH) + 0.01

@@ -1,4 +1,4 @@
-"""Writes the tables of `BENCHMARKS.md`, between its two markers, from the JSON files in `benchmarks/results`."""
+"""Writes the tables of `BENCHMARKS.md` and `README.md`, and the learning curves, from `benchmarks/results`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from benchmarks.learning import draw_learned, learning_table, read_learned
 from benchmarks.measure import BUSY_PERCENT
 from benchmarks.numbers import rounded
 from benchmarks.peers import ROOT
+from benchmarks.readme import write_speed_table
 from benchmarks.rows import make_rows
 from benchmarks.run_all import RESULTS
 from benchmarks.soak import RESULT as SOAKED
@@ -22,7 +23,7 @@ _NEW_PAGE = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
 
 
 def main() -> int:
-    """Rewrites the tables; says which benchmarks have no figures yet."""
+    """Rewrites the tables and the learning curves; prints the names of benchmarks without figures."""
     names = list(make_rows())
     results = [json.loads(path.read_text()) for name in names if (path := RESULTS / f"{name}.json").exists()]
     missing = [name for name in names if not (RESULTS / f"{name}.json").exists()]
@@ -31,11 +32,12 @@ def main() -> int:
     page = ROOT / "BENCHMARKS.md"
     parts = [_targets_table(results), _figures_table(results), _notes(results), *_curves(results)]
     _replace_tables(page, "\n\n".join(parts))
+    write_speed_table()
     return 0
 
 
 def _curves(results: list[dict[str, Any]]) -> list[str]:
-    """What a table of targets cannot show, as far as it has been measured."""
+    """Returns the sections that follow the tables, and draws the learning curves."""
     by_name = {result["name"]: result for result in results}
     learned = read_learned()
     draw_learned(learned)
@@ -46,7 +48,7 @@ def _curves(results: list[dict[str, Any]]) -> list[str]:
 
 
 def _replace_tables(page: Path, tables: str) -> None:
-    """Puts `tables` between the markers of `page`; a page that does not exist is begun."""
+    """Puts `tables` between the markers of `page`, which is created where it is missing."""
     text = page.read_text() if page.exists() else _NEW_PAGE
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(END) < text.index(BEGIN):
         raise SystemExit(f"{page.name}: expected the lines {BEGIN!r} and {END!r}, once each and in this order")
@@ -55,7 +57,7 @@ def _replace_tables(page: Path, tables: str) -> None:
 
 
 def _targets_table(results: list[dict[str, Any]]) -> str:
-    """One line for each thing a benchmark must reach or reports."""
+    """Returns a table with one line for each target of each benchmark."""
     lines = ["| work | must reach | measured | |", "|---|---|---|---|"]
     for result in results:
         for i, target in enumerate(result["targets"]):
@@ -84,7 +86,7 @@ def _measured(result: dict[str, Any], target: dict[str, Any]) -> str:
 
 
 def _figures_table(results: list[dict[str, Any]]) -> str:
-    """Every side's own figure: they hold for this machine only, the ratios above are what carries over."""
+    """Returns a table of the absolute figures of each side, which hold for one machine only."""
     lines = ["| benchmark | side | median | lowest to highest round | rounds |", "|---|---|---|---|---|"]
     for result in results:
         for i, (name, side) in enumerate(result["sides"].items()):
@@ -98,7 +100,7 @@ def _figures_table(results: list[dict[str, Any]]) -> str:
 
 
 def _notes(results: list[dict[str, Any]]) -> str:
-    """How each benchmark compares, what each side's runs learned, and what all was measured with."""
+    """Returns a list: notes on each benchmark, rewards of the runs, hardware and versions."""
     lines = []
     for result in results:
         words = [result["notes"]] if result["notes"] else []
@@ -123,7 +125,7 @@ def _describe_hardware(hardware: dict[str, Any]) -> str:
 
 
 def _describe_versions(name: str, side: dict[str, Any]) -> str:
-    """Returns what a side ran with, or nothing where the side did not say."""
+    """Returns the versions of a side, or an empty string if the side reported none."""
     if "versions" not in side:
         return ""
     words = ", ".join(f"{library} {version}" for library, version in side["versions"].items())

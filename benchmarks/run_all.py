@@ -1,7 +1,7 @@
-"""Runs the benchmarks in turn, prints their figures and ratios, and writes each to `benchmarks/results/<name>.json`.
+"""Runs the benchmarks, prints their figures and ratios, and writes each to `benchmarks/results/<name>.json`.
 
-`python -m benchmarks.run_all` runs them all, `--only NAME` one of them (again for more), `--list` names them. `--quick`
-makes short rounds to see that everything works; its figures are printed and not kept.
+`python -m benchmarks.run_all` runs all of them, `--only NAME` one of them (repeat the option for more), `--list` prints
+their names. `--quick` makes short rounds to check that everything works; its figures are printed and not stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> int:
-    """Runs what the command line asks for; a benchmark that fails is named at the end, and the others still run."""
+    """Runs the selected benchmarks; the names of failed ones are printed at the end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=list(make_rows()), metavar="NAME", help="run this benchmark")
     parser.add_argument("--list", action="store_true", help="name the benchmarks and what they measure")
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _summary(result: dict[str, Any]) -> list[str]:
-    """Returns the lines that say what a benchmark measured and whether that is what it must reach."""
+    """Returns the lines with a benchmark's figures and verdicts."""
     unit = result["unit"]
     lines = [f"{result['name']}"]
     lines += [f"  {name:24s}{side['median']:>14,.4g} {unit}" for name, side in result["sides"].items()]

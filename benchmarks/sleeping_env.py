@@ -1,4 +1,4 @@
-"""An environment that costs nothing but time."""
+"""An environment that sleeps in every step."""
 
 from __future__ import annotations
 

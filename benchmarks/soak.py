@@ -1,7 +1,7 @@
-"""Trains IMPALA for a long time while its workers are killed, and looks whether anything grows or gets lost.
+"""Trains IMPALA for a long time while its workers are killed, and checks that nothing grows or gets lost.
 
-`python -m benchmarks.soak --minutes 20` notes every minute what the processes hold, and writes
-`benchmarks/results/soak.json`. It ends with an error if an iteration was lost or something grew.
+`python -m benchmarks.soak --minutes 20` records the memory, threads and files of the processes every minute, and writes
+`benchmarks/results/soak.json`. The exit code is 1 if an iteration was lost or something grew.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 RESULT = Path(__file__).parent / "results" / "soak.json"
 _CONFIG = {"num_workers": 2, "num_envs_per_worker": 16, "model": {"fcnet_hiddens": [64, 64]}, "ray_address": "local"}
-# What may be between the medians of the two halves: resident memory breathes, the others are counts.
+# Allowed differences between the medians of the two halves: resident memory fluctuates, the others are counts.
 _ALLOWED = {"driver_mb": 3.0, "driver_threads": 2.0, "driver_files": 3.0, "workers_mb": 3.0, "store_mb": 5.0}
 _PERCENT = frozenset({"driver_mb", "workers_mb"})
 
 
 class Killer(threading.Thread):
-    """Ends a random worker process every so often, as a lack of memory would: at once, without a word.
+    """Kills a random worker process at intervals, with SIGKILL, as the kernel does when memory runs out.
 
     Args:
-        every_s: seconds between two.
+        every_s: seconds between two kills.
     """
 
     def __init__(self, every_s: float) -> None:
@@ -49,7 +49,7 @@ class Killer(threading.Thread):
         self.killed = 0
 
     def run(self) -> None:
-        """Kills until it is told to end."""
+        """Kills until `end` is called."""
         while not self._ended.wait(self._every_s):
             workers = worker_processes()
             if workers:
@@ -57,13 +57,13 @@ class Killer(threading.Thread):
                 self.killed += 1
 
     def end(self) -> None:
-        """No more of it."""
+        """Stops the thread."""
         self._ended.set()
         self.join()
 
 
 def worker_processes() -> list[psutil.Process]:
-    """The processes of this one's rollout workers; Ray names them after the class and what they do."""
+    """Returns the processes of the rollout workers; Ray names them after the class and the running method."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
@@ -75,7 +75,7 @@ def worker_processes() -> list[psutil.Process]:
 
 
 def main() -> int:
-    """Trains, kills, looks; returns 1 where something was lost or grew."""
+    """Trains, kills and records; returns 1 if something was lost or grew."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--look-every", type=float, default=60.0, metavar="SECONDS")
@@ -110,7 +110,7 @@ def main() -> int:
 
 
 def compare(looks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Whether the median of the second half of the looks is above that of the first, by more than is allowed."""
+    """Returns whether the median of the second half exceeds that of the first by more than the tolerance."""
     half = len(looks) // 2
     if not half:
         return {}
@@ -123,7 +123,7 @@ def compare(looks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _train(trainer: Trainer, killer: Killer, seconds: float, look_every: float) -> tuple[list[dict[str, Any]], int]:
-    """Trains for so long; returns what was seen, and how many iterations brought nothing new."""
+    """Trains for the given minutes; returns the records and the number of iterations without new steps."""
     started = time.monotonic()
     looks: list[dict[str, Any]] = []
     lost = iteration = steps = steps_at_look = 0
@@ -142,7 +142,7 @@ def _train(trainer: Trainer, killer: Killer, seconds: float, look_every: float) 
 
 
 def _look(minute: float, result: TrainResult, rate: float, killed: int) -> dict[str, Any]:
-    """What the processes hold now. Workers that have just been started do not yet weigh what they will."""
+    """Returns the current memory, threads and files. Workers that have just started use less memory than later."""
     import ray
 
     driver, workers = psutil.Process(), worker_processes()

@@ -1,4 +1,4 @@
-"""Two agents as one: each must name the digit that only the other sees, which a group, seeing both, can learn."""
+"""An agent group: each agent must name the digit that only the other observes; the group observes both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUNDS = 20
 
 
 class CrossedDigits(MultiAgentEnv):
-    """Each agent sees a digit, and is paid where it names the digit of the other. Twenty rounds."""
+    """Each agent observes a digit and earns 1 if it names the digit of the other. Twenty rounds."""
 
     observation_space = DIGITS
     action_space = DIGITS
@@ -43,18 +43,18 @@ class CrossedDigits(MultiAgentEnv):
 
 
 def make_env(context: EnvContext) -> Any:
-    """Observations and actions of the group "both" are Tuples of those of left and right; its reward is their sum."""
+    """The observations and actions of the group "both" are Tuples of those of its agents; its reward is their sum."""
     return CrossedDigits().with_agent_groups({"both": ["left", "right"]})
 
 
 def main(iterations: int = 25) -> float:
-    """Trains, and returns the share of digits named in 20 greedy episodes: alone, an agent can only guess 1/4."""
+    """Trains and returns the share of named digits in 20 greedy episodes; a single agent reaches 1/4 by chance."""
     config = {
         "num_envs_per_worker": 8,
         "train_batch_size": 2048,
         "sgd_minibatch_size": 256,
         "lr": 1e-3,
-        "gamma": 0.0,  # a round has nothing to do with the one before it
+        "gamma": 0.0,  # rounds are independent
         "seed": 0,
     }
     with PPOTrainer(env=make_env, config=config) as trainer:

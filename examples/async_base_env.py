@@ -1,4 +1,4 @@
-"""A `BaseEnv` of one's own: lifts whose trips take different times, so that at each poll others are ready."""
+"""A custom `BaseEnv`: lifts whose trips take different times, so that each poll returns different lifts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TRIPS = 20
 
 
 class Lifts(BaseEnv):
-    """Houses with one lift each. A lift that stands still sees its floor and where somebody waits, and picks a floor.
+    """Houses with one lift each. A lift at rest observes its floor and the floor of a passenger, and picks a floor.
 
-    A trip takes one second, and one more for each floor on the way; it is worth 1 if it ends where somebody waits,
-    who then gets out on any floor, and the next one waits on another. A poll answers for the lifts that stop next.
+    A trip takes one second plus one for each floor on the way. It earns 1 if it ends at the passenger's floor; then the
+    next passenger waits on another floor. A poll returns the lifts that arrive next.
     """
 
     observation_space = gym.spaces.MultiDiscrete([FLOORS, FLOORS])
@@ -65,13 +65,13 @@ class Lifts(BaseEnv):
 
 
 def main(iterations: int = 14) -> float:
-    """Trains, and returns the mean reward of 20 greedy episodes: 20 is the most, 3.3 is chance."""
+    """Trains and returns the mean reward of 20 greedy episodes: at most 20, 3.3 by chance."""
     config = {
         "env_config": {"houses": 16},
         "train_batch_size": 2000,
         "sgd_minibatch_size": 250,
         "lr": 3e-3,
-        "gamma": 0.5,  # a trip decides little about the trips after it
+        "gamma": 0.5,  # a trip has little effect on later trips
         "entropy_coeff": 0.01,
         "seed": 0,
     }

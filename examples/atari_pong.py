@@ -1,8 +1,7 @@
-"""Pong from pixels: a few iterations of PPO on ale-py's native vector env, and what it shows in the single one.
+"""Pong from pixels: a few iterations of PPO on ale-py's native vector env, compared with single environments.
 
-Pong takes most of a million steps to be won, an hour on one core with Rainbow (docs/atari-and-video.md): this shows how
-it is set up, how fast it is, and that whatever is trained on the native env is evaluated and filmed on the single one
-with the very same pictures.
+Winning Pong takes nearly a million steps, an hour on one core with Rainbow (docs/atari-and-video.md). This example
+shows the setup and the speed, and that the native env and the single env return identical images.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ ENV_CONFIG = {"screen_size": 42, "stack": 2, "noop_max": 0, "repeat_action_proba
 
 
 def pictures(env: BaseEnv, steps: int) -> list[np.ndarray]:
-    """What the first sub-environment shows while random actions are taken."""
+    """Returns the images of the first sub-environment under random actions."""
     random, shown = np.random.default_rng(0), []
     rows = env.reset_rows(np.arange(1), [1])
     assert rows is not None
@@ -33,7 +32,7 @@ def pictures(env: BaseEnv, steps: int) -> list[np.ndarray]:
 
 
 def main(iterations: int = 15) -> float:
-    """Trains a little, and returns the share of pictures that are the same in the native and in the single env."""
+    """Trains briefly and returns the share of images that are equal in the native and the single env."""
     config: dict[str, Any] = {
         "env_config": ENV_CONFIG,
         "num_envs_per_worker": 16,
@@ -60,5 +59,5 @@ def main(iterations: int = 15) -> float:
 
 if __name__ == "__main__":
     share = main()
-    print(f"{share:.0%} of the pictures are the same in the native and in the single env")
+    print(f"{share:.0%} of the images are equal in the native and the single env")
     assert share == 1

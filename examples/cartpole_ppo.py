@@ -1,4 +1,4 @@
-"""PPO on CartPole-v1: balances the pole for at least 475 of 500 steps, greedily, after 100,000 steps or fewer."""
+"""PPO on CartPole-v1: the greedy policy balances the pole for at least 475 of 500 steps after at most 100,000 steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rollax import PPOConfig, PPOTrainer
 
 
 def main(iterations: int = 97) -> float:
-    """Trains, and returns the best mean reward of 20 greedy episodes that was seen on the way."""
+    """Trains and returns the best mean reward of 20 greedy episodes during training."""
     config = PPOConfig(
         num_envs_per_worker=8,
         train_batch_size=1024,

@@ -1,7 +1,7 @@
-"""A centralized critic, by a config key and by hand: it sees both agents, who act on their own observations alone.
+"""A centralized critic, by a config key and by hand: it observes both agents, which act on their own observations.
 
-The two-step game: the first agent's first action leads to a state where both earn 7 whatever they do, or to one where
-they earn 8 together if both dare, 1 if one of them does and 0 if none does.
+The two-step game: the first action of the first agent leads to a state in which both earn 7 with any actions, or to a
+state in which they earn 8 if both dare, 1 if one dares and 0 if none does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BOTH_DARE = [[0.0, 1.0], [1.0, 8.0]]
 
 
 class TwoStepGame(MultiAgentEnv):
-    """Both agents see the state: 0 at first, then 1 (safe) or 2 (daring)."""
+    """Both agents observe the state: 0 at first, then 1 (safe) or 2 (daring)."""
 
     observation_space = gym.spaces.Discrete(STATES)
     action_space = gym.spaces.Discrete(ACTIONS)
@@ -50,7 +50,7 @@ class TwoStepGame(MultiAgentEnv):
 
 
 class ActorWithCritic(nnx.Module):
-    """An actor that sees the state, and a `critic` that sees what `CriticByHand` puts into the column `critic_obs`."""
+    """An actor of the state, and a `critic` of the column `critic_obs`, which `CriticByHand` fills."""
 
     def __init__(self, observation_space: gym.Space, num_outputs: int, *, rngs: nnx.Rngs) -> None:
         self.policy_head = nnx.Linear(STATES, num_outputs, kernel_init=nnx.initializers.zeros, rngs=rngs)
@@ -58,7 +58,7 @@ class ActorWithCritic(nnx.Module):
         self.value_head = nnx.Linear(32, 1, rngs=rngs)
 
     def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # The values of acting are replaced by the critic's, once a trajectory is there.
+        # The critic computes the values in postprocessing; acting does not.
         return self.policy_head(jax.nn.one_hot(obs, STATES)), jnp.zeros(len(obs))
 
     def critic(self, critic_obs: jax.Array) -> jax.Array:
@@ -66,7 +66,7 @@ class ActorWithCritic(nnx.Module):
 
 
 class CriticByHand(PPOPolicy):
-    """Called for each trajectory: whatever the critic shall see can be written into it."""
+    """Fills the column `critic_obs` of each trajectory."""
 
     def postprocess_trajectory(
         self,
@@ -76,7 +76,7 @@ class CriticByHand(PPOPolicy):
     ) -> SampleBatch:
         assert other_agent_batches is not None
         ((_, other),) = other_agent_batches.values()
-        # Both act at every step; where agents take turns, the column `t` tells which rows belong together.
+        # Both act at every step; if agents take turns, match rows by the column `t`.
         np.testing.assert_array_equal(sample_batch["t"], other["t"])
         columns = [
             np.eye(STATES, dtype=np.float32)[sample_batch["obs"]],
@@ -88,7 +88,7 @@ class CriticByHand(PPOPolicy):
 
 
 def train(policy: PolicySpec, iterations: int, **changes: Any) -> float:
-    """The sum of both agents' rewards in a greedy episode."""
+    """Trains and returns the sum of both agents' rewards in a greedy episode."""
     config = {
         "multiagent": {
             "policies": dict.fromkeys(AGENTS, policy),
@@ -111,7 +111,7 @@ def train(policy: PolicySpec, iterations: int, **changes: Any) -> float:
 
 
 def main(iterations: int = 30) -> float:
-    """Trains with both kinds of critic, and returns the lower of their greedy rewards: 7 is safe, 8 the best."""
+    """Trains with both kinds of critic and returns the lower greedy reward: 7 is safe, 8 the best."""
     print("by the key centralized_critic, for any number of agents, without a call per trajectory:")
     by_key = train(PolicySpec(), iterations, centralized_critic=True)
     print("by hand:")

@@ -1,4 +1,4 @@
-"""A custom environment: a corridor whose length comes from `env_config`. The policy learns to walk straight through."""
+"""A custom environment: a corridor whose length comes from `env_config`. The policy learns to walk to its end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Corridor(gym.Env):
 
 
 def main(iterations: int = 20, length: int = 10) -> float:
-    """Trains, and returns the mean length of greedy episodes; the shortest possible is `length`."""
+    """Trains and returns the mean length of greedy episodes; the optimum is `length`."""
     config: dict[str, Any] = {
         "env_config": {"length": length},
         "num_envs_per_worker": 4,

@@ -1,4 +1,4 @@
-"""A model of one's own, a Flax NNX module: PPO with it balances CartPole-v1 for at least 475 of 500 steps, greedily."""
+"""A custom model, a Flax NNX module, with PPO: the greedy policy balances CartPole-v1 for at least 475 of 500 steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollax import PPOTrainer
 
 
 class ResidualModel(nnx.Module):
-    """One body of residual blocks, and a head each for the action distribution and the value."""
+    """Residual blocks with two heads, one for the action distribution and one for the value."""
 
     def __init__(
         self, observation_space: gym.Space, num_outputs: int, *, rngs: nnx.Rngs, width: int = 64, blocks: int = 2
@@ -30,7 +30,7 @@ class ResidualModel(nnx.Module):
 
 
 def main(iterations: int = 60) -> float:
-    """Trains, and returns the best mean reward of 10 greedy episodes that was seen on the way."""
+    """Trains and returns the best mean reward of 10 greedy episodes during training."""
     config = {
         "model": {"custom_model": ResidualModel, "custom_model_config": {"width": 64, "blocks": 2}},
         "num_envs_per_worker": 8,

@@ -1,4 +1,4 @@
-"""One policy for an ensemble: each copy of the pendulum on a cart has a gravity of its own, by its `vector_index`."""
+"""One policy for an ensemble: each copy of CartPole has its own gravity, chosen by `vector_index`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ GRAVITIES = (2.0, 5.0, 9.8, 15.0, 20.0, 25.0, 30.0, 35.0)
 
 
 def make_cartpole(context: EnvContext) -> gym.Env:
-    """CartPole on another planet; the policy is not told which."""
+    """CartPole with the gravity of a planet, which the policy does not observe."""
     env = gym.make("CartPole-v1", max_episode_steps=200)
     env.unwrapped.gravity = context["gravities"][context.vector_index]  # type: ignore[attr-defined]
     return env
 
 
 def main(iterations: int = 20) -> float:
-    """Trains on all planets at once, and returns the worst planet's mean greedy reward: 200 is the most."""
+    """Trains on all planets together and returns the lowest mean greedy reward of a planet: at most 200."""
     config = {
         "env_config": {"gravities": GRAVITIES},
         "num_envs_per_worker": len(GRAVITIES),
@@ -32,7 +32,7 @@ def main(iterations: int = 20) -> float:
         for _ in range(iterations):
             result = trainer.train()
             print(f"{result['timesteps_total']:7,} steps  mean reward {result['episode_reward_mean']:5.1f}")
-        # The worker that samples has one copy per planet: five greedy episodes of each.
+        # The sampling worker has one copy per planet: five greedy episodes of each.
         trainer.worker.sampler.explore = False
         episodes = trainer.worker.evaluate(5 * len(GRAVITIES))
     rewards = [

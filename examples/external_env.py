@@ -1,7 +1,7 @@
-"""A simulator with a loop of its own asks the policy: each job that arrives is sent to one of two machines.
+"""A simulator with its own loop calls the policy: each arriving job is assigned to one of two machines.
 
-Nobody steps this environment. Its clock runs, jobs arrive, and each of them asks where it is to go. Four simulations
-run at once, each in its own thread; what they ask at the same moment is answered by one forward pass.
+rollax does not step this environment. The simulator requests an action for each arriving job. Four simulations run in
+parallel threads; requests that are pending at the same time are answered by one forward pass.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ SIMULATIONS = 4
 
 
 class Machines(ExternalEnv):
-    """Two machines of different speed. A job costs as long as it waits and is worked on; an episode is 50 jobs."""
+    """Two machines of different speed. The cost of a job is its waiting and processing time; an episode is 50 jobs."""
 
     def __init__(self, env_config: dict[str, Any]) -> None:
-        # How much work waits before each machine, and how large the new job is.
+        # The work that waits at each machine, and the size of the new job.
         super().__init__(gym.spaces.Box(0.0, 20.0, (3,), np.float32), gym.spaces.Discrete(2))
 
     def run(self) -> None:
@@ -33,7 +33,7 @@ class Machines(ExternalEnv):
             thread.join()
 
     def simulate(self, number: int) -> None:
-        """Plays episodes until nobody listens any more."""
+        """Plays episodes until sampling stops."""
         random = np.random.default_rng(number)
         try:
             while True:
@@ -42,7 +42,7 @@ class Machines(ExternalEnv):
             return
 
     def play(self, random: np.random.Generator) -> None:
-        """One episode, told as it happens."""
+        """Plays one episode."""
         speeds, waiting = np.array([1.0, 0.5]), np.zeros(2)
         episode = self.start_episode()
         for _ in range(JOBS):
@@ -59,9 +59,9 @@ def _state(waiting: np.ndarray, size: float) -> np.ndarray:
 
 
 def main(iterations: int = 15) -> float:
-    """Trains, and returns the mean cost of a job in 100 greedy episodes.
+    """Trains and returns the mean cost of a job in 100 greedy episodes.
 
-    Chance costs 4.7; sending each job to where it is done first, the best simple rule, 2.1.
+    A random policy costs 4.7; the best simple rule, the machine that finishes the job first, costs 2.1.
     """
     config = {"train_batch_size": 2000, "sgd_minibatch_size": 250, "lr": 1e-3, "gamma": 0.9, "seed": 0}
     with PPOTrainer(env=Machines, config=config) as trainer:

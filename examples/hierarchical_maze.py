@@ -1,6 +1,6 @@
-"""Hierarchy: the top level picks the side on which to leave a room, and each choice sends out a walker that does it.
+"""Hierarchy: the top level chooses the side on which to leave a room, and a walker agent executes each choice.
 
-Three policies learn from one environment. Then the walkers stay as they are and the top level learns another maze.
+Three policies learn from one environment. Then the walkers stay fixed and the top level learns another maze.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ WALKERS = ("north_south", "east_west")
 class Maze(MultiAgentEnv):
     """Square rooms, each with a door in the middle of its open sides. An episode begins anywhere but in the goal room.
 
-    `top_level` sees which room it is in, and names a side. That creates a walker, `north_south_<n>` or `east_west_<n>`,
-    which sees where in the room it is and which side it is sent to. Its trajectory ends when it has passed the door
-    (reward 1) or made its moves; then the top level chooses again. Entering the goal room is worth 1 to the top level.
+    `top_level` observes the room and chooses a side. That creates a walker, `north_south_<n>` or `east_west_<n>`, which
+    observes its position in the room and the side. Its trajectory ends when it passes the door (reward 1) or runs out
+    of moves; then the top level chooses again. The top level earns 1 for entering the goal room.
     """
 
     def __init__(self, env_config: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ class Maze(MultiAgentEnv):
         if not passed and self.moves < WALK_LENGTH:
             return {self.walker: self._sight()}, {}, going_on, going_on, {}
         arrived = self.room == self.goal
-        # The reward belongs to the choice that the top level made when it sent this walker.
+        # The reward belongs to the top level's choice that created this walker.
         rewards = {self.walker: float(passed), TOP_LEVEL: float(arrived)}
         terminateds = {self.walker: True, "__all__": arrived}
         truncateds = {"__all__": not arrived and self.walks == WALKS}
@@ -90,7 +90,7 @@ class Maze(MultiAgentEnv):
         self.walker = f"{WALKERS[side % 2]}_{self.walks}"
 
     def _walk(self, move: int) -> bool:
-        """Takes a step, if nothing is in the way; true where it led through the door on the walker's side."""
+        """Moves unless a wall blocks it; returns whether it passed the door on the walker's side."""
         self.moves += 1
         row, column = self.cell[0] + MOVES[move][0], self.cell[1] + MOVES[move][1]
         if row in range(ROOM_SIZE) and column in range(ROOM_SIZE):
@@ -102,7 +102,7 @@ class Maze(MultiAgentEnv):
         return False
 
     def is_open(self, room: tuple[int, int], side: int) -> bool:
-        """Whether a room has a door on that side."""
+        """Returns whether a room has a door on that side."""
         return self.drawing[2 * room[0] + 1 + MOVES[side][0]][2 * room[1] + 1 + MOVES[side][1]] == " "
 
     def _room_number(self) -> int:
@@ -120,7 +120,7 @@ WALKER = PolicySpec(
     observation_space=gym.spaces.MultiDiscrete([ROOM_SIZE, ROOM_SIZE, 2]), action_space=gym.spaces.Discrete(4)
 )
 POLICIES = {
-    # Its steps are whole walks: few, so it learns from them in small portions.
+    # Each of its steps is a whole walk, so there are few: small minibatches.
     TOP_LEVEL: PolicySpec(
         observation_space=gym.spaces.Discrete(len(MAZE) // 2 * (len(MAZE) // 2)),
         action_space=gym.spaces.Discrete(4),
@@ -131,12 +131,12 @@ POLICIES = {
 
 
 def policy_of(agent: str) -> str:
-    """`top_level`, or the walker's name without its number."""
+    """Returns `top_level`, or the walker's name without its number."""
     return agent if agent == TOP_LEVEL else agent.rpartition("_")[0]
 
 
 def config(policies_to_train: list[str] | None = None, **changes: Any) -> dict[str, Any]:
-    """The settings of both parts."""
+    """Returns the config of both parts."""
     return {
         "multiagent": {
             "policies": POLICIES,
@@ -146,7 +146,7 @@ def config(policies_to_train: list[str] | None = None, **changes: Any) -> dict[s
         "num_envs_per_worker": 64,
         "train_batch_size": 4096,
         "sgd_minibatch_size": 512,
-        # A walker that has learned its way would unlearn it by large steps.
+        # Large steps would degrade a trained walker.
         "lr_schedule": [[0, 3e-3], [150_000, 0.0]],
         "gamma": 0.9,
         "evaluation_num_episodes": 50,
@@ -156,7 +156,7 @@ def config(policies_to_train: list[str] | None = None, **changes: Any) -> dict[s
 
 
 def train(trainer: PPOTrainer, iterations: int) -> float:
-    """Trains, and returns the share of 50 greedy episodes that reach the goal."""
+    """Trains and returns the share of 50 greedy episodes that reach the goal."""
     for _ in range(iterations):
         result = trainer.train()
         rewards = {
@@ -167,7 +167,7 @@ def train(trainer: PPOTrainer, iterations: int) -> float:
 
 
 def main(iterations: int = 30) -> float:
-    """Trains all, then the top level in another maze; returns the smaller share of episodes that reach the goal."""
+    """Trains all policies, then the top level in another maze; returns the lower share of reached goals."""
     with PPOTrainer(env=Maze, config=config()) as trainer:
         reached = train(trainer, iterations)
         print(f"goals reached: {reached:.0%}")

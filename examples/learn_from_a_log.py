@@ -1,8 +1,8 @@
-"""Learning from a log: what some other policy did long ago is read from a file, and played by nobody.
+"""Learning from a log: episodes of another policy are read from a file.
 
-The log holds episodes of CartPole, played by a rule of thumb with a hand that slips, seldom in some of them, always in
-others. Two workers read it, each its own episodes, and tell what was done by `log_action`. DQN learns from that alone,
-and is then tried on the real CartPole, which it has never touched.
+The log contains episodes of CartPole, played by a simple rule with random actions, from a few up to all. Two workers
+read different episodes and report the logged actions with `log_action`. DQN learns from these alone and is evaluated on
+the real CartPole.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ COLUMNS = ("episode", "position", "velocity", "angle", "angular_velocity", "acti
 
 
 def write_log(path: Path) -> float:
-    """Plays by the rule and writes a line for each step; returns the mean reward of an episode.
+    """Plays with the rule and writes a line for each step; returns the mean reward of an episode.
 
-    The last line of an episode holds what was observed after its last step, and no action.
+    The last line of an episode holds the observation after its last step, without an action.
     """
     random, env, total = np.random.default_rng(0), gym.make("CartPole-v1"), 0.0
     with path.open("w", newline="") as file:
@@ -44,7 +44,7 @@ def write_log(path: Path) -> float:
 
 
 class Log(ExternalEnv):
-    """Reads its part of the episodes again and again: with two workers the first takes 0, 2, 4 and so on."""
+    """Reads its share of the episodes repeatedly: of two workers the first reads episodes 0, 2, 4 and so on."""
 
     def __init__(self, context: EnvContext) -> None:
         pole = gym.make("CartPole-v1")
@@ -64,12 +64,12 @@ class Log(ExternalEnv):
 
 
 def observed(line: dict[str, str]) -> np.ndarray:
-    """The observation in a line of the log."""
+    """Returns the observation in a line of the log."""
     return np.array([line[name] for name in COLUMNS[1:5]], np.float32)
 
 
 def main(iterations: int = 22) -> float:
-    """Learns, and returns the mean reward of 20 greedy episodes of the real CartPole: 500 is the most."""
+    """Trains and returns the mean reward of 20 greedy episodes of the real CartPole: at most 500."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cartpole.csv"
         print(f"mean reward of the episodes in the log: {write_log(path):.0f}")

@@ -1,4 +1,4 @@
-"""From training to use: a checkpoint alone plays Pendulum-v1 from raw observations, as well as the trainer did."""
+"""A policy from a checkpoint plays Pendulum-v1 from raw observations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def train(directory: str, iterations: int) -> Path:
 
 
 def play(checkpoint: Path, episodes: int) -> float:
-    """Plays with the policy, which filters observations and scales actions itself; returns the mean reward."""
+    """Plays with the policy, which includes observation filter and action scaling; returns the mean reward."""
     policy = load_policy(checkpoint)
     env = gym.make("Pendulum-v1")
     rewards = []
@@ -46,7 +46,7 @@ def play(checkpoint: Path, episodes: int) -> float:
 
 
 def main(iterations: int = 60, episodes: int = 20) -> float:
-    """Trains, saves, loads, plays, and returns the mean reward of the loaded policy."""
+    """Trains, saves, loads, plays and returns the mean reward of the loaded policy."""
     with tempfile.TemporaryDirectory() as directory:
         return play(train(directory, iterations), episodes)
 

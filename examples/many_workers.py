@@ -1,4 +1,4 @@
-"""Four processes sample from a simulator that is slow and dies now and then: its process is lost, but not the run."""
+"""Four workers sample from a slow simulator that sometimes kills its process; the run continues."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ STEP_S = 0.003
 
 
 class FrailReach(gym.Env):
-    """A hand on a line goes to a target. Each step takes three milliseconds, and costs the distance that is left.
+    """A hand on a line moves to a target. A step takes three milliseconds; its cost is the remaining distance.
 
-    The simulator loses memory: after some thousand steps its process is killed.
+    The simulator leaks memory: after a few thousand steps its process is killed.
     """
 
     observation_space = gym.spaces.Box(-2, 2, (2,), np.float32)
@@ -24,7 +24,7 @@ class FrailReach(gym.Env):
 
     def __init__(self, context: EnvContext) -> None:
         self.hand, self.target, self.steps = 0.0, 0.0, 0
-        # The process that learns is worker 0: it only evaluates, and is spared.
+        # Worker 0 is in the driver, which must survive; it only evaluates.
         self.left = 500 + 100 * context.worker_index if context.worker_index else np.inf
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
@@ -47,11 +47,11 @@ class FrailReach(gym.Env):
 
 
 def main(iterations: int = 12) -> float:
-    """Trains, and returns the mean reward of 20 greedy episodes: a hand that stays where it is gets about -13."""
+    """Trains and returns the mean reward of 20 greedy episodes; a hand that never moves gets about -13."""
     config = {
         "num_workers": 4,
         "num_envs_per_worker": 2,
-        "num_cpus_per_worker": 0.25,  # they sleep most of the time, and share a core
+        "num_cpus_per_worker": 0.25,  # the workers sleep most of the time, so they share a core
         "train_batch_size": 1024,
         "lr": 3e-3,
         "gamma": 0.9,

@@ -1,4 +1,4 @@
-"""Invalid actions masked out: the policy takes the best coins, and never one that is already gone, which raises."""
+"""Action masks: the policy takes the best coins, and never one that is already taken, which would raise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollax import PPOTrainer
 
 
 class Coins(gym.Env):
-    """Eight coins of random worth: take four, one after the other. The key `action_mask` says which are left."""
+    """Eight coins of random value: take four of them in turn. The entry `action_mask` marks the remaining coins."""
 
     def __init__(self, env_config: dict[str, Any]) -> None:
         self.action_space = gym.spaces.Discrete(8)
@@ -27,7 +27,7 @@ class Coins(gym.Env):
 
     def step(self, action: int) -> tuple[dict, float, bool, bool, dict]:
         if not self.left[action]:
-            raise ValueError(f"coin {action} is gone")
+            raise ValueError(f"coin {action} is already taken")
         self.left[action] = 0
         return self._observation(), float(self.worth[action]), int(self.left.sum()) == 4, False, {}
 
@@ -36,7 +36,7 @@ class Coins(gym.Env):
 
 
 def main(iterations: int = 25) -> float:
-    """Trains, and returns the mean reward of 200 greedy episodes: 2.0 is chance, 2.89 the best there is."""
+    """Trains and returns the mean reward of 200 greedy episodes: 2.0 by chance, at most 2.89."""
     config = {"num_envs_per_worker": 8, "train_batch_size": 2048, "lr": 2e-3, "gamma": 0.9, "seed": 0}
     with PPOTrainer(env=Coins, config=config) as trainer:
         for _ in range(iterations):

@@ -1,4 +1,4 @@
-"""Two policies that take turns: a speaker and a listener, who share only a reward, agree on a language."""
+"""Two policies that take turns: a speaker and a listener with a shared reward learn a common language."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SYMBOLS = gym.spaces.Discrete(2)
 
 
 class Signals(MultiAgentEnv):
-    """The speaker sees a target and says a symbol; the listener hears the symbol and names a target. Twenty rounds."""
+    """The speaker observes a target and chooses a symbol; the listener observes the symbol and chooses a target."""
 
     observation_space = SYMBOLS
     action_space = SYMBOLS
@@ -34,7 +34,7 @@ class Signals(MultiAgentEnv):
             return {"listener": actions["speaker"]}, {}, going_on, going_on, {}
         understood = float(actions["listener"] == self.target)
         self.round += 1
-        # The speaker's reward arrives one step after it spoke: it counts to that step.
+        # The speaker's reward arrives one step after its action and is added to that action's row.
         rewards = {"speaker": understood, "listener": understood}
         return self._next_target(), rewards, {"__all__": self.round == 20}, going_on, {}
 
@@ -44,10 +44,10 @@ class Signals(MultiAgentEnv):
 
 
 def main(iterations: int = 15) -> float:
-    """Trains, and returns the share of targets understood in 20 greedy episodes: 0.5 is chance."""
+    """Trains and returns the share of correct targets in 20 greedy episodes: 0.5 by chance."""
     config = {
         "multiagent": {
-            # Spaces may be left out where the environment names them for all of its agents.
+            # Spaces may be left out if the environment defines them for all agents.
             "policies": {
                 "speaker": PolicySpec(config={"entropy_coeff": 0.01}),
                 "listener": PolicySpec(observation_space=SYMBOLS, action_space=SYMBOLS),
@@ -57,7 +57,7 @@ def main(iterations: int = 15) -> float:
         "num_envs_per_worker": 8,
         "train_batch_size": 2048,
         "lr": 1e-3,
-        "gamma": 0.0,  # a round has nothing to do with the one before it
+        "gamma": 0.0,  # rounds are independent
         "seed": 0,
     }
     with PPOTrainer(env=Signals, config=config) as trainer:

@@ -1,4 +1,4 @@
-"""Several carts in one environment, two policies: the even agents use one of them and the odd agents the other."""
+"""Several carts in one environment and two policies, one for even agents and one for odd agents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollax import MultiAgentEnv, PPOTrainer
 
 
 class MultiAgentCartPole(MultiAgentEnv):
-    """Each agent balances a pole of its own and leaves when it falls; the episode is over when all have left."""
+    """Each agent balances its own pole and terminates when it falls; the episode ends with the last agent."""
 
     def __init__(self, env_config: dict[str, Any]) -> None:
         self.carts = {agent: gym.make("CartPole-v1") for agent in range(env_config["num_agents"])}
@@ -29,7 +29,7 @@ class MultiAgentCartPole(MultiAgentEnv):
             obs[agent], rewards[agent], terminateds[agent], truncateds[agent], _ = self.carts[agent].step(action)
             if terminateds[agent] or truncateds[agent]:
                 self.balancing.remove(agent)
-        # "__all__" holds for every agent: among the terminateds it would take an agent that ran out of time for fallen.
+        # "__all__" applies to every agent: in terminateds it would mark an agent that ran out of time as fallen.
         over, out_of_time = not self.balancing, any(truncateds.values())
         terminateds["__all__"], truncateds["__all__"] = over and not out_of_time, over and out_of_time
         return obs, rewards, terminateds, truncateds, {}
@@ -40,7 +40,7 @@ class MultiAgentCartPole(MultiAgentEnv):
 
 
 def even_or_odd(agent: int) -> str:
-    """The policy of an agent."""
+    """Returns the policy of an agent."""
     return "odd" if agent % 2 else "even"
 
 
@@ -59,7 +59,7 @@ CONFIG: dict[str, Any] = {
 
 
 def main(iterations: int = 120) -> float:
-    """Trains, and returns the best sum of both agents' rewards, the mean of 20 greedy episodes: 1000 is the most."""
+    """Trains and returns the best sum of both agents' rewards, averaged over 20 greedy episodes: at most 1000."""
     config = {**CONFIG, "evaluation_interval": 5, "evaluation_num_episodes": 20, "seed": 0}
     best = 0.0
     with PPOTrainer(env=MultiAgentCartPole, config=config) as trainer:

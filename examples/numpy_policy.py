@@ -1,4 +1,4 @@
-"""A policy in plain NumPy, without any gradient: random search over four weights balances CartPole-v1 for 500 steps."""
+"""A policy in plain NumPy, without gradients: random search over four weights balances CartPole-v1 for 500 steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollax import Policy, RolloutWorker
 
 
 class LinearPolicy(Policy):
-    """Pushes right where w · observation > 0, else left. Lists in, lists out, weights that are plain numbers."""
+    """Pushes right if w · observation > 0, else left."""
 
     def __init__(self, observation_space: Any, action_space: Any, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
@@ -28,7 +28,7 @@ class LinearPolicy(Policy):
 
 
 def main(iterations: int = 200) -> float:
-    """Tries random weights; returns the best mean reward of 8 episodes."""
+    """Tries random weights and returns the best mean reward of 8 episodes."""
     rng = np.random.default_rng(0)
     worker = RolloutWorker("CartPole-v1", LinearPolicy, config={"num_envs_per_worker": 8, "seed": 0})
     best = 0.0

@@ -1,4 +1,4 @@
-"""An environment of the old Gym interface, `reset() -> obs` and `step() -> (obs, reward, done, info)`, as it is."""
+"""An unchanged environment of the old Gym interface, `reset() -> obs` and `step() -> (obs, reward, done, info)`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollax import PPOTrainer, register_env
 class OldCorridor:
     """Start at 0, reach the end within 40 steps: 0 is a step left, 1 a step right, and every step costs 0.1.
 
-    `done` means terminated, unless `info` says that it was the time limit.
+    `done` means terminated, unless `info` marks a time limit.
     """
 
     def __init__(self, length: int) -> None:
@@ -37,7 +37,7 @@ register_env("old-corridor", lambda context: OldCorridor(context["length"]))
 
 
 def main(iterations: int = 10) -> float:
-    """Trains, and returns the mean length of 10 greedy episodes: 8 is the shortest way."""
+    """Trains and returns the mean length of 10 greedy episodes; the optimum is 8."""
     config = {"env_config": {"length": 8}, "num_envs_per_worker": 4, "train_batch_size": 1000, "lr": 1e-3, "seed": 0}
     with PPOTrainer(env="old-corridor", config=config) as trainer:
         for _ in range(iterations):

@@ -1,7 +1,7 @@
-"""Parametric actions: the actions change from step to step, and each is known by an embedding, not by a number.
+"""Parametric actions: the available actions change at every step, and each is described by an embedding.
 
-CartPole, where "left" and "right" hide in two of ten slots, at other places after every step. The other slots are
-empty, and to choose one raises.
+CartPole in which "left" and "right" are in two of ten slots, which change after every step. The other slots are empty;
+choosing an empty slot raises an error.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from rollax import PPOTrainer
 
 SLOTS = 10
-EMBEDDINGS = np.array([[0.2, -0.7, 0.4, 0.9], [-0.5, 0.3, 0.8, -0.1]], np.float32)  # of left and right
+EMBEDDINGS = np.array([[0.2, -0.7, 0.4, 0.9], [-0.5, 0.3, 0.8, -0.1]], np.float32)  # embeddings of left and right
 
 
 class ParametricCartPole(gym.Env):
-    """`avail_actions` holds the embedding of each slot, `action_mask` a 1 for each slot that is not empty."""
+    """`avail_actions` holds the embedding of each slot, `action_mask` is 1 for each slot that is not empty."""
 
     def __init__(self, env_config: dict[str, Any]) -> None:
         self.cartpole = gym.make("CartPole-v1")
@@ -52,7 +52,7 @@ class ParametricCartPole(gym.Env):
 
 
 def main(iterations: int = 80) -> float:
-    """Trains, and returns the mean reward of 20 greedy episodes: about 20 is chance, 500 the best there is."""
+    """Trains and returns the mean reward of 20 greedy episodes: about 20 by chance, at most 500."""
     config = {
         "num_envs_per_worker": 8,
         "train_batch_size": 512,

@@ -1,4 +1,4 @@
-"""PettingZoo's connect four, in which players take turns and full columns are masked, against random moves."""
+"""PettingZoo's connect four, with turns and masks of full columns, against random moves."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rollax import EnvContext, Policy, PPOTrainer
 
 
 def make_game(context: EnvContext) -> Any:
-    """The environment as it comes from the library; observations hold an `action_mask`, to which policies keep."""
+    """Returns the environment of the library; its observations have an `action_mask`, which policies respect."""
     return pettingzoo.make("aec", "classic/connect_four-v3")
 
 
 class RandomMoves(Policy):
-    """Drops its segment into any column that is not full."""
+    """Drops its piece into a random column that is not full."""
 
     def __init__(self, observation_space: Any, action_space: Any, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
@@ -28,12 +28,12 @@ class RandomMoves(Policy):
 
 
 def learner_in_either_seat(agent_id: str, episode: Any) -> str:
-    """The learner begins on every other board."""
+    """The learner makes the first move on every other board."""
     return "learner" if (agent_id == "player_0") == (episode.env_index % 2 == 0) else "random"
 
 
 def main(iterations: int = 25) -> float:
-    """Trains, and returns the share of 200 greedy games won (a draw is half)."""
+    """Trains and returns the share of 200 greedy games won (a draw counts half)."""
     config = {
         "multiagent": {
             "policies": {"learner": None, "random": RandomMoves},

@@ -1,4 +1,4 @@
-"""PettingZoo's rock-paper-scissors: a learner sees through an opponent that plays rock, paper and scissors in turn."""
+"""PettingZoo's rock-paper-scissors against an opponent that cycles through its moves."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rollax import EnvContext, Policy, PPOTrainer
 
 
 def make_game(context: EnvContext) -> Any:
-    """The environment as it comes from the library: both players choose at once and see the other's last choice."""
+    """Returns the environment of the library: both players act at the same time and observe the other's last move."""
     return pettingzoo.make("parallel", "classic/rps-v2", max_cycles=15)
 
 
 class InTurn(Policy):
-    """Paper, scissors, rock, paper, ...: the choice after its own last one."""
+    """Cycles: paper, scissors, rock, paper, ..."""
 
     def compute_actions(self, obs_batch: np.ndarray, prev_action_batch: np.ndarray) -> tuple:  # type: ignore[override]
         return (prev_action_batch + 1) % 3, [], {}
 
 
 def main(iterations: int = 15) -> float:
-    """Trains, and returns the learner's mean score in 20 greedy episodes of 15 rounds that count 1, 0 or -1 each."""
+    """Trains and returns the learner's mean score in 20 greedy episodes of 15 rounds, each worth 1, 0 or -1."""
     config = {
         "multiagent": {
             "policies": {"learner": None, "opponent": InTurn},
@@ -33,7 +33,7 @@ def main(iterations: int = 15) -> float:
         "num_envs_per_worker": 8,
         "train_batch_size": 1024,
         "lr": 1e-3,
-        "gamma": 0.0,  # what is chosen now does not change what the opponent does next
+        "gamma": 0.0,  # the opponent's next move does not depend on the action
         "seed": 0,
     }
     with PPOTrainer(env=make_game, config=config) as trainer:

@@ -1,4 +1,4 @@
-"""Population-based training with Ray Tune: those that lag behind take over the best one's policy, and vary its lr."""
+"""Population-based training with Ray Tune: weak trials copy the policy of a strong one and perturb its `lr`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CONFIG = {
     "train_batch_size": 1024,
     "gamma": 0.98,
     "lambda": 0.8,
-    # The first of the population learn far too slowly.
+    # The first learning rates are far too small.
     "lr": tune.grid_search([1e-6, 1e-5, 1e-3]),
     "num_cpus_for_driver": 0.5,
 }
 
 
 def main(iterations: int = 40) -> float:
-    """Trains a population, and returns the mean reward of its best policy in 20 greedy episodes."""
+    """Trains a population and returns the mean reward of its best policy in 20 greedy episodes."""
     ray.init(include_dashboard=False, log_to_driver=False, ignore_reinit_error=True)
     scheduler = PopulationBasedTraining(
         time_attr="training_iteration",
@@ -50,7 +50,7 @@ def main(iterations: int = 40) -> float:
         for result in results:
             assert result.config is not None
             assert result.metrics is not None
-            print(f"lr at last {result.config['lr']:.1e}, mean reward {result.metrics['episode_reward_mean']:.0f}")
+            print(f"final lr {result.config['lr']:.1e}, mean reward {result.metrics['episode_reward_mean']:.0f}")
         checkpoint = results.get_best_result().checkpoint
         assert checkpoint is not None
         with checkpoint.as_directory() as saved, PPOTrainer.from_checkpoint(checkpoint_in(saved)) as trainer:

@@ -1,4 +1,4 @@
-"""Checks an environment, trains in it while chosen episodes are filmed, and films the best of it at the end."""
+"""Checks an environment, records chosen episodes during training, and records greedy episodes at the end."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rollax import PPOTrainer, check_env, record_env
 
 
 def main(iterations: int = 12, folder: str | None = None) -> float:
-    """Returns the mean length of three greedy episodes of CartPole, which are on film; 500 is the most."""
+    """Returns the mean length of three recorded greedy episodes of CartPole: at most 500."""
     videos = Path(folder or tempfile.mkdtemp(prefix="videos-"))
     print(check_env("CartPole-v1"))
-    # Every fiftieth episode of the first copy: how the policy learns to balance.
+    # Every fiftieth episode of the first sub-environment.
     recorded = record_env("CartPole-v1", videos / "training", episodes=lambda episode: episode % 50 == 0)
     config = {
         "num_envs_per_worker": 8,

@@ -1,4 +1,4 @@
-"""Slow environments in processes of their own: PPO learns while eight of them wait at the same time."""
+"""Slow environments in separate processes: eight of them sleep at the same time while PPO trains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEP_S = 0.003
 
 
 class SlowReach(gym.Env):
-    """A hand on a line goes to a target. Each step takes three milliseconds, and costs the distance that is left."""
+    """A hand on a line moves to a target. A step takes three milliseconds; its cost is the remaining distance."""
 
     observation_space = gym.spaces.Box(-2, 2, (2,), np.float32)
     action_space = gym.spaces.Discrete(3)
@@ -38,11 +38,11 @@ class SlowReach(gym.Env):
 
 
 def main(iterations: int = 12) -> float:
-    """Trains, and returns the mean reward of 20 greedy episodes: a hand that stays where it is gets about -13."""
+    """Trains and returns the mean reward of 20 greedy episodes; a hand that never moves gets about -13."""
     config = {
         "num_envs_per_worker": 8,
         "remote_worker_envs": True,
-        "remote_env_batch_wait_ms": 0,  # take what is ready; a large number would wait for all eight
+        "remote_env_batch_wait_ms": 0,  # act in the environments that are ready; a large number waits for all eight
         "train_batch_size": 1024,
         "lr": 3e-3,
         "gamma": 0.9,

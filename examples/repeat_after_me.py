@@ -1,4 +1,4 @@
-"""A task for memory: say the symbol that was shown two steps ago. An LSTM learns it; no policy without memory can."""
+"""A memory task: repeat the symbol of two steps ago. An LSTM learns it; a policy without memory cannot."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rollax import PPOTrainer
 
 
 class RepeatAfterMe(gym.Env):
-    """Random symbols, one each step: 1 for the action that equals the one of `delay` steps ago, else -1.
+    """A random symbol per step: the reward is 1 if the action equals the symbol of `delay` steps ago, else -1.
 
-    An episode has 101 steps, and nothing can be repeated in the first `delay` of them: 99 is the most, 0 is chance.
+    An episode has 101 steps, and the first `delay` of them earn nothing: at most 99, 0 by chance.
     """
 
     observation_space = action_space = gym.spaces.Discrete(2)
@@ -42,13 +42,13 @@ CONFIG = {
     "sgd_minibatch_size": 256,
     "num_sgd_iter": 10,
     "lr_schedule": [[0, 3e-3], [40_000, 0.0]],
-    "gamma": 0.5,  # an action pays at once
+    "gamma": 0.5,  # rewards are immediate
     "model": {"use_lstm": True, "lstm_cell_size": 32, "max_seq_len": 16, "fcnet_hiddens": []},
 }
 
 
 def main(iterations: int = 19) -> float:
-    """Trains, and returns the mean reward of 20 greedy episodes."""
+    """Trains and returns the mean reward of 20 greedy episodes."""
     with PPOTrainer(env=RepeatAfterMe, config={**CONFIG, "seed": 0}) as trainer:
         for _ in range(iterations):
             result = trainer.train()

@@ -1,4 +1,4 @@
-"""Rock, paper, scissors against two fixed opponents in NumPy, of which each episode draws one by lot."""
+"""Rock, paper, scissors against two fixed NumPy opponents; each episode chooses one of them at random."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUNDS = 10
 
 
 class RockPaperScissors(MultiAgentEnv):
-    """Ten rounds; a player sees its own last move and the other's. A round is worth 1, 0 or -1."""
+    """Ten rounds; a player observes both last moves. A round is worth 1, 0 or -1."""
 
     observation_space = gym.spaces.MultiDiscrete([MOVES + 1, MOVES + 1])
     action_space = gym.spaces.Discrete(MOVES)
@@ -42,7 +42,7 @@ class RockPaperScissors(MultiAgentEnv):
 
 
 class Heuristic(Policy):
-    """Begins with any move, and goes on by a rule."""
+    """Starts with a random move and continues by a rule."""
 
     def __init__(self, observation_space: Any, action_space: Any, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
@@ -54,7 +54,7 @@ class Heuristic(Policy):
         return np.where(own == NOTHING_YET, begins, self.next_move(own, other)), [], {}
 
     def next_move(self, own: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """[N] moves, from both players' last ones."""
+        """Returns [N] moves, given both players' last moves."""
         raise NotImplementedError
 
 
@@ -66,7 +66,7 @@ class AlwaysSame(Heuristic):
 
 
 class BeatLast(Heuristic):
-    """Plays what would have beaten the other's last move."""
+    """Plays the move that beats the other's last move."""
 
     def next_move(self, own: np.ndarray, other: np.ndarray) -> np.ndarray:
         return (other + 1) % MOVES
@@ -76,7 +76,7 @@ OPPONENTS = {"always_same": PolicySpec(AlwaysSame), "beat_last": PolicySpec(Beat
 
 
 def against_either() -> dict[str, Any]:
-    """The key `multiagent`: who plays `player_1` is drawn anew for every episode."""
+    """Returns the config key `multiagent`: the opponent `player_1` is drawn for every episode."""
     rng = np.random.default_rng(0)
     return {
         "policies": {"learner": None, **OPPONENTS},
@@ -99,7 +99,7 @@ LSTM = {"use_lstm": True, "lstm_cell_size": 32, "max_seq_len": ROUNDS, "fcnet_hi
 
 
 def train(iterations: int, **settings: Any) -> float:
-    """Trains, and returns the mean reward of 500 greedy episodes."""
+    """Trains and returns the mean reward of 500 greedy episodes."""
     config = {**CONFIG, "multiagent": against_either(), "seed": 0, **settings}
     with PPOTrainer(env=RockPaperScissors, config=config) as trainer:
         for _ in range(iterations):
@@ -110,9 +110,9 @@ def train(iterations: int, **settings: Any) -> float:
 
 
 def main(iterations: int = 30) -> float:
-    """Trains with a memory, and without one for comparison; returns the reward of the first: 10 is the most."""
-    # Without a memory it cannot tell the opponents apart: against both, 6 is the best that a fixed answer to the last
-    # moves can earn. With one, the first two or three rounds show who is there.
+    """Trains with and without memory; returns the reward with memory: at most 10."""
+    # Without memory the policy cannot distinguish the opponents: a fixed reply to the last moves earns at most 6
+    # against both. With memory, the first two or three rounds identify the opponent.
     print(f"without a memory: {train(iterations):.1f}")
     return train(iterations, model=LSTM)
 

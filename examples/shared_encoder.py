@@ -1,4 +1,4 @@
-"""Two policies with different actions share the hidden layers that both learn; each has its own head and optimizer."""
+"""Two policies with different actions share and train the same hidden layers; each has its own head and optimizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDS = 20
 
 
 class Quadrants(MultiAgentEnv):
-    """Both agents see a point: one names its quadrant, the other says whether its coordinates have the same sign."""
+    """Both agents observe a point: one names its quadrant, the other whether its coordinates have equal signs."""
 
     observation_space = POINT
     possible_agents = tuple(ACTIONS)
@@ -42,18 +42,18 @@ class Quadrants(MultiAgentEnv):
 
 
 def main(iterations: int = 25) -> float:
-    """Trains, and returns the share of right answers in 50 greedy episodes: 0.25 and 0.5 are chance."""
+    """Trains and returns the lower share of right answers in 50 greedy episodes: 0.25 and 0.5 by chance."""
     config = {
         "multiagent": {
             "policies": {agent: PolicySpec(action_space=space) for agent, space in ACTIONS.items()},
             "policy_mapping_fn": lambda agent_id: agent_id,
-            # The first key is any name; "policies" may be left out where all of them share.
+            # The key is any name; "policies" may be left out if all policies share.
             "shared_variables": {"hidden_layers": {"parts": ["policy_trunk"], "policies": list(ACTIONS)}},
         },
         "num_envs_per_worker": 8,
         "train_batch_size": 2048,
         "lr": 1e-3,
-        "gamma": 0.0,  # a round has nothing to do with the one before it
+        "gamma": 0.0,  # rounds are independent
         "seed": 0,
     }
     with PPOTrainer(env=Quadrants, config=config) as trainer:

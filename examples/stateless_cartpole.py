@@ -1,4 +1,4 @@
-"""CartPole without its velocities: an LSTM finds out from the positions how the pole moves."""
+"""CartPole without velocities: an LSTM infers them from the positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollax import PPOTrainer
 
 
 class StatelessCartPole(gym.ObservationWrapper):
-    """CartPole-v1 that shows the cart's position and the pole's angle, and neither of their velocities."""
+    """CartPole-v1 whose observation has the cart's position and the pole's angle, but no velocities."""
 
     def __init__(self, env_config: dict[str, Any]) -> None:
         super().__init__(gym.make("CartPole-v1"))
@@ -31,13 +31,13 @@ CONFIG = {
     "lr_schedule": [[0, 1e-3], [120_000, 0.0]],
     "gamma": 0.99,
     "lambda": 0.95,
-    "observation_filter": "MeanStdFilter",  # an angle of a few hundredths is much
+    "observation_filter": "MeanStdFilter",  # angles are a few hundredths
     "model": {"use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 32, "fcnet_hiddens": [64]},
 }
 
 
 def main(iterations: int = 58) -> float:
-    """Trains, and returns the mean reward of 20 greedy episodes: 500 is the most."""
+    """Trains and returns the mean reward of 20 greedy episodes: at most 500."""
     with PPOTrainer(env=StatelessCartPole, config={**CONFIG, "seed": 0}) as trainer:
         for _ in range(iterations):
             result = trainer.train()

@@ -1,4 +1,4 @@
-"""Self-play: one policy plays both sides of PettingZoo's tic-tac-toe, and is measured against random moves."""
+"""Self-play: one policy plays both sides of PettingZoo's tic-tac-toe; it is evaluated against random moves."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rollax import EnvContext, EvaluationResult, Policy, PolicySpec, PPOTrainer
 
 
 def make_game(context: EnvContext) -> Any:
-    """The environment as it comes from the library: agents take turns, and a mask says which squares are free."""
+    """Returns the environment of the library: agents take turns, and a mask marks the free squares."""
     return pettingzoo.make("aec", "classic/tictactoe-v3")
 
 
 class RandomMoves(Policy):
-    """Takes any free square."""
+    """Takes a random free square."""
 
     def __init__(self, observation_space: Any, action_space: Any, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
@@ -28,13 +28,13 @@ class RandomMoves(Policy):
 
 
 def seat_by_board(agent: str, episode: Any) -> str:
-    """The learner begins on every other board."""
+    """The learner makes the first move on every other board."""
     return "learner" if (agent == "player_1") == (episode.env_index % 2 == 0) else "random"
 
 
 SELF_PLAY = {
     "multiagent": {"policies": {"learner": None}, "policy_mapping_fn": lambda agent: "learner"},
-    # The trained policy meets an opponent that only evaluation knows.
+    # Only evaluation uses the random opponent.
     "evaluation_config": {
         "multiagent": {
             "policies": {"learner": None, "random": PolicySpec(RandomMoves)},
@@ -50,18 +50,18 @@ SELF_PLAY = {
     "num_sgd_iter": 8,
     "lr_schedule": [[0, 1e-3], [300_000, 1e-4]],
     "evaluation_num_episodes": 128,
-    # Much randomness: a policy that knows only its own best lines is lost where a random opponent leaves them.
+    # A large entropy bonus, because a random opponent leaves the lines of the best play.
     "entropy_coeff": 0.15,
 }
 
 
 def score(evaluation: EvaluationResult) -> float:
-    """The mean over games, of which a win counts 1 and a draw 1/2."""
+    """Returns the mean score of the games: 1 for a win, 1/2 for a draw."""
     return (evaluation["policy_reward_mean"]["learner"] + 1) / 2
 
 
 def main(iterations: int = 50) -> float:
-    """Trains, and returns the score of 512 greedy games against random moves, in either seat as often."""
+    """Trains and returns the score of 512 greedy games against random moves, half of them in each seat."""
     with PPOTrainer(env=make_game, config={**SELF_PLAY, "seed": 0}) as trainer:
         for _ in range(iterations):
             result = trainer.train()

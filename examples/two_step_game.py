@@ -1,9 +1,9 @@
-"""QMIX beside VDN and independent Q-learning, on the game that sums of values cannot express.
+"""QMIX, VDN and independent Q-learning on a game whose values are no sum of the agents' values.
 
-The two-step game: the first agent's first action leads to a state where both earn 7 whatever they do, or to one where
-they earn 8 together if both dare, 1 if one of them does and 0 if none does. While learning, all actions are drawn by
-lot. The sum of two values that fits the second state best is 6.5 where both dare, so VDN leads to the first one; QMIX
-finds out that it can be worth 8.
+The two-step game: the first action of the first agent leads to a state in which both earn 7 with any actions, or to a
+state in which they earn 8 if both dare, 1 if one dares and 0 if none does. All training actions are random. The best
+fit of a sum of two values to the second state is 6.5 where both dare, so VDN chooses the first state; QMIX represents
+the 8.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BOTH_DARE = [[0.0, 1.0], [1.0, 8.0]]
 
 
 class TwoStepGame(MultiAgentEnv):
-    """Both agents see the state: 0 at first, then 1 (safe) or 2 (daring)."""
+    """Both agents observe the state: 0 at first, then 1 (safe) or 2 (daring)."""
 
     observation_space = gym.spaces.Discrete(STATES)
     action_space = gym.spaces.Discrete(ACTIONS)
@@ -44,12 +44,12 @@ class TwoStepGame(MultiAgentEnv):
 
 
 def make_env(context: EnvContext) -> MultiAgentEnv:
-    """The two agents as one, whose observations and actions are Tuples and whose reward is the sum of theirs."""
+    """Returns the game with both agents in one group, whose spaces are Tuples and whose reward is the sum."""
     return TwoStepGame(context).with_agent_groups({"pair": list(AGENTS)})
 
 
 def train(mixer: str | None, iterations: int) -> float:
-    """The sum of both agents' rewards in a greedy episode."""
+    """Trains and returns the sum of both agents' rewards in a greedy episode."""
     config = {
         "mixer": mixer,
         "num_envs_per_worker": 8,
@@ -74,7 +74,7 @@ def train(mixer: str | None, iterations: int) -> float:
 
 
 def main(iterations: int = 16) -> float:
-    """Trains with each mixer, and returns how much more QMIX earns than VDN: 8 against 7."""
+    """Trains with each mixer and returns the reward of QMIX minus that of VDN: 8 - 7."""
     train(None, iterations)
     without = train("vdn", iterations)
     return train("qmix", iterations) - without

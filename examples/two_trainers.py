@@ -1,4 +1,4 @@
-"""Two algorithms at once: PPO trains one agent of an environment, DQN the other, and they hand each other weights."""
+"""Two algorithms in one environment: PPO trains one agent, DQN the other, and the trainers exchange weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollax import DQNPolicy, DQNTrainer, MultiAgentEnv, PolicySpec, PPOPolicy, 
 
 
 class TwoCarts(MultiAgentEnv):
-    """Two agents, each with a CartPole-v1 of its own; the episode is over when both poles have fallen."""
+    """Two agents with a CartPole-v1 each; the episode ends when both poles have fallen."""
 
     possible_agents = ("left", "right")
 
@@ -39,7 +39,7 @@ POLICY_OF = {"left": "ppo_policy", "right": "dqn_policy"}
 
 
 def config(policy_to_train: str, **changes: Any) -> dict[str, Any]:
-    """Both trainers hold both policies, each in its own algorithm's class, and train one of them."""
+    """Returns the config of a trainer, which holds both policies and trains one of them."""
     return {
         "multiagent": {
             "policies": {"ppo_policy": PolicySpec(PPOPolicy), "dqn_policy": PolicySpec(DQNPolicy)},
@@ -65,13 +65,13 @@ DQN = {
 
 
 def copy_weights(ppo: PPOTrainer, dqn: DQNTrainer) -> None:
-    """Each of them acts beside what the other has learned."""
+    """Copies the trained weights of each trainer to the other."""
     dqn.set_weights(ppo.get_weights(["ppo_policy"]))
     ppo.set_weights(dqn.get_weights(["dqn_policy"]))
 
 
 def main(iterations: int = 50) -> float:
-    """Trains, and returns the mean reward of the weaker policy in 20 greedy episodes: 500 is the most."""
+    """Trains and returns the mean reward of the weaker policy in 20 greedy episodes: at most 500."""
     ppo = PPOTrainer(env=TwoCarts, config=config("ppo_policy", **PPO))
     dqn = DQNTrainer(env=TwoCarts, config=config("dqn_policy", **DQN))
     with ppo, dqn:

@@ -1,4 +1,4 @@
-"""A simulator made of arrays steps all of its copies at once: 64 gliders, each steered to a goal of its own."""
+"""A batched simulator steps all copies at once: 64 gliders, each with its own goal."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ STEPS = 20
 
 
 class Gliders(VectorEnv):
-    """Each copy sees how far left or right its goal is and how fast it glides, and sets its acceleration.
+    """Each copy observes the signed distance to its goal and its velocity, and sets its acceleration.
 
-    The reward of a step is minus the distance. No copy resets by itself: after its end the sampler calls `reset_at`.
+    The reward is minus the distance. The sampler calls `reset_at` after the end of an episode.
     """
 
     def __init__(self, env_config: dict[str, Any]) -> None:
@@ -41,7 +41,7 @@ class Gliders(VectorEnv):
 
 
 def main(iterations: int = 25) -> float:
-    """Trains, and returns the mean greedy reward of 64 episodes: about -10 for one that never moves."""
+    """Trains and returns the mean greedy reward of 64 episodes: about -10 for a glider that never moves."""
     config = {"env_config": {"num_envs": 64}, "train_batch_size": 2560, "lr": 1e-3, "gamma": 0.9, "seed": 0}
     with PPOTrainer(env=Gliders, config=config) as trainer:
         for iteration in range(iterations):

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 
 
-def long_except(first: str, paths: list[Path]) -> list[Any]:
-    """Parameters of which only the path with this stem belongs to the short part of the suite."""
-    return [pytest.param(path, id=path.stem, marks=() if path.stem == first else pytest.mark.long) for path in paths]
+def long_except(short: set[str], paths: list[Path]) -> list[Any]:
+    """Parameters that are marked `long`, except the paths with these stems."""
+    return [pytest.param(path, id=path.stem, marks=() if path.stem in short else pytest.mark.long) for path in paths]
 
 
-each_page_at_length = pytest.mark.parametrize("page", long_except("README", PAGES))
+each_page_at_length = pytest.mark.parametrize("page", long_except({"README", "quickstart"}, PAGES))
 
 
 class Block(NamedTuple):

@@ -88,9 +88,15 @@ def test_tables_of_config_keys_are_those_of_the_fields(page):
     assert with_tables(content) == content, "run `python -m tests.test_docs`, which writes the tables anew"
 
 
-def test_the_readme_names_the_algorithms_that_there_are():
-    rows = table(REPOSITORY / "README.md", "| algorithm |")
+def test_the_table_of_algorithms_is_complete():
+    rows = table(REPOSITORY / "docs" / "algorithms.md", "| algorithm | discrete |")
     assert {row[0] for row in rows} == set(ALGORITHMS)
+
+
+def test_the_readme_links_to_every_page():
+    content = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    linked = {REPOSITORY / target for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", content)}
+    assert {page for page in PAGES if page.name != "README.md"} <= linked
 
 
 def test_the_defaults_beside_those_of_rllib_are_right():

@@ -15,7 +15,7 @@ from tests.pages import REPOSITORY, long_except
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 
 each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
-each_example_at_length = pytest.mark.parametrize("example", long_except("cartpole_ppo", EXAMPLES))
+each_example_at_length = pytest.mark.parametrize("example", long_except({"cartpole_ppo"}, EXAMPLES))
 
 
 @each_example_at_length

@@ -1,1 +1,1 @@
-"""The sides that run in the peers' own virtual environments."""
+"""The sides that run in the virtual environments of the other libraries."""

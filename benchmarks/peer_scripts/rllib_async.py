@@ -43,7 +43,7 @@ def main() -> None:
         learned = result.get("learners", {}).get("__all_modules__", {})
         if not learned:
             return 0
-        # RLlib also counts the row that it adds to each segment, and APPO may learn from a step more than once.
+        # RLlib also counts the row that it adds to each segment, and APPO can train on a step more than once.
         once = min(learned["num_env_steps_trained_lifetime"], result["num_env_steps_sampled_lifetime"])
         fresh, counted = int(once) - counted, int(once)
         return fresh

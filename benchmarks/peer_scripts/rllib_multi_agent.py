@@ -13,7 +13,7 @@ from benchmarks.protocol import serve_rates, versions
 
 
 class FreeEnv(FreeAgents, MultiAgentEnv):
-    """The free world as RLlib's kind of multi-agent env."""
+    """`FreeAgents` as a multi-agent env of RLlib."""
 
     def __init__(self, config=None):
         MultiAgentEnv.__init__(self)
@@ -40,7 +40,7 @@ def main() -> None:
 
     def collect() -> int:
         steps = sum(episode.agent_steps() for episode in runner.sample())
-        # The algorithm reads the metrics once per iteration; left unread, they would pile up.
+        # The algorithm reads the metrics once per iteration; unread metrics would accumulate.
         runner.get_metrics()
         return steps
 

@@ -1,4 +1,4 @@
-"""RLlib's prioritized buffers, full, of a million transitions: add, sample and update priorities, 512 at a time."""
+"""RLlib's prioritized buffers, full with a million transitions: add, sample and update priorities of 512 rows."""
 
 import argparse
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from benchmarks.replay_rows import ALPHA, BATCH, BETA, CAPACITY, STEPS, errors, 
 
 
 def of_episodes(next_errors: Callable[[], np.ndarray]) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Returns what adds and what samples and updates, of the buffer of the new API stack."""
+    """Returns the functions that add, and that sample and update, for the buffer of the new API stack."""
     buffer = PrioritizedEpisodeReplayBuffer(CAPACITY, alpha=ALPHA)
     episodes = segments()
 
@@ -40,7 +40,7 @@ def of_episodes(next_errors: Callable[[], np.ndarray]) -> tuple[Callable[[], Non
 
 
 def of_timesteps(next_errors: Callable[[], np.ndarray]) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Returns the same of the buffer of the old API stack."""
+    """Returns the same functions for the buffer of the old API stack."""
     buffer = PrioritizedReplayBuffer(CAPACITY, storage_unit="timesteps", alpha=ALPHA)
     episodes = segments()
     columns = {name: np.concatenate([segment[name][:STEPS] for segment in episodes]) for name in episodes[0]}

@@ -30,7 +30,7 @@ def main() -> None:
 
     def collect() -> int:
         steps = sum(len(episode) for episode in runner.sample())
-        # The algorithm reads the metrics once per iteration; left unread, they would pile up.
+        # The algorithm reads the metrics once per iteration; unread metrics would accumulate.
         runner.get_metrics()
         return steps
 

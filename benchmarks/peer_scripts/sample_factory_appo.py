@@ -1,4 +1,4 @@
-"""Env steps per second that Sample Factory's APPO trains on: its own processes, which rest between two rounds."""
+"""Env steps per second that Sample Factory's APPO trains on; its processes pause between rounds."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ from sample_factory.train import make_runner
 from benchmarks.protocol import Link, versions
 
 _WARM_UP_STEPS = 30_000
-_LEAD_IN_S = 1.0  # the queues are full when the processes go on, and empty a moment later
+_LEAD_IN_S = 1.0  # the queues are full when the processes resume, and empty shortly after
 
 
 def make_env(full_env_name, cfg=None, env_config=None, render_mode=None):
@@ -25,7 +25,7 @@ def make_env(full_env_name, cfg=None, env_config=None, render_mode=None):
 
 
 def serve(link: Link, runner, folder: str) -> None:
-    """Answers the harness from a thread beside Sample Factory's event loop; ends everything after the last round."""
+    """Serves the harness from a thread beside Sample Factory's event loop; stops all processes after the last round."""
 
     def steps() -> int:
         return sum(runner.env_steps.values())
@@ -82,7 +82,7 @@ def main() -> None:
         "--actor_critic_share_weights=False",
         "--seed=0",
         f"--train_dir={folder}",
-        # Its processes are quiet while the other sides have their turn.
+        # The processes are idle during the rounds of the other sides.
         "--heartbeat_reporting_interval=100000",
     ]
     argument_parser, _ = parse_sf_args(settings)

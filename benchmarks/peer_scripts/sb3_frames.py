@@ -1,4 +1,4 @@
-"""Stable-Baselines3's DQN on made-up Atari transitions: updates with the replay's sampling."""
+"""Stable-Baselines3's DQN on synthetic Atari transitions: updates, replay sampling included."""
 
 import argparse
 
@@ -12,7 +12,7 @@ from benchmarks.protocol import serve_rates, versions
 
 
 class Blank(gym.Env):
-    """Gives the spaces, and something to begin with; nobody steps it."""
+    """Defines the spaces and a first observation; it is never stepped."""
 
     observation_space = gym.spaces.Box(0, 255, (STACK, SIDE, SIDE), np.uint8)
     action_space = gym.spaces.Discrete(ACTIONS)

@@ -1,4 +1,4 @@
-"""Tianshou's prioritized buffer (Numba sum tree), full, of a million transitions: add, sample and update 512."""
+"""Tianshou's prioritized buffer (Numba sum tree), full with a million transitions: add, sample and update 512 rows."""
 
 import argparse
 import warnings
@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--work", choices=("all", "sample"), required=True)
     args = parser.parse_args()
 
-    # Each row of a batch is of another sub-env, so that one call adds them all: its fastest way.
+    # Each row of a batch belongs to another sub-env, so that one call adds all rows: the fastest way.
     buffer = PrioritizedVectorReplayBuffer(CAPACITY, BATCH, alpha=ALPHA, beta=BETA)
     next_errors, episodes = errors(), segments()
     rows = Batch(

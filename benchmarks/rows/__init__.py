@@ -1,4 +1,4 @@
-"""Every benchmark: its sides, the settings both sides share, and what rollax must reach."""
+"""All benchmarks: their sides, shared settings and targets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.rows.workers import worker_rows
 
 
 def make_rows(*, quick: bool = False) -> dict[str, Row]:
-    """Returns every benchmark by its name; quick ones do the same with less work, to see that they run."""
+    """Returns every benchmark by its name; `quick` reduces the work, to check that they run."""
     rows = (
         *sampling_rows(),
         *training_rows(quick=quick),

@@ -9,10 +9,10 @@ def flags(**settings: object) -> tuple[str, ...]:
 
 
 def own(module: str, *arguments: str) -> tuple[str, ...]:
-    """A side that runs in rollax's own Python."""
+    """Returns a side that runs in rollax's Python."""
     return ("-m", f"benchmarks.sides.{module}", *arguments)
 
 
 def peer(module: str, *arguments: str) -> tuple[str, ...]:
-    """A side that runs in a virtual environment of its own."""
+    """Returns a side that runs in the virtual environment of another library."""
     return ("-m", f"benchmarks.peer_scripts.{module}", *arguments)

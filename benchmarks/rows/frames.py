@@ -1,4 +1,4 @@
-"""Learning from images that are kept: updates, the part of them that sampling takes, and memory."""
+"""Replay of images: updates, the share of sampling in them, and memory."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from benchmarks.measure import Against, Bound, Row
 from benchmarks.processes import Side
 from benchmarks.rows.commands import flags, own, peer
 
-_KEPT = 20_000  # transitions, of the rows that learn
+_KEPT = 20_000  # transitions in the buffer of the rows that learn
 
 
 def frames_rows(*, quick: bool) -> tuple[Row, ...]:
-    """DQN's update of 32 transitions of Atari's shapes, and a million of them."""
+    """Returns the benchmarks of DQN with Atari's shapes: an update of 32 transitions, the memory of a million."""
     return _updates(), _sampling(), _memory(10_000 if quick else 1_000_000)
 
 
@@ -28,15 +28,15 @@ def _updates() -> Row:
         targets=(Against("Stable-Baselines3"),),
         rounds=5,
         seconds=5.0,
-        notes="One update in each call. Without double or dueling networks, which Stable-Baselines3 has not. Both keep "
-        "each observation once; rollax each image. On a GPU at least 3 × is asked, where both sides use it.",
+        notes="One update in each call. Without double or dueling networks, which Stable-Baselines3 does not have. "
+        "Both keep each observation once; rollax each image. On a GPU the aim is 3 ×, with both sides on it.",
     )
 
 
 def _sampling() -> Row:
     return Row(
         name="dqn_frames_sampling",
-        work="the part of such an update that is sampling",
+        work="the share of sampling in such an update",
         unit="%",
         better="less",
         sides=(Side("rollax", own("rollax_frames", "sampling", *flags(transitions=_KEPT, batch=32))),),

@@ -9,13 +9,13 @@ from benchmarks.measure import Against, Row
 from benchmarks.processes import Side
 from benchmarks.rows.commands import flags, own, peer
 
-_STARTS = 128  # steps before the first update: the first call of each side takes it beyond them
-_STEPS = 256  # of one call
-_FRAGMENT = 16  # steps that rollax samples at a time, where the others sample one
+_STARTS = 128  # steps before the first update; the first call of each side exceeds them
+_STEPS = 256  # steps of one call
+_FRAGMENT = 16  # steps that rollax samples at a time; the others sample one
 
 
 def off_policy_rows() -> tuple[Row, ...]:
-    """SAC, TD3 and DDPG with an update for every step, and DQN with one for every other."""
+    """Returns the benchmarks of SAC, TD3 and DDPG (one update per step) and of DQN (one per two steps)."""
     noisy = {"noise_scale": 0.1, "exploration": "GaussianNoise"}
     return (
         _row("SAC", "Pendulum-v1", _actor_critic(256, [256, 256], 0.99), 0.0, {}, (2.5, 1.3)),
@@ -26,7 +26,7 @@ def off_policy_rows() -> tuple[Row, ...]:
 
 
 def _actor_critic(batch: int, hiddens: list[int], gamma: float) -> dict[str, Any]:
-    """What is the same for all, by the names that Stable-Baselines3 gives it."""
+    """Returns the settings common to all, by their Stable-Baselines3 names."""
     return {
         "learning_rate": 1e-3,
         "batch_size": batch,

@@ -1,4 +1,4 @@
-"""Replay buffers: what goes in and comes out of them."""
+"""Adding to replay buffers and sampling from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.rows.commands import flags, own, peer
 
 
 def replay_rows() -> tuple[Row, ...]:
-    """The prioritized buffer, with and without rows coming in."""
+    """Returns the benchmarks of the prioritized buffer, with and without adding rows."""
     return (_prioritized("all"), _prioritized("sample"))
 
 
@@ -28,7 +28,7 @@ def _prioritized(work: str) -> Row:
             Side("RLlib, episodes", peer(rllib, *settings, *flags(buffer="episodes")), peer="rllib"),
             Side("RLlib, timesteps", peer(rllib, *settings, *flags(buffer="timesteps")), peer="rllib"),
         ),
-        # Without rows coming in, Numba's tree and NumPy's are even: that is only reported.
+        # Without adding rows, Numba's tree and NumPy's are equally fast, so the ratio is only reported.
         targets=(
             Against("Tianshou", 1.0 if work == "all" else None),
             Against("RLlib, episodes", 5.0),

@@ -12,7 +12,7 @@ _AHEAD = (Against("raw loop"), Against("Stable-Baselines3", 1.0), Against("RLlib
 
 
 def sampling_rows() -> tuple[Row, ...]:
-    """Copies of many kinds of environments, a policy in the loop."""
+    """Returns the benchmarks of sampling many kinds of environments with a policy in the loop."""
     return (
         _sampling(
             "CartPole-v1", 64, (Against("raw loop", 0.5), Against("Stable-Baselines3", 1.5), Against("RLlib", 6.0))
@@ -35,7 +35,7 @@ def sampling_rows() -> tuple[Row, ...]:
 
 
 def _sampling(env: str, num_envs: int, targets: tuple[Against, ...]) -> Row:
-    """Sampling copies of `env` with the policy in the loop, against a bare loop over the same copies, SB3 and RLlib."""
+    """Returns sampling of copies of `env` with a policy, against a raw loop over the same copies, SB3 and RLlib."""
     settings = flags(env=env, num_envs=num_envs, fragment=max(128, 1024 // num_envs))
     return Row(
         name=f"sampling_{env.split('-')[0].lower()}_{num_envs}",
@@ -91,8 +91,8 @@ def _native_sampling() -> Row:
             Side("raw vector env", own("raw_vector", *settings)),
         ),
         targets=(Against("raw vector env", 0.30),),
-        notes='Both sides step `gym.make_vec("CartPole-v1", 64, vectorization_mode="vector_entry_point")`. It spends a '
-        "row on every reset, which the raw side counts and rollax, which trains on none, does not.",
+        notes='Both sides step `gym.make_vec("CartPole-v1", 64, vectorization_mode="vector_entry_point")`. It uses a '
+        "step for every reset; the raw side counts these steps, rollax does not, because it does not train on them.",
     )
 
 

@@ -13,7 +13,7 @@ _RESULT_LINE = r"^iteration 1\b"
 
 
 def training_rows(*, quick: bool) -> tuple[Row, ...]:
-    """Iterations, whole runs, and their memory."""
+    """Returns the benchmarks of iterations, whole runs, and their memory."""
     return (
         _recurrent_iteration(),
         _ppo_run(5_000 if quick else 100_000),

@@ -9,14 +9,14 @@ from benchmarks.processes import Side
 from benchmarks.rows.commands import flags, own, peer
 
 DRIVER_WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
-DRIVER_ACTORS = (1, 8)  # each side is a Ray cluster of its own, and they run at the same time
-DRIVER_FRAGMENT = 800  # steps, as of IMPALA: 50 of each of 16 sub-environments
-GATHERED_FRAGMENT = 64 * 128  # steps, of the rows that gather
+DRIVER_ACTORS = (1, 8)  # each side is a separate Ray cluster, and all run at the same time
+DRIVER_FRAGMENT = 800  # steps, as in IMPALA: 50 of each of 16 sub-environments
+GATHERED_FRAGMENT = 64 * 128  # steps per fragment of the rows that gather
 _MODEL = {"fcnet_hiddens": [64, 64]}
 
 
 def worker_rows() -> tuple[Row, ...]:
-    """From one process to several."""
+    """Returns the benchmarks with several processes."""
     return (
         _asynchronous("IMPALA", 3.0),
         _asynchronous("APPO", None),
@@ -128,7 +128,7 @@ def _gather_cartpole() -> Row:
     settings = flags(env="CartPole-v1", num_envs=64, fragment=128)
     return Row(
         name="gather_cartpole",
-        work="sampling CartPole-v1 with 2 workers of 64 sub-envs, weights handed out in every round, nothing learned",
+        work="sampling CartPole-v1 with 2 workers of 64 sub-envs, weights broadcast in every round, nothing learned",
         unit="env steps/s",
         better="more",
         sides=(
@@ -148,7 +148,7 @@ def _gather_pendulum() -> Row:
 
     return Row(
         name="gather_pendulum",
-        work="sampling Pendulum-v1 with workers of 64 sub-envs, weights handed out in every round, nothing learned",
+        work="sampling Pendulum-v1 with workers of 64 sub-envs, weights broadcast in every round, nothing learned",
         unit="actions/s",
         better="more",
         sides=(side("2 workers", 2), side("1 worker", 1)),
@@ -162,7 +162,7 @@ def _broadcast() -> Row:
     settings = flags(num_workers=8)
     return Row(
         name="weights_broadcast",
-        work="handing out 10 MB of weights to 8 workers, until all have answered with a step of their own",
+        work="broadcasting 10 MB of weights to 8 workers, until each has returned one step",
         unit="s",
         better="less",
         sides=(
@@ -171,7 +171,8 @@ def _broadcast() -> Row:
         ),
         targets=(Against("an argument of each call"),),
         rounds=9,
-        notes="8 workers on 2 cores: most of it is the workers' own time, who copy the weights and run the network.",
+        notes="8 workers on 2 cores: most of the time is spent in the workers, which copy the weights and run the "
+        "network.",
     )
 
 
@@ -179,7 +180,7 @@ def _broadcast_puts() -> Row:
     settings = flags(num_workers=8)
     return Row(
         name="weights_broadcast_puts",
-        work="handing out 10 MB of weights to 8 workers: objects with them that it makes in Ray's object store",
+        work="broadcasting 10 MB of weights to 8 workers: objects created in Ray's object store",
         unit="objects",
         better="less",
         sides=(
@@ -200,7 +201,7 @@ def _driver(workers: tuple[int, ...], *, ray: bool) -> Row:
     kind = "Ray actors" if ray else "workers in its process"
     return Row(
         name="driver_ray" if ray else "driver",
-        work=f"what a fragment costs the driver of `AsyncSamplesOptimizer`: {first} to {last} {kind} that answer "
+        work=f"time of the driver of `AsyncSamplesOptimizer` per fragment: {first} to {last} {kind} that return "
         "at once, a policy that learns nothing",
         unit="µs",
         better="less",

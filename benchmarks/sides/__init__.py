@@ -1,1 +1,1 @@
-"""The sides that run in rollax's own Python: the raw environment loops and rollax itself."""
+"""The sides that run in rollax's Python: raw environment loops and rollax itself."""

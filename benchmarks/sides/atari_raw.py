@@ -8,7 +8,7 @@ from benchmarks.protocol import serve_rates, versions
 
 
 def main() -> None:
-    """Serves rounds of the bare environments, as rollax makes them."""
+    """Serves rounds of the bare environments, created as rollax creates them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--env", required=True)
     parser.add_argument("--num-envs", type=int, required=True)

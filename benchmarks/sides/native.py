@@ -1,10 +1,10 @@
-"""Native vector envs, made the same way for the raw side and for rollax."""
+"""Native vector envs, created the same way for the raw side and for rollax."""
 
 import gymnasium as gym
 
 
 def make_native(env_id: str, num_envs: int) -> gym.vector.VectorEnv:
-    """Returns the env that Gymnasium's registry offers as one batch for `env_id`."""
+    """Returns the vector env that Gymnasium's registry has for `env_id`."""
     if env_id.startswith("ALE/"):
         import ale_py
 

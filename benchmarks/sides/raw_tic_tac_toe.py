@@ -1,4 +1,4 @@
-"""The raw loop over PettingZoo's tic-tac-toe: copies played in turn, each move any free square."""
+"""The raw loop over PettingZoo's tic-tac-toe: copies played in turn; each move takes any free square."""
 
 import argparse
 from typing import Any

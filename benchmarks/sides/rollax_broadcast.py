@@ -1,4 +1,4 @@
-"""A model of 10 MB handed out to several workers: the seconds until all have answered, or how often it is stored."""
+"""Broadcast of a 10 MB model to several workers: seconds until all have replied, or the number of stored objects."""
 
 import argparse
 from collections.abc import Callable
@@ -10,7 +10,7 @@ _WIDTH = 1120  # an actor and a critic of 2 x 1120 units: 2.5 million numbers
 
 
 class CountedWeights(dict[str, Any]):
-    """Weights that count how often they are turned into bytes: once for each object that holds them."""
+    """Weights that count how often they are serialized: once per stored object."""
 
     stored = 0
 
@@ -20,7 +20,7 @@ class CountedWeights(dict[str, Any]):
 
 
 def main() -> None:
-    """Serves rounds of the asked measure."""
+    """Serves rounds of the requested measure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("measure", choices=["duration", "puts"])
     parser.add_argument("--num-workers", type=int, required=True)
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _serve_puts(hand_out: Callable[[], None], facts: dict[str, Any]) -> None:
-    """Reports how many objects with the weights one handing out makes."""
+    """Reports how many objects with the weights one broadcast creates."""
     link = Link()
     hand_out()
     link.send(event="ready", facts=facts)

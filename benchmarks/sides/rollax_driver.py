@@ -1,4 +1,4 @@
-"""What one fragment costs the process that learns: workers that answer at once, and a policy that learns nothing."""
+"""Time of the driver per fragment: workers that return at once, and a policy that learns nothing."""
 
 import argparse
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from rollax.evaluation.messages import Fragment
 from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
 
-_UPDATES = 200  # between two looks at the clock
+_UPDATES = 200  # fragments between two readings of the clock
 
 
 class Coin(Policy):
@@ -39,7 +39,7 @@ class Coin(Policy):
 
 
 class AtOnce:
-    """`Processes` in this process: every call has returned the same fragment already."""
+    """`Processes` in this process: every call returns the same fragment at once."""
 
     def __init__(self, fragment: Fragment) -> None:
         self._fragment = fragment

@@ -1,4 +1,4 @@
-"""rollax's `RolloutWorker.sample` over an `ExternalEnv` whose many episodes cost nothing, one 64x64 tanh policy."""
+"""rollax's `RolloutWorker.sample` over an `ExternalEnv` with many episodes of no cost, one 64x64 tanh policy."""
 
 import argparse
 import threading
@@ -16,17 +16,17 @@ _LENGTH = 200
 
 
 class FreeEpisodes(ExternalEnv):
-    """Observations drawn beforehand, a reward of 1, episodes of 200 steps that end at different times."""
+    """Precomputed observations, a reward of 1 per step, episodes of 200 steps that end at different times."""
 
     def __init__(self, episodes: int, threads: bool) -> None:
         super().__init__(OBSERVATION_SPACE, ACTION_SPACE)
         rng = np.random.default_rng(0)
         self.count, self.threads = episodes, threads
         self.obs = rng.normal(size=(episodes, 4)).clip(-10, 10).astype(np.float32)
-        self.lengths = rng.integers(1, _LENGTH, episodes).tolist()  # of each one's first episode
+        self.lengths = rng.integers(1, _LENGTH, episodes).tolist()  # length of the first episode of each
 
     def run(self) -> None:
-        """Plays from one thread, or from as many as there are episodes."""
+        """Plays all episodes from one thread, or each from its own."""
         if not self.threads:
             self.play_all()
             return
@@ -37,7 +37,7 @@ class FreeEpisodes(ExternalEnv):
             thread.join()
 
     def play_all(self) -> None:
-        """All episodes in step."""
+        """Plays all episodes in lockstep."""
         left, ids = list(self.lengths), [self.start_episode() for _ in range(self.count)]
         while True:
             self.get_actions(dict(zip(ids, self.obs, strict=True)))
@@ -49,7 +49,7 @@ class FreeEpisodes(ExternalEnv):
                     ids[number], left[number] = self.start_episode(), _LENGTH
 
     def play(self, number: int) -> None:
-        """One episode after another."""
+        """Plays one episode after another."""
         obs, length = self.obs[number], self.lengths[number]
         try:
             while True:
@@ -89,7 +89,7 @@ def main() -> None:
 
     def collect() -> int:
         steps = worker.sample().env_steps
-        # A trainer reads the metrics once per iteration; left unread, they would pile up.
+        # A trainer reads the metrics once per iteration; unread metrics would accumulate.
         worker.get_metrics()
         return steps
 

@@ -1,4 +1,4 @@
-"""DQN on made-up Atari transitions: updates with their sampling, the part of that, or the memory of a million."""
+"""DQN on synthetic Atari transitions: updates with sampling, the share of sampling, or the memory of a million."""
 
 import argparse
 import time
@@ -12,7 +12,7 @@ from benchmarks.protocol import Link, serve_rates, versions
 
 
 def main() -> None:
-    """Serves rounds of the asked measure."""
+    """Serves rounds of the requested measure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("measure", choices=["updates", "sampling", "memory"])
     parser.add_argument("--transitions", type=int, required=True)
@@ -25,7 +25,7 @@ def main() -> None:
 
     process = psutil.Process()
     before = process.memory_info().rss
-    # Where an episode begins the three images before its first are kept too.
+    # The buffer also stores the three images before the first one of an episode.
     places = args.transitions + (STACK + 1) * (args.transitions // EPISODE + 1)
     buffer = UniformReplay(places, frames=StackedFrames(STACK, axis=-1))
     _fill(buffer, args.transitions)
@@ -49,7 +49,7 @@ def main() -> None:
     if args.measure == "updates":
         serve_rates(lambda: (update(), 1)[1], versions=installed)
     else:
-        # Per second of updates; a round has nothing else in it.
+        # A round consists of updates only.
         serve_rates(lambda: 100 * update()[0], versions=installed)
 
 
@@ -69,7 +69,7 @@ def _fill(buffer, transitions: int) -> None:
 
 
 def _serve_memory(grown: int, transitions: int, installed: dict[str, str]) -> None:
-    """Reports by how many gigabytes (10⁹ bytes) resident memory has grown for a million transitions."""
+    """Reports the growth of resident memory, in gigabytes (10⁹ bytes), for a million transitions."""
     link = Link()
     link.send(event="ready", facts={"versions": installed, "transitions": transitions})
     for _ in link.rounds():

@@ -1,4 +1,4 @@
-"""Sampling in several processes: rounds of broadcast and gather, from which nothing is learned, PPO's policy."""
+"""Sampling in several processes: rounds of broadcast and gather with PPO's policy, without learning."""
 
 import argparse
 

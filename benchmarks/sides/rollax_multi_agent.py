@@ -19,7 +19,7 @@ def main() -> None:
     from rollax.models.config import ModelConfig
 
     class FreeEnv(FreeAgents, MultiAgentEnv):
-        """The free world as rollax's kind of multi-agent env."""
+        """`FreeAgents` as a multi-agent env of rollax."""
 
     def create(_context: Any) -> FreeEnv:
         return FreeEnv(args.num_agents)
@@ -39,7 +39,7 @@ def main() -> None:
 
     def collect() -> int:
         steps = worker.sample().agent_steps
-        # A trainer reads the metrics once per iteration; left unread, they would pile up.
+        # A trainer reads the metrics once per iteration; unread metrics would accumulate.
         worker.get_metrics()
         return steps
 

@@ -20,7 +20,7 @@ def main() -> None:
     from rollax.models.config import ModelConfig
 
     class CartPoles(ManyCartPoles, MultiAgentEnv):
-        """The same as rollax's kind of multi-agent env."""
+        """`ManyCartPoles` as a multi-agent env of rollax."""
 
     def create(_context: Any) -> CartPoles:
         return CartPoles(args.num_agents)
@@ -40,7 +40,7 @@ def main() -> None:
 
     def collect() -> int:
         steps = worker.sample().agent_steps
-        # A trainer reads the metrics once per iteration; left unread, they would pile up.
+        # A trainer reads the metrics once per iteration; unread metrics would accumulate.
         worker.get_metrics()
         return steps
 

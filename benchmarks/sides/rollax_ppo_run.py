@@ -6,7 +6,7 @@ from benchmarks.protocol import Link, versions
 
 
 def main() -> None:
-    """Trains, reports the end, then evaluates, so that the harness can see what the time bought."""
+    """Trains, reports the end, then evaluates and reports the reward."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--env", required=True)
     parser.add_argument("--steps", type=int, required=True)

@@ -31,7 +31,7 @@ def main() -> None:
 
     def collect() -> int:
         steps = worker.sample().env_steps
-        # A trainer reads the metrics once per iteration; left unread, they would pile up.
+        # A trainer reads the metrics once per iteration; unread metrics would accumulate.
         worker.get_metrics()
         return steps
 

@@ -1,4 +1,4 @@
-"""rollax's `PrioritizedReplay`, full, of a million transitions: add, sample and update priorities, 512 at a time."""
+"""rollax's `PrioritizedReplay`, full with a million transitions: add, sample and update priorities of 512 rows."""
 
 import argparse
 
@@ -9,7 +9,7 @@ from benchmarks.replay_rows import ALPHA, BATCH, BETA, CAPACITY, STEPS, errors, 
 
 
 def main() -> None:
-    """Serves rounds of transitions that went through the buffer."""
+    """Serves rounds of transitions per second."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--work", choices=("all", "sample"), required=True)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Training iterations of one of the algorithms: their duration, their rate, or how memory grows over many of them."""
+"""Training iterations of one algorithm: their duration, their rate, or the growth of memory over many of them."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from benchmarks.sides.native import make_native
 
 
 def main() -> None:
-    """Serves rounds of the asked measure."""
+    """Serves rounds of the requested measure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("measure", choices=["duration", "rate", "memory"])
     parser.add_argument("--algorithm", default="PPO")
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _serve_memory(train: Callable[[], Any], warm_up: int, iterations: int, installed: dict[str, str]) -> None:
-    """Reports the growth of resident memory in percent; both ends are the largest of ten iterations, as it breathes."""
+    """Reports the growth of resident memory in percent, between the maxima of ten iterations at start and end."""
     link, process = Link(), psutil.Process()
 
     def largest_of_ten() -> int:
