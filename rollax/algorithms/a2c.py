@@ -1,7 +1,7 @@
-"""A2C: advantage actor-critic, A3C in lockstep.
+"""A2C: advantage actor-critic, the synchronous variant of A3C.
 
 Source: Mnih et al. (2016), arXiv:1602.01783, for the loss; see `rollax.algorithms.a3c`. All workers sample with the
-same weights, and one gradient step is made on what they have sampled together.
+same weights, and their rows together give one gradient step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 
 
 class A2CConfig(A3CConfig):
-    """The fields of A2C beside those of A3C."""
+    """The fields of A2C in addition to those of A3C."""
 
     train_batch_size: int = Field(default=200, ge=1, description="steps that one gradient step learns from")
     rollout_fragment_length: int = Field(
@@ -47,7 +47,7 @@ class A2CPolicy(A3CPolicy):
 
 
 class A2CTrainer(Trainer):
-    """Sample with the current policy, then one gradient step on what was sampled."""
+    """Samples with the current policy, then makes one gradient step."""
 
     name = "A2C"
     config_class = A2CConfig

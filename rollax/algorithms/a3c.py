@@ -2,9 +2,9 @@
 
 Source: Mnih et al. (2016), arXiv:1602.01783, algorithm S3: each worker computes the gradient of
     -log π(a|s) A + c_v (V(s) - R)² - c_e H(π(·|s))
-on a short fragment of its own experience, and one optimizer applies the gradients as they come. Deviations: a loss is
-the mean over a fragment's rows, not the sum; R and A are generalized advantage estimates (arXiv:1506.02438), with λ = 1
-the paper's; Adam takes the place of RMSProp. Advantages are not standardized.
+on a short fragment of its own experience, and one optimizer applies the gradients as they arrive. Deviations: a loss is
+the mean over a fragment's rows, not the sum; R and A are generalized advantage estimates (arXiv:1506.02438), as in the
+paper with λ = 1; Adam instead of RMSProp. Advantages are not standardized.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rollax.policy.policy import Segments
 
 
 class A3CConfig(CentralizedCriticFields, TrainerConfig):
-    """The fields of A3C beside the common ones; symbols are those of the module's equation."""
+    """The fields of A3C in addition to the common ones, with the symbols of the equation above."""
 
     rollout_fragment_length: int = Field(
         default=10, ge=1, description="t_max, env steps of each sub-environment that one gradient is computed from"
@@ -48,7 +48,7 @@ class A3CConfig(CentralizedCriticFields, TrainerConfig):
 
 
 class A3CPolicy(JaxPolicy):
-    """Actor and critic trained on advantages of whole fragments."""
+    """An actor and a critic, trained on advantages of whole fragments."""
 
     config_class = A3CConfig
     statistics = ("policy_loss", "vf_loss", "entropy", "vf_explained_var")
@@ -91,7 +91,7 @@ class A3CPolicy(JaxPolicy):
 
 
 class A3CTrainer(Trainer):
-    """Workers compute gradients; the driver applies each as it comes."""
+    """Workers compute gradients; the driver applies each as it arrives."""
 
     name = "A3C"
     config_class = A3CConfig

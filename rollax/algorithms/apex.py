@@ -1,8 +1,8 @@
-"""Ape-X DQN: many workers explore differently, a learner draws from what all of them have seen.
+"""Ape-X DQN: many workers with different exploration fill replay shards, from which one learner samples.
 
-Source: Horgan et al. (2018), arXiv:1803.00933. Deviations, beside those of DQN: Adam in the place of RMSProp;
-updates for each step sampled are bounded from both sides by `training_intensity`, where the paper lets learner and
-actors run as fast as they can; see `AsyncReplayOptimizer` and `worker_scale`.
+Source: Horgan et al. (2018), arXiv:1803.00933. Deviations, besides those of DQN: Adam instead of RMSProp;
+`training_intensity` fixes the number of updates per sampled step, where learner and actors of the paper run
+independently; see `AsyncReplayOptimizer` and `worker_scale`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rollax.schedules import Schedule
 
 
 class ApexDQNConfig(AsyncReplayFields, DQNConfig):
-    """The fields of DQN with the defaults of Ape-X, which are those for Atari games and many workers."""
+    """The fields of DQN with the defaults of Ape-X, for Atari games and many workers."""
 
     lr: float = Field(default=1e-4, ge=0, description="α, the step size of Adam")
     grad_clip: float | None = Field(
@@ -54,7 +54,7 @@ class ApexDQNConfig(AsyncReplayFields, DQNConfig):
 
 
 class ApexDQNPolicy(DQNPolicy):
-    """DQN's, with an ε of each worker's own, and errors for its rows to begin with."""
+    """The policy of DQN with one ε per worker and initial priorities for its rows."""
 
     config_class = ApexDQNConfig
 
@@ -73,7 +73,7 @@ class ApexDQNPolicy(DQNPolicy):
 
 
 class ApexDQNTrainer(DQNTrainer):
-    """DQN whose workers, shards and learner each go on by themselves."""
+    """DQN with asynchronous workers, replay shards and learner."""
 
     name = "APEX"
     config_class = ApexDQNConfig

@@ -1,7 +1,7 @@
-"""Ape-X DDPG: DDPG whose workers, shards and learner each go on by themselves.
+"""Ape-X DDPG: DDPG with asynchronous workers, replay shards and learner.
 
-Source: Horgan et al. (2018), arXiv:1803.00933, section 4.2 and appendix D. Deviations: see DDPG and Ape-X DQN; workers
-differ by the scale of their noise, as those of Ape-X DQN do by their ε.
+Source: Horgan et al. (2018), arXiv:1803.00933, section 4.2 and appendix D. Deviations: see DDPG and Ape-X DQN; each
+worker has its own noise scale, in the place of the ε of Ape-X DQN.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ApexDDPGConfig(AsyncReplayFields, DDPGConfig):
 
 
 class ApexDDPGPolicy(DDPGPolicy):
-    """DDPG's, with noise of each worker's own scale, and errors for its rows to begin with."""
+    """The policy of DDPG with one noise scale per worker and initial priorities for its rows."""
 
     config_class = ApexDDPGConfig
 
@@ -52,7 +52,7 @@ class ApexDDPGPolicy(DDPGPolicy):
 
 
 class ApexDDPGTrainer(DDPGTrainer):
-    """DDPG whose workers, shards and learner each go on by themselves."""
+    """DDPG with asynchronous workers, replay shards and learner."""
 
     name = "APEX_DDPG"
     config_class = ApexDDPGConfig

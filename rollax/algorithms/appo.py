@@ -1,13 +1,13 @@
 """APPO: asynchronous proximal policy optimization.
 
 Source: Luo et al. (2020), IMPACT, arXiv:1912.00167: PPO's clipped surrogate (arXiv:1707.06347, Eq. 7) on V-trace
-advantages, with a target policy π' between the policy μ that acted and the policy π that learns. V-trace corrects for
+advantages, with a target policy π' between the behaviour policy μ and the trained policy π. V-trace corrects for
 π'/μ, and the surrogate's ratio is π / max(π', μ/2), which is min(μ/π', 2) π/μ. The target takes over the weights of π
 every `target_update_frequency` updates. Deviations: values are those of the learning network; an update is K gradient
 steps on one batch that is then dropped, not drawn from a circular buffer. The optional penalty is KL(π' || π).
 
-With `vtrace` false there is no target: the workers estimate advantages (arXiv:1506.02438), and the ratio is π/μ, as in
-PPO.
+With `vtrace=False` there is no target policy: the workers estimate advantages (arXiv:1506.02438), and the ratio is π/μ,
+as in PPO.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OF_WORKERS = frozenset({SampleBatch.VF_PREDS, SampleBatch.ACTION_DIST_INPUTS})
 
 
 class APPOConfig(IMPALAConfig):
-    """The fields of APPO beside those of IMPALA."""
+    """The fields of APPO in addition to those of IMPALA."""
 
     clip_param: float = Field(default=0.4, ge=0, description="ε, how far the probability ratio may leave 1")
     vtrace: bool = Field(
@@ -59,7 +59,7 @@ class APPOConfig(IMPALAConfig):
 
 
 class APPOPolicy(IMPALAPolicy):
-    """Actor and critic trained on the clipped surrogate, with a target network."""
+    """An actor and a critic, trained on the clipped surrogate with a target network."""
 
     config_class = APPOConfig
     statistics = (*IMPALAPolicy.statistics, "kl", "cur_kl_coeff")
@@ -131,7 +131,7 @@ class APPOPolicy(IMPALAPolicy):
 
 
 class APPOTrainer(IMPALATrainer):
-    """The same stream of samples as IMPALA's, with more than one gradient step on each batch."""
+    """Samples and learns asynchronously, as IMPALA does."""
 
     name = "APPO"
     config_class = APPOConfig

@@ -1,4 +1,4 @@
-"""Checkpoints: a trainer's state as JSON and safetensors, and back. Nothing is pickled."""
+"""Checkpoints: a trainer's state as JSON and safetensors files. Nothing is pickled."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _State(BaseModel):
     time_total_s: _Seconds
     env_steps: _Count
     agent_steps: _Count
-    # As EpisodeWindow.state gives them: reward, length, rewards by policy, custom metrics.
+    # The entries of EpisodeWindow.state: reward, length, rewards by policy, custom metrics.
     episodes: list[tuple[StrictFloat, _Count, dict[str, list[StrictFloat]], dict[str, StrictFloat | StrictBool]]]
     workers: _Workers
     optimizer: dict[str, Any]
@@ -72,11 +72,11 @@ def write(trainer: Trainer, path: Path) -> Path:
     """Writes the trainer's state into a new folder.
 
     Raises:
-        CheckpointError: it could not be written whole.
-        NonFiniteError: a policy's weights, or what goes with them, hold NaN or infinity.
+        CheckpointError: writing failed.
+        NonFiniteError: weights or optimizer state of a policy contain NaN or infinity.
     """
     arrays: dict[str, np.ndarray] = {}
-    whole = trainer.get_state()  # held on to: ids tell its arrays apart
+    whole = trainer.get_state()  # a reference, because arrays are identified by id
     state = _without_arrays(whole, "", arrays, {})
     for policy_id, policy_state in whole["workers"]["policies"].items():
         _refuse_not_finite(policy_state, policy_id, path)
@@ -111,10 +111,10 @@ def _refuse_not_finite(state: Mapping[str, Any], policy_id: str, path: Path) -> 
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds: algorithm, config, policies (their classes and spaces), and `state` with its arrays.
+    """Returns the content of a checkpoint: algorithm, config, policies (classes and spaces), and `state` with arrays.
 
     Raises:
-        CheckpointError: it is missing, damaged, of another format than this version's, or not what `write` writes.
+        CheckpointError: the checkpoint is missing, damaged, or of another format.
     """
     files = storage.read_directory(path, kind=KIND, format_version=FORMAT)
     if (found := storage.read_manifest(path)["format_version"]) < FORMAT:
@@ -143,10 +143,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def restore(trainer: Trainer, path: Path) -> None:
-    """Gives a checkpoint's state to a trainer, whose config stays as it is.
+    """Sets a trainer's state from a checkpoint; its config stays.
 
     Raises:
-        CheckpointError: it is damaged, newer, or made by another algorithm or with other policies, spaces or filters.
+        CheckpointError: the checkpoint is damaged, newer, or of another algorithm, other policies, spaces or filters.
     """
     stored = read(path)
     check_algorithm(stored, trainer.name, path)
@@ -163,14 +163,14 @@ def restore(trainer: Trainer, path: Path) -> None:
         with taking_over(path):
             trainer.set_state(stored["state"])
     except BaseException:
-        # The workers may have taken over a part already; weights of another model, say, are noticed only then.
+        # The workers may have changed in part; weights of another model, for example, are noticed only then.
         trainer.workers.set_state(before)
         raise
 
 
 @contextmanager
 def taking_over(path: str | Path) -> Iterator[None]:
-    """Whatever breaks on what a checkpoint holds becomes a CheckpointError that says where it came from."""
+    """Turns any error while reading a checkpoint's content into a CheckpointError that names its origin."""
     try:
         yield
     except RollaxError:
@@ -186,14 +186,14 @@ def taking_over(path: str | Path) -> Iterator[None]:
 
 
 def trainer_class_of(stored: Mapping[str, Any], path: str | Path, *, trust_code: bool) -> type[Trainer]:
-    """The class of the trainer that saved a checkpoint: a built-in one, or where it is trusted the user's own.
+    """Returns the class of the trainer that saved a checkpoint: a built-in class, or a trusted custom class.
 
     Args:
         stored: what `read` returned.
         path: of the checkpoint.
         trust_code: the caller vouches for the class that the checkpoint names.
     Raises:
-        CheckpointError: a class of the user's own that is not trusted or has no import path, or no trainer's.
+        CheckpointError: a custom class that is not trusted, has no import path, or is no trainer.
         ConfigError: an unknown algorithm, or a trusted class that does not import.
     """
     named = stored.get("trainer_class", ALGORITHMS.get(stored["algorithm"]))
@@ -214,35 +214,35 @@ def trainer_class_of(stored: Mapping[str, Any], path: str | Path, *, trust_code:
 
 
 def check_algorithm(stored: Mapping[str, Any], name: str, path: str | Path) -> None:
-    """Raises CheckpointError unless the checkpoint was made by the algorithm of that name."""
+    """Raises CheckpointError unless the checkpoint is of the algorithm with that name."""
     _check_same("algorithm", stored["algorithm"], name, path)
 
 
 def refuse_untrusted(
     path: str | Path, config: Mapping[str, Any], given: Mapping[str, Any], *, trust_code: bool
 ) -> None:
-    """Refuses a stored config that lacks code, or names it without the caller's word.
+    """Refuses a stored config whose code is missing or not trusted.
 
     Args:
         path: of the checkpoint.
-        config: as `to_json` of a config gave it.
+        config: the result of a config's `to_json`.
         given: keys that replace stored ones.
         trust_code: the caller vouches for the code, and for the Ray cluster, that the config names.
     Raises:
-        CheckpointError: code that is neither given nor trusted, or that could not be stored.
+        CheckpointError: code is neither given nor trusted, or could not be stored.
     """
     values = decode_config(config, trust="everything" if trust_code else "nothing")
     values = {**values, **given}
     for code in missing_code(values):
         raise untrusted(path, code, f"{code.key.split('.')[0].split('[')[0]}=...")
     if values.get("ray_address") is not None and "ray_address" not in given and not trust_code:
-        # Ray's processes exchange pickles: whoever answers at the address runs code here.
+        # Ray's processes exchange pickles: a process at this address can run code here.
         code = StoredCode("ray_address", str(values["ray_address"]))
         raise untrusted(path, code, "ray_address=...")
 
 
 def untrusted(path: str | Path, code: StoredCode, argument: str) -> CheckpointError:
-    """The error for code that a checkpoint names, or could not name; `argument` gives it anew."""
+    """Returns the error for code that is not trusted or not stored; the caller can pass it as `argument`."""
     trusting = ", or trust_code=True (--trust-code) if you trust where the checkpoint comes from" if code.path else ""
     return CheckpointError(
         "The checkpoint uses code of the user's own, which is not imported on a file's word.",
@@ -269,7 +269,7 @@ def _differs(what: str, got: Any, expected: Any, path: str | Path) -> Checkpoint
 
 
 def _described(policy: Policy, trainer: Trainer) -> dict[str, Any]:
-    # A user's own policy may keep anything as its config.
+    # A custom policy may have any object as its config.
     config = policy.config if isinstance(policy.config, TrainerConfig) else trainer.config
     return {
         "config": config.to_json(),
@@ -280,9 +280,9 @@ def _described(policy: Policy, trainer: Trainer) -> dict[str, Any]:
 
 
 def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray], names: dict[int, str]) -> Any:
-    """Plain JSON values, with every array moved to `arrays` under its path; keys that are no strings are refused.
+    """Returns plain JSON values, with every array moved to `arrays` under its path; keys must be strings.
 
-    An array that occurs twice, as one that policies share, is moved once: `names` says under which path, by its id.
+    An array that occurs twice, such as a shared variable, is stored once; `names` maps its id to its path.
     """
     if isinstance(value, Mapping):
         return {key: _without_arrays(part, f"{path}/{key}", arrays, names) for key, part in value.items()}
@@ -294,7 +294,7 @@ def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray], names:
         return {_FLOAT: str(value)}
     if hasattr(value, "__array__"):
         if id(value) not in names:
-            # Keys may hold slashes, so two paths may read the same.
+            # Keys may contain slashes, so two paths may be equal as text.
             names[id(value)] = path if path not in arrays else f"{path}#{len(arrays)}"
             arrays[names[id(value)]] = np.asarray(value)
         return {_ARRAY: names[id(value)]}
@@ -327,6 +327,6 @@ def _check(model: type[BaseModel], values: Any, file: Path) -> None:
 
 
 def _innermost(error: BaseException) -> str:
-    """The function in which an error was raised."""
+    """Returns the name of the function in which an error was raised."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(frame.filename).stem}.{frame.name}"

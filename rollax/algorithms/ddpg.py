@@ -1,10 +1,10 @@
-"""DDPG: a critic learns what actions are worth, and an actor to do what the critic values most.
+"""DDPG: deep deterministic policy gradient.
 
 Source: Lillicrap et al. (2016), arXiv:1509.02971: with y = r + γ Q⁻(s', π⁻(s')) the critic minimizes (Q(s, a) - y)² and
-the actor -Q(s, π(s)); the targets Q⁻ and π⁻ follow at the rate τ. The improvements of TD3 (Fujimoto et al. (2018),
-arXiv:1802.09477) are switches: two critics of which the lower one counts, an actor that learns less often, target
-actions with noise. Deviations: no batch normalization and no weight decay; Ornstein-Uhlenbeck noise is scaled to a
-tenth, as in RLlib; replay is uniform unless it is asked to be prioritized; time limits bootstrap.
+the actor -Q(s, π(s)); the targets Q⁻ and π⁻ are Polyak averages with coefficient τ. The improvements of TD3 (Fujimoto
+et al. (2018), arXiv:1802.09477) are switches: the minimum of two critics, delayed updates of the actor, noise on target
+actions. Deviations: no batch normalization and no weight decay; Ornstein-Uhlenbeck noise is scaled by 0.1, as in RLlib;
+replay is uniform by default; time limits bootstrap.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TARGET, _NOISE = "q_target", "target_noise"
 
 
 class DDPGConfig(ActorCriticFields, TrainerConfig):
-    """The fields of DDPG beside the common ones."""
+    """The fields of DDPG in addition to the common ones."""
 
     tau: float = Field(
         default=2e-3, gt=0, le=1, description="τ, the part of the way that targets go towards what they follow"
@@ -73,7 +73,7 @@ class DDPGConfig(ActorCriticFields, TrainerConfig):
 
 
 class DDPGPolicy(ActorCriticPolicy):
-    """A deterministic actor, and one critic or two."""
+    """A deterministic actor with one or two critics."""
 
     config_class = DDPGConfig
     statistics = ("critic_loss", "actor_loss", "mean_q", "mean_target", "mean_td_error")
@@ -110,7 +110,7 @@ class DDPGPolicy(ActorCriticPolicy):
 
     def part_optimizer(self, part: str) -> optax.GradientTransformation:
         optimizer = super().part_optimizer(part)
-        # What Adam remembers must not fade in the updates that the actor is left out of.
+        # Adam's moments must not decay in the updates that leave out the actor.
         due: Any = self._is_due
         return optax.conditionally_mask(optimizer, due) if part == "actor" else optimizer
 
@@ -164,11 +164,11 @@ class DDPGPolicy(ActorCriticPolicy):
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         stats = super().learn_on_batch(batch)
         share = stats.pop("actor_updates")
-        # A mean over the updates that the actor took part in; those of one call may have left it out.
+        # The mean over the updates that include the actor; one call may have none.
         return {**stats, "actor_loss": stats["actor_loss"] / share if share else None}
 
     def _is_due(self, updates_before: Any) -> jax.Array:
-        """Whether the actor and the targets take part in the update that comes after so many."""
+        """Returns whether the update after `updates` earlier ones includes the actor and the target networks."""
         return jnp.asarray((updates_before + 1) % self.config.policy_delay == 0)
 
     def _actions(self, model: Any, obs: Any) -> jax.Array:
@@ -176,7 +176,7 @@ class DDPGPolicy(ActorCriticPolicy):
 
 
 class DDPGTrainer(Trainer):
-    """A step, and an update on what is drawn from all that is kept."""
+    """Alternates between sampling and updates from a replay buffer."""
 
     name = "DDPG"
     config_class = DDPGConfig

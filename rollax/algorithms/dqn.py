@@ -1,11 +1,11 @@
-"""DQN: deep Q-learning, with the improvements that make up Rainbow as switches.
+"""DQN: deep Q-learning, with the components of Rainbow as switches.
 
 Source: Mnih et al. (2015), doi:10.1038/nature14236. Double Q-learning: van Hasselt et al. (2016), arXiv:1509.06461;
 dueling streams: Wang et al. (2016), arXiv:1511.06581; prioritized replay: Schaul et al. (2016), arXiv:1511.05952;
 n-step targets: Sutton (1988); distributions of returns: Bellemare et al. (2017), arXiv:1707.06887; noisy layers:
-Fortunato et al. (2018), arXiv:1706.10295; all of them: Hessel et al. (2018), arXiv:1710.02298. Deviations: Adam in the
-place of RMSProp; time limits bootstrap; targets are made without noise; one draw of noise acts for all
-sub-environments that are asked together; β of prioritized replay stays as it is.
+Fortunato et al. (2018), arXiv:1706.10295; all of them: Hessel et al. (2018), arXiv:1710.02298. Deviations: Adam instead
+of RMSProp; time limits bootstrap; targets are computed without noise; all sub-environments of one acting call share one
+draw of noise; β of prioritized replay is constant.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TARGET = "q_target"
 
 
 class DQNConfig(EpsilonFields, ReplayFields, TrainerConfig):
-    """The fields of DQN beside the common ones."""
+    """The fields of DQN in addition to the common ones."""
 
     train_batch_size: int = Field(default=32, ge=1, description="rows of one update")
     rollout_fragment_length: int = Field(default=4, ge=1, description="env steps of each sub-environment at a time")
@@ -97,7 +97,7 @@ class DQNConfig(EpsilonFields, ReplayFields, TrainerConfig):
 
 
 class DQNPolicy(JaxPolicy):
-    """Values of discrete actions, moved towards what a target network makes of the next observation."""
+    """Values of discrete actions, trained on targets from a target network."""
 
     config_class = DQNConfig
     statistics = ("q_loss", "mean_q", "mean_target", "mean_td_error")
@@ -135,7 +135,7 @@ class DQNPolicy(JaxPolicy):
         greedy = EpsilonGreedy(space, Schedule(0.0) if config.noisy else config.epsilon())
         if config.exploration == "EpsilonGreedy":
             return greedy
-        # As far from the greedy actions as those with ε; a worker of Ape-X changes it.
+        # Parameter noise matches the distance of ε-greedy actions; workers of Ape-X change ε.
         return ParameterNoise(
             greedy,
             softmax_distance,
@@ -207,7 +207,7 @@ class DQNPolicy(JaxPolicy):
 
 
 class DQNTrainer(Trainer):
-    """A few steps, kept for long; some updates on what is drawn from all that is kept."""
+    """Alternates between sampling and updates from a replay buffer."""
 
     name = "DQN"
     config_class = DQNConfig

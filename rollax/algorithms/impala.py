@@ -1,11 +1,11 @@
-"""IMPALA: actor-critic learning from actions that older policies have chosen.
+"""IMPALA: actor-critic learning from actions of older policies, corrected by V-trace.
 
 Source: Espeholt et al. (2018), arXiv:1802.01561, section 4.2: with targets v and advantages A of V-trace, the loss is
     -log π(a|s) A + c_v (V(s) - v)² - c_e H(π(·|s)).
 With c_v = 1/2 the value gradient is (v - V) ∇V as in the paper, which weighs it with a baseline cost of 1/2 again.
 Deviations: a loss is the mean over the rows of a batch, not the sum; Adam by default, RMSProp with `opt_type`.
 
-What came after a trajectory segment is a row of the batch: the learner values it with the weights that it has by then.
+The observation after a trajectory segment is a row of the batch, which the learner evaluates with its current weights.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_LOG_RHO = 60.0
 
 
 class IMPALAConfig(AsyncSamplesFields, TrainerConfig):
-    """The fields of IMPALA beside the common ones; symbols are those of the module's equation and of `vtrace`."""
+    """The fields of IMPALA in addition to the common ones, with the symbols of the equation above and of `vtrace`."""
 
     train_batch_size: int = Field(default=500, ge=1, description="steps that one update learns from")
     rollout_fragment_length: int = Field(
@@ -78,7 +78,7 @@ class IMPALAConfig(AsyncSamplesFields, TrainerConfig):
 
 
 class IMPALAPolicy(JaxPolicy):
-    """Actor and critic trained on V-trace returns."""
+    """An actor and a critic, trained on V-trace targets."""
 
     config_class = IMPALAConfig
     statistics = ("policy_loss", "vf_loss", "entropy", "vf_explained_var", "mean_rho", "max_rho", "limited_rhos")
@@ -130,7 +130,7 @@ class IMPALAPolicy(JaxPolicy):
     def vtrace(
         self, logp: jax.Array, values: jax.Array, batch: Columns, mask: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Targets and advantages [B] for the policy that gives the actions `logp`; see `rollax.ops.vtrace`."""
+        """Returns targets and advantages [B] of the policy with log-probabilities `logp`; see `rollax.ops.vtrace`."""
         config = self.config
         return vtrace(
             logp - batch[SampleBatch.ACTION_LOGP],
@@ -153,7 +153,7 @@ class IMPALAPolicy(JaxPolicy):
         mask: jax.Array,
         coefficients: Columns,
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """`(loss, statistics)`: the policy's loss with the value loss and the entropy bonus."""
+        """Returns `(loss, statistics)`: policy loss, value loss and entropy bonus."""
         vf_loss = value_loss(values, targets, mask)
         entropy = masked_mean(self.distribution.entropy(dist_inputs), mask)
         loss = policy_loss + self.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
@@ -165,7 +165,7 @@ class IMPALAPolicy(JaxPolicy):
         }
 
     def ratio_statistics(self, logp: jax.Array, batch: Columns, mask: jax.Array) -> dict[str, jax.Array]:
-        """Mean and maximum of π/μ over the rows, and the part of them that ρ̄ limits."""
+        """Returns mean and maximum of π/μ over the rows, and the share of rows that ρ̄ clips."""
         log_rhos = jnp.where(mask > 0, logp - batch[SampleBatch.ACTION_LOGP], 0.0)
         rhos = jnp.exp(jnp.minimum(log_rhos, _MAX_LOG_RHO))
         limited = (rhos > self.config.vtrace_clip_rho_threshold).astype(jnp.float32)
@@ -177,12 +177,12 @@ class IMPALAPolicy(JaxPolicy):
 
 
 def learned_rows(batch: Mapping[str, jax.Array], mask: jax.Array) -> jax.Array:
-    """[B] 1 for a row to learn from: real, and not there for its value alone."""
+    """Returns [B], 1 for each row with a loss: neither padding nor a bootstrap row."""
     return jnp.where(batch[SampleBatch.BOOTSTRAP], 0.0, mask)
 
 
 class IMPALATrainer(Trainer):
-    """Samples stream in, a learner makes updates of them, and its weights go out."""
+    """Samples and learns asynchronously and broadcasts the weights."""
 
     name = "IMPALA"
     config_class = IMPALAConfig

@@ -1,4 +1,4 @@
-"""`load_policy`: a checkpoint alone is enough to act on raw observations."""
+"""`load_policy`: a policy for raw observations from a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ def load_policy(
     custom_model: type | None = None,
     trust_code: bool = False,
 ) -> PolicyRunner:
-    """A policy that acts on raw observations: `compute_single_action(obs)` on one, `compute_actions([...])` on many.
+    """Returns a policy for raw observations: `compute_single_action(obs)` for one, `compute_actions([...])` for many.
 
-    Observation filter and action mapping are applied as in training. The `Policy` itself, without them, is its
-    attribute `policy`: `load_policy(path).policy.get_weights()` is name -> NumPy array.
+    Observation filter and action mapping are applied as in training. The attribute `policy` is the `Policy` without
+    them: `load_policy(path).policy.get_weights()` is name -> NumPy array.
 
     Args:
         path: the checkpoint folder.
-        policy_id: which of its policies.
-        trainer_class: the trainer of your own that saved it; its policy and config classes are known then.
-        policy_class: the policy of your own.
-        custom_model: the model of your own.
-        trust_code: import all of these by the names in the checkpoint; only where you trust its origin.
+        policy_id: the id of the policy.
+        trainer_class: your own trainer class that saved it; gives the policy and config classes.
+        policy_class: your own policy class.
+        custom_model: your own model class.
+        trust_code: import these classes by the names in the checkpoint; only if you trust its origin.
     Raises:
-        CheckpointError: damaged, newer, without this policy, or of code that was neither given nor trusted.
+        CheckpointError: the checkpoint is damaged, newer, without this policy, or requires code that is neither
+            given nor trusted.
     """
     stored = checkpoint.read(Path(path))
     if policy_id not in stored["policies"]:
@@ -92,7 +93,7 @@ def _config_of(
 
 
 def _has_fields(config_class: type[TrainerConfig], data: Mapping[str, Any]) -> bool:
-    """Whether a stored config may be one of this class; a trainer's own may have further fields."""
+    """Returns whether a stored config may be one of this class; a custom trainer may have more fields."""
     known = {field.serialization_alias or name for name, field in config_class.model_fields.items()}
     return data.keys() <= known | {NOT_STORED, GIVEN}
 

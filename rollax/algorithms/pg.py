@@ -1,8 +1,8 @@
 """PG: the plain policy gradient.
 
 Source: Williams (1992), REINFORCE; Sutton and Barto (2018), section 13.3. Each action is weighted by the discounted
-return that followed it. Returns are standardized over the train batch, which is the only baseline. Batches hold whole
-episodes by default, since there is no value function to bootstrap a cut one.
+return that followed it. Returns are standardized over the train batch, which is the only baseline. Batches contain
+whole episodes by default, because there is no value function to bootstrap a truncated one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rollax.policy.policy import Segments
 
 
 class PGConfig(TrainerConfig):
-    """The fields of PG beside the common ones."""
+    """The fields of PG in addition to the common ones."""
 
     train_batch_size: int = Field(default=1000, ge=1, description="steps that one gradient step learns from")
     lr: float = Field(default=4e-3, ge=0, description="α, the step size of Adam")
@@ -61,7 +61,7 @@ class PGPolicy(JaxPolicy):
 
 
 class PGTrainer(Trainer):
-    """Sample whole episodes, then one gradient step."""
+    """Samples whole episodes, then makes one gradient step."""
 
     name = "PG"
     config_class = PGConfig

@@ -1,8 +1,8 @@
 """PPO: proximal policy optimization.
 
 Source: Schulman et al. (2017), arXiv:1707.06347: the clipped surrogate (Eq. 7), with generalized advantage estimation
-(arXiv:1506.02438). The adaptive KL penalty (Eq. 8) joins it where `kl_coeff` is above 0 (0.2 by default in RLlib, 0
-here). Advantages are standardized over the train batch.
+(arXiv:1506.02438). The adaptive KL penalty (Eq. 8) is added if `kl_coeff` is above 0 (default 0.2 in RLlib, 0 here).
+Advantages are standardized over the train batch.
 
 With `target_kl` an update stops early, as in Stable-Baselines3 (Raffin et al., 2021): at the first minibatch whose mean
 divergence from the policy that acted is above 1.5 target_kl, before its gradient step. Deviation: the divergence is the
@@ -39,7 +39,7 @@ _KL_MARGIN = 1.5
 
 
 class PPOConfig(CentralizedCriticFields, TrainerConfig):
-    """The fields of PPO beside the common ones; symbols are those of the paper."""
+    """The fields of PPO in addition to the common ones, with the symbols of the paper."""
 
     train_batch_size: int = Field(default=4000, ge=1, description="steps that one training iteration learns from")
     lr: float = Field(default=3e-4, ge=0, description="α, the step size of Adam")
@@ -86,7 +86,7 @@ class PPOConfig(CentralizedCriticFields, TrainerConfig):
 
 
 class PPOPolicy(JaxPolicy):
-    """Actor and critic trained on the clipped surrogate."""
+    """An actor and a critic, trained on the clipped surrogate."""
 
     config_class = PPOConfig
     statistics = ("policy_loss", "vf_loss", "kl", "entropy", "vf_explained_var", "cur_kl_coeff", "num_gradient_steps")
@@ -176,12 +176,12 @@ class PPOPolicy(JaxPolicy):
     def set_state(self, state: Mapping[str, Any]) -> None:
         kl_coeff = number(state, "kl_coeff", f"policy {self.name!r}")
         super().set_state(state)
-        # 0 never adapts: it stands for a run without the penalty, which this one may have.
+        # 0 never adapts: it means a run without the penalty.
         self.kl_coeff = kl_coeff or self.config.kl_coeff
 
 
 class PPOTrainer(Trainer):
-    """Sample with the current policy, then K epochs of minibatches on what was sampled."""
+    """Samples with the current policy, then trains for K epochs of minibatches."""
 
     name = "PPO"
     config_class = PPOConfig

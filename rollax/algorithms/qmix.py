@@ -1,10 +1,10 @@
-"""QMIX: Q-learning of the joint value of a group's actions, mixed from values that its members act on by themselves.
+"""QMIX: Q-learning of a joint action value that a mixer computes from the values of the group's members.
 
 Source: Rashid et al. (2018), arXiv:1803.11485; with `mixer="vdn"` Sunehag et al. (2017), arXiv:1706.05296; with
 `mixer=None` independent Q-learning on the group's reward: Tan (1993). Double Q-learning: van Hasselt et al. (2016),
-arXiv:1509.06461. Deviations: Adam in the place of RMSProp; trajectories longer than `max_seq_len` are learned from in
-several sequences, each beginning with the state that was acted on, unless `zero_init_states`; a sequence is drawn the
-more often the more rows it has; time limits bootstrap. Gradients flow through the rows of `burn_in`.
+arXiv:1509.06461. Deviations: Adam instead of RMSProp; trajectories longer than `max_seq_len` are split into sequences,
+each starting from the recurrent state of acting (or zeros, `zero_init_states`); the probability of a sequence is
+proportional to its number of rows; time limits bootstrap. Gradients flow through the rows of `burn_in`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TARGET = "joint_target"
 
 
 class QMIXConfig(EpsilonFields, ReplayFields, TrainerConfig):
-    """The fields of QMIX beside the common ones."""
+    """The fields of QMIX in addition to the common ones."""
 
     train_batch_size: int = Field(
         default=512,
@@ -89,7 +89,7 @@ class QMIXConfig(EpsilonFields, ReplayFields, TrainerConfig):
 
 
 class QMIXPolicy(JaxPolicy):
-    """Acts for a group: each member does what its own values say, and all learn from the value of doing it together."""
+    """The policy of a group: each member acts on its own values, and all are trained on the joint value."""
 
     config_class = QMIXConfig
     statistics = ("q_loss", "mean_q", "mean_target", "mean_td_error")
@@ -185,7 +185,7 @@ class QMIXPolicy(JaxPolicy):
         errors = joint - target
         if self.config.mixer is None:
             errors = errors * self._view.present(obs)
-        learned = mask * (weights > 0)  # neither rows to warm up with nor what was only observed
+        learned = mask * (weights > 0)  # neither burn-in rows nor bootstrap rows
         loss = masked_mean((errors**2).mean(axis=-1) * weights, learned)
         sizes = jnp.abs(errors).mean(axis=-1)
         return loss, {
@@ -197,13 +197,13 @@ class QMIXPolicy(JaxPolicy):
         }
 
     def _greedy_values(self, model: Any, target_model: Any, columns: Columns) -> jax.Array:
-        """[B, K] the target network's joint values of what each member would do."""
+        """Returns [B, K], the target network's joint values of each member's greedy action."""
         values, _ = target_model.values(columns)
         selector = model.values(columns)[0] if self.config.double_q else values
         return target_model.joint(_chosen(values, jnp.argmax(selector, axis=-1)), columns[SampleBatch.OBS])
 
     def _by_unit(self, column: jax.Array, batch: Columns) -> jax.Array:
-        """Of sequences their sums: what is learned from together has one entry."""
+        """Returns the sum over each sequence, because a sequence has one priority."""
         if not self.memory.present:
             return column
         return column.reshape(len(batch[SampleBatch.STATE_IN][0]), -1).sum(axis=1)
@@ -221,7 +221,7 @@ class QMIXTrainer(Trainer):
 
 
 def _chosen(values: jax.Array, actions: jax.Array) -> jax.Array:
-    """[B, M] the entries of [B, M, N] values that [B, M] actions name."""
+    """Returns [B, M], the values [B, M, N] of the actions [B, M]."""
     return jnp.take_along_axis(values, actions[..., None], axis=-1)[..., 0]
 
 
@@ -249,7 +249,7 @@ def _check_without_memory(config: QMIXConfig) -> None:
 
 
 def _check_state(config: QMIXConfig, view: GroupView, observation_space: Space) -> None:
-    """Refuses a key of the state that is not there: members would see, and act on, the state under its right key."""
+    """Refuses a missing state key, because members would then observe the state under its right key."""
     if config.state_key in (view.state_key, QMIXConfig.model_fields["state_key"].default, None):
         return
     member = observation_space[0]  # type: ignore[index]  a Tuple, as GroupView has found

@@ -1,7 +1,7 @@
-"""Rainbow: DQN with all of its improvements.
+"""Rainbow: DQN with all of its extensions.
 
-Source: Hessel et al. (2018), arXiv:1710.02298, Table 1 for the defaults, which are those for Atari games. Deviations:
-those of DQN; the two streams have no hidden layers of their own unless `hiddens` gives them some.
+Source: Hessel et al. (2018), arXiv:1710.02298, with the defaults of its Table 1 for Atari games. Deviations:
+those of DQN; the two streams have no hidden layers unless `hiddens` sets some.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RainbowConfig(DQNConfig):
 
 
 class RainbowPolicy(DQNPolicy):
-    """DQN's with other defaults."""
+    """The policy of DQN with other defaults."""
 
     config_class = RainbowConfig
 

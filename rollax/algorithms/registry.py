@@ -1,4 +1,4 @@
-"""The built-in algorithms by name, each imported only when it is asked for."""
+"""The built-in algorithms by name, each imported on first use."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ ALGORITHMS: dict[str, str] = {
 
 
 def get_trainer_class(name: str, where: str = "run") -> type[Trainer]:
-    """The trainer class of the algorithm called `name`; upper and lower case are the same.
+    """Returns the trainer class of the algorithm `name`, case-insensitively.
 
     Raises:
-        ConfigError: no algorithm has that name; the message names the nearest one.
+        ConfigError: no algorithm has that name; the message suggests the nearest one.
     """
     by_folded_name = {known.casefold(): path for known, path in ALGORITHMS.items()}
     path = by_folded_name.get(name.casefold())
@@ -57,16 +57,16 @@ def get_trainer_class(name: str, where: str = "run") -> type[Trainer]:
 
 
 def run_name(trainer_class: type) -> str:
-    """What `rollax train --run` takes for a trainer class: the algorithm's name, or `module:Class`."""
+    """Returns the `--run` argument of a trainer class: the algorithm's name, or `module:Class`."""
     path = path_of(trainer_class)
     return next((name for name, known in ALGORITHMS.items() if known == path), path)
 
 
 def refuse_config_of_another(config: Any, trainer_class: type[Trainer]) -> None:
-    """Refuses a config object of another algorithm's class: its defaults are not those of this one.
+    """Refuses a config object of another algorithm's class, whose defaults differ.
 
     Raises:
-        ConfigError: it is one; the message names the trainer that it is for.
+        ConfigError: the config is of another algorithm; the message names its trainer.
     """
     if not isinstance(config, TrainerConfig) or type(config) is trainer_class.config_class:
         return

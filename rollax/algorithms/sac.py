@@ -1,10 +1,10 @@
-"""SAC: an actor that is paid for its entropy too, so that it explores as much as the task allows.
+"""SAC: soft actor-critic, which maximizes reward and entropy.
 
 Source: Haarnoja et al. (2018), arXiv:1801.01290, with the temperature learned as in arXiv:1812.05905: with
-y = r + γ (min_i Q⁻_i(s', a') - α log π(a'|s')) and a, a' drawn from π the critics minimize ½ (Q_i(s, a) - y)², the
+y = r + γ (min_i Q⁻_i(s', a') - α log π(a'|s')) and a, a' sampled from π, the critics minimize ½ (Q_i(s, a) - y)², the
 actor α log π(a|s) - min_i Q_i(s, a), and the temperature -log α (log π(a|s) + H̄). Discrete actions: Christodoulou
-(2019), arXiv:1910.07207, where all of these are exact expectations over the actions. Deviations: time limits bootstrap;
-the target entropy of discrete actions is 0.98 of the largest one of the actions that are valid.
+(2019), arXiv:1910.07207, with exact expectations over the actions. Deviations: time limits bootstrap; the
+target entropy of discrete actions is 0.98 of the maximum entropy over the valid actions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SHARE_OF_ENTROPY = 0.98
 
 
 class SACConfig(ActorCriticFields, TrainerConfig):
-    """The fields of SAC beside the common ones."""
+    """The fields of SAC in addition to the common ones."""
 
     lr: float = Field(default=3e-4, ge=0, description="the step size of Adam")
     alpha_lr: float | None = Field(
@@ -67,7 +67,7 @@ class SACConfig(ActorCriticFields, TrainerConfig):
 
 
 class SACPolicy(ActorCriticPolicy):
-    """A stochastic actor, two critics and a temperature; for continuous actions or for one discrete choice."""
+    """A stochastic actor, two critics and a temperature, for continuous actions or one Discrete action."""
 
     config_class = SACConfig
     statistics = (
@@ -167,7 +167,7 @@ class SACPolicy(ActorCriticPolicy):
         }
 
     def _expected(self, actor: Any, critics: Any, obs: Any, noise: Any) -> tuple[jax.Array, jax.Array]:
-        """[B] what the actor's actions are worth, and [B] their log-probability: drawn, or expected where discrete."""
+        """Returns [B] values and [B] log-probabilities of the actor's actions: of a sample, or expected if discrete."""
         outputs = actor(obs)
         if isinstance(self._actions, spaces.Box):
             actions, logp = self.distribution.sample_and_logp(outputs, noise)
@@ -180,14 +180,14 @@ class SACPolicy(ActorCriticPolicy):
         return (probabilities * values).sum(axis=-1), (probabilities * log_probs).sum(axis=-1)
 
     def _values_of_actions(self, critics: Any, obs: Any, actions: Any) -> jax.Array:
-        """[N, B] the critics' values of actions that were taken."""
+        """Returns [N, B], the critics' values of the taken actions."""
         if isinstance(self._actions, spaces.Box):
             return critics(obs, actions)
         places = jnp.asarray(actions).astype(jnp.int32) - int(self._actions.start)
         return jax.vmap(chosen, in_axes=(0, None))(critics(obs), places)
 
     def _target_entropy(self, obs: Any, logp: jax.Array) -> jax.Array:
-        """[B] H̄ of each row."""
+        """Returns [B], the target entropy H̄ of each row."""
         if self.config.target_entropy is not None:
             return jnp.full_like(logp, self.config.target_entropy)
         if isinstance(self._actions, spaces.Box):
@@ -199,7 +199,7 @@ class SACPolicy(ActorCriticPolicy):
 
 
 class SACTrainer(Trainer):
-    """A step, and an update on what is drawn from all that is kept."""
+    """Alternates between sampling and updates from a replay buffer."""
 
     name = "SAC"
     config_class = SACConfig

@@ -1,6 +1,6 @@
-"""TD3: DDPG with two critics, an actor that learns half as often, and target actions with noise.
+"""TD3: DDPG with twin critics, delayed actor updates, and target policy smoothing.
 
-Source: Fujimoto et al. (2018), arXiv:1802.09477, Algorithm 1; the defaults are those of its section 6.1 and of RLlib.
+Source: Fujimoto et al. (2018), arXiv:1802.09477, Algorithm 1; with the defaults of its section 6.1 and of RLlib.
 Deviations: see DDPG.
 """
 
@@ -36,7 +36,7 @@ class TD3Config(DDPGConfig):
 
 
 class TD3Policy(DDPGPolicy):
-    """DDPG's with other defaults."""
+    """The policy of DDPG with other defaults."""
 
     config_class = TD3Config
 

@@ -1,4 +1,4 @@
-"""`Trainer`: an environment and a config in; iterations, checkpoints, evaluations and actions out."""
+"""`Trainer`: trains, evaluates, acts and saves checkpoints, given an environment and a config."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Trainer(ABC):
         env: an id, a registered name, `module:Class`, a class, or a creator function; may stand in the config instead.
         config: a dict with the algorithm's keys, or its typed config.
     Raises:
-        ConfigError, SpaceError, EnvError, PolicyError: what is wrong, where, and how to mend it.
+        ConfigError, SpaceError, EnvError, PolicyError: the config, a space, the environment or a policy is wrong.
     """
 
     name: ClassVar[str]
@@ -69,7 +69,7 @@ class Trainer(ABC):
 
     @property
     def config(self) -> TrainerConfig:
-        """What the trainer was built with; it cannot change."""
+        """The config of the trainer, which is immutable."""
         return self._config
 
     @config.setter
@@ -83,15 +83,15 @@ class Trainer(ABC):
 
     @property
     def worker(self) -> RolloutWorker:
-        """The worker of this process, which holds the policies that learn."""
+        """The local worker, which holds the trained policies."""
         return self.workers.local
 
     @abstractmethod
     def make_optimizer(self) -> Optimizer:
-        """How samples become updates."""
+        """Returns the optimizer, which decides how samples become updates."""
 
     def optimizer_settings(self) -> dict[str, Any]:
-        """What every optimizer takes, from this trainer's workers and config."""
+        """Returns the arguments common to all optimizers, from this trainer's workers and config."""
         return {
             "local_worker": self.workers.local,
             "remote_workers": self.workers.remote,
@@ -101,10 +101,10 @@ class Trainer(ABC):
         }
 
     def train(self) -> TrainResult:
-        """One iteration: steps of the optimizer, and an evaluation where one is due. The keys are always the same.
+        """Runs one iteration, steps of the optimizer and an evaluation if due, and returns its result.
 
-        If it raises or is interrupted, policies are as they were before or after an update. What was sampled and not
-        yet learned from is dropped; the next call begins fresh episodes where the running ones were cut short.
+        The keys of the result are always the same. If it raises or is interrupted, the policies are in the state before
+        or after an update. Samples without an update are dropped, and the next call starts new episodes.
         """
         runtime.refuse_forked()
         started = time.perf_counter()
@@ -154,9 +154,8 @@ class Trainer(ABC):
     ) -> FitResult:
         """Trains until a stop condition is reached, as `rollax train` does: with progress, results and checkpoints.
 
-        Ctrl-C, or SIGTERM, ends training after the running iteration; the run is saved as at any other end, and this
-        returns. A second one raises KeyboardInterrupt at once. An error in an iteration is raised here, and what has
-        been written stays.
+        Ctrl-C or SIGTERM ends training after the running iteration, and the run is saved as usual. A second Ctrl-C
+        raises KeyboardInterrupt at once. An error in an iteration is raised here, and the files written so far stay.
 
         Args:
             stop: any of `episode_reward_mean`, `evaluation_reward_mean` (goals), `timesteps_total`,
@@ -167,14 +166,14 @@ class Trainer(ABC):
                 `checkpoints/` and `best/`; None writes nothing. In a trainer from a checkpoint, the results begin with
                 those that led there.
             checkpoint_interval: iterations between checkpoints; 0 saves at the end only.
-            keep_checkpoints: how many stay in `checkpoints/`, the newest ones; None keeps all.
+            keep_checkpoints: number of newest checkpoints to keep in `checkpoints/`; None keeps all.
             keep_best: keep the best model in `best/`: by greedy evaluation where there are evaluations, else by
                 `episode_reward_mean`, which is looked at every 10 iterations and when a checkpoint is saved.
             evaluate: evaluate greedily at the end, which adds `evaluation` to the last result.
             progress: "auto" shows a live table on a terminal and in a notebook, and a line per iteration elsewhere;
                 "lines" and "none" are the others.
         Returns:
-            How it ended: the last result, the last checkpoint, and the best one with its score.
+            The last result, the last checkpoint, and the best checkpoint with its score.
         Raises:
             ConfigError: an unknown stop condition, a number out of range, or a folder that is not empty.
         """
@@ -184,7 +183,7 @@ class Trainer(ABC):
         return fit(self, run_name(type(self)), conditions, options)
 
     def _optimize(self, started: float) -> dict[str, dict[str, Any]]:
-        """Steps of the optimizer until the iteration is long enough."""
+        """Steps the optimizer until the iteration is long enough."""
         steps_before, config = self.optimizer.steps, self.config
         while True:
             stats = self.optimizer.step()
@@ -193,11 +192,11 @@ class Trainer(ABC):
                 return stats
 
     def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> EvaluationResult:
-        """Plays greedily, in environments of its own, an exact number of episodes.
+        """Plays an exact number of episodes, greedily and in separate environments.
 
         Args:
-            num_episodes: how many; None for the config's `evaluation_num_episodes`.
-            record_dir: where to write one MP4 per episode; None records nothing.
+            num_episodes: number of episodes; None for the config's `evaluation_num_episodes`.
+            record_dir: folder for one MP4 per episode; None records nothing.
         """
         runtime.refuse_forked()
         count = self.config.evaluation_num_episodes if num_episodes is None else num_episodes
@@ -229,7 +228,7 @@ class Trainer(ABC):
         *,
         policy_id: str = DEFAULT_POLICY,
     ) -> Any:
-        """The environment action for one raw observation; see `PolicyRunner.compute_single_action`."""
+        """Returns the environment action for one raw observation; see `PolicyRunner.compute_single_action`."""
         self.get_policy(policy_id)
         return self.worker.runners[policy_id].compute_single_action(obs, state, explore, prev_action, prev_reward)
 
@@ -243,34 +242,34 @@ class Trainer(ABC):
         *,
         policy_id: str = DEFAULT_POLICY,
     ) -> tuple[Any, list[np.ndarray], dict[str, Any]]:
-        """The environment actions for N raw observations; see `PolicyRunner.compute_actions`."""
+        """Returns the environment actions for N raw observations; see `PolicyRunner.compute_actions`."""
         self.get_policy(policy_id)
         return self.worker.runners[policy_id].compute_actions(observations, states, explore, prev_actions, prev_rewards)
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
-        """One of the policies: behind the observation filter, and before its actions are scaled and clipped."""
+        """Returns a policy; it takes filtered observations and returns unscaled actions."""
         return self.worker.get_policy(policy_id)
 
     def get_weights(self, policy_ids: Sequence[str] | None = None) -> dict[str, Any]:
-        """Policy id -> weights, of some policies or all of them."""
+        """Returns policy id -> weights, of some or all policies."""
         ids = list(self.worker.policies) if policy_ids is None else policy_ids
         return {policy_id: self.get_policy(policy_id).get_weights() for policy_id in ids}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Takes over the weights of some or all policies, from `get_weights` of this trainer or another."""
+        """Sets the weights of some or all policies, as `get_weights` of any trainer returns them."""
         self.worker.set_weights(weights)
 
     def save(self, directory: str | Path, *, exact: bool = False) -> Path:
         """Writes a checkpoint folder `checkpoint_<iteration>` into `directory` and returns its path.
 
         Args:
-            directory: made if it is missing.
+            directory: created if it is missing.
             exact: also end the running episodes here, so that going on and restoring are the same run, bit for bit.
         Raises:
-            CheckpointError: it could not be written whole; nothing is left under its name.
-            ConfigError: `exact` of a run that cannot be repeated: IMPALA, APPO, A3C and Ape-X with workers, or replay
+            CheckpointError: writing failed; no incomplete checkpoint is left.
+            ConfigError: `exact` for a run that cannot be repeated: IMPALA, APPO, A3C and Ape-X with workers, or replay
                 buffers that are not stored.
-            NonFiniteError: weights, target parameters or the optimizer's state hold NaN or infinity; the same.
+            NonFiniteError: weights, target parameters or optimizer state contain NaN or infinity.
         """
         if exact:
             self.optimizer.begin_exactly()
@@ -279,26 +278,27 @@ class Trainer(ABC):
         return checkpoint.write(self, Path(directory) / f"checkpoint_{self.iteration:06d}")
 
     def restore(self, path: str | Path) -> None:
-        """Takes over policies, optimizers, filters, counters and random state of a checkpoint; the config stays.
+        """Loads policies, optimizers, filters, counters and random state of a checkpoint; the config stays.
 
         Raises:
-            CheckpointError: it is damaged, newer, or of another algorithm, other policies, spaces or filters; or else
-            PolicyError: of another model. The trainer's state is then what it was, but its episodes begin anew.
+            CheckpointError: the checkpoint is damaged, newer, or of another algorithm, other policies, spaces or
+            filters. PolicyError: it is of another model. In both cases the trainer keeps its state but starts new
+            episodes.
         """
         checkpoint.restore(self, Path(path))
         self.restored_from = Path(path)
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, *, trust_code: bool = False, **changes: Any) -> Self:
-        """A trainer as the checkpoint's was; `Trainer.from_checkpoint` takes any algorithm's.
+        """Returns a trainer restored from a checkpoint; `Trainer.from_checkpoint` takes any algorithm's.
 
         Args:
             path: the checkpoint folder.
-            trust_code: import the classes and functions that the checkpoint names, a trainer of your own included.
-            changes: config keys given anew, such as `env` or those that hold code.
+            trust_code: import the classes and functions that the checkpoint names, your own trainer class included.
+            changes: config keys to replace, such as `env` or keys that hold code.
         Raises:
-            CheckpointError: it is damaged, newer, of another algorithm, or names code that is not trusted.
-            ConfigError: a change that has no effect, since another key overrules it.
+            CheckpointError: the checkpoint is damaged, newer, of another algorithm, or names untrusted code.
+            ConfigError: a change has no effect, because another key overrules it.
         """
         stored = checkpoint.read(Path(path))
         if cls is Trainer:
@@ -313,7 +313,7 @@ class Trainer(ABC):
         return trainer
 
     def get_state(self) -> dict[str, Any]:
-        """All that a checkpoint holds beside the config."""
+        """Returns the state that a checkpoint stores, without the config."""
         self.optimizer.rest()
         return {
             "iteration": self.iteration,
@@ -326,10 +326,10 @@ class Trainer(ABC):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` returned.
+        """Sets the state that `get_state` returned.
 
-        Where something is refused, at most the workers have changed: the optimizer comes after them, and changes all or
-        nothing, for of what it keeps there is no second copy to go back to.
+        If a part is refused, at most the workers have changed: the optimizer is set after them and changes all or
+        nothing, because its contents have no second copy.
         """
         self.optimizer.rest()
         self.workers.set_state(state["workers"])
@@ -342,7 +342,7 @@ class Trainer(ABC):
         self._stop_evaluating()
 
     def stop(self) -> None:
-        """Closes the environments, and ends the other processes."""
+        """Closes the environments and ends the other processes."""
         self.optimizer.stop()
         self.workers.stop()
         self._stop_evaluating()
@@ -358,11 +358,11 @@ class Trainer(ABC):
     def _evaluation_config(self) -> TrainerConfig:
         config = self.config.for_evaluation()
         envs = min(config.num_envs_per_worker, config.evaluation_num_episodes)
-        # Streams of their own: evaluation does not replay the training episodes. They depend on when evaluating began,
-        # so that a run that goes on after an exact save and one that is restored from it see the same episodes.
+        # Separate random streams: evaluation does not replay training episodes. They depend on the time of the first
+        # evaluation, so that a run and its restored copy after an exact save evaluate the same episodes.
         numbers = None if config.seed is None else np.random.SeedSequence((config.seed, 1, self.iteration))
         seed = None if numbers is None else int(numbers.generate_state(1)[0])
-        # What is recorded is training: evaluation would write other episodes into the same files.
+        # Recording belongs to training: evaluation would write other episodes into the same files.
         recorded = config.env is self.config.env and isinstance(config.env, RecordingCreator)
         return config.changed(num_envs_per_worker=envs, seed=seed, env=config.env.env if recorded else config.env)
 
@@ -387,7 +387,7 @@ class Trainer(ABC):
 
 
 def evaluation_result(episodes: list[EpisodeMetrics]) -> EvaluationResult:
-    """The summary of an evaluation's episodes."""
+    """Returns the summary of the episodes of an evaluation."""
     summary = summarize(episodes)
     rewards = [episode.reward for episode in episodes]
     return cast(EvaluationResult, {**summary, "episodes": len(episodes), "episode_rewards": rewards})

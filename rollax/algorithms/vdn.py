@@ -1,6 +1,6 @@
-"""VDN: Q-learning of the joint value of a group's actions, which is the sum of the members' values.
+"""VDN: Q-learning of a joint action value that is the sum of the members' values.
 
-Source: Sunehag et al. (2017), arXiv:1706.05296. Deviations: see QMIX, of which this is one with another mixer.
+Source: Sunehag et al. (2017), arXiv:1706.05296. This is QMIX with another mixer; deviations: see there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class VDNConfig(QMIXConfig):
 
 
 class VDNPolicy(QMIXPolicy):
-    """QMIX's with another mixer."""
+    """The policy of QMIX with another mixer."""
 
     config_class = VDNConfig
 
