@@ -39,6 +39,8 @@ def main() -> int:
         if args.only not in name:
             continue
         found[name] = outcome(case)
+        if args.verb == "record":  # after each run: a later one may raise
+            args.file.write_text(json.dumps(found, indent=1) + "\n")
         line = name
         if before:
             parts = _differences(before.get(name), found[name])
@@ -46,7 +48,6 @@ def main() -> int:
             line += f": {', '.join(parts)}" if parts else ": equal"
         print(line, flush=True)
     if args.verb == "record":
-        args.file.write_text(json.dumps(found, indent=1) + "\n")
         return 0
     print(f"{len(found)} runs, {different} different")
     return 1 if different else 0

@@ -68,6 +68,12 @@ class Case:
     iterations: int = 3
 
 
+class TwoKnownAgents(TwoAgents):
+    """A centralized critic needs to know the agents."""
+
+    possible_agents = ("left", "right")
+
+
 def make_cases(*, workers: bool = False) -> dict[str, Case]:
     """Name -> case; with `workers` also those that sample in two Ray workers."""
     cases: dict[str, Case] = {}
@@ -97,7 +103,7 @@ def make_cases(*, workers: bool = False) -> dict[str, Case]:
     add("without V-trace", "APPO", SMALL_ON_POLICY, {"env": "CartPole-v1", "vtrace": False, "use_kl_loss": True})
     replayed = {"replay_proportion": 1.0, "replay_buffer_num_slots": 4}
     add("replayed", "IMPALA", SMALL_ON_POLICY, replayed, {"env": "CartPole-v1"})
-    central = {"env": TwoAgents, "multiagent": TWO_POLICIES, "centralized_critic": True}
+    central = {"env": TwoKnownAgents, "multiagent": TWO_POLICIES, "centralized_critic": True}
     for algorithm in ("A2C", "PPO"):
         add("centralized critic", algorithm, SMALL_ON_POLICY, central)
 
