@@ -1,7 +1,7 @@
 """Reinforcement learning: any environment in, trained policies out.
 
-The public names load when they are first used, so `import rollax` brings in neither JAX nor Ray and an environment's
-process stays small.
+Public names are imported on first use, so `import rollax` imports neither JAX nor Ray, and processes of environments
+stay small.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ray: started or joined once, quietly, and only where something is to run in other processes."""
+"""Connection to Ray, made on first use of another process."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from urllib.parse import urlsplit
 from rollax.errors import ConfigError
 
 _ANSWERS_WITHIN_S = 15.0
-# What opens a connection of HTTP/2, which gRPC and so Ray speak: the preface and a frame of settings, without any.
+# The start of an HTTP/2 connection, as gRPC and Ray use it: the preface and an empty settings frame.
 _HELLO, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0", 4
 
 
 def started_ray(wanted_by: str, address: str | None = None) -> Any:
-    """The module `ray`, connected to a cluster: to the one it is connected to already, or else to the one at `address`,
-    or else to one that runs on this machine, or else to one that is started here and ends with this process.
+    """Returns the module `ray`, connected to a cluster.
+
+    In this order: the cluster of an existing connection, the cluster at `address`, a cluster on this machine, a new
+    cluster that ends with this process.
 
     Args:
-        wanted_by: the config key that asks for other processes, for the error.
-        address: of a running cluster, as `ray.init` takes it; None asks the environment variable RAY_ADDRESS too.
+        wanted_by: the config key that requires other processes, for the error.
+        address: address of a running cluster, as in `ray.init`; None uses the environment variable RAY_ADDRESS if set.
     Raises:
         ConfigError: Ray is not installed, no cluster answers at the address, or Ray does not start.
     """
@@ -43,13 +45,13 @@ def started_ray(wanted_by: str, address: str | None = None) -> Any:
     if address is not None and (why := _silence(address)):
         raise _no_answer(address, why)
     with warnings.catch_warnings():
-        # JAX warns of every fork; those of Ray become other programs at once.
+        # JAX warns at every fork; Ray's forks execute another program at once.
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
         try:
             ray.init(address=address, include_dashboard=False, logging_level=logging.ERROR)
         except ConnectionError as error:
             raise _no_answer(address, str(error)) from error
-        except Exception as error:  # Ray has no error of its own for what else goes wrong here
+        except Exception as error:  # Ray has no specific error for other failures here
             raise ConfigError(
                 "Ray does not start." if address is None else "Ray does not connect to the cluster.",
                 where=f"config key '{wanted_by}'" if address is None else "config key 'ray_address'",
@@ -72,9 +74,9 @@ def _no_answer(address: str | None, why: str) -> ConfigError:
 
 
 def _silence(address: str, within_s: float = _ANSWERS_WITHIN_S) -> str:
-    """Why nothing that speaks gRPC answers at `host:port` in time; empty where it does, or where Ray finds the address.
+    """Returns why no gRPC server answers at `host:port` in time; empty if one does, or if Ray resolves the address.
 
-    `ray.init` itself waits without an end for what does not answer.
+    `ray.init` itself waits forever for an address that does not answer.
     """
     try:
         parts = urlsplit(address if "//" in address else f"//{address}")
@@ -101,7 +103,7 @@ def _silence(address: str, within_s: float = _ANSWERS_WITHIN_S) -> str:
 
 
 def started_here(ray: Any) -> bool:
-    """True where the cluster was started by this process, and so has this machine alone."""
-    # Ray has no public way to ask.
+    """Returns whether this process started the cluster, which then consists of this machine only."""
+    # Ray has no public function for this.
     node = getattr(ray._private.worker, "_global_node", None)
     return bool(node is not None and node.head)

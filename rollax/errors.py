@@ -1,4 +1,4 @@
-"""The named errors of rollax: each says what is wrong, where, what was got, what was expected, and how to mend it."""
+"""The errors of rollax: each message has the problem, the location, the value, the expectation and the fix."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _ABSENT: Any = object()
 
 
 class RollaxError(Exception):
-    """Base of every error that rollax raises on purpose.
+    """Base class of the errors that rollax raises.
 
     Args:
-        what: one sentence that says what is wrong.
-        where: the place: a config key, a sub-environment and agent, a policy and step, a file.
-        got: what was found there; shown by `repr` unless it is a string.
-        expected: what should have been there.
-        fix: how to mend it.
+        what: one sentence that describes the problem.
+        where: the location: a config key, a sub-environment and agent, a policy and step, a file.
+        got: the value found there; shown by `repr` unless it is a string.
+        expected: what is valid there.
+        fix: how to fix it.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class RollaxError(Exception):
         super().__init__("\n".join(lines))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default would call __init__ with the rendered text alone, which is right: it is the whole message.
+        # The default __reduce__ calls __init__ with the rendered text, which is the whole message.
         return type(self), (str(self),)
 
 
@@ -46,19 +46,19 @@ class SpaceError(RollaxError):
 
 
 class EnvError(RollaxError):
-    """An environment broke the interface that it claims to have."""
+    """An environment violates its interface."""
 
 
 class MultiAgentError(EnvError):
-    """A multi-agent environment's dicts contradict each other or what went before."""
+    """The dicts of a multi-agent environment contradict each other or earlier ones."""
 
 
 class PolicyError(RollaxError):
-    """A policy, model or policy mapping broke its interface."""
+    """A policy, model or policy mapping violates its interface."""
 
 
 class NonFiniteError(PolicyError):
-    """A NaN or an infinity where only finite numbers may be."""
+    """A NaN or infinity where numbers must be finite."""
 
 
 class BatchError(RollaxError):
@@ -66,11 +66,11 @@ class BatchError(RollaxError):
 
 
 class CheckpointError(RollaxError):
-    """A checkpoint cannot be written, or what is on disk cannot be trusted or does not fit."""
+    """A checkpoint cannot be written, or its content is damaged, not trusted or does not fit."""
 
 
 class WorkerError(RollaxError):
-    """A rollout worker died, hung, or is not left at all."""
+    """A rollout worker died or hung, or no worker is left."""
 
 
 class ShapeError(RollaxError, ValueError):
@@ -78,7 +78,7 @@ class ShapeError(RollaxError, ValueError):
 
 
 class RemoteTraceback(Exception):  # noqa: N818  it is no error of its own, but where another one came from
-    """Shows the traceback of another process above the error that came from there."""
+    """The traceback of another process, shown above the error from there."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"

@@ -1,7 +1,7 @@
-"""Configs that cannot change once they are made, nor the dicts and lists in them.
+"""Immutable configs, including the dicts and lists in them.
 
-A value that a config takes is copied: the caller's dicts, lists and tuples, all the way down. What else stands in them,
-such as arrays and objects, is the caller's own.
+A config copies the dicts, lists and tuples that it is given, recursively. Other objects in them, such as arrays, are
+not copied.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ _WIDEST = 2**63
 
 
 class _ReadOnly:
-    """What `FrozenDict` and `FrozenList` share: the key of the config that they stand under, and the refusal."""
+    """Base of `FrozenDict` and `FrozenList`: stores their config key and refuses changes."""
 
     key: str
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         changed = f"{self.key.partition('.')[0].partition('[')[0] or 'key'}={{...}}"
         raise ConfigError(
-            "A config cannot change once it is made, nor what stands in it.",
+            "A config and the values in it are immutable.",
             where=f"config key '{self.key}'" if self.key else "a dict or list of a config",
             got=f"a change of {self!r}",
-            fix=f"make a new config, trainer.config.changed({changed}), and a new trainer with it",
+            fix=f"create a new config, trainer.config.changed({changed}), and a new trainer with it",
         )
 
 
 class FrozenDict(_ReadOnly, dict[Any, Any]):
-    """A dict that refuses changes; it equals, prints and serializes like any other.
+    """A dict that refuses changes; otherwise it behaves like a plain dict.
 
     Args:
-        items: what it holds.
-        key: the config key that it stands under, for the error.
+        items: the content.
+        key: its config key, for the error.
     """
 
     def __init__(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = (), key: str = "") -> None:
@@ -53,11 +53,11 @@ class FrozenDict(_ReadOnly, dict[Any, Any]):
 
 
 class FrozenList(_ReadOnly, list[Any]):
-    """A list that refuses changes; it equals, prints and serializes like any other.
+    """A list that refuses changes; otherwise it behaves like a plain list.
 
     Args:
-        items: what it holds.
-        key: the config key that it stands under, for the error.
+        items: the content.
+        key: its config key, for the error.
     """
 
     def __init__(self, items: Iterable[Any] = (), key: str = "") -> None:
@@ -73,7 +73,7 @@ class FrozenList(_ReadOnly, list[Any]):
 
 
 def frozen(value: Any, key: str = "") -> Any:
-    """A copy of a tree of dicts, lists and tuples whose dicts and lists refuse changes."""
+    """Returns a copy of nested dicts, lists and tuples in which dicts and lists refuse changes."""
     if isinstance(value, dict | MappingProxyType):
         return FrozenDict({name: frozen(part, f"{key}.{name}") for name, part in value.items()}, key)
     if isinstance(value, list):
@@ -84,7 +84,7 @@ def frozen(value: Any, key: str = "") -> Any:
 
 
 def thawed(value: Any) -> Any:
-    """A copy of a tree of dicts, lists and tuples whose dicts and lists are plain ones."""
+    """Returns a copy of nested dicts, lists and tuples with plain dicts and lists."""
     if isinstance(value, dict):
         return {name: thawed(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -97,18 +97,18 @@ def _is_tuple(value: Any) -> bool:
 
 
 def _tuple_of(like: Any, parts: Iterable[Any]) -> Any:
-    """A tuple, or a named tuple of the class of `like`."""
+    """Returns a tuple, or a named tuple of the class of `like`."""
     return tuple(parts) if type(like) is tuple else type(like)._make(parts)
 
 
 class FrozenModel(BaseModel):
-    """A pydantic model that refuses changes, all the way down, with a ConfigError."""
+    """A pydantic model that refuses changes, also to nested values, with a ConfigError."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     part: ClassVar[str] = ""
-    """The key of the trainer's config that it stands under; empty for the config itself."""
+    """The key of this config in the trainer's config; empty for the trainer's config."""
 
-    # Type checkers see a frozen model.
+    # For type checkers this is a frozen model.
     if not TYPE_CHECKING:
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -120,10 +120,10 @@ class FrozenModel(BaseModel):
     def _refuse(self, name: str, got: Any) -> NoReturn:
         changed = f"{self.part}={{'{name}': ...}}" if self.part else f"{name}=..."
         raise ConfigError(
-            "A config cannot change once it is made.",
+            "A config is immutable.",
             where=f"{type(self).__name__}.{name}",
             got=got,
-            fix=f"make a new one, config.changed({changed}), and a new trainer with it",
+            fix=f"create a new config, config.changed({changed}), and a new trainer with it",
         )
 
     @field_validator("*", mode="after")

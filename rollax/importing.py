@@ -1,4 +1,4 @@
-"""Objects named by the path that they import from, "module:Class", and which of them a file may name."""
+"""Import of objects by path, "module:Class", and the decision which paths in a file are imported."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ REGISTERED: set[str] = set()
 
 @dataclass(frozen=True)
 class StoredCode:
-    """A class or function that a file names and that was not imported: it is not trusted, or has no import path.
+    """A class or function in a file that was not imported, because it is not trusted or has no import path.
 
-    Calling it raises ConfigError, so a config can be used without the parts that need the code.
+    Calling it raises ConfigError, so the parts of a config that do not need the code remain usable.
     """
 
     key: str
@@ -35,7 +35,7 @@ class StoredCode:
         raise self.error()
 
     def error(self) -> ConfigError:
-        """What is missing, and how to give it."""
+        """Returns the error that names the missing code and how to pass it."""
         trusting = ", or pass trust_code=True (--trust-code) if you trust the file" if self.path else ""
         return ConfigError(
             "The config was loaded without its code.",
@@ -46,25 +46,23 @@ class StoredCode:
 
     @property
     def shown(self) -> str:
-        """The path, or why there is none."""
+        """Returns the path, or the reason why there is none."""
         return self.path or "code without an import path (local, a lambda, an object, or of the script that ran)"
 
 
 def named_by_file(path: str, key: str, *, base: str | None, trusted: bool) -> Any:
-    """The object that a file names, or a `StoredCode` where nothing says that the file may name it.
+    """Returns the object that a file names, or a `StoredCode` if the file is not trusted to name it.
 
-    This function alone decides which names of a file become objects. Without trust these are the classes of rollax
-    itself that derive from `base`: defined, under that name, in the module that the path names. Importing such a module
-    runs no other code than rollax's definitions.
+    Only this function turns names in a file into objects. Without trust it imports only classes of rollax that derive
+    from `base` and are defined under that name in that module. Importing such a module runs only code of rollax.
 
     Args:
         path: "module:Class".
-        key: where it stands in the file.
-        base: the path of the class that rollax's own classes must derive from here; None for a place where no class of
-            rollax's own can stand.
+        key: its location in the file.
+        base: the path of the required base class of rollax; None where no class of rollax is possible.
         trusted: the caller vouches for the file.
     Raises:
-        ConfigError: a trusted path that does not import.
+        ConfigError: a trusted path cannot be imported.
     """
     if trusted:
         return import_object(path, f"config key '{key}'")
@@ -86,18 +84,18 @@ def _own_class(path: str, base: str) -> type | None:
 
 
 def path_of(value: Any) -> str:
-    """ "module:qualname" of a class or function, by what it says of itself."""
+    """Returns "module:qualname" of a class or function."""
     return f"{value.__module__}:{value.__qualname__}"
 
 
 def import_object(path: str, where: str) -> Any:
-    """What "module:Class" names; a module of the current folder is found too.
+    """Returns the object at "module:Class"; modules of the current folder are found too.
 
     Args:
-        path: a module and, behind the colon, a name in it; a class inside a class is "module:Outer.Inner".
-        where: the place that the path came from, for the error message.
+        path: a module and, after the colon, a name in it; a nested class is "module:Outer.Inner".
+        where: the origin of the path, for the error message.
     Raises:
-        ConfigError: the module does not import, or lacks the name.
+        ConfigError: the module cannot be imported, or has no such name.
     """
     module_name, _, qualname = path.partition(":")
     module = import_module(module_name, path, where)
@@ -112,17 +110,17 @@ def import_object(path: str, where: str) -> Any:
 
 
 def import_module(name: str, path: str, where: str) -> ModuleType:
-    """The module of a path.
+    """Returns the module of a path.
 
     Raises:
-        ConfigError: it does not import, for whatever reason.
+        ConfigError: it cannot be imported, for any reason.
     """
     try:
         if name.partition(".")[0] not in sys.modules and os.getcwd() not in sys.path:
-            # Last, so that no file of the current folder hides an installed package.
+            # Appended, so that no file of the current folder shadows an installed package.
             sys.path.append(os.getcwd())
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # a script without a main guard may end in sys.exit
+    except (Exception, SystemExit) as error:  # a script without a main guard may call sys.exit
         raise _does_not_import(path, name, where, error) from error
 
 

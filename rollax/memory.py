@@ -1,4 +1,4 @@
-"""How much memory there is."""
+"""The available memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def memory_there() -> int:
-    """Bytes of memory that this machine has, or the container's share of it where that is less."""
+    """Returns the memory of this machine in bytes, or the limit of the container if that is lower."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    # No file, or "max" in it: no limit.
+    # A missing file, or "max" in it, means no limit.
     with suppress(OSError, ValueError):
         there = min(there, int(_CONTAINER_LIMIT.read_text()))
     return there
 
 
 def gib(size: int) -> str:
-    """A number of bytes as text."""
+    """Returns a number of bytes as text."""
     return f"{size / 2**30:,.1f} GiB"

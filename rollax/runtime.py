@@ -1,4 +1,4 @@
-"""What the process must settle with JAX before its backend starts; the only place that does."""
+"""Settings of JAX and glibc that must be made before JAX's backend starts."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ log = logging.getLogger("rollax.runtime")
 _configured = False
 _forked = False
 
-# Parameters of glibc's mallopt, and what they are set to.
+# Parameters of glibc's mallopt and their values.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _KEPT_BYTES = {_TRIM_THRESHOLD: 512 * 2**20, _TOP_PAD: 256 * 2**20, _MMAP_THRESHOLD: 32 * 2**20}
 
 
 def configure_jax() -> None:
-    """Sets JAX up for acting in small batches; the first call counts, and a user's own settings stand.
+    """Configures JAX for acting in small batches; only the first call has an effect, and the user's settings are kept.
 
-    Asynchronous dispatch on the CPU hands every small forward pass to another thread, which costs more than the
-    arithmetic. Compiled functions are kept on disk between runs, for compiling is a third of a short one.
+    Asynchronous dispatch on the CPU runs every small forward pass in another thread, which costs more than the
+    arithmetic, so it is turned off. Compiled functions are cached on disk, because compiling takes a third of a short
+    run.
 
     Raises:
-        RollaxError: JAX had started when this process was forked.
+        RollaxError: this process was forked after JAX had started.
     """
     global _configured
     refuse_forked()
@@ -52,7 +53,7 @@ def configure_jax() -> None:
 
 
 def refuse_forked() -> None:
-    """Refuses to go on in a process that was forked after JAX had started: its threads are missing, so it would hang.
+    """Raises an error in a process that was forked after JAX had started, which would hang without JAX's threads.
 
     Raises:
         RollaxError: this is such a process.
@@ -61,8 +62,8 @@ def refuse_forked() -> None:
         raise RollaxError(
             "JAX cannot be used in a process that was forked after JAX had started.",
             where=f"process {os.getpid()}, forked from process {os.getppid()}",
-            got="a fork, as multiprocessing makes it on Linux by default",
-            expected="a process that begins anew, or one that was forked before any trainer or policy was made",
+            got="a fork, the default of multiprocessing on Linux",
+            expected="a spawned process, or a fork made before any trainer or policy",
             fix='use multiprocessing.get_context("spawn"), and make the trainer in the new process; or num_workers',
         )
 
@@ -70,7 +71,7 @@ def refuse_forked() -> None:
 def _after_fork() -> None:
     global _forked
     bridge = sys.modules.get("jax._src.xla_bridge")
-    # JAX has no public way to ask whether its backend has started; without this one, a policy stands for it.
+    # JAX has no public function that returns whether its backend has started.
     started = getattr(bridge, "backends_are_initialized", lambda: _configured)
     _forked = _forked or (bridge is not None and started())
 
@@ -80,11 +81,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def _keep_memory() -> None:
-    """Lets glibc keep memory that was given back, up to 512 MiB, for the next to ask, and fetch it in large segments.
+    """Makes glibc keep up to 512 MiB of freed memory for reuse, and allocate in large blocks.
 
-    On the CPU each call of a compiled function asks for its intermediate results anew. Those of an update from 32 Atari
-    images are 50 MB, and fetching their pages from the system takes nearly as long as the update. Arrays larger than
-    what is kept, such as replay buffers, still come from the system and go back to it.
+    On the CPU each call of a compiled function allocates its intermediate results. An update from 32 Atari images needs
+    50 MB, and fetching these pages from the system takes nearly as long as the update. Arrays above the limit, such as
+    replay buffers, are still returned to the system.
     """
     asked_otherwise = any(name.startswith("MALLOC_") for name in os.environ) or "GLIBC_TUNABLES" in os.environ
     if asked_otherwise or platform.libc_ver()[0] != "glibc":

@@ -1,4 +1,4 @@
-"""Hyperparameters that change with time: piecewise-linear functions of the number of steps sampled so far."""
+"""Schedules: piecewise-linear functions of the number of sampled steps."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _FORM = "a number, or [[timestep, value], ...] with rising timesteps"
 
 
 class Schedule:
-    """A number that is linear between given points, and constant before the first and after the last.
+    """A function that is linear between given points, and constant before the first and after the last.
 
     >>> lr = Schedule([[0, 1.0], [100, 0.0]])
     >>> lr(25)
     0.75
 
     Args:
-        points: a number (constant for ever), or `[[timestep, value], ...]` with rising timesteps.
-        where: what it is the schedule of, for error messages.
+        points: a number (constant), or `[[timestep, value], ...]` with increasing timesteps.
+        where: the name of the scheduled value, for error messages.
     Raises:
-        ConfigError: no point, a point that is no pair of finite numbers, or timesteps that do not rise.
+        ConfigError: there is no point, a point is no pair of finite numbers, or timesteps do not increase.
     """
 
     def __init__(self, points: float | Sequence[Sequence[float]], *, where: str = "a schedule") -> None:
@@ -38,7 +38,7 @@ class Schedule:
         for earlier, later in zip(self.timesteps, self.timesteps[1:], strict=False):
             if earlier >= later:
                 raise ConfigError(
-                    "The timesteps of a schedule do not rise.",
+                    "The timesteps of a schedule do not increase.",
                     where=where,
                     got=f"{later:g} after {earlier:g}",
                     expected=_FORM,
@@ -46,7 +46,7 @@ class Schedule:
                 )
 
     def __call__(self, timestep: float) -> float:
-        """The value after `timestep` steps."""
+        """Returns the value after `timestep` steps."""
         after = bisect_right(self.timesteps, timestep)
         if after == 0:
             return self.values[0]

@@ -1,4 +1,4 @@
-"""Gymnasium spaces: which are supported, their columns (many values as arrays), and their JSON form.
+"""Gymnasium spaces: checks, columns (many values as arrays), and a JSON form.
 
 Columns of a space: Box, MultiBinary and MultiDiscrete give an array [N, *shape]; Discrete an int64 array [N];
 Dict and Tuple a dict or tuple of columns.
@@ -24,10 +24,10 @@ _MAX_STORED_ELEMENTS = 1 << 24
 
 
 def check_space(space: Any, where: str) -> None:
-    """Refuses what rollax cannot use.
+    """Raises an error for a space that rollax does not support.
 
     Raises:
-        SpaceError: no Gymnasium space, an unsupported or empty one, or a Box whose bounds cross.
+        SpaceError: not a Gymnasium space, an unsupported or empty space, or a Box with low > high.
     """
     if not isinstance(space, spaces.Space):
         legacy = type(space).__module__.startswith("gym.")
@@ -72,7 +72,7 @@ def _check_box(space: spaces.Box, where: str) -> None:
             where=where,
             got=f"shape {space.shape}, low {space.low.shape}, high {space.high.shape}",
             expected="three equal shapes",
-            fix="build the Box anew instead of changing its attributes",
+            fix="create a new Box instead of changing its attributes",
         )
     crossed = ~(space.low <= space.high)
     if crossed.any():
@@ -87,12 +87,12 @@ def _check_box(space: spaces.Box, where: str) -> None:
 
 
 def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:
-    """Columns from single values, in the space's own dtypes.
+    """Returns columns from single values, in the dtypes of the space.
 
-    The caller checks shapes and ranges.
+    Shapes and ranges are not checked.
 
     Raises:
-        ValueError: a ragged list, or fractions for whole numbers.
+        ValueError: a ragged list, or fractional values for an integer space.
     """
     if isinstance(space, spaces.Dict):
         return {key: stack(part, [value[key] for value in values]) for key, part in space.spaces.items()}
@@ -101,15 +101,15 @@ def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:
     if space.dtype is None or space.dtype.kind == "f":
         return np.array(values, dtype=space.dtype)
     given = np.array(values)
-    with np.errstate(invalid="ignore"):  # a NaN, which is refused below
+    with np.errstate(invalid="ignore"):  # NaN is refused below
         columns = given.astype(space.dtype, copy=False)
     if given.dtype.kind not in "iub" and not np.array_equal(columns, given):
-        raise ValueError(f"{given.dtype} values for {space}, which holds whole numbers")
+        raise ValueError(f"{given.dtype} values for {space}, an integer space")
     return columns
 
 
 def unstack(space: spaces.Space, columns: trees.Tree) -> list[Any]:
-    """Single values from columns: Python ints for Discrete, arrays for the other leaves, dicts and tuples of those."""
+    """Returns single values from columns: Python ints for Discrete, arrays for other leaves, in dicts and tuples."""
     if isinstance(space, spaces.Discrete):
         return columns.tolist()
     if isinstance(space, spaces.Dict):
@@ -121,7 +121,7 @@ def unstack(space: spaces.Space, columns: trees.Tree) -> list[Any]:
 
 
 def zeros(space: spaces.Space, rows: int) -> trees.Tree:
-    """Columns of zeros."""
+    """Returns columns of zeros."""
     if isinstance(space, spaces.Dict):
         return {key: zeros(part, rows) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -130,7 +130,7 @@ def zeros(space: spaces.Space, rows: int) -> trees.Tree:
 
 
 def bounds(space: spaces.Space) -> tuple[Any, Any]:
-    """The least and the greatest value of each element of a Box, Discrete, MultiDiscrete or MultiBinary."""
+    """Returns the lowest and highest value of each element of a Box, Discrete, MultiDiscrete or MultiBinary."""
     if isinstance(space, spaces.Box):
         return space.low, space.high
     if isinstance(space, spaces.Discrete):
@@ -141,7 +141,7 @@ def bounds(space: spaces.Space) -> tuple[Any, Any]:
 
 
 def same_space(a: spaces.Space, b: spaces.Space) -> bool:
-    """Equal in everything that a policy's shapes depend on; Box bounds may differ in the last digit."""
+    """Returns whether two spaces are equal for a policy; Box bounds may differ in the last digit."""
     if isinstance(a, spaces.Box) and isinstance(b, spaces.Box):
         if a.shape != b.shape or a.dtype != b.dtype:
             return False
@@ -153,12 +153,12 @@ def same_space(a: spaces.Space, b: spaces.Space) -> bool:
             same_space(*pair) for pair in zip(a.spaces, b.spaces, strict=True)
         )
     if isinstance(a, spaces.MultiBinary) and isinstance(b, spaces.MultiBinary):
-        return a.shape == b.shape  # Gymnasium tells MultiBinary(5) from MultiBinary([5])
+        return a.shape == b.shape  # Gymnasium distinguishes MultiBinary(5) and MultiBinary([5])
     return a == b
 
 
 def space_text(space: Any) -> str:
-    """A space in a few words, without its bounds: `Box((4,), float32)`."""
+    """Returns a short description of a space without its bounds: `Box((4,), float32)`."""
     if isinstance(space, spaces.Box):
         return f"Box({space.shape}, {space.dtype})"
     if isinstance(space, spaces.Dict):
@@ -169,7 +169,7 @@ def space_text(space: Any) -> str:
 
 
 def space_to_json(space: spaces.Space) -> dict[str, Any]:
-    """The space as plain JSON values; `space_from_json` gives an equal space back.
+    """Returns the space as plain JSON values; `space_from_json` returns an equal space.
 
     Raises:
         SpaceError: an unsupported space.
@@ -201,10 +201,10 @@ def space_to_json(space: spaces.Space) -> dict[str, Any]:
 
 
 def space_from_json(data: Any, where: str = "stored space") -> spaces.Space:
-    """The space that `space_to_json` described.
+    """Returns the space that `space_to_json` described.
 
     Raises:
-        SpaceError: the description is malformed, or of a space that no policy can use, or that fills the memory.
+        SpaceError: the description is malformed, or the space is unsupported or too large.
     """
     try:
         _refuse_vast(_elements(data), where)
@@ -224,7 +224,7 @@ def space_from_json(data: Any, where: str = "stored space") -> spaces.Space:
 def _described(data: Any) -> spaces.Space:
     kind = data["type"]
     if kind == "Dict":
-        # A list of pairs keeps its order; a dict would be sorted, and with it the columns of an action.
+        # A list of pairs keeps its order; a dict would be sorted, which reorders the columns of an action.
         parts = [(key, _described(part)) for key, part in data["spaces"]]
         if len(dict(parts)) < len(parts):
             raise ValueError("a repeated key")
@@ -253,7 +253,7 @@ def _described(data: Any) -> spaces.Space:
 
 
 def _elements(data: Any) -> int:
-    """How many numbers a policy sees of the space, whole numbers one-hot; as a Python int, which never overflows."""
+    """Returns the number of inputs for a policy, discrete values one-hot, as a Python int without overflow."""
     kind = data["type"]
     if kind in ("Dict", "Tuple"):
         return sum(_elements(part[1] if kind == "Dict" else part) for part in data["spaces"])
@@ -267,7 +267,7 @@ def _flat(value: Any) -> list[int]:
 
 
 def _whole(value: Any) -> Any:
-    """The value, where it is an integer or nested lists of them."""
+    """Returns the value if it is an integer or nested lists of integers."""
     if isinstance(value, list):
         return [_whole(part) for part in value]
     if type(value) is not int:
@@ -278,7 +278,7 @@ def _whole(value: Any) -> Any:
 def _refuse_vast(elements: int, where: str) -> None:
     if elements > _MAX_STORED_ELEMENTS:
         raise SpaceError(
-            "A stored space that fills the memory.",
+            "A stored space that is too large.",
             where=where,
             got=f"{elements} elements",
             expected=f"at most {_MAX_STORED_ELEMENTS}",
@@ -287,7 +287,7 @@ def _refuse_vast(elements: int, where: str) -> None:
 
 
 def _bounds_to_json(bounds: np.ndarray) -> Any:
-    # Strings for the infinities keep the file strict JSON; one number stands for equal bounds (an image has 28k).
+    # Infinities are strings, as strict JSON requires; equal bounds are stored as one number (an image has 28k).
     flat = bounds.ravel()
     if (flat == flat[0]).all():
         return _number_to_json(flat[0].item())

@@ -1,4 +1,4 @@
-"""Values out of a stored state, each checked as it is taken: what is missing or wrong raises CheckpointError."""
+"""Checked access to the values of a stored state; a missing or wrong value raises CheckpointError."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollax.errors import CheckpointError
 
 
 def count(state: Mapping[str, Any], key: str, where: str) -> int:
-    """A number of things: an integer from 0 to 2**63 - 1."""
+    """Returns a count: an integer from 0 to 2**63 - 1."""
     value = entry(state, key, where)
     if type(value) is not int or not 0 <= value < 2**63:
         raise wrong(f"{where}: {key}", value, "an integer from 0 to 2**63 - 1")
@@ -20,7 +20,7 @@ def count(state: Mapping[str, Any], key: str, where: str) -> int:
 
 
 def number(state: Mapping[str, Any], key: str, where: str) -> float:
-    """A finite number of at least 0."""
+    """Returns a finite number of at least 0."""
     value = entry(state, key, where)
     if type(value) not in (int, float) or not 0 <= value < math.inf:
         raise wrong(f"{where}: {key}", value, "a finite number of at least 0")
@@ -28,7 +28,7 @@ def number(state: Mapping[str, Any], key: str, where: str) -> float:
 
 
 def array(state: Mapping[str, Any], key: str, where: str, *, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array of that shape and type."""
+    """Returns an array of the given shape and type."""
     value = entry(state, key, where)
     if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != dtype:
         raise wrong(f"{where}: {key}", described(value), f"{np.dtype(dtype)} array of shape {shape}")
@@ -36,7 +36,7 @@ def array(state: Mapping[str, Any], key: str, where: str, *, shape: tuple[int, .
 
 
 def section(state: Any, key: str, where: str) -> Mapping[str, Any]:
-    """A dict of further values."""
+    """Returns a nested dict of values."""
     value = entry(state, key, where)
     if not isinstance(value, Mapping):
         raise wrong(f"{where}: {key}", described(value), "a dict")
@@ -44,7 +44,7 @@ def section(state: Any, key: str, where: str) -> Mapping[str, Any]:
 
 
 def generator_state(state: Mapping[str, Any], key: str, where: str, like: np.random.Generator) -> Any:
-    """The state of a random generator of the same kind as `like`, which can take it."""
+    """Returns the state of a random generator, valid for the kind of `like`."""
     value = entry(state, key, where)
     try:
         type(like.bit_generator)(0).state = value
@@ -55,7 +55,7 @@ def generator_state(state: Mapping[str, Any], key: str, where: str, like: np.ran
 
 
 def entry(state: Any, key: str, where: str) -> Any:
-    """The value of a key."""
+    """Returns the value of a key."""
     if not isinstance(state, Mapping) or key not in state:
         got = sorted(state) if isinstance(state, Mapping) else described(state)
         raise wrong(where, got, f"a dict with the key {key!r}")
@@ -63,12 +63,12 @@ def entry(state: Any, key: str, where: str) -> Any:
 
 
 def described(value: Any) -> str:
-    """What a value is, in a few words."""
+    """Returns a short description of a value."""
     return f"{value.dtype} array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
 
 
 def wrong(where: str, got: Any, expected: str) -> CheckpointError:
-    """The error for a value that cannot be what was saved."""
+    """Returns the error for an invalid value."""
     return CheckpointError(
         "A stored value that is missing or wrong.",
         where=where,

@@ -1,7 +1,8 @@
-"""Folders of files on disk that are there whole or not at all, and arrays and plain values as bytes.
+"""Folders that are written atomically, and arrays and plain values as bytes.
 
-A folder is written under a temporary name beside its place, with a manifest (a SHA-256 per file) as the last file, and
-then renamed: whoever dies halfway leaves only the temporary folder. Files are JSON and safetensors; nothing is pickled.
+A folder is written under a temporary name next to its path, with a manifest (a SHA-256 per file) as the last file, and
+then renamed, so an interrupted write leaves only the temporary folder. Files are JSON and safetensors; nothing is
+pickled.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ _FIXES = {
 def write_directory(
     path: str | os.PathLike[str], files: Mapping[str, bytes], *, kind: str, format_version: int
 ) -> Path:
-    """Writes a new folder that is complete on disk when this returns; until then nothing bears its name.
+    """Writes a new folder atomically: until it is complete on disk, its path does not exist.
 
     Args:
-        path: the folder to make; missing parents are made too.
+        path: the folder to create; missing parents are created too.
         files: file name to content. Plain names of letters, digits and `_ . @ + = -`, no subfolders.
-        kind: what the folder is, checked on reading: "checkpoint", "policy", ...
+        kind: the kind of folder, checked on reading: "checkpoint", "policy", ...
         format_version: version of the layout of `files`, at least 1.
     Returns:
         The absolute path of the folder.
     Raises:
-        CheckpointError: the folder exists, a file name or content cannot be stored, or the disk refuses (full,
+        CheckpointError: the folder exists, a file name or content cannot be stored, or the disk fails (full,
             read-only, ...). Nothing is left under `path`.
     """
     target = Path(os.path.abspath(path))
@@ -86,12 +87,12 @@ def write_directory(
 
 
 def read_directory(path: str | os.PathLike[str], *, kind: str, format_version: int) -> dict[str, bytes]:
-    """The files of a folder that `write_directory` made, each checked against its SHA-256.
+    """Returns the files of a folder that `write_directory` wrote, each checked against its SHA-256.
 
     Args:
         path: the folder.
-        kind: what it must be.
-        format_version: the newest version that the caller understands; an older one is returned too (see
+        kind: the required kind.
+        format_version: the newest version that the caller supports; older ones are accepted too (see
             `read_manifest`).
     Raises:
         CheckpointError: the folder or its manifest is missing, it is of another kind or a newer format, or a file is
@@ -116,10 +117,10 @@ def read_directory(path: str | os.PathLike[str], *, kind: str, format_version: i
 
 
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The manifest of a saved folder: `format_version`, `kind`, and `files`, name to `{"sha256", "size"}`.
+    """Returns the manifest of a saved folder: `format_version`, `kind`, and `files`, name to `{"sha256", "size"}`.
 
     Raises:
-        CheckpointError: there is none, or it is damaged.
+        CheckpointError: the manifest is missing or damaged.
     """
     file = Path(path) / MANIFEST
     if not os.path.isfile(file):
@@ -140,16 +141,16 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _complete_inside(folder: Path) -> Path | None:
-    """The last by name of the complete folders in this one, or in those that are in it, as in that of a run."""
+    """Returns the last complete folder by name inside this folder or its subfolders, for example those of a run."""
     manifests = (*folder.glob(f"[!.]*/{MANIFEST}"), *folder.glob(f"[!.]*/[!.]*/{MANIFEST}"))
     return max((manifest.parent for manifest in manifests), default=None)
 
 
 def newest(folder: str | os.PathLike[str], prefix: str) -> Path | None:
-    """The complete saved folder named `prefix` and then digits that has the largest number; None without any.
+    """Returns the complete saved folder `prefix<digits>` with the largest number, or None.
 
-    The number in the name decides, never the time of a file. Temporary folders and those without a manifest are passed
-    over; a damaged file is not: `read_directory` refuses it by name.
+    The number in the name decides, not the time of a file. Temporary folders and folders without a manifest are
+    ignored; damaged files are not checked here, but `read_directory` reports them.
     """
     named = re.compile(re.escape(prefix) + r"([0-9]+)", re.ASCII)
     found: list[tuple[int, str]] = []
@@ -164,7 +165,7 @@ def newest(folder: str | os.PathLike[str], prefix: str) -> Path | None:
 
 
 def remove_directory(path: str | os.PathLike[str]) -> None:
-    """Removes a saved folder. Whoever dies halfway leaves one that `newest` passes over: the manifest goes first.
+    """Removes a saved folder, the manifest first, so that `newest` ignores a folder that is removed in part.
 
     Raises:
         CheckpointError: the disk refuses.
@@ -176,10 +177,10 @@ def remove_directory(path: str | os.PathLike[str]) -> None:
 
 
 def arrays_to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Named arrays in the safetensors format, in any memory layout; the same bytes for the same arrays.
+    """Returns named arrays of any memory layout in the safetensors format; equal arrays give equal bytes.
 
     Raises:
-        CheckpointError: an array of objects, text or another type that the format does not know.
+        CheckpointError: an array has a dtype that the format does not support, such as object or text.
     """
     plain: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
@@ -190,18 +191,18 @@ def arrays_to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
                 where=f"array {name!r}",
                 got=f"{value.dtype} array of shape {value.shape}",
                 expected=f"any name but '__metadata__', and one of {sorted(_DTYPES)}",
-                fix="turn it into numbers, or store it as JSON",
+                fix="convert it to numbers, or store it as JSON",
             )
-        # safetensors reads raw memory: of an array with strides it would silently store other numbers.
+        # safetensors reads raw memory; for an array with strides it would silently store wrong values.
         plain[name] = np.asarray(value, order="C")
     return safetensors.numpy.save(plain)
 
 
 def bytes_to_arrays(data: bytes, where: str = "arrays") -> dict[str, np.ndarray]:
-    """The arrays that `arrays_to_bytes` stored, writable; `where` names the file in an error.
+    """Returns the arrays that `arrays_to_bytes` stored, writable; `where` names the file in errors.
 
     Raises:
-        CheckpointError: the bytes are no such arrays.
+        CheckpointError: the bytes are not valid.
     """
     try:
         return safetensors.numpy.load(data)
@@ -210,11 +211,10 @@ def bytes_to_arrays(data: bytes, where: str = "arrays") -> dict[str, np.ndarray]
 
 
 def to_json_bytes(data: Any) -> bytes:
-    """Plain values as readable JSON that gives equal values back, but for tuples, which become lists.
+    """Returns plain values as readable JSON; reading it returns equal values, with lists for tuples.
 
     Raises:
-        CheckpointError: NaN or infinity, a key that is no string, a value that JSON does not know, or more than 100
-            levels.
+        CheckpointError: NaN or infinity, a key that is no string, a value without JSON form, or more than 100 levels.
     """
     try:
         _check_keys(data, _MAX_DEPTH)
@@ -229,10 +229,10 @@ def to_json_bytes(data: Any) -> bytes:
 
 
 def from_json_bytes(data: bytes, where: str = "JSON") -> Any:
-    """The values that `to_json_bytes` stored; `where` names the file in an error.
+    """Returns the values that `to_json_bytes` stored; `where` names the file in errors.
 
     Raises:
-        CheckpointError: no UTF-8, no JSON, NaN or infinity in it, a repeated key, or more than 100 levels.
+        CheckpointError: invalid UTF-8 or JSON, NaN or infinity, a repeated key, or more than 100 levels.
     """
     try:
         values = json.loads(data.decode(), parse_constant=_finite, parse_float=_finite, object_pairs_hook=_unique)
@@ -260,11 +260,11 @@ def _check_keys(data: Any, levels: int) -> None:
     if not isinstance(data, Mapping | list | tuple):
         return
     if not levels:
-        # Whoever walks through the values does so by recursion.
+        # The values are traversed recursively.
         raise ValueError(f"more than {_MAX_DEPTH} levels")
     if isinstance(data, Mapping):
         for key in data:
-            # json.dumps would turn the key 1 into "1" without a word.
+            # json.dumps would silently turn the key 1 into "1".
             if not isinstance(key, str):
                 raise TypeError(f"the key {key!r} is no string")
         data = data.values()
@@ -276,7 +276,7 @@ def _check_files(files: Mapping[str, bytes], target: Path) -> None:
     folded = [name.lower() for name in files if isinstance(name, str)]
     for name, content in files.items():
         plain = isinstance(name, str) and _FILE_NAME.fullmatch(name) and name.lower() != MANIFEST
-        # Some file systems take two names that differ only in case for one.
+        # Some file systems ignore case.
         if not plain or folded.count(name.lower()) > 1:
             raise CheckpointError(
                 "A file name that cannot be stored.",
@@ -311,7 +311,7 @@ def _manifest(files: Mapping[str, bytes], kind: str, format_version: int) -> byt
 def _is_manifest(data: Any) -> bool:
     if not isinstance(data, dict) or not isinstance(data.get("files"), dict) or not isinstance(data.get("kind"), str):
         return False
-    # The names are checked because a forged one could lead out of the folder.
+    # The names are checked because a manipulated name could point outside of the folder.
     return type(data.get("format_version")) is int and all(
         _FILE_NAME.fullmatch(name) and isinstance(entry, dict) and {"sha256", "size"} <= entry.keys()
         for name, entry in data["files"].items()
@@ -340,13 +340,13 @@ def _make_parents(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_parents(folder.parent)
-    with suppress(FileExistsError):  # another process may have been faster; a file in the way shows at the next step
+    with suppress(FileExistsError):  # another process may have created it; the next step fails if a file has this name
         os.mkdir(folder)
     _sync_folder(folder.parent)
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Removes what a save of the same name left behind when it was killed."""
+    """Removes the temporary folders of interrupted saves of the same name."""
     left = re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]{8}\.tmp")
     for name in os.listdir(target.parent):
         if left.fullmatch(name):
@@ -368,7 +368,7 @@ def _write_file(file: Path, content: bytes) -> None:
 
 
 def _sync_parent(target: Path, temporary: Path) -> None:
-    """Makes the rename last; where the disk refuses, takes it back, so that a failed save can be tried again."""
+    """Makes the rename durable; if the disk fails, undoes it, so that the save can be repeated."""
     try:
         _sync_folder(target.parent)
     except BaseException:
@@ -382,7 +382,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems cannot sync a folder at all; there the rename is as durable as they make it.
+        # Some network file systems cannot sync a folder; there the rename may not be durable.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:

@@ -1,7 +1,6 @@
 """Pytrees of NumPy arrays without JAX: a tree is an array, or a dict, tuple or list of trees.
 
-Observation columns are such trees, so that Dict and Tuple observations stay structured from the environment to the
-model. Every array of one tree has the same leading length: its rows.
+Columns of Dict and Tuple observations are trees. All arrays of a tree have the same leading length, the number of rows.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ Tree = Any  # an array, or a dict, tuple or list of trees; Python's types cannot
 
 
 def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """The tree of `function(leaf, *leaves of the others at the same place)`."""
+    """Returns the tree of `function(leaf, *corresponding leaves of the others)`."""
     if isinstance(tree, dict):
         return {key: tree_map(function, value, *(other[key] for other in rest)) for key, value in tree.items()}
     if isinstance(tree, tuple | list):
@@ -24,7 +23,7 @@ def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
 
 
 def leaves(tree: Tree) -> Iterator[Any]:
-    """The leaves, in the order of the keys as they stand."""
+    """Returns the leaves, in the order of the keys."""
     if isinstance(tree, dict):
         for value in tree.values():
             yield from leaves(value)
@@ -36,40 +35,40 @@ def leaves(tree: Tree) -> Iterator[Any]:
 
 
 def length(tree: Tree) -> int:
-    """The number of rows. A tree without leaves (an empty Dict) has none to count: 0."""
+    """Returns the number of rows; 0 for a tree without leaves (an empty Dict)."""
     if isinstance(tree, np.ndarray):
         return len(tree)
     return next((len(leaf) for leaf in leaves(tree)), 0)
 
 
 def index(tree: Tree, rows: Any) -> Tree:
-    """The rows named by an index array, mask or slice (slices are views)."""
+    """Returns the rows at an index array, mask or slice (slices are views)."""
     if isinstance(tree, np.ndarray):
         if isinstance(rows, np.ndarray) and rows.dtype != np.bool_:
-            return np.take(tree, rows, axis=0)  # ten times faster than tree[rows] for narrow rows
+            return np.take(tree, rows, axis=0)  # ten times as fast as tree[rows] for narrow rows
         return tree[rows]
     return tree_map(lambda leaf: index(np.asarray(leaf), rows), tree)
 
 
 def concat(trees: Sequence[Tree]) -> Tree:
-    """The rows of all the trees, one after another."""
+    """Returns the rows of all trees, concatenated."""
     if len(trees) == 1:
         return trees[0]
     return tree_map(lambda *parts: np.concatenate(parts), *trees)
 
 
 def stack(trees: Sequence[Tree]) -> Tree:
-    """A new leading axis over trees of equal structure and shapes."""
+    """Returns trees of equal structure and shapes, stacked along a new leading axis."""
     return tree_map(lambda *parts: np.stack(parts), *trees)
 
 
 def empty_like(tree: Tree, rows: int) -> Tree:
-    """Uninitialized columns with the row shape and dtype of `tree`'s leaves, `rows` long."""
+    """Returns uninitialized columns of `rows` rows with the row shapes and dtypes of `tree`."""
     return tree_map(lambda leaf: np.empty((rows, *leaf.shape[1:]), leaf.dtype), tree)
 
 
 def copy_into(target: Tree, start: int, source: Tree) -> None:
-    """Writes `source`'s rows into `target` from row `start` on."""
+    """Writes the rows of `source` into `target`, starting at row `start`."""
     if isinstance(target, np.ndarray):
         target[start : start + len(source)] = source
         return
@@ -77,7 +76,7 @@ def copy_into(target: Tree, start: int, source: Tree) -> None:
 
 
 def put(target: Tree, rows: Any, source: Tree) -> None:
-    """Writes `source`'s rows to the rows of `target` named by an index array or mask."""
+    """Writes the rows of `source` to the rows of `target` at an index array or mask."""
     if isinstance(target, np.ndarray):
         target[rows] = source
         return
@@ -85,7 +84,7 @@ def put(target: Tree, rows: Any, source: Tree) -> None:
 
 
 def pad(tree: Tree, rows: int) -> Tree:
-    """The tree with zero rows appended until it is `rows` long; the same arrays where nothing is missing."""
+    """Returns the tree with zero rows appended up to `rows` rows; the same arrays if none are missing."""
 
     def padded(leaf: np.ndarray) -> np.ndarray:
         if len(leaf) == rows:

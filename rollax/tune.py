@@ -1,4 +1,4 @@
-"""The face of Ray Tune: any trainer as a `ray.tune.Trainable`. It needs the extra `tune`."""
+"""Ray Tune: any trainer as a `ray.tune.Trainable`. Requires the extra `tune`."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _CHECKPOINT_PREFIX = "checkpoint_"
 
 
 class TunedTrainer(Trainable):
-    """One trial of Tune: a trainer, built from the trial's config, in the process that Tune gives it.
+    """One trial of Tune: a trainer built from the trial's config, in the trial's process.
 
-    `trainable` makes the subclass for an algorithm.
+    `trainable` creates the subclass for an algorithm.
 
     Attributes:
-        trainer: what trains.
+        trainer: the trainer.
     """
 
     trainer_class: ClassVar[type[Trainer]]
@@ -47,11 +47,11 @@ class TunedTrainer(Trainable):
 
     @classmethod
     def default_resource_request(cls, config: Mapping[str, Any]) -> PlacementGroupFactory:
-        """What Tune reserves for a trial: a bundle for the process that learns, and one for each worker."""
+        """Returns the resources of a trial: one bundle for the driver and one per worker."""
         try:
             resolved = resolve_config(cls.trainer_class.config_class, config)
         except RollaxError:
-            # The trial says what is wrong, so that it is told as the error of this trial and the others go on.
+            # The trial itself raises the error, so that only this trial fails.
             resolved = TrainerConfig()
         worker = {
             "CPU": resolved.num_cpus_per_worker,
@@ -59,12 +59,12 @@ class TunedTrainer(Trainable):
             **resolved.custom_resources_per_worker,
         }
         driver = {"CPU": resolved.num_cpus_for_driver, "GPU": resolved.num_gpus}
-        # Ray knows no placement group without anything in it, nor a bundle.
+        # Ray accepts neither an empty placement group nor an empty bundle.
         workers = [worker] * resolved.num_workers if any(worker.values()) else []
         return PlacementGroupFactory([driver, *workers] if workers or any(driver.values()) else [{"CPU": 0.001}])
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Builds the trainer; Tune calls it once in a process."""
+        """Builds the trainer; Tune calls this once per process."""
         register_all(self.registered)
         if self.trial_resources is not None:
             bundles = self.trial_resources.bundles
@@ -72,7 +72,7 @@ class TunedTrainer(Trainable):
         self._build(config)
 
     def step(self) -> dict[str, Any]:
-        """The result of one `Trainer.train`: plain values, with the same keys in every iteration."""
+        """Returns the result of one `Trainer.train` as plain values, with the same keys in every iteration."""
         assert self.trainer is not None
         result = self.trainer.train()
         if result["evaluation"] is not None:
@@ -80,17 +80,17 @@ class TunedTrainer(Trainable):
         return plain({**result, "evaluation": self._evaluation})
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Puts a checkpoint of the trainer into Tune's folder."""
+        """Saves a checkpoint of the trainer into Tune's folder."""
         assert self.trainer is not None
         self.trainer.save(checkpoint_dir)
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Takes over weights, optimizer and counters; the hyperparameters stay those of the trial's config."""
+        """Restores weights, optimizer and counters; the hyperparameters of the trial's config stay."""
         assert self.trainer is not None
         self.trainer.restore(checkpoint_in(checkpoint))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Builds the trainer anew, for another trial or other hyperparameters."""
+        """Rebuilds the trainer for another trial or other hyperparameters."""
         self.cleanup()
         self._build(new_config)
         return True
@@ -103,18 +103,18 @@ class TunedTrainer(Trainable):
 
     def _build(self, config: dict[str, Any]) -> None:
         self.trainer = self.trainer_class(config=config)
-        # Tune's tables have the columns of the first result, and schedulers want their metric in every one.
+        # Tune's tables have the columns of the first result, and schedulers require their metric in every result.
         self._evaluation = evaluation_result([]) if self.trainer.config.evaluation_interval else None
 
 
 def trainable(algorithm: str | type[Trainer]) -> type[TunedTrainer]:
-    """The class that `ray.tune.Tuner` takes, named after the algorithm.
+    """Returns a class for `ray.tune.Tuner`, named after the algorithm.
 
     Args:
-        algorithm: the name of a built-in one, or a trainer class.
+        algorithm: the name of a built-in algorithm, or a trainer class.
     Returns:
-        A `Trainable` whose config is that of the trainer, with `env` in it. Environments registered up to now, here or
-        with Gymnasium, are known in the trials' processes.
+        A `Trainable` whose config is that of the trainer plus `env`. Environments that are registered before, with
+        rollax or Gymnasium, are available in the processes of the trials.
     Raises:
         ConfigError: no algorithm has that name.
     """
@@ -124,10 +124,10 @@ def trainable(algorithm: str | type[Trainer]) -> type[TunedTrainer]:
 
 
 def checkpoint_in(folder: str | Path) -> Path:
-    """The checkpoint that a trainer saved, inside of the folder of a checkpoint of Tune.
+    """Returns the path of the trainer's checkpoint inside the folder of a Tune checkpoint.
 
     Args:
-        folder: such as `result.checkpoint.path`, or what `result.checkpoint.as_directory()` gives.
+        folder: `result.checkpoint.path`, or the value of `result.checkpoint.as_directory()`.
     Raises:
         CheckpointError: there is none.
     """
@@ -143,9 +143,9 @@ def checkpoint_in(folder: str | Path) -> Path:
 
 
 def plain(value: Any) -> Any:
-    """A result as Tune's loggers and schedulers take it: Python's own types, and NaN for None.
+    """Returns a result with plain Python types and NaN for None, as Tune's loggers and schedulers require.
 
-    A mean over nothing is None in rollax; Tune compares and multiplies metrics, so it must be a number there.
+    An empty mean is None in rollax; Tune compares and multiplies metrics, so they must be numbers.
     """
     if value is None:
         return float("nan")
@@ -159,12 +159,13 @@ def plain(value: Any) -> Any:
 
 
 def keep_to_reserved(bundle: Mapping[str, float]) -> None:
-    """Settles, before JAX's backend starts, that a trial uses what it has reserved; a user's own settings stand.
+    """Limits JAX to the resources that the trial reserves, before its backend starts; the user's settings are kept.
 
-    Ray hides no accelerator from a process that reserves none, and JAX would take the memory of the first that it sees.
+    Ray does not hide accelerators from a process that reserves none, and JAX would allocate the memory of the first
+    one.
 
     Args:
-        bundle: the resources reserved for the process of the trial.
+        bundle: the resources of the trial's process.
     """
     import jax
 
@@ -173,6 +174,6 @@ def keep_to_reserved(bundle: Mapping[str, float]) -> None:
         share = process_settings(gpus)["XLA_PYTHON_CLIENT_MEM_FRACTION"]
         os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", share)
     elif not bundle.get("TPU") and "JAX_PLATFORMS" not in os.environ:
-        # JAX reads the variable when it is imported, which it is already.
+        # JAX read the variable when it was imported, so the setting is changed too.
         jax.config.update("jax_platforms", "cpu")
     os.environ.setdefault("NPROC", str(max(int(bundle.get("CPU", 0.0)), 1)))

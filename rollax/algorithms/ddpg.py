@@ -168,7 +168,7 @@ class DDPGPolicy(ActorCriticPolicy):
         return {**stats, "actor_loss": stats["actor_loss"] / share if share else None}
 
     def _is_due(self, updates_before: Any) -> jax.Array:
-        """Returns whether the update after `updates` earlier ones includes the actor and the target networks."""
+        """Returns whether the update after `updates_before` others includes the actor and the target networks."""
         return jnp.asarray((updates_before + 1) % self.config.policy_delay == 0)
 
     def _actions(self, model: Any, obs: Any) -> jax.Array:

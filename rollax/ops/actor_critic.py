@@ -1,4 +1,4 @@
-"""Targets and losses of actors and critics that learn from replayed experience."""
+"""Targets and losses of actors and critics for replayed experience."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rollax.ops.masked import check_same_shape, masked_mean
 def td_target(
     rewards: Float[Array, "B"], discounts: Float[Array, "B"], next_values: Float[Array, "B"]
 ) -> Float[Array, "B"]:
-    """What the value of an action should be, after one or several steps.
+    """Returns the target of an action value, over one or n steps.
 
     Source: Lillicrap et al. (2016), section 3, arXiv:1509.02971:  y = r + γ Q⁻(s', π⁻(s')).
 
     Args:
         rewards: [B] r, for n steps their discounted sum.
-        discounts: [B] the factor of the next value: γ^n, 0 after a termination.
-        next_values: [B] of the observation after.
+        discounts: [B] factor of the next value: γ^n, or 0 after a termination.
+        next_values: [B] value of the next observation.
     Returns:
         [B] y; constant.
     Raises:
@@ -32,14 +32,14 @@ def td_target(
 def smoothed_actions(
     actions: Float[Array, "*S"], noise: Float[Array, "*S"], *, scale: float, limit: float
 ) -> Float[Array, "*S"]:
-    """The actions with a little noise, so that similar actions get similar values.
+    """Returns the actions with clipped noise, so that similar actions get similar values.
 
     Source: Fujimoto et al. (2018), Eq. 14 and Algorithm 1, arXiv:1802.09477:
         ã = clip(π⁻(s') + clip(σ ε, -c, c), -1, 1).
 
     Args:
         actions: in [-1, 1].
-        noise: ε, normal.
+        noise: ε, standard normal.
         scale: σ.
         limit: c.
     Raises:
@@ -52,7 +52,7 @@ def smoothed_actions(
 def twin_errors(
     values: Float[Array, "N B"], targets: Float[Array, "B"], weights: Float[Array, "B"], mask: Float[Array, "B"]
 ) -> tuple[Float[Array, ""], Float[Array, "B"]]:
-    """`(loss, errors)` of an ensemble of critics.
+    """Returns loss and errors of an ensemble of critics.
 
     Source: Fujimoto et al. (2018), Algorithm 1, arXiv:1802.09477:  L = Σ_i mean_b w_b (Q_i(s, a) - y)².
     Deviations: the importance weights and the mask.
@@ -63,7 +63,7 @@ def twin_errors(
         weights: [B] w, of prioritized replay.
         mask: [B] 1 for a real row, 0 for padding.
     Returns:
-        [] loss, and [B] the mean size of the critics' errors, which priorities are made of; constant.
+        [] loss, and [B] mean absolute error of the critics, for priorities; constant.
     """
     errors = values - lax.stop_gradient(targets)
     loss = masked_mean((errors**2).sum(axis=0) * weights, mask)
@@ -73,14 +73,14 @@ def twin_errors(
 def temperature_loss(
     log_alpha: Float[Array, ""], logp: Float[Array, "B"], target_entropy: Float[Array, "B"], mask: Float[Array, "B"]
 ) -> Float[Array, ""]:
-    """Raises the temperature where the entropy is below its target, and lowers it where it is above.
+    """Loss that raises the temperature if the entropy is below its target, and lowers it if above.
 
-    Source: Haarnoja et al. (2018), Eq. 18, arXiv:1812.05905:  J(α) = mean_b -α (log π(a|s) + H̄).  Deviations: log α in
-    the place of the factor α, as in the authors' code, so that a small temperature moves as fast as a large one.
+    Source: Haarnoja et al. (2018), Eq. 18, arXiv:1812.05905:  J(α) = mean_b -α (log π(a|s) + H̄).  Deviations: the
+    factor log α instead of α, as in the authors' code, so that small and large temperatures change at the same rate.
 
     Args:
         log_alpha: [] log α; differentiated.
-        logp: [B] log-probability of an action that the policy takes, or its expectation. Constant.
+        logp: [B] log-probability of an action sampled from the policy, or its expectation. Constant.
         target_entropy: [B] H̄. Constant.
         mask: [B] 1 for a real row, 0 for padding.
     Raises:

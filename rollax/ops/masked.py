@@ -9,10 +9,10 @@ from rollax.errors import ShapeError
 
 
 def masked_mean(x: Float[Array, "*S"], mask: Float[Array, "*S"]) -> Float[Array, ""]:
-    """Mean over the valid entries; nothing that stands in the others, not even NaN, touches it or its gradient.
+    """Mean over the valid entries; the others, even NaN, affect neither the mean nor its gradient.
 
-    Source: mean = Σ_i m_i x_i / Σ_i m_i. Deviations: 0, not 0/0, where no entry is valid, so that a minibatch of
-    nothing but padding changes no weights.
+    Source: mean = Σ_i m_i x_i / Σ_i m_i. Deviations: 0, not 0/0, if no entry is valid, so that a minibatch of
+    padding changes no weights.
 
     Args:
         x: [...] values.
@@ -28,10 +28,10 @@ def masked_mean(x: Float[Array, "*S"], mask: Float[Array, "*S"]) -> Float[Array,
 
 
 def check_same_shape(where: str, **arrays: Array) -> None:
-    """Refuses arguments that would broadcast against each other by mistake; costs nothing in a compiled function.
+    """Refuses arguments that would broadcast by mistake; runs only at trace time in a compiled function.
 
     Args:
-        where: the function that was called.
+        where: name of the calling function.
         arrays: its arguments by name.
     Raises:
         ShapeError: two of them differ in shape.

@@ -1,4 +1,4 @@
-"""Targets of n steps along sequences of rows."""
+"""n-step targets along sequences of rows."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ def n_step_targets(
     values: Float[Array, "B T K"],
     n: int,
 ) -> Float[Array, "B T K"]:
-    """What the value of each step should be, after n steps or as many as the sequence goes on.
+    """Returns the target of each step over n steps, or fewer at the end of the sequence.
 
     Source: Sutton (1988), "Learning to predict by the methods of temporal differences", by the recursion
-        y_t^0 = V_t,  y_t^n = r_t + γ_t y_{t+1}^{n-1};  where row t+1 was only observed, V_{t+1} in the place of y.
+        y_t^0 = V_t,  y_t^n = r_t + γ_t y_{t+1}^{n-1};  V_{t+1} in the place of y if row t+1 is a bootstrap row.
 
     Args:
         rewards: [B, T] r.
         discounts: [B, T] γ; 0 where a step terminated.
-        acted: [B, T] 1 where a step was made, 0 where the row was only observed, or is padding.
-        values: [B, T, K] V, the greedy values of the rows, K of each.
-        n: steps, at least 1.
+        acted: [B, T] 1 for a step, 0 for a bootstrap row or padding.
+        values: [B, T, K] V, greedy values of the rows, K per row.
+        n: number of steps, at least 1.
     Returns:
-        [B, T, K] targets; constant. Those of rows where no step was made mean nothing, nor does that of a last row that
-        was not terminated.
+        [B, T, K] targets; constant. They are undefined for rows without a step, and for a last row that is not
+        terminated.
     Raises:
         ShapeError: `rewards`, `discounts` and `acted` differ in shape.
     """
@@ -44,5 +44,5 @@ def n_step_targets(
 
 
 def _later(x: Array) -> Array:
-    """Each row's successor; zeros after the last."""
+    """Returns the successor of each row; zeros after the last."""
     return jnp.concatenate([x[:, 1:], jnp.zeros_like(x[:, :1])], axis=1)

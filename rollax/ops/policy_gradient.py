@@ -1,4 +1,4 @@
-"""Policy losses: REINFORCE, and PPO's clipped objective with its adaptive KL coefficient and APPO's reference."""
+"""Policy losses: REINFORCE, PPO's clipped objective and adaptive KL coefficient, APPO's reference policy."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def policy_gradient_loss(
         advantages: [B] returns or advantage estimates. Constant.
         mask: [B] 1 for a real row, 0 for padding.
     Returns:
-        [] loss; its value means nothing, its gradient in `logp` is -A_t / (number of real rows).
+        [] loss; only its gradient is meaningful: in `logp` it is -A_t / (number of real rows).
     Raises:
         ShapeError: the arguments differ in shape.
     """
     check_same_shape("policy_gradient_loss", logp=logp, advantages=advantages, mask=mask)
-    # Selected before the product too: a NaN in a padding row would survive as 0 * NaN in the gradient.
+    # Select before the product too: a NaN in a padding row would give 0 * NaN in the gradient.
     return -masked_mean(jnp.where(mask > 0, logp, 0.0) * lax.stop_gradient(advantages), mask)
 
 
@@ -48,7 +48,7 @@ def clipped_surrogate(
 
     Source: Schulman et al. (2017), Eq. 7, arXiv:1707.06347:
         L = -mean_t min(r_t A_t, clip(r_t, 1 - ε, 1 + ε) A_t),  r_t = exp(logp_t - old_logp_t)
-    Deviations: the mask; and r_t is at most e^60, since an infinite one makes the gradient NaN where the clip binds.
+    Deviations: the mask; r_t is at most e^60, because an infinite ratio makes the gradient NaN where the clip binds.
     Standardizing advantages is the caller's decision.
 
     Args:
@@ -64,7 +64,7 @@ def clipped_surrogate(
     """
     check_same_shape("clipped_surrogate", logp=logp, old_logp=old_logp, advantages=advantages, mask=mask)
     advantages = lax.stop_gradient(advantages)
-    # Selected before the exponential too: an infinity in a padding row would survive as 0 * inf in the gradient.
+    # Select before the exponential too: an infinity in a padding row would give 0 * inf in the gradient.
     log_ratio = jnp.where(mask > 0, logp - lax.stop_gradient(old_logp), 0.0)
     ratio = jnp.exp(jnp.minimum(log_ratio, _MAX_LOG_RATIO))
     clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
@@ -72,16 +72,16 @@ def clipped_surrogate(
 
 
 def adapted_kl_coeff(coeff: float | Array, kl: float | Array, *, target: float | Array) -> Float[Array, ""]:
-    """The coefficient β of PPO's KL penalty for the next update, after one that moved the policy by `kl`.
+    """Returns the coefficient β of PPO's KL penalty after an update with divergence `kl`.
 
     Source: Schulman et al. (2017), section 4, arXiv:1707.06347: β grows where kl is above the target and shrinks where
     it is below. Deviations: RLlib's constants: β ← 1.5 β if kl > 2 target, β ← β / 2 if kl < target / 2 (paper: twice
     and half, at 1.5 target and target / 1.5).
 
     Args:
-        coeff: [] β of the update that was made.
+        coeff: [] β of the last update.
         kl: [] mean KL(old policy || new policy) over its rows.
-        target: [] the KL divergence that an update should have.
+        target: [] the target of the KL divergence.
     Returns:
         [] the next β.
     """
@@ -91,10 +91,10 @@ def adapted_kl_coeff(coeff: float | Array, kl: float | Array, *, target: float |
 def truncated_reference(
     target_logp: Float[Array, "B"], behaviour_logp: Float[Array, "B"], *, limit: float = 2.0
 ) -> Float[Array, "B"]:
-    """What takes the place of the old policy in the clipped surrogate, where another one has acted.
+    """Returns the reference log-probability of the clipped surrogate for actions of another policy.
 
-    Source: Luo et al. (2020), IMPACT, arXiv:1912.00167: the ratio π / max(π', β μ), with β = 1/limit. It is
-    min(μ/π', limit) π/μ: the importance weight of the target policy π' may not be arbitrarily large.
+    Source: Luo et al. (2020), IMPACT, arXiv:1912.00167: the ratio π / max(π', β μ), with β = 1/limit. It equals
+    min(μ/π', limit) π/μ, with a bounded importance weight of the target policy π'.
 
     Args:
         target_logp: [B] log-probability of the action taken, under the target policy π'.

@@ -1,4 +1,4 @@
-"""Targets and losses of Q-learning, for scalar values and for distributions of returns."""
+"""Targets and losses of Q-learning, for scalar values and distributions of returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollax.ops.masked import check_same_shape
 
 
 def chosen(values: Float[Array, "B A"], actions: Int[Array, "B"]) -> Float[Array, "B"]:
-    """[B] the entry of each row that its action names."""
+    """Returns [B], the entry of each row at its action."""
     return jnp.take_along_axis(values, actions[:, None], axis=1)[:, 0]
 
 
@@ -21,17 +21,17 @@ def q_target(
     next_values: Float[Array, "B A"],
     selector: Float[Array, "B A"],
 ) -> Float[Array, "B"]:
-    """What the value of an action should be, after one or several steps.
+    """Returns the target of an action value, over one or n steps.
 
     Source: Mnih et al. (2015), doi:10.1038/nature14236; van Hasselt et al. (2016), arXiv:1509.06461, section
-        "Double Q-learning":  y = r + γ Q⁻(s', argmax_a Q(s', a)).  With the target network as its own selector it is
-        that of DQN:  y = r + γ max_a Q⁻(s', a).
+        "Double Q-learning":  y = r + γ Q⁻(s', argmax_a Q(s', a)).  With the target network as selector this is the
+        target of DQN:  y = r + γ max_a Q⁻(s', a).
 
     Args:
         rewards: [B] r, for n steps their discounted sum.
-        discounts: [B] the factor of the next value: γ^n, 0 after a termination.
-        next_values: [B, A] Q⁻ of the observation after, by the target network.
-        selector: [B, A] what the next action is chosen by; invalid actions at the bottom.
+        discounts: [B] factor of the next value: γ^n, or 0 after a termination.
+        next_values: [B, A] Q⁻ of the next observation, from the target network.
+        selector: [B, A] values that choose the next action; the lowest for invalid actions.
     Returns:
         [B] y; constant.
     Raises:
@@ -63,16 +63,16 @@ def projected(
     discounts: Float[Array, "B"],
     support: Float[Array, "K"],
 ) -> Float[Array, "B K"]:
-    """The distribution of r + γ Z on the atoms of Z itself.
+    """Projects the distribution of r + γ Z onto the atoms of Z.
 
     Source: Bellemare et al. (2017), Algorithm 1, arXiv:1707.06887:  each atom z_j moves to clip(r + γ z_j, z_0, z_K),
-        and its probability is shared between the two atoms beside that place, the nearer one getting more.
+        and its probability is split between the two neighbouring atoms by linear interpolation.
 
     Args:
-        probabilities: [B, K] of the atoms of Z.
+        probabilities: [B, K] probabilities of the atoms of Z.
         rewards: [B] r.
         discounts: [B] γ; 0 after a termination.
-        support: [K] the atoms, evenly spaced and rising.
+        support: [K] the atoms, evenly spaced and increasing.
     Returns:
         [B, K] probabilities; constant.
     Raises:
@@ -81,7 +81,7 @@ def projected(
     check_same_shape("projected", rewards=rewards, discounts=discounts)
     low, spacing = support[0], support[1] - support[0]
     moved = jnp.clip(rewards[:, None] + discounts[:, None] * support, low, support[-1])
-    # Atom k takes of every moved atom the part by which that one is nearer than a spacing.
+    # Atom k gets from every moved atom 1 - distance / spacing, at least 0.
     distance = jnp.abs((moved - low)[:, None, :] / spacing - jnp.arange(len(support))[None, :, None])
     shares = jnp.clip(1.0 - distance, 0.0, 1.0)
     return lax.stop_gradient(jnp.einsum("bkj,bj->bk", shares, probabilities))
@@ -94,17 +94,17 @@ def categorical_cross_entropy(target: Float[Array, "B K"], logits: Float[Array, 
 
     Args:
         target: [B, K] probabilities m. Constant.
-        logits: [B, K] of p.
+        logits: [B, K] logits of p.
     """
     check_same_shape("categorical_cross_entropy", target=target, logits=logits)
     return -(lax.stop_gradient(target) * jax.nn.log_softmax(logits, axis=-1)).sum(-1)
 
 
 def categorical_entropy(probabilities: Float[Array, "B K"]) -> Float[Array, "B"]:
-    """Entropy of each row's atoms: what is left of the cross-entropy where both distributions are the same.
+    """Entropy of the target distribution of each row.
 
-    Without it the cross-entropy is the divergence by which Hessel et al. (2018), section "The Integrated Agent",
-    arXiv:1710.02298, draw rows:  Σ_k m_k (log m_k - log p_k).
+    Cross-entropy minus this entropy is the divergence that Hessel et al. (2018), section "The Integrated Agent",
+    arXiv:1710.02298, use as priority:  Σ_k m_k (log m_k - log p_k).
 
     Args:
         probabilities: [B, K] m; where one is 0, m log m is 0.
@@ -113,7 +113,7 @@ def categorical_entropy(probabilities: Float[Array, "B K"]) -> Float[Array, "B"]
 
 
 def dueling(values: Float[Array, "B #K"], advantages: Float[Array, "B A"]) -> Float[Array, "B A"]:
-    """Q-values from a state's value and its actions' advantages.
+    """Returns Q-values from state values and advantages.
 
     Source: Wang et al. (2016), Eq. 9, arXiv:1511.06581:  Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a').
 

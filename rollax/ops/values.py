@@ -1,4 +1,4 @@
-"""The loss of a value function, and how much it explains."""
+"""Loss and explained variance of a value function."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def value_loss(
     *,
     vf_clip_param: float | Array | None = None,
 ) -> Float[Array, ""]:
-    """Squared error of the values, each row limited from above, averaged over the valid rows.
+    """Squared error of the values, bounded per row and averaged over the valid rows.
 
     Source: Schulman et al. (2017), Eq. 9 (the term L^VF), arXiv:1707.06347, with RLlib's limit c:
         L = mean_t min((V_t - G_t)², c)
-    Deviations: the limit (None: none) and the mask. There is no factor 1/2.
+    Deviations: the limit (None for no limit) and the mask. There is no factor 1/2.
 
     Args:
         values: [B] predicted values V_t.
         targets: [B] value targets G_t. Constant.
         mask: [B] 1 for a real row, 0 for padding.
-        vf_clip_param: c > 0, in units of squared returns: raise it with the scale of the rewards.
+        vf_clip_param: c > 0, in units of squared returns; it depends on the scale of the rewards.
     Returns:
         [] loss; its gradient in `values` is zero where the limit binds.
     Raises:
@@ -42,10 +42,10 @@ def value_loss(
 def explained_variance(
     targets: Float[Array, "B"], predictions: Float[Array, "B"], mask: Float[Array, "B"]
 ) -> Float[Array, ""]:
-    """Part of the targets' variance that the predictions explain, over the valid rows; always finite.
+    """Fraction of the targets' variance that the predictions explain, over the valid rows; always finite.
 
-    Source: ev = 1 - Var[G - V] / Var[G]; 1 is perfect up to a constant offset, 0 no better than a constant, and there
-    is no lower limit. Deviations: where the targets are constant (up to float32 rounding), 1 if the errors are
+    Source: ev = 1 - Var[G - V] / Var[G]; 1 is perfect up to a constant offset, 0 equals a constant prediction, and
+    there is no lower bound. Deviations: if the targets are constant (up to float32 rounding), 1 if the errors are
     constant too, else 0, as in scikit-learn.
 
     Args:
@@ -66,7 +66,7 @@ def explained_variance(
 
 
 def _masked_variance(x: Float[Array, "B"], mask: Float[Array, "B"]) -> Float[Array, ""]:
-    """Variance over the valid rows; exactly 0 where only rounding tells them apart."""
+    """Returns the variance over the valid rows; exactly 0 for differences within rounding."""
     variance = masked_mean((x - masked_mean(x, mask)) ** 2, mask)
     rounding = _RELATIVE_ROUNDING**2 * masked_mean(x**2, mask)
     return jnp.where(variance <= rounding, 0.0, variance)

@@ -1,4 +1,4 @@
-"""V-trace: value targets and advantages for actions that an older policy has chosen."""
+"""V-trace: value targets and advantages for actions of an older policy."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ def vtrace(
     clip_c_threshold: float | Array = 1.0,
     lambda_: float | Array = 1.0,
 ) -> tuple[Float[Array, "N"], Float[Array, "N"]]:
-    """V-trace targets of the value function, and the advantages of the policy gradient.
+    """Returns V-trace targets of the value function and advantages of the policy gradient.
 
     Source: Espeholt et al. (2018), Eq. 1 and section 4.2, arXiv:1802.01561, in the recursive form of Remark 1:
         v_s = V_s + δ_s + γ_s c_s (v_{s+1} - V_{s+1}),  δ_s = ρ_s (r_s + γ_s V_{s+1} - V_s)
         A_s = ρ'_s (r_s + γ_s (λ v_{s+1} + (1 - λ) V_{s+1}) - V_s)
         with ρ_s = min(ρ̄, π/μ), c_s = λ min(c̄, π/μ) (Remark 2) and ρ'_s = min(ρ̄', π/μ). On-policy, A is GAE(λ).
-    Deviations: the paper gives no advantage for λ < 1; the mixture is that of rlax, and with λ = 1 the paper's.
+    Deviations: the paper defines no advantage for λ < 1; the mixture is that of rlax and equals the paper's for λ = 1.
 
-    Rows are flat: trajectory segments one after another, in time order. A row whose discount is 0 ends its segment;
-    every other segment is followed by a bootstrap row, which stands for what came after it. Padding may lie anywhere.
+    Rows are flat: trajectory segments one after another, in time order. A row with discount 0 ends its segment; every
+    other segment is followed by a bootstrap row with the next observation. Padding may be anywhere.
 
     Source of the evaluation in O(log N) steps: Blelloch (1990), "Prefix sums and their applications": the recursion is
     a composition of affine maps x ↦ δ + γ c x, which is associative.
 
     Args:
-        log_rhos: [N] log π(a|s) - log μ(a|s), of the policy to evaluate and of the one that acted.
-        discounts: [N] γ, and 0 where the episode terminated.
+        log_rhos: [N] log π(a|s) - log μ(a|s), for the evaluated policy π and the behaviour policy μ.
+        discounts: [N] γ, or 0 after a termination.
         rewards: [N] r.
         values: [N] V.
-        bootstrap: [N] true on a row of which only the value counts.
+        bootstrap: [N] true for a bootstrap row, of which only the value is used.
         mask: [N] 1 for a real row, 0 for padding.
-        clip_rho_threshold: ρ̄ > 0, which value function is learned: with infinity that of π, near 0 that of μ.
+        clip_rho_threshold: ρ̄ > 0; the fixed point is the value of π for infinity and approaches that of μ near 0.
         clip_pg_rho_threshold: ρ̄' > 0, the same for the policy gradient.
-        clip_c_threshold: c̄ > 0, at most ρ̄: how far a surprise travels back.
+        clip_c_threshold: c̄ > 0, at most ρ̄; bounds how far a temporal difference propagates back.
         lambda_: λ in [0, 1].
     Returns:
-        [N] targets v and [N] advantages A, both constant. Of a bootstrap row, v is V and A is 0; of padding both are 0.
+        [N] targets v and [N] advantages A, both constant. For a bootstrap row v is V and A is 0; for padding both are
+        0.
     Raises:
         ShapeError: the arguments differ in shape.
     """
@@ -70,7 +71,7 @@ def vtrace(
     next_values = _taken(values, following)
     deltas = jnp.minimum(rhos, clip_rho_threshold) * (rewards + discounts * next_values - values)
     carried = discounts * lambda_ * jnp.minimum(rhos, clip_c_threshold)
-    # Padding hands on what it is given; a bootstrap row, with its discount of 0, begins anew.
+    # Padding passes its input on; a bootstrap row has discount 0 and starts a new segment.
     surprises = _affine_suffixes(jnp.where(learned, deltas, 0.0), jnp.where(real, carried, 1.0))
     next_mixture = next_values + lambda_ * _taken(jnp.where(real, surprises, 0.0), following)
     advantages = jnp.minimum(rhos, clip_pg_rho_threshold) * (rewards + discounts * next_mixture - values)
@@ -79,7 +80,7 @@ def vtrace(
 
 
 def _next_real_row(real: Bool[Array, "N"]) -> Int[Array, "N"]:
-    """The index of the first real row after each row; N where there is none."""
+    """Returns the index of the first real row after each row, or N."""
     rows = len(real)
     at_or_after = lax.cummin(jnp.where(real, jnp.arange(rows), rows), reverse=True)
     return jnp.append(at_or_after, rows)[1:]
@@ -90,7 +91,7 @@ def _taken(x: Float[Array, "N"], rows: Int[Array, "N"]) -> Float[Array, "N"]:
 
 
 def _affine_suffixes(terms: Float[Array, "N"], factors: Float[Array, "N"]) -> Float[Array, "N"]:
-    """x_i = term_i + factor_i x_{i+1}, with 0 after the last row."""
+    """Returns x with x_i = term_i + factor_i x_{i+1}, and 0 after the last row."""
 
     def composed(later: tuple[Array, Array], earlier: tuple[Array, Array]) -> tuple[Array, Array]:
         return earlier[0] + earlier[1] * later[0], earlier[1] * later[1]
