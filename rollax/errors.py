@@ -29,7 +29,7 @@ class RollaxError(Exception):
         if expected is not None:
             lines.append(f"  expected: {_shown(expected)}")
         if fix is not None:
-            lines.append(f"  fix:  {fix}")
+            lines.append(f"  fix:      {fix}")
         super().__init__("\n".join(lines))
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -128,7 +128,7 @@ class TestRuns:
 
     def test_7_a_memory_larger_than_the_memory(self):
         trainer = ApexDQNTrainer("CartPole-v1", {**SMALL, "buffer_size": 10**12})
-        with trainer, pytest.raises(ConfigError, match=r"(?s)buffer.*to mend") as raised:
+        with trainer, pytest.raises(ConfigError, match=r"(?s)buffer.*fix:") as raised:
             trainer.train()
         assert raised.value.__notes__ == ["(in replay shard 1)"]
 

@@ -170,7 +170,7 @@ class TestRefuses:
 
     def test_7_a_buffer_larger_than_the_memory(self):
         trainer = DQNTrainer("CartPole-v1", {"buffer_size": 10**12, "learning_starts": 0})
-        with trainer, pytest.raises(ConfigError, match=r"(?s)buffer.*to mend"):
+        with trainer, pytest.raises(ConfigError, match=r"(?s)buffer.*fix:"):
             trainer.train()
 
     def test_stacks_where_there_are_none(self):

@@ -68,7 +68,7 @@ class TestConfig:
 
     def test_7_a_buffer_larger_than_the_memory(self, trainer_class):
         with made(trainer_class, buffer_size=10**13) as trainer:
-            with pytest.raises(ConfigError, match=r"more memory than there is(.|\n)*to mend"):
+            with pytest.raises(ConfigError, match=r"more memory than there is(.|\n)*fix:"):
                 trainer.train()
 
 

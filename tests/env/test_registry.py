@@ -96,7 +96,7 @@ def test_the_names_of_pettingzoo():
 )
 def test_5_path_that_does_not_import(path, says):
     refused(ConfigError, env_creator, path, says=says)
-    refused(ConfigError, env_creator, path, says=f"does not import...env='{path}'...module:Class...to mend")
+    refused(ConfigError, env_creator, path, says=f"does not import...env='{path}'...module:Class...fix:")
 
 
 @pytest.mark.parametrize("value", [Clock(), 3, None, ["CartPole-v1"]])

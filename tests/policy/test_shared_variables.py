@@ -182,10 +182,10 @@ class TestRefused:
 
     def test_unknown_part(self):
         text = self.check(("policy_trunk.mpl",))
-        assert "policy_trunk.mlp" in text.split("to mend")[1]
+        assert "policy_trunk.mlp" in text.split("fix:")[1]
         assert "'left'" in text
         # No half of a name.
-        assert "policy_trunk" in self.check(("policy_tru",)).split("to mend")[1]
+        assert "policy_trunk" in self.check(("policy_tru",)).split("fix:")[1]
 
     def test_other_shapes(self):
         text = self.check(("policy_head.kernel",))
