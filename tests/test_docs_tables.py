@@ -25,7 +25,7 @@ from rollax import (
 )
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.config import TrainerConfig
-from rollax.config.replay import ReplayFields
+from rollax.config.groups import ReplayFields
 from rollax.evaluation.episode import Episode
 from tests.test_docs import REPOSITORY, table
 

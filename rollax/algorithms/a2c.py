@@ -17,17 +17,16 @@ from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 
 
 class A2CConfig(A3CConfig):
-    """The fields of A2C in addition to those of A3C."""
+    """The fields of A3C, and the size of the parts of a batch."""
 
-    train_batch_size: int = Field(default=200, ge=1, description="steps that one gradient step learns from")
-    rollout_fragment_length: int = Field(
-        default=20, ge=1, description="t_max, env steps of each sub-environment between two bootstraps"
-    )
+    defaults = {"rollout_fragment_length": 20}
+    requires = {"train_batch_size": {}}
+
     microbatch_size: int | None = Field(
         default=None,
         ge=1,
-        description="rows that are on the device at once: the gradient of a batch is added up over parts of this size; "
-        "None takes the batch as a whole",
+        description="rows on the device at once: the gradient of a batch is accumulated over parts of this size; None: "
+        "the whole batch",
     )
 
     def check(self) -> None:

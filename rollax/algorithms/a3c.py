@@ -14,12 +14,11 @@ from typing import Any
 import jax
 from flax import nnx
 from gymnasium import Space
-from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
-from rollax.config import Lambda, SchedulePoints, TrainerConfig
-from rollax.config.critic import CentralizedCriticFields
+from rollax.config import TrainerConfig
+from rollax.config.groups import CentralizedCriticFields, StateValueFields
 from rollax.evaluation.advantages import add_advantages
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
@@ -29,22 +28,11 @@ from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.policy import Segments
 
 
-class A3CConfig(CentralizedCriticFields, TrainerConfig):
-    """The fields of A3C in addition to the common ones, with the symbols of the equation above."""
+class A3CConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
+    """The common fields, with the symbols of the equation above."""
 
-    rollout_fragment_length: int = Field(
-        default=10, ge=1, description="t_max, env steps of each sub-environment that one gradient is computed from"
-    )
-    lr: float = Field(default=1e-3, ge=0, description="α, the step size of Adam (RLlib: 1e-4, for sums over the rows)")
-    lambda_: Lambda = 1.0
-    vf_loss_coeff: float = Field(default=0.5, ge=0, description="c_v, weight of the value loss")
-    entropy_coeff: float = Field(default=0.01, ge=0, description="c_e, weight of the entropy bonus")
-    entropy_coeff_schedule: SchedulePoints | None = Field(
-        default=None, description="[[timestep, c_e], ...], linear in between; takes the place of entropy_coeff"
-    )
-    grad_clip: float | None = Field(
-        default=0.5, gt=0, description="bound on the global norm of the gradient (RLlib: 40, for sums); None for none"
-    )
+    defaults = {"rollout_fragment_length": 10, "grad_clip": 0.5}
+    requires = {"train_batch_size": {"rollout_fragment_length": "auto"}}
 
 
 class A3CPolicy(JaxPolicy):

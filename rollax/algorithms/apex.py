@@ -7,16 +7,9 @@ independently; see `AsyncReplayOptimizer` and `worker_scale`.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from pydantic import Field
-
-from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer
+from rollax.algorithms.dqn import EPSILON, GREEDY, DQNConfig, DQNPolicy, DQNTrainer
 from rollax.batch import SampleBatch
-from rollax.config.asynchronous import AsyncReplayFields
-from rollax.config.exploration import EpsilonFields
-from rollax.config.overruling import Overrules
-from rollax.errors import ConfigError
+from rollax.config.groups import AsyncReplayFields
 from rollax.evaluation.initial_priorities import add_priorities
 from rollax.optimizers.async_replay import AsyncReplayOptimizer, async_replay_settings
 from rollax.policy.exploration.parameter_noise import ParameterNoise
@@ -29,28 +22,11 @@ from rollax.schedules import Schedule
 class ApexDQNConfig(AsyncReplayFields, DQNConfig):
     """The fields of DQN with the defaults of Ape-X, for Atari games and many workers."""
 
-    lr: float = Field(default=1e-4, ge=0, description="α, the step size of Adam")
-    grad_clip: float | None = Field(
-        default=40.0, gt=0, description="bound on the global norm of the gradient; None for none"
-    )
-    adam_epsilon: float = Field(default=1.5e-4, gt=0, description="ε of Adam")
-    target_network_update_freq: int = Field(
-        default=2500, ge=1, description="updates after which the target network becomes a copy of the model"
-    )
-
-    overrules: ClassVar[Overrules] = {("noisy",): ("worker_epsilon", "worker_epsilon_alpha")}
-
-    def check(self) -> None:
-        super().check()
-        for key in EpsilonFields.model_fields:
-            if getattr(self, key) != DQNConfig.model_fields[key].default:
-                raise ConfigError(
-                    "An ε that falls with time.",
-                    where=f"config key '{key}'",
-                    got=getattr(self, key),
-                    expected="its default: each worker has an ε of its own, which stays what it is",
-                    fix="leave it out, and set worker_epsilon and worker_epsilon_alpha",
-                )
+    defaults = {"lr": 1e-4, "grad_clip": 40.0, "adam_epsilon": 1.5e-4, "target_network_update_freq": 2500}
+    requires = {
+        EPSILON: "each worker has a constant ε: set worker_epsilon and worker_epsilon_alpha",
+        ("worker_epsilon", "worker_epsilon_alpha"): GREEDY,
+    }
 
 
 class ApexDQNPolicy(DQNPolicy):

@@ -6,11 +6,9 @@ worker has its own noise scale, in the place of the ε of Ape-X DQN.
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, DDPGTrainer
 from rollax.batch import SampleBatch
-from rollax.config.asynchronous import AsyncReplayFields
+from rollax.config.groups import AsyncReplayFields
 from rollax.evaluation.initial_priorities import add_priorities
 from rollax.optimizers.async_replay import AsyncReplayOptimizer, async_replay_settings
 from rollax.policy.exploration.action_noise import AddedNoise
@@ -21,14 +19,9 @@ from rollax.policy.policy import Segments
 
 
 class ApexDDPGConfig(AsyncReplayFields, DDPGConfig):
-    """The fields of DDPG with the defaults of Ape-X."""
+    """The fields of DDPG with the defaults of Ape-X; each worker scales its noise by ε^(1 + α (i - 1)/(N - 1))."""
 
-    noise_scale: float = Field(
-        default=1.0,
-        ge=0,
-        description="deviation of GaussianNoise and factor of OrnsteinUhlenbeckNoise, in units of half an action's "
-        "range; each worker takes its own part of it, ε^(1 + α (i - 1)/(N - 1))",
-    )
+    defaults = {"noise_scale": 1.0}
 
 
 class ApexDDPGPolicy(DDPGPolicy):

@@ -13,7 +13,7 @@ as in PPO.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 from flax import nnx
@@ -23,7 +23,6 @@ from pydantic import Field
 from rollax.algorithms.impala import IMPALAConfig, IMPALAPolicy, IMPALATrainer, learned_rows
 from rollax.batch import SampleBatch
 from rollax.config import resolve_config
-from rollax.config.overruling import FirstValues
 from rollax.evaluation.advantages import add_advantages
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate, truncated_reference
@@ -38,6 +37,12 @@ _OF_WORKERS = frozenset({SampleBatch.VF_PREDS, SampleBatch.ACTION_DIST_INPUTS})
 class APPOConfig(IMPALAConfig):
     """The fields of APPO in addition to those of IMPALA."""
 
+    requires = {
+        ("target_update_frequency", "vtrace_clip_pg_rho_threshold"): {"vtrace": True},
+        ("kl_coeff", "kl_target"): {"use_kl_loss": True},
+    }
+    first_values = {"kl_coeff": ()}
+
     clip_param: float = Field(default=0.4, ge=0, description="ε, how far the probability ratio may leave 1")
     vtrace: bool = Field(
         default=True,
@@ -45,17 +50,11 @@ class APPOConfig(IMPALAConfig):
         "advantage estimates, computed where it acts",
     )
     target_update_frequency: int = Field(
-        default=1, ge=1, description="updates from one renewal of the target network to the next"
+        default=1, ge=1, description="updates after which the target network becomes a copy of the online network"
     )
-    use_kl_loss: bool = Field(default=False, description="whether a KL penalty joins the loss")
-    kl_coeff: float = Field(default=1.0, gt=0, description="first weight of the KL penalty, which adapts to kl_target")
-    kl_target: float = Field(
-        default=0.01,
-        gt=0,
-        description="the KL divergence that kl_coeff adapts to; without effect while use_kl_loss is false",
-    )
-
-    first_values: ClassVar[FirstValues] = {"kl_coeff": ()}
+    use_kl_loss: bool = Field(default=False, description="whether a KL penalty is added to the loss")
+    kl_coeff: float = Field(default=1.0, gt=0, description="initial weight of the KL penalty; it adapts to kl_target")
+    kl_target: float = Field(default=0.01, gt=0, description="KL divergence that kl_coeff adapts to")
 
 
 class APPOPolicy(IMPALAPolicy):

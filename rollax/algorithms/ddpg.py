@@ -9,7 +9,7 @@ replay is uniform by default; time limits bootstrap.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,7 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
-from rollax.config import TrainerConfig
-from rollax.config.actor_critic import ActorCriticFields
-from rollax.config.overruling import FirstValues, Overrules
+from rollax.config.groups import ActorCriticFields
 from rollax.errors import SpaceError
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.models.action_values import ActionValue, Actor, ActorWithCritics, Ensemble, frozen
@@ -43,33 +41,32 @@ from rollax.policy.policy import Segments
 _TARGET, _NOISE = "q_target", "target_noise"
 
 
-class DDPGConfig(ActorCriticFields, TrainerConfig):
-    """The fields of DDPG in addition to the common ones."""
+class DDPGConfig(ActorCriticFields):
+    """The fields of DDPG in addition to those of all actor-critics."""
 
-    tau: float = Field(
-        default=2e-3, gt=0, le=1, description="τ, the part of the way that targets go towards what they follow"
-    )
-    model: ModelConfig = Field(
-        default=ModelConfig(fcnet_hiddens=(400, 300), fcnet_activation="relu"),
-        description="the layers of actor and critics, 400×300 relu; actions join the encoded observation before them. "
-        "One that is given is taken as a whole: name its fcnet_activation too",
-    )
+    defaults = {
+        "tau": 2e-3,
+        "model": ModelConfig(fcnet_hiddens=(400, 300), fcnet_activation="relu"),
+        "twin_q": False,
+    }
+    requires = {
+        "parameter_noise": {"exploration": "ParameterNoise"},
+        ("target_noise", "target_noise_clip"): {"smooth_target_policy": True},
+    }
+    first_values = {"parameter_noise": ("exploration",)}
+
     exploration: Literal["GaussianNoise", "OrnsteinUhlenbeckNoise", "ParameterNoise"] = Field(
         default="OrnsteinUhlenbeckNoise",
-        description="the noise that is added to actions; or perturbed parameters, whose actions are as far from the "
-        "others as noise_scale says",
+        description="noise added to actions, or perturbed parameters, whose actions have the distance noise_scale from "
+        "the unperturbed ones",
     )
-    parameter_noise: float = Field(default=0.1, gt=0, description="σ of ParameterNoise at first; it adapts")
-    twin_q: bool = Field(default=False, description="whether there are two critics, of which targets take the lower")
+    parameter_noise: float = Field(default=0.1, gt=0, description="initial σ of ParameterNoise; it adapts")
     policy_delay: int = Field(
-        default=1, ge=1, description="d, updates of the critics for each one of the actor and the targets"
+        default=1, ge=1, description="d, updates of the critics for each update of the actor and the target networks"
     )
-    smooth_target_policy: bool = Field(default=False, description="whether the actions of targets are noisy")
+    smooth_target_policy: bool = Field(default=False, description="whether noise is added to target actions")
     target_noise: float = Field(default=0.2, ge=0, description="σ of that noise, in units of half an action's range")
-    target_noise_clip: float = Field(default=0.5, ge=0, description="c, the most that it adds")
-
-    overrules: ClassVar[Overrules] = {("actor_lr", "critic_lr"): ("lr", "lr_schedule")}
-    first_values: ClassVar[FirstValues] = {"parameter_noise": ("exploration",)}
+    target_noise_clip: float = Field(default=0.5, ge=0, description="c, bound on that noise")
 
 
 class DDPGPolicy(ActorCriticPolicy):

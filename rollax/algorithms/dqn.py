@@ -10,7 +10,7 @@ draw of noise; β of prioritized replay is constant.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,8 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
-from rollax.config import TrainerConfig, resolve_config
-from rollax.config.exploration import EpsilonFields
-from rollax.config.overruling import FirstValues, Overrules
-from rollax.config.replay import ReplayFields
+from rollax.config import But, resolve_config
+from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.errors import ConfigError, SpaceError
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.models.parametric import check_parametric
@@ -41,58 +39,55 @@ from rollax.policy.policy import Segments
 from rollax.policy.policy_model import check_layers
 from rollax.schedules import Schedule
 
+EPSILON = ("initial_epsilon", "final_epsilon", "epsilon_timesteps", "epsilon_schedule")
+GREEDY = {"exploration": ("EpsilonGreedy", "ParameterNoise"), "noisy": False}
+"""What ε requires."""
 _TARGET = "q_target"
 
 
-class DQNConfig(EpsilonFields, ReplayFields, TrainerConfig):
-    """The fields of DQN in addition to the common ones."""
+class DQNConfig(QLearningFields, ReplayFields):
+    """The fields of DQN in addition to those of all Q-learning."""
 
-    train_batch_size: int = Field(default=32, ge=1, description="rows of one update")
-    rollout_fragment_length: int = Field(default=4, ge=1, description="env steps of each sub-environment at a time")
-    timesteps_per_iteration: int = Field(default=1000, ge=0, description="steps of one train() at least")
-    lr: float = Field(default=5e-4, ge=0, description="α, the step size of Adam")
-    grad_clip: float | None = Field(
-        default=10.0, gt=0, description="bound on the global norm of the gradient; None for none"
-    )
-    adam_epsilon: float = Field(default=1e-8, gt=0, description="ε of Adam")
-    double_q: bool = Field(default=True, description="whether the next action is chosen by the model that learns")
+    requires = {
+        EPSILON: {**GREEDY, "epsilon_schedule": None},
+        "epsilon_schedule": GREEDY,
+        ("v_min", "v_max"): {"num_atoms": But(1)},
+        "distribution_error": {"num_atoms": But(1), "prioritized_replay": True},
+        "sigma0": {"noisy": True},
+        "temperature": {"exploration": "SoftQ"},
+        "parameter_noise": {"exploration": "ParameterNoise"},
+    }
+    first_values = {"sigma0": (), "parameter_noise": ("exploration",)}
+
     dueling: bool = Field(default=True, description="whether a state's value has a stream of its own")
-    hiddens: tuple[int, ...] = Field(default=(), description="widths of each stream's own layers")
-    num_atoms: int = Field(
-        default=1, ge=1, description="K, atoms of a distribution of returns; 1 learns its mean alone"
-    )
-    v_min: float = Field(default=-10.0, description="the return that the first atom stands for")
-    v_max: float = Field(default=10.0, description="the return that the last atom stands for")
+    hiddens: tuple[int, ...] = Field(default=(), description="widths of each stream's own hidden layers")
+    num_atoms: int = Field(default=1, ge=1, description="K, atoms of a distribution of returns; 1 learns the mean only")
+    v_min: float = Field(default=-10.0, description="return of the first atom")
+    v_max: float = Field(default=10.0, description="return of the last atom")
     distribution_error: Literal["divergence", "cross_entropy"] = Field(
         default="divergence",
-        description="the error of a row with num_atoms, by which prioritized replay draws it: how far its distribution "
-        "is from the target, or that and the target's own spread",
+        description="error of a row in prioritized replay of distributions: the KL divergence of the target from the "
+        "prediction, or the cross-entropy, which adds the target's own entropy",
     )
-    noisy: bool = Field(default=False, description="whether the streams' layers are noisy; ε is 0 then")
-    sigma0: float = Field(default=0.5, gt=0, description="σ_0, the noise that they begin with")
-    target_network_update_freq: int = Field(
-        default=500, ge=1, description="updates after which the target network becomes a copy of the model"
-    )
+    noisy: bool = Field(default=False, description="whether the streams' layers are noisy; ε is then 0")
+    sigma0: float = Field(default=0.5, gt=0, description="σ_0, initial scale of the noise of noisy layers")
     exploration: Literal["EpsilonGreedy", "SoftQ", "ParameterNoise"] = Field(
         default="EpsilonGreedy",
-        description="any valid action with probability ε, or all by exp(Q / temperature), or those of perturbed "
-        "parameters, as far from the greedy ones as with ε",
+        description="EpsilonGreedy takes any valid action with probability ε; SoftQ draws by exp(Q / temperature); "
+        "ParameterNoise acts greedily with perturbed parameters, at the distance from the greedy actions that ε has",
     )
     temperature: float = Field(default=1.0, gt=0, description="τ of SoftQ")
-    parameter_noise: float = Field(default=0.3, gt=0, description="σ of ParameterNoise at first; it adapts")
-
-    overrules: ClassVar[Overrules] = {("noisy",): tuple(EpsilonFields.model_fields)}
-    first_values: ClassVar[FirstValues] = {"sigma0": (), "parameter_noise": ("exploration",)}
+    parameter_noise: float = Field(default=0.3, gt=0, description="initial σ of ParameterNoise; it adapts")
 
     def check(self) -> None:
         super().check()
         if self.v_min >= self.v_max:
             raise ConfigError(
-                "The atoms' first return is not below their last.",
+                "The first atom's return is not below the last one's.",
                 where="config keys 'v_min' and 'v_max'",
                 got=f"v_min={self.v_min}, v_max={self.v_max}",
                 expected="v_min < v_max",
-                fix="set them to the lowest and the highest return that there is",
+                fix="set them to the lowest and the highest possible return",
             )
 
 

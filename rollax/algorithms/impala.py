@@ -22,8 +22,8 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
-from rollax.config import Lambda, SchedulePoints, TrainerConfig, resolve_config
-from rollax.config.asynchronous import AsyncSamplesFields
+from rollax.config import resolve_config
+from rollax.config.groups import AsyncSamplesFields, StateValueFields
 from rollax.errors import ConfigError
 from rollax.evaluation.advantages import check_critic_obs
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
@@ -38,38 +38,32 @@ from rollax.policy.policy import Segments
 _MAX_LOG_RHO = 60.0
 
 
-class IMPALAConfig(AsyncSamplesFields, TrainerConfig):
+class IMPALAConfig(StateValueFields, AsyncSamplesFields):
     """The fields of IMPALA in addition to the common ones, with the symbols of the equation above and of `vtrace`."""
 
-    train_batch_size: int = Field(default=500, ge=1, description="steps that one update learns from")
-    rollout_fragment_length: int = Field(
-        default=50, ge=1, description="n, env steps of each sub-environment between two bootstraps"
-    )
-    timesteps_per_iteration: int = Field(default=10_000, ge=0, description="steps of one train() at least")
-    num_sgd_iter: int = Field(default=1, ge=1, description="gradient steps on each train batch, each on all of it")
-    lr: float = Field(default=5e-4, ge=0, description="α, the step size of the optimizer")
+    defaults = {
+        "train_batch_size": 500,
+        "rollout_fragment_length": 50,
+        "timesteps_per_iteration": 10_000,
+        "lr": 5e-4,
+        "grad_clip": 40.0,
+    }
+    requires = {("decay", "epsilon"): {"opt_type": "rmsprop"}}
+
+    num_sgd_iter: int = Field(default=1, ge=1, description="K, gradient steps on each train batch as a whole")
     opt_type: Literal["adam", "rmsprop"] = Field(default="adam", description="the optimizer")
-    decay: float = Field(default=0.99, ge=0, lt=1, description="of RMSProp: the decay of its mean of squares")
-    epsilon: float = Field(default=0.1, gt=0, description="of RMSProp: what is added to that mean")
-    grad_clip: float | None = Field(
-        default=40.0, gt=0, description="bound on the global norm of the gradient; None for none"
-    )
-    lambda_: Lambda = 1.0
+    decay: float = Field(default=0.99, ge=0, lt=1, description="decay of RMSProp's mean of squares")
+    epsilon: float = Field(default=0.1, gt=0, description="ε of RMSProp, added to that mean")
     vtrace_clip_rho_threshold: float = Field(default=1.0, gt=0, description="ρ̄, the limit of ratios in the targets")
     vtrace_clip_pg_rho_threshold: float = Field(
         default=1.0, gt=0, description="the limit of ratios in the policy gradient"
-    )
-    vf_loss_coeff: float = Field(default=0.5, ge=0, description="c_v, weight of the value loss")
-    entropy_coeff: float = Field(default=0.01, ge=0, description="c_e, weight of the entropy bonus")
-    entropy_coeff_schedule: SchedulePoints | None = Field(
-        default=None, description="[[timestep, c_e], ...], linear in between; takes the place of entropy_coeff"
     )
 
     def check(self) -> None:
         super().check()
         if self.replay_proportion and not self.replay_buffer_num_slots:
             raise ConfigError(
-                "Fragments are to be learned from once more, and none are kept.",
+                "Fragments are to be replayed, and none are kept.",
                 where="config keys 'replay_proportion' and 'replay_buffer_num_slots'",
                 got=f"replay_proportion={self.replay_proportion}, replay_buffer_num_slots=0",
                 expected="a positive number of slots",

@@ -7,11 +7,10 @@ whole episodes by default, because there is no value function to bootstrap a tru
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import jax
 from flax import nnx
-from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
@@ -26,14 +25,10 @@ from rollax.policy.policy import Segments
 
 
 class PGConfig(TrainerConfig):
-    """The fields of PG in addition to the common ones."""
+    """The common fields, with the defaults of PG."""
 
-    train_batch_size: int = Field(default=1000, ge=1, description="steps that one gradient step learns from")
-    lr: float = Field(default=4e-3, ge=0, description="α, the step size of Adam")
-    batch_mode: Literal["truncate_episodes", "complete_episodes"] = Field(
-        default="complete_episodes",
-        description="whether a fragment may end inside an episode (its returns are then cut)",
-    )
+    defaults = {"train_batch_size": 1000, "lr": 4e-3, "batch_mode": "complete_episodes"}
+    requires = {"model.vf_share_layers": "there is no value function"}
 
 
 class PGPolicy(JaxPolicy):

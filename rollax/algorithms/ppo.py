@@ -12,7 +12,7 @@ exact KL(old || new) of the two distributions, not its estimate from the sampled
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 from flax import nnx
@@ -21,9 +21,8 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
-from rollax.config import Lambda, SchedulePoints, TrainerConfig
-from rollax.config.critic import CentralizedCriticFields
-from rollax.config.overruling import FirstValues
+from rollax.config import SET, SchedulePoints, TrainerConfig
+from rollax.config.groups import CentralizedCriticFields, StateValueFields
 from rollax.evaluation.advantages import add_advantages
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate
@@ -38,47 +37,34 @@ from rollax.state import number
 _KL_MARGIN = 1.5
 
 
-class PPOConfig(CentralizedCriticFields, TrainerConfig):
+class PPOConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
     """The fields of PPO in addition to the common ones, with the symbols of the paper."""
 
-    train_batch_size: int = Field(default=4000, ge=1, description="steps that one training iteration learns from")
-    lr: float = Field(default=3e-4, ge=0, description="α, the step size of Adam")
-    lambda_: Lambda = 0.95
+    defaults = {"train_batch_size": 4000, "lr": 3e-4, "grad_clip": 0.5, "lambda_": 0.95, "entropy_coeff": 0.0}
+    requires = {"kl_target": {"kl_coeff": SET}}
+    first_values = {"kl_coeff": ()}
+
     sgd_minibatch_size: int = Field(default=128, ge=1, description="M, rows of one gradient step")
-    num_sgd_iter: int = Field(default=10, ge=1, description="K, passes over each train batch")
+    num_sgd_iter: int = Field(default=10, ge=1, description="K, epochs over each train batch")
     clip_param: float = Field(default=0.2, ge=0, description="ε, how far the probability ratio may leave 1")
     clip_param_schedule: SchedulePoints | None = Field(
-        default=None, description="[[timestep, ε], ...], linear in between; takes the place of clip_param"
+        default=None, description="[[timestep, ε], ...], linear in between; replaces clip_param"
     )
-    vf_loss_coeff: float = Field(default=0.5, ge=0, description="c1, weight of the value loss")
     vf_clip_param: float | None = Field(
         default=None,
         gt=0,
-        description="bound on each row's squared value error, in squared reward units (RLlib: 10); None for no bound",
-    )
-    entropy_coeff: float = Field(default=0.0, ge=0, description="c2, weight of the entropy bonus")
-    entropy_coeff_schedule: SchedulePoints | None = Field(
-        default=None, description="[[timestep, c2], ...], linear in between; takes the place of entropy_coeff"
+        description="bound on each row's squared value error, in squared reward units (RLlib: 10); None: no bound",
     )
     kl_coeff: float = Field(
-        default=0.0, ge=0, description="β, first weight of the KL penalty; 0 leaves it out (RLlib: 0.2)"
+        default=0.0, ge=0, description="β, initial weight of the KL penalty; 0: no penalty (RLlib: 0.2)"
     )
-    kl_target: float = Field(
-        default=0.01,
-        gt=0,
-        description="d_targ, the KL divergence that kl_coeff adapts to; without effect while kl_coeff is 0",
-    )
+    kl_target: float = Field(default=0.01, gt=0, description="d_targ, KL divergence that kl_coeff adapts to")
     target_kl: float | None = Field(
         default=None,
         gt=0,
         description="an update stops at the first minibatch whose mean KL divergence is above 1.5 target_kl; None: "
         "it never stops early",
     )
-    grad_clip: float | None = Field(
-        default=0.5, gt=0, description="bound on the global norm of the gradient; None for none"
-    )
-
-    first_values: ClassVar[FirstValues] = {"kl_coeff": ()}
 
     def check(self) -> None:
         super().check()

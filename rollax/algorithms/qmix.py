@@ -20,9 +20,8 @@ from pydantic import Field, PositiveInt
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
-from rollax.config import TrainerConfig, resolve_config
-from rollax.config.exploration import EpsilonFields
-from rollax.config.replay import ReplayFields
+from rollax.config import resolve_config
+from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.errors import ConfigError
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.models.group_q_network import GroupQNetwork, make_group_model
@@ -40,48 +39,32 @@ from rollax.policy.policy import ActionsResult, ReplayedSequences, Segments
 _TARGET = "joint_target"
 
 
-class QMIXConfig(EpsilonFields, ReplayFields, TrainerConfig):
-    """The fields of QMIX in addition to the common ones."""
+class QMIXConfig(QLearningFields, ReplayFields):
+    """The fields of QMIX in addition to those of all Q-learning."""
 
-    train_batch_size: int = Field(
-        default=512,
-        ge=1,
-        description="rows of one update; with memory train_batch_size // max_seq_len sequences, at least one",
-    )
-    rollout_fragment_length: int = Field(default=4, ge=1, description="env steps of each sub-environment at a time")
-    timesteps_per_iteration: int = Field(default=1000, ge=0, description="steps of one train() at least")
-    training_intensity: float = Field(
-        default=0.0625, gt=0, description="updates for each step sampled; each update learns from train_batch_size rows"
-    )
-    lr: float = Field(default=5e-4, ge=0, description="α, the step size of Adam")
-    grad_clip: float | None = Field(
-        default=10.0, gt=0, description="bound on the global norm of the gradient; None for none"
-    )
-    adam_epsilon: float = Field(default=1e-8, gt=0, description="ε of Adam")
+    defaults = {"train_batch_size": 512, "training_intensity": 0.0625, "target_network_update_freq": 200}
+    requires = {("mixing_embed_dim", "hypernet_hiddens"): {"mixer": "qmix"}}
+
     mixer: Literal["qmix", "vdn"] | None = Field(
         default="qmix",
-        description="what makes a joint value of the members' values: a network that depends on the state, their sum, "
-        "or nothing: each learns by itself",
+        description="how the members' values become a joint value: by a network that depends on the state (qmix), by "
+        "their sum (vdn), or not at all (None): each member learns independently",
     )
     mixing_embed_dim: int = Field(default=32, ge=1, description="width of the mixing network's hidden layer")
     hypernet_hiddens: tuple[PositiveInt, ...] = Field(
-        default=(), description="widths of the hidden layers of the networks that make the mixing network's weights"
+        default=(), description="widths of the hidden layers of the hypernetworks"
     )
     state_key: str | None = Field(
         default="state",
-        description="where members observe Dicts, the key of the global state, which the mixer alone sees; without "
-        "such an entry what all members observe is the state",
+        description="where members observe Dicts, the key of the global state, which only the mixer sees; without "
+        "such an entry the state is what all members observe",
     )
     agent_ids: bool = Field(
         default=True,
-        description="whether a member sees its number in the group, so that one network may act differently for each",
-    )
-    double_q: bool = Field(default=True, description="whether the next actions are chosen by the model that learns")
-    target_network_update_freq: int = Field(
-        default=200, ge=1, description="updates after which the target network becomes a copy of the model"
+        description="whether a member sees its number in the group, so that one network can act differently for each",
     )
     burn_in: int = Field(
-        default=0, ge=0, description="with memory, rows before each sequence that its state is made anew from"
+        default=0, ge=0, description="with memory, rows before each sequence that its initial state is recomputed from"
     )
     zero_init_states: bool = Field(
         default=False, description="whether sequences begin with a state of zeros, not with the one that was acted on"

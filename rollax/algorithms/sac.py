@@ -9,7 +9,7 @@ target entropy of discrete actions is 0.98 of the maximum entropy over the valid
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,8 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
-from rollax.config import TrainerConfig
-from rollax.config.actor_critic import ActorCriticFields
-from rollax.config.overruling import FirstValues, Overrules
+from rollax.config import But
+from rollax.config.groups import ActorCriticFields
 from rollax.errors import ConfigError, SpaceError
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.models.action_values import ActionValue, Actor, ActorWithCritics, DiscreteActionValues, Ensemble, frozen
@@ -42,28 +41,28 @@ _TARGET, _NOISE, _NEXT_NOISE = "q_target", "noise", "next_noise"
 _SHARE_OF_ENTROPY = 0.98
 
 
-class SACConfig(ActorCriticFields, TrainerConfig):
-    """The fields of SAC in addition to the common ones."""
+class SACConfig(ActorCriticFields):
+    """The fields of SAC in addition to those of all actor-critics."""
 
-    lr: float = Field(default=3e-4, ge=0, description="the step size of Adam")
+    defaults = {"lr": 3e-4, "buffer_size": 1_000_000, "random_steps": 1500}
+    requires = {
+        ("lr", "lr_schedule"): [{name: None} for name in ("actor_lr", "critic_lr", "alpha_lr")],
+        "target_entropy": {"alpha_lr": But(0)},
+    }
+    first_values = {"initial_alpha": ()}
+
     alpha_lr: float | None = Field(
-        default=None, ge=0, description="step size of the temperature; None: lr; 0 leaves it as it is"
+        default=None, ge=0, description="step size of the temperature; None: lr; 0: it stays at initial_alpha"
     )
-    buffer_size: int = Field(default=1_000_000, ge=1, description="rows that are kept to be learned from again")
-    random_steps: int = Field(default=1500, ge=0, description="steps at first whose actions are uniformly random")
-    initial_alpha: float = Field(default=1.0, gt=0, description="the first temperature, what entropy is worth")
+    initial_alpha: float = Field(default=1.0, gt=0, description="initial temperature α, the weight of the entropy")
     target_entropy: float | None = Field(
         default=None,
-        description="H̄, the entropy that the temperature aims at; None: minus the number of continuous actions, or "
+        description="H̄, the entropy that the temperature adapts to; None: minus the number of continuous actions, or "
         "0.98 log of the number of valid discrete ones",
     )
-    twin_q: bool = Field(default=True, description="whether there are two critics, of which the lower counts")
     exploration: Literal["StochasticSampling", "GaussianNoise", "OrnsteinUhlenbeckNoise"] = Field(
-        default="StochasticSampling", description="actions as the policy draws them, or with noise added to those"
+        default="StochasticSampling", description="sample from the policy, or also add noise"
     )
-
-    overrules: ClassVar[Overrules] = {("actor_lr", "critic_lr", "alpha_lr"): ("lr", "lr_schedule")}
-    first_values: ClassVar[FirstValues] = {"initial_alpha": ()}
 
 
 class SACPolicy(ActorCriticPolicy):

@@ -6,33 +6,23 @@ Deviations: see DDPG.
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field
-
 from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, DDPGTrainer
 
 
 class TD3Config(DDPGConfig):
     """The fields of DDPG with the defaults of TD3."""
 
-    train_batch_size: int = Field(default=100, ge=1, description="rows of one update")
-    buffer_size: int = Field(default=1_000_000, ge=1, description="rows that are kept to be learned from again")
-    learning_starts: int = Field(default=10_000, ge=0, description="steps before the first update")
-    random_steps: int = Field(default=10_000, ge=0, description="steps at first whose actions are uniformly random")
-    tau: float = Field(
-        default=5e-3, gt=0, le=1, description="τ, the part of the way that targets go towards what they follow"
-    )
-    exploration: Literal["GaussianNoise", "OrnsteinUhlenbeckNoise", "ParameterNoise"] = Field(
-        default="GaussianNoise",
-        description="the noise that is added to actions; or perturbed parameters, whose actions are as far from the "
-        "others as noise_scale says",
-    )
-    twin_q: bool = Field(default=True, description="whether there are two critics, of which targets take the lower")
-    policy_delay: int = Field(
-        default=2, ge=1, description="d, updates of the critics for each one of the actor and the targets"
-    )
-    smooth_target_policy: bool = Field(default=True, description="whether the actions of targets are noisy")
+    defaults = {
+        "train_batch_size": 100,
+        "buffer_size": 1_000_000,
+        "learning_starts": 10_000,
+        "random_steps": 10_000,
+        "tau": 5e-3,
+        "exploration": "GaussianNoise",
+        "twin_q": True,
+        "policy_delay": 2,
+        "smooth_target_policy": True,
+    }
 
 
 class TD3Policy(DDPGPolicy):

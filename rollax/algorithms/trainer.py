@@ -14,7 +14,7 @@ from rollax import runtime
 from rollax.algorithms import checkpoint
 from rollax.algorithms.registry import refuse_config_of_another, run_name
 from rollax.config import TrainerConfig, resolve_config
-from rollax.config.overruling import refuse_first_values
+from rollax.config.rules import refuse_first_values
 from rollax.env.recording.record_env import RecordedEnv, RecordingCreator
 from rollax.errors import ConfigError
 from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, summarize

@@ -15,6 +15,8 @@ from rollax.algorithms.qmix import QMIXConfig, QMIXPolicy, QMIXTrainer
 class VDNConfig(QMIXConfig):
     """The fields of QMIX with the mixer of VDN."""
 
+    requires = {("mixing_embed_dim", "hypernet_hiddens"): "VDN has no mixing network"}
+
     mixer: Literal["vdn"] = Field(
         default="vdn", description="the joint value is the sum of the members' values; QMIX takes others"
     )

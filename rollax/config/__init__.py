@@ -1,6 +1,7 @@
-"""Configs: what every trainer's config holds, and how a plain dict becomes one. Imports no JAX."""
+"""Configs: the fields of every algorithm, and how a plain dict becomes a config. Imports no JAX."""
 
 from rollax.config.multiagent import MultiAgentConfig
+from rollax.config.rules import SET, But
 from rollax.config.trainer import Lambda, SchedulePoints, TrainerConfig, resolve_config
 
-__all__ = ["Lambda", "MultiAgentConfig", "SchedulePoints", "TrainerConfig", "resolve_config"]
+__all__ = ["SET", "But", "Lambda", "MultiAgentConfig", "SchedulePoints", "TrainerConfig", "resolve_config"]

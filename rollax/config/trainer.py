@@ -1,11 +1,14 @@
-"""What every trainer's config holds, and how a plain dict becomes one.
+"""The fields that all algorithms share, and how a plain dict becomes a config.
 
-Each algorithm adds its own fields in a subclass:
+Each algorithm adds its own fields in a subclass, and names the defaults in which it differs:
 
-    class PPOConfig(TrainerConfig):
-        train_batch_size: int = Field(default=4000, ge=1, description="env steps that one update learns from")
-        lambda_: Lambda = 1.0
-        ...
+    class PPOConfig(StateValueFields, TrainerConfig):
+        defaults = {"train_batch_size": 4000, "lr": 3e-4, "lambda_": 0.95}
+        requires = {"kl_target": {"kl_coeff": SET}}  # a kl_target without effect is refused
+
+        kl_coeff: float = Field(default=0.0, ge=0, description="...")
+        kl_target: float = Field(default=0.01, gt=0, description="...")
+
         def check(self) -> None:
             super().check()
             self.refuse_larger("sgd_minibatch_size", "train_batch_size")
@@ -14,15 +17,17 @@ Each algorithm adds its own fields in a subclass:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from gymnasium.spaces import Space
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
+    InstanceOf,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -34,7 +39,7 @@ from pydantic import (
 
 from rollax.config.messages import config_error, is_number_only
 from rollax.config.multiagent import MultiAgentConfig
-from rollax.config.overruling import SCHEDULE, FirstValues, Overrules, refuse_overruled, refuse_overruled_layers
+from rollax.config.rules import SCHEDULE, SET, refuse_without_effect
 from rollax.config.stored import decode_config, encode_config, given_fields
 from rollax.config.workers import WorkerFields
 from rollax.errors import ConfigError
@@ -57,11 +62,14 @@ def _checked_class(value: Any) -> Any:
 
 
 SchedulePoints = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], AfterValidator(_checked_points)]
-"""[[timestep, value], ...], linear in between, constant outside. `x_schedule` takes the place of the field `x`."""
+"""[[timestep, value], ...], linear in between, constant outside. `x_schedule` replaces the field `x`."""
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 ProbabilityPoints = Annotated[tuple[tuple[NonNegativeInt, Probability], ...], AfterValidator(_checked_points)]
 """The same where values are probabilities."""
+
+_LAYERS = tuple(f"model.{name}" for name in ModelConfig.model_fields if name != "custom_model")
+_MEMORY = ({"model.use_lstm": True}, {"model.use_gru": True})
 
 Lambda = Annotated[
     float,
@@ -70,7 +78,7 @@ Lambda = Annotated[
         le=1,
         validation_alias="lambda",
         serialization_alias="lambda",
-        description="λ of generalized advantage estimation: 0 trusts the value function most, 1 the sampled rewards",
+        description="λ of generalized advantage estimation: 0 relies on the value function, 1 on the sampled rewards",
     ),
 ]
 """The type of a field `lambda_`, whose key is `lambda`."""
@@ -81,93 +89,103 @@ class TrainerConfig(WorkerFields, FrozenModel):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, populate_by_name=True)
 
-    overrules: ClassVar[Overrules] = {}
-    """Keys of this class -> the keys without effect while all of them are set, beside each `x_schedule` -> `x`."""
-    first_values: ClassVar[FirstValues] = {}
-    """Keys of this class that are first values of what a checkpoint holds -> keys that begin anew where they change."""
+    requires = {
+        ("remote_env_batch_wait_ms", "remote_env_timeout_s"): {"remote_worker_envs": True},
+        # A centralized critic has the default layers beside a custom model too.
+        _LAYERS: [{"model.custom_model": None}, {"centralized_critic": True}],
+        "model.vf_share_layers": {"model.custom_model": None, "centralized_critic": (None, False)},
+        "model.lstm_cell_size": _MEMORY,
+        "model.max_seq_len": [*_MEMORY, {"model.custom_model": SET}],
+        "model.custom_model_config": {"model.custom_model": SET},
+    }
 
     # Environment
     env: Any = Field(
         default=None,
-        description="the environment: a Gymnasium id, a registered name, 'module:Class', an env class, or a function "
-        "of one EnvContext",
+        description="the environment: a Gymnasium id, a registered name, 'module:Class', an environment class, or a "
+        "function of one EnvContext",
     )
-    env_config: dict[str, Any] = Field(default={}, description="what the env's creator gets, as an EnvContext")
+    env_config: dict[str, Any] = Field(default={}, description="settings for the environment, as an EnvContext")
     observation_space: Space | None = Field(
-        default=None, description="the space of one agent's observations; None asks the environment"
+        default=None, description="space of one agent's observations; None: the environment's"
     )
     action_space: Space | None = Field(
-        default=None, description="the space of one agent's actions; None asks the environment"
+        default=None, description="space of one agent's actions; None: the environment's"
     )
     clip_rewards: bool | PositiveFloat | None = Field(
         default=None,
-        description="a number c cuts the rewards that are learned from to [-c, c]; true keeps only their sign; "
-        "reported rewards are the environment's own",
+        description="a number c clips the rewards that are learned from to [-c, c]; true keeps only their sign; "
+        "results report the environment's own rewards",
     )
     normalize_actions: bool = Field(
         default=True,
-        description="policies act in [-1, 1], which stands for [low, high] where a Box action space has both bounds",
+        description="scale actions from the policy's [-1, 1] to [low, high] where a Box action space has both bounds",
     )
     clip_actions: bool = Field(
-        default=True, description="cut actions to the bounds of a Box action space, on their way to the environment"
+        default=True, description="clip actions to the bounds of a Box action space before the environment gets them"
     )
     observation_filter: Literal["NoFilter", "MeanStdFilter"] = Field(
         default="NoFilter",
-        description="what observations pass before the policy; MeanStdFilter standardizes them by what was seen so far",
+        description="filter of observations before the policy; MeanStdFilter standardizes them by their running mean "
+        "and standard deviation",
     )
 
     # Sampling
     remote_worker_envs: bool = Field(
-        default=False, description="whether each sub-environment runs in a Ray actor; they are stepped in parallel"
+        default=False,
+        description="whether each sub-environment runs in a Ray actor of its own, to be stepped in parallel",
     )
     remote_env_batch_wait_ms: float = Field(
         default=0.0,
         ge=0,
-        description="milliseconds to wait for the other remote sub-environments once one is ready: 0 takes what is "
-        "ready, a large number steps all in lockstep",
+        description="milliseconds to wait for the other remote sub-environments once one is ready: 0 takes those that "
+        "are ready, a large number steps all in lockstep",
     )
     remote_env_timeout_s: float | None = Field(
         default=None,
         gt=0,
-        description="seconds after which a remote step or reset has hung, and its process is replaced; None: no limit",
+        description="seconds after which a remote step or reset counts as hung and its process is replaced; None: no "
+        "limit",
     )
     restart_failed_sub_environments: bool = Field(
         default=False,
-        description="whether a sub-environment that raises is made anew, its episode dropped; false raises the error",
+        description="whether a sub-environment that raises is recreated, its episode dropped; false raises the error",
     )
     rollout_fragment_length: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         default="auto",
-        description="env steps of each sub-environment in one fragment; auto: what fills train_batch_size at once",
+        description="env steps of each sub-environment in one fragment; auto: as many as fill train_batch_size",
     )
     batch_mode: Literal["truncate_episodes", "complete_episodes"] = Field(
         default="truncate_episodes", description="whether a fragment may end inside an episode"
     )
-    explore: bool = Field(default=True, description="whether actions are drawn from the policy's distribution")
+    explore: bool = Field(default=True, description="whether actions are sampled from the policy's distribution")
     count_steps_by: Literal["env_steps", "agent_steps"] = Field(
         default="env_steps", description="what train_batch_size and timesteps_total count"
     )
     seed: int | None = Field(
-        default=None, ge=0, description="seed of environments, weights and sampling; None takes a new one for every run"
+        default=None, ge=0, description="seed of environments, weights and sampling; None: another one for every run"
     )
     accept_off_policy_actions: bool = Field(
         default=False,
-        description="whether an on-policy algorithm learns from actions that the environment has logged, as if they "
-        "were its own; false refuses them",
+        description="whether an on-policy algorithm learns from actions that the environment logged as if they were "
+        "its own; false refuses them",
     )
-    callbacks: Annotated[Any, AfterValidator(_checked_class)] = Field(
+    callbacks: Annotated[type | InstanceOf[StoredCode] | None, BeforeValidator(_checked_class)] = Field(
         default=None,
-        description="a class whose methods are called on episode start, step and end, sample end and train result",
+        description="a class whose methods are called at episode start, step and end, sample end and train result",
     )
 
     # Learning
-    train_batch_size: int = Field(default=200, ge=1, description="steps that one training iteration learns from")
+    train_batch_size: int = Field(default=200, ge=1, description="steps that one update learns from")
     gamma: float = Field(default=0.99, ge=0, le=1, description="γ, the discount of rewards per step")
-    lr: float = Field(default=1e-3, ge=0, description="α, the step size of the optimizer")
+    lr: float = Field(default=1e-3, ge=0, description="α, step size of the optimizer")
     lr_schedule: SchedulePoints | None = Field(
-        default=None, description="[[timestep, lr], ...], linear in between, constant outside; takes the place of lr"
+        default=None, description="[[timestep, lr], ...], linear in between, constant outside; replaces lr"
     )
     grad_clip: float | None = Field(
-        default=None, gt=0, description="the global norm that larger gradients are scaled down to; None leaves them"
+        default=None,
+        gt=0,
+        description="bound on the global norm of the gradient; of each part's in an actor-critic; None: no bound",
     )
     model: ModelConfig = Field(default=ModelConfig(), description="the network of every policy")
     multiagent: MultiAgentConfig = Field(
@@ -176,14 +194,14 @@ class TrainerConfig(WorkerFields, FrozenModel):
 
     # Evaluation and reporting
     evaluation_interval: int | None = Field(
-        default=None, ge=1, description="training iterations from one greedy evaluation to the next; None for none"
+        default=None, ge=1, description="training iterations between two greedy evaluations; None: no evaluation"
     )
     evaluation_num_episodes: int = Field(default=10, ge=1, description="episodes of one evaluation")
     evaluation_config: dict[str, Any] = Field(
-        default={}, description="config keys that differ while evaluating; explore is false unless it is set here"
+        default={}, description="config keys that differ in evaluation; explore is false unless it is set here"
     )
     metrics_num_episodes_for_smoothing: int = Field(
-        default=100, ge=1, description="the last episodes over which a result's means, minima and maxima are taken"
+        default=100, ge=1, description="number of last episodes that a result's means, minima and maxima are taken over"
     )
 
     # Type checkers see the constructor that the fields imply.
@@ -191,7 +209,7 @@ class TrainerConfig(WorkerFields, FrozenModel):
 
         def __init__(self, **values: Any) -> None:
             self._fill(values)
-            refuse_overruled(self, self.model_fields_set)
+            refuse_without_effect(self, self.model_fields_set, {})
 
     def _fill(self, values: Mapping[str, Any]) -> None:
         try:
@@ -201,17 +219,17 @@ class TrainerConfig(WorkerFields, FrozenModel):
 
     @classmethod
     def _derived(cls, values: Mapping[str, Any], given: Collection[str], changes: Mapping[str, Any]) -> Self:
-        """The config of values that are taken over and of changes to them, which alone must have an effect.
+        """The config of `values` with `changes`; a change without effect is refused.
 
         Args:
             values: by field or key.
-            given: those of the fields that were given once, not left at their defaults.
+            given: the fields of `values` that are not left at their defaults.
             changes: by field or key.
         """
-        changes = _by_name(cls, changes)
+        changes, values = _by_name(cls, changes), _by_name(cls, values)
         config = cls.__new__(cls)
-        config._fill({**_by_name(cls, values), **changes})
-        refuse_overruled(config, changes)
+        config._fill({**values, **changes})
+        refuse_without_effect(config, changes, values)
         config.model_fields_set.intersection_update({*given, *changes})
         return config
 
@@ -231,19 +249,16 @@ class TrainerConfig(WorkerFields, FrozenModel):
         return self
 
     def check(self) -> None:
-        """Refuses values that are wrong only together; a subclass extends it, calling this one first.
+        """Refuses values that contradict each other; a subclass extends it, calling this one first.
 
         Raises:
-            ConfigError: they contradict each other, or ask for what this version does not have.
+            ConfigError: they do.
             SpaceError: a space that no policy can use.
         """
         for name in ("observation_space", "action_space"):
             if (space := getattr(self, name)) is not None:
                 check_space(space, f"config key '{name}'")
         self.multiagent.check()
-        # Of a centralized critic the layers are the default ones in any case.
-        if self.model.custom_model is not None and not getattr(self, "centralized_critic", False):
-            refuse_overruled_layers(self.model)
         if self.evaluation_config:
             try:
                 self.for_evaluation()
@@ -269,30 +284,30 @@ class TrainerConfig(WorkerFields, FrozenModel):
         return self.rollout_fragment_length
 
     def schedule(self, name: str) -> Schedule:
-        """How the field `name` changes with the steps sampled: its `_schedule` where that is given, else constant."""
+        """The value of the field `name` over the steps sampled: its `_schedule` where that is given, else constant."""
         points = getattr(self, name + SCHEDULE, None)
         return Schedule(getattr(self, name) if points is None else points, where=f"config key '{name}{SCHEDULE}'")
 
     def changed(self, **changes: Any) -> Self:
-        """The same config with some keys replaced, checked anew."""
+        """The same config with some keys replaced; it is checked again."""
         return resolve_config(type(self), self, **changes)
 
     def for_policy(self, config_class: type[TrainerConfig] | None, **changes: Any) -> TrainerConfig:
         """The config of one policy, which may be one of another algorithm.
 
         Args:
-            config_class: of the policy; where it is not this one's, of the keys that were set here only the common ones
-                count for the policy.
+            config_class: of the policy. If it is another one, the policy takes over only the keys that all algorithms
+                have and that were set here.
             changes: keys that differ for it.
         """
         if config_class is None or isinstance(self, config_class):
             return self.changed(**changes) if changes else self
-        # How much is gathered for an update is the trainer's business, and bounds fields of its own algorithm only.
+        # The size of an update belongs to the trainer, and bounds fields of its own algorithm only.
         common = (self.model_fields_set & TrainerConfig.model_fields.keys()) - {"train_batch_size"}
         return config_class._derived({name: getattr(self, name) for name in common}, common, changes)
 
     def for_evaluation(self) -> Self:
-        """The config of evaluation: greedy, with the changes of `evaluation_config`, evaluating nothing itself."""
+        """The config of evaluation: greedy, with the changes of `evaluation_config`, and no evaluation of its own."""
         changes = {"explore": False, **self.evaluation_config}
         return self.changed(**{**changes, "evaluation_config": {}, "evaluation_interval": None})
 
@@ -311,12 +326,11 @@ class TrainerConfig(WorkerFields, FrozenModel):
 
         Args:
             data: what `to_json` returned.
-            trust_code: import stored classes and functions. Without it only rollax's own policies are imported; the
-                place of the rest, and of what was not stored, is taken by a `StoredCode`, which raises when it is
-                called.
-            changes: keys given anew, above all those that name code.
+            trust_code: import stored classes and functions. Without it only rollax's own policies are imported; a
+                `StoredCode` replaces the rest, and what was not stored, and raises when it is called.
+            changes: keys that replace stored ones, above all those that name code.
         Raises:
-            ConfigError: unknown keys or wrong values, a change that other keys overrule, or code that does not import.
+            ConfigError: unknown keys, wrong values, a change without effect, or code that does not import.
         """
         values = decode_config(data, trust="everything" if trust_code else "nothing")
         return cls._derived(values, given_fields(data, cls), changes)
@@ -328,16 +342,15 @@ Config = TypeVar("Config", bound=TrainerConfig)
 def resolve_config(
     config_class: type[Config], config: Mapping[str, Any] | TrainerConfig | None = None, /, **overrides: Any
 ) -> Config:
-    """A checked config of the class asked for.
+    """A checked config of the given class.
 
     Args:
         config_class: the algorithm's config class.
-        config: a plain dict, a config of that class or of one that extends it, which it stays, or None for the
-            defaults.
+        config: a plain dict, a config of that class or of a subclass, which is kept, or None for the defaults.
         overrides: keys that replace those of `config`; a nested dict such as `model` is replaced as a whole.
     Raises:
-        ConfigError: an unknown key, a wrong type or range, values that contradict each other, or a key that others
-            overrule; of a config only the overrides are looked at for that.
+        ConfigError: an unknown key, a wrong type or range, values that contradict each other, or a key without effect
+            (of a config, only the overrides are checked for that).
     """
     if isinstance(config, config_class):
         values = {name: getattr(config, name) for name in type(config).model_fields}
@@ -346,7 +359,7 @@ def resolve_config(
         values = dict(config or {})
     else:
         raise ConfigError(
-            "No config of this algorithm.",
+            "Not a config of this algorithm.",
             got=f"{type(config).__name__}: {config!r}",
             expected=f"a {config_class.__name__}, or a dict with strings as keys",
             fix=f"give {config_class.__name__}(...), or a dict such as {{'gamma': 0.99}}",

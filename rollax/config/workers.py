@@ -1,18 +1,31 @@
-"""The fields that say where sampling runs, what it may use there, and what happens when it fails."""
+"""The fields of where sampling runs, which resources it has there, and how failures are handled."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field, PositiveFloat
+from pydantic import Field, PositiveFloat
+
+from rollax.config.rules import FieldGroup
+
+_RESTARTS = (
+    "max_num_worker_restarts",
+    "num_consecutive_worker_failures_tolerance",
+    "delay_between_worker_restarts_s",
+)
 
 
-class WorkerFields(BaseModel):
-    """Processes that sample: their number, their resources, and what becomes of one that fails."""
+class WorkerFields(FieldGroup):
+    """Processes that sample: their number, their resources, and how failures are handled.
+
+    With `num_workers=0` they are without effect and not refused, so that a run moves into one process by one key.
+    """
+
+    requires = {_RESTARTS: {"recreate_failed_workers": True}}
 
     num_workers: int = Field(
         default=0,
         ge=0,
         le=2**15 - 1,
-        description="processes that sample, as Ray actors; 0 samples in the trainer's own, without Ray",
+        description="processes that sample, as Ray actors; 0 samples in the trainer's own process, without Ray",
     )
     num_envs_per_worker: int = Field(default=1, ge=1, le=2**20, description="sub-environments that one process steps")
     num_cpus_per_worker: float = Field(default=1.0, ge=0, description="CPUs that each worker reserves")
@@ -28,36 +41,40 @@ class WorkerFields(BaseModel):
     num_gpus: float = Field(default=0.0, ge=0, description="GPUs that Ray Tune reserves for the process that learns")
     ray_address: str | None = Field(
         default=None,
-        description="address of a running Ray cluster; None takes RAY_ADDRESS, or a cluster on this machine, or else "
-        "starts one for this run",
+        description="address of a running Ray cluster; None: RAY_ADDRESS, else a cluster on this machine, else a new "
+        "one for this run",
     )
     recreate_failed_workers: bool = Field(
         default=True,
-        description="whether a worker that died, hung or raised is started anew, with its index and current weights",
+        description="whether a worker that died, hung or raised is recreated, with its index and the current weights",
     )
     ignore_worker_failures: bool = Field(
-        default=False, description="whether the run goes on without a worker that failed and is not started anew"
+        default=False, description="whether the run continues without a worker that failed and is not recreated"
     )
     max_num_worker_restarts: int = Field(
         default=1000, ge=0, description="restarts of all workers together, over the whole run"
     )
     num_consecutive_worker_failures_tolerance: int = Field(
-        default=3, ge=0, description="failures of one worker in a row, without a fragment between, that are survived"
+        default=3,
+        ge=0,
+        description="consecutive failures of one worker, without a fragment between them, that are tolerated",
     )
     delay_between_worker_restarts_s: float = Field(
         default=1.0,
         ge=0,
-        description="seconds before the second restart in a row; each further one waits twice as long, up to a minute",
+        description="seconds before the second consecutive restart; doubled for each further one, up to a minute",
     )
     sample_timeout_s: float | None = Field(
         default=600.0,
         gt=0,
-        description="seconds without a fragment after which a worker has hung and is replaced; None: no limit",
+        description="seconds without a fragment after which a worker counts as hung and is replaced; None: no limit",
     )
     worker_start_timeout_s: float = Field(
-        default=600.0, gt=0, description="seconds that a worker may take to be placed on a node and to make its envs"
+        default=600.0,
+        gt=0,
+        description="seconds that a worker may take to be placed on a node and to make its environments",
     )
     timesteps_per_iteration: int = Field(
-        default=0, ge=0, description="steps of one train() at least; 0: one step of the optimizer is enough"
+        default=0, ge=0, le=10**9, description="minimum number of steps of one train(); 0: one step of the optimizer"
     )
-    min_time_s_per_iteration: float = Field(default=0.0, ge=0, description="seconds of one train() at least")
+    min_time_s_per_iteration: float = Field(default=0.0, ge=0, description="minimum number of seconds of one train()")

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any, ClassVar
 
 from rollax.batch import MultiAgentBatch
-from rollax.config.replay import ReplayFields
+from rollax.config.groups import ReplayFields
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.messages import Fragment, Update
 from rollax.evaluation.metrics import EpisodeMetrics

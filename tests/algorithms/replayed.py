@@ -9,7 +9,7 @@ import pytest
 
 from rollax import SampleBatch, Trainer
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
-from rollax.config.replay import ReplayFields
+from rollax.config.groups import ReplayFields
 
 OF_GROUPS = {"QMIX", "VDN", "IQL"}
 """They act for groups of agents; what is tested here by one agent is tested there by groups."""

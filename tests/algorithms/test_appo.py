@@ -68,7 +68,6 @@ class TestLoss:
         "clip_param": 0.4,
         "vf_loss_coeff": 0.25,
         "entropy_coeff": 0.1,
-        "kl_coeff": 0.3,
     }
 
     def gradient(self, **config):
@@ -111,7 +110,7 @@ class TestLoss:
 
     @pytest.mark.parametrize("use_kl_loss", [False, True])
     def test_gradient(self, use_kl_loss):
-        gradients, _ = self.gradient(use_kl_loss=use_kl_loss)
+        gradients, _ = self.gradient(**({"use_kl_loss": True, "kl_coeff": 0.3} if use_kl_loss else {}))
         # -ratio A (onehot - p) where the clip does not bind; c_e p_k (ln p_k + H); β (p - π'); divided by 4 rows
         expected = np.zeros((6, 2))
         weights = (0, self.SURROGATES[1], self.SURROGATES[2], 0)
@@ -246,6 +245,6 @@ class TestPenalty:
         assert again.kl_coeff == pytest.approx(0.15)
 
     def test_without_it_nothing_adapts(self):
-        policy = make(4, kl_target=1e-9, num_sgd_iter=3, lr=0.1)
+        policy = make(4, num_sgd_iter=3, lr=0.1)
         assert policy.learn_on_batch(experience(policy))["cur_kl_coeff"] == 0
         assert policy.kl_coeff == 1.0

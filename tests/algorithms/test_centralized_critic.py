@@ -78,7 +78,8 @@ def trained(env, iterations=8, **config):
 @pytest.mark.parametrize("trainer_class", [A2CTrainer, A3CTrainer])
 def test_other_actor_critics_have_one_too(trainer_class):
     # Only a critic that knows the other's coin and action can tell the rewards apart.
-    config = {"num_envs_per_worker": 8, "rollout_fragment_length": 16, "train_batch_size": 128, "gamma": 0.0}
+    config = {"num_envs_per_worker": 8, "rollout_fragment_length": 16, "gamma": 0.0}
+    config |= {"train_batch_size": 128} if trainer_class is A2CTrainer else {}
     config |= {"lr": 1e-2, "grad_clip": None, "seed": 0, "model": {"fcnet_hiddens": (32,)}}
     explained = {}
     for centralized in (False, True):

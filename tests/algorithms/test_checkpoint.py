@@ -97,8 +97,11 @@ class TestGoingOnIsTheSameRun:
     @pytest.mark.parametrize("name", ["IMPALA", "APPO", "A3C"])
     def test_of_an_asynchronous_algorithm_without_workers(self, tmp_path, name):
         # 64 is no multiple of a fragment's 28 steps, and recent fragments are learned from again.
-        replay = {} if name == "A3C" else {"replay_proportion": 1.5, "replay_buffer_num_slots": 3}
-        config = {**CONFIG, "rollout_fragment_length": 7, "timesteps_per_iteration": 100, **replay}
+        config = {**CONFIG, "rollout_fragment_length": 7, "timesteps_per_iteration": 100}
+        if name == "A3C":
+            del config["train_batch_size"]
+        else:
+            config |= {"replay_proportion": 1.5, "replay_buffer_num_slots": 3}
         with get_trainer_class(name)("CartPole-v1", config) as trainer:
             trainer.train()
             path = trainer.save(tmp_path, exact=True)

@@ -21,7 +21,7 @@ LINE = spaces.Discrete(3)
 """Three states, seen as one-hot vectors: a linear actor is tanh of a table, a linear critic u[s] + c a."""
 BOX = spaces.Box(-1, 1, (1,), np.float32)
 
-SMALL = {"model": {"fcnet_hiddens": ()}, "seed": 0, "train_batch_size": 2, "lr": 0.1, "target_noise": 0.0}
+SMALL = {"model": {"fcnet_hiddens": ()}, "seed": 0, "train_batch_size": 2, "lr": 0.1}
 HALF = np.arctanh(0.5)
 
 ACTOR = [0.0, HALF, 0.0]
@@ -41,7 +41,8 @@ def weights(policy, actor, critics):
 
 def td3(config_class=TD3Config, box=BOX, **options):
     """A policy whose actor and critics, and those of the targets, are the tables above."""
-    policy = DDPGPolicy(LINE, box, config_class(**{**SMALL, **options}))
+    quiet = {"target_noise": 0.0} if config_class is TD3Config else {}
+    policy = DDPGPolicy(LINE, box, config_class(**{**SMALL, **quiet, **options}))
     count = 2 if policy.config.twin_q else 1
     policy.set_weights(weights(policy, TARGET_ACTOR, TARGET_CRITICS[:count]))
     targets = {name: jnp.array(value) for name, value in policy.targets.items()}
@@ -125,7 +126,7 @@ class TestLoss:
 
     def test_actions_of_any_shape(self):
         box = spaces.Box(np.full((2, 3), -5, np.float32), np.full((2, 3), 7, np.float32))
-        policy = DDPGPolicy(LINE, box, TD3Config(**{**SMALL, "random_steps": 0}))
+        policy = DDPGPolicy(LINE, box, TD3Config(**{**SMALL, "target_noise": 0.0, "random_steps": 0}))
         actions, _, _ = policy.compute_actions(np.array([0, 1, 2]))
         assert actions.shape == (3, 2, 3)
         assert np.abs(actions).max() <= 1

@@ -108,7 +108,9 @@ class TestLoss:
         gradients, stats = policy.compute_gradients(rows(rewards=f32(0.5, 2)))
         np.testing.assert_allclose(stats["q_loss"], np.log(3), rtol=1e-5)
         np.testing.assert_allclose(stats["td_error"], [np.log(2) / 3, np.log(3)], rtol=1e-5)
-        other = DQNPolicy(LINE, spaces.Discrete(2), {**config, "distribution_error": "cross_entropy"})
+        other = DQNPolicy(
+            LINE, spaces.Discrete(2), {**config, "prioritized_replay": True, "distribution_error": "cross_entropy"}
+        )
         other.set_weights(policy.get_weights())
         spread = other.compute_gradients(rows(rewards=f32(0.5, 2)))[1]
         np.testing.assert_allclose(spread["td_error"], [np.log(3)] * 2, rtol=1e-5)

@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 from pydantic import Field
 
-from rollax.config.exploration import EpsilonFields
+from rollax.config.groups import QLearningFields
 from rollax.config.trainer import Lambda, SchedulePoints, TrainerConfig, resolve_config
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.config import ModelConfig
@@ -26,7 +26,7 @@ class SomeConfig(TrainerConfig):
         self.refuse_larger("sgd_minibatch_size", "train_batch_size")
 
 
-class ExploringConfig(EpsilonFields, TrainerConfig):
+class ExploringConfig(QLearningFields, TrainerConfig):
     """One with a schedule of probabilities."""
 
 
@@ -102,7 +102,7 @@ class TestRefuses:
             ({"use_lstm": True}, "use_lstm", "it is a key of 'model'"),
             ({"policies": {}}, "policies", "it is a key of 'multiagent'"),
             ({"model": {"lr": 1}}, "model.lr", "but of the config itself"),
-            ({"learning_rate": 1}, "learning_rate", "here it is 'lr': α, the step size"),
+            ({"learning_rate": 1}, "learning_rate", "here it is 'lr': α, step size"),
             ({"gae_lambda": 1}, "gae_lambda", "here it is 'lambda': λ"),
             ({"batch_size": 1}, "batch_size", "here it is 'sgd_minibatch_size': rows of one"),
             ({"net_arch": [3]}, "net_arch", "here it is 'model.fcnet_hiddens'"),

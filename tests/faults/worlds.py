@@ -122,13 +122,14 @@ class Counting(Policy):
 
 def config_for(orders: Orders, **changes: Any) -> dict[str, Any]:
     """Two workers that need no CPU to themselves, and nothing to compile."""
+    restarts = {"delay_between_worker_restarts_s": 0.1} if changes.get("recreate_failed_workers", True) else {}
     return {
         "num_workers": 2,
         "num_cpus_per_worker": 0,
         "env_config": {"orders": orders},
         "multiagent": {"policies": {"default_policy": (Counting, None, None, {})}},
         "rollout_fragment_length": 10,
-        "delay_between_worker_restarts_s": 0.1,
+        **restarts,
         "model": ModelConfig(fcnet_hiddens=(4,)),
         "seed": 0,
         **changes,

@@ -82,6 +82,8 @@ def make_cases(*, workers: bool = False) -> dict[str, Case]:
         config: dict[str, Any] = dict(MINIBATCHES) if algorithm == "PPO" else {}
         for change in changes:
             config |= change
+        if algorithm == "A3C":  # a gradient is computed from one fragment
+            config.pop("train_batch_size", None)
         cases[f"{algorithm} {name}"] = Case(algorithm, config, iterations)
 
     for algorithm in ON_POLICY:

@@ -1,0 +1,233 @@
+"""Groups of fields that several algorithms share: replay, streams of samples, state values, Q-learning, actor-critics.
+
+Their descriptions are those of the documentation. An algorithm declares the fields that it alone has; where it differs
+in a default only, it names that in `defaults` (see `TrainerConfig`).
+"""
+
+from __future__ import annotations
+
+from gymnasium.spaces import Space
+from pydantic import ConfigDict, Field
+
+from rollax.config.rules import SET, But, FieldGroup
+from rollax.config.trainer import Lambda, ProbabilityPoints, SchedulePoints, TrainerConfig
+from rollax.models.config import ModelConfig
+from rollax.schedules import Schedule
+
+_OWN_NETWORKS = {
+    "model.vf_share_layers": "this algorithm has networks of its own",
+    "model.free_log_std": "this algorithm has networks of its own",
+}
+
+
+class CentralizedCriticFields(FieldGroup):
+    """Whether the value function sees all agents; see `CentralCritic`."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    requires = {"critic_space": {"centralized_critic": True}}
+
+    centralized_critic: bool = Field(
+        default=False,
+        description="whether the value function sees what all agents observe and what the others do; the agents still "
+        "act on their own observations",
+    )
+    critic_space: Space | None = Field(
+        default=None, description="space of what a centralized critic sees; None: the environment's"
+    )
+
+
+class StateValueFields(FieldGroup):
+    """The loss of an actor and a critic of states: policy loss + c_v · value loss - c_e · entropy."""
+
+    lambda_: Lambda = 1.0
+    vf_loss_coeff: float = Field(default=0.5, ge=0, description="c_v, weight of the value loss")
+    entropy_coeff: float = Field(default=0.01, ge=0, description="c_e, weight of the entropy bonus")
+    entropy_coeff_schedule: SchedulePoints | None = Field(
+        default=None, description="[[timestep, c_e], ...], linear in between; replaces entropy_coeff"
+    )
+
+
+class AsyncSamplesFields(TrainerConfig):
+    """How fragments stream from the workers to the learner, and weights back; see `AsyncSamplesOptimizer`."""
+
+    requires = {"replay_buffer_num_slots": {"replay_proportion": SET}}
+
+    max_requests_in_flight_per_worker: int = Field(
+        default=2, ge=1, description="fragments requested from each worker in advance, so that it never waits"
+    )
+    learner_queue_size: int = Field(
+        default=4,
+        ge=1,
+        description="train batches that may wait for the learner; when the queue is full, sampling waits",
+    )
+    broadcast_interval: int = Field(default=1, ge=1, description="updates between two broadcasts of the weights")
+    replay_proportion: float = Field(
+        default=0.0, ge=0, description="recent fragments that are learned from once more, for each fresh one"
+    )
+    replay_buffer_num_slots: int = Field(default=0, ge=0, description="recent fragments that are kept to be replayed")
+
+
+class ReplayFields(TrainerConfig):
+    """What is kept, how it is drawn, and how many updates are made for each step; see `SyncReplayOptimizer`."""
+
+    defaults = {"rollout_fragment_length": 4, "timesteps_per_iteration": 1000}
+    requires = {
+        "prioritized_replay_alpha": {"prioritized_replay": True},
+        "prioritized_replay_beta": {"prioritized_replay": True},
+        "prioritized_replay_eps": {"prioritized_replay": True},
+        "accept_off_policy_actions": "this algorithm learns from all actions, whoever chose them",
+    }
+
+    train_batch_size: int = Field(
+        default=32,
+        ge=1,
+        description="rows of one update; of a model with memory, train_batch_size // max_seq_len sequences",
+    )
+    buffer_size: int = Field(
+        default=50_000, ge=1, description="capacity of the replay buffer in rows (of all shards together)"
+    )
+    learning_starts: int = Field(default=1000, ge=0, description="steps before the first update")
+    training_intensity: float = Field(
+        default=0.25, gt=0, le=1000, description="updates for each step sampled; each learns from train_batch_size rows"
+    )
+    n_step: int = Field(default=1, ge=1, description="n, number of rewards before the bootstrapped value")
+    prioritized_replay: bool = Field(
+        default=False, description="whether rows with a larger last error are drawn more often"
+    )
+    prioritized_replay_alpha: float = Field(
+        default=0.6, ge=0, description="α of prioritized replay: 0 draws uniformly, 1 in proportion to the errors"
+    )
+    prioritized_replay_beta: float = Field(
+        default=0.4, ge=0, le=1, description="β of prioritized replay: 1 corrects its bias in full, 0 not at all"
+    )
+    prioritized_replay_eps: float = Field(
+        default=1e-6, gt=0, description="ε of prioritized replay, added to each error"
+    )
+    frame_stack_axis: int | None = Field(
+        default=None,
+        description="axis along which observations are stacks of images, 0 or -1, to store each image once; None "
+        "stores observations as they are",
+    )
+    store_buffer_in_checkpoints: bool = Field(
+        default=False,
+        description="whether checkpoints hold the replay buffers; if not, a restored run begins with none",
+    )
+
+    def check(self) -> None:
+        super().check()
+        self.refuse_larger("train_batch_size", "buffer_size")
+        self.refuse_larger("n_step", "buffer_size")
+
+
+class AsyncReplayFields(ReplayFields):
+    """How samples, draws, errors and weights stream; see `AsyncReplayOptimizer`.
+
+    The defaults are those of Ape-X for Atari games and many workers.
+    """
+
+    defaults = {
+        "train_batch_size": 512,
+        "rollout_fragment_length": 50,
+        "timesteps_per_iteration": 25_000,
+        "buffer_size": 2_000_000,
+        "learning_starts": 50_000,
+        "training_intensity": 0.002,
+        "n_step": 3,
+        "prioritized_replay": True,
+    }
+
+    num_replay_shards: int = Field(
+        default=1, ge=1, description="processes that hold the replay buffer; at most one for each worker"
+    )
+    updates_per_draw: int = Field(
+        default=1, ge=1, description="updates whose rows are drawn at once; they run in one compiled call"
+    )
+    max_requests_in_flight_per_worker: int = Field(
+        default=2, ge=1, description="fragments requested from each worker in advance, so that it never waits"
+    )
+    learner_queue_size: int = Field(
+        default=4, ge=1, description="draws that may be under way or wait for the learner; at that many, sampling waits"
+    )
+    max_weight_sync_delay: int = Field(
+        default=400,
+        ge=1,
+        description="mean number of steps that a worker samples between two broadcasts of the weights",
+    )
+    worker_epsilon: float = Field(
+        default=0.4, ge=0, le=1, description="ε: worker i of N explores with the constant ε^(1 + α (i - 1)/(N - 1))"
+    )
+    worker_epsilon_alpha: float = Field(default=7.0, ge=0, description="α: how far the workers' exploration differs")
+
+    def check(self) -> None:
+        super().check()
+        if self.num_workers > 0:  # without workers there is one buffer in this process
+            self.refuse_larger("num_replay_shards", "num_workers")
+
+
+class QLearningFields(FieldGroup):
+    """Q-learning of discrete actions with a target network and ε-greedy exploration; see `EpsilonGreedy`."""
+
+    defaults = {"lr": 5e-4, "grad_clip": 10.0}
+    requires = {
+        ("initial_epsilon", "final_epsilon", "epsilon_timesteps"): {"epsilon_schedule": None},
+        **_OWN_NETWORKS,
+    }
+
+    initial_epsilon: float = Field(default=1.0, ge=0, le=1, description="ε at the first step")
+    final_epsilon: float = Field(default=0.02, ge=0, le=1, description="ε after epsilon_timesteps")
+    epsilon_timesteps: int = Field(default=10_000, ge=1, description="steps over which ε falls, linearly")
+    epsilon_schedule: ProbabilityPoints | None = Field(
+        default=None, description="[[timestep, ε], ...], linear in between; replaces the three above"
+    )
+    adam_epsilon: float = Field(default=1e-8, gt=0, description="ε of Adam")
+    double_q: bool = Field(default=True, description="whether the online network chooses the next action of targets")
+    target_network_update_freq: int = Field(
+        default=500, ge=1, description="updates after which the target network becomes a copy of the online network"
+    )
+
+    def epsilon(self) -> Schedule:
+        """Timestep -> ε."""
+        points = ((0, self.initial_epsilon), (self.epsilon_timesteps, self.final_epsilon))
+        return Schedule(self.epsilon_schedule or points, where="config key 'epsilon_schedule'")
+
+
+class ActorCriticFields(ReplayFields):
+    """Step sizes of actor and critics, target networks, and the noise of actions: DDPG, TD3 and SAC."""
+
+    defaults = {
+        "train_batch_size": 256,
+        "rollout_fragment_length": 8,
+        "training_intensity": 1.0,
+        "learning_starts": 1500,
+    }
+    requires = {
+        ("lr", "lr_schedule"): [{"actor_lr": None}, {"critic_lr": None}],
+        ("noise_scale", "noise_scale_schedule"): {"exploration": But("StochasticSampling")},
+        ("ou_theta", "ou_sigma"): {"exploration": "OrnsteinUhlenbeckNoise"},
+        **_OWN_NETWORKS,
+    }
+
+    model: ModelConfig = Field(
+        default=ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu"),
+        description="the layers of actor and critics, by default 400×300 relu for DDPG and TD3, 256×256 relu for SAC; "
+        "actions are concatenated to the encoded observation. A given model replaces the default as a whole: name "
+        "fcnet_activation too",
+    )
+    actor_lr: float | None = Field(default=None, ge=0, description="step size of the actor; None: lr")
+    critic_lr: float | None = Field(default=None, ge=0, description="step size of the critics; None: lr")
+    tau: float = Field(default=5e-3, gt=0, le=1, description="Polyak coefficient τ of the target networks")
+    random_steps: int = Field(default=1000, ge=0, description="steps at first whose actions are uniformly random")
+    noise_scale: float = Field(
+        default=0.1,
+        ge=0,
+        description="standard deviation of GaussianNoise, factor of OrnsteinUhlenbeckNoise, in units of half an "
+        "action's range; the distance of ParameterNoise",
+    )
+    noise_scale_schedule: SchedulePoints | None = Field(
+        default=None, description="[[timestep, noise_scale], ...], linear in between; replaces noise_scale"
+    )
+    ou_theta: float = Field(default=0.15, ge=0, le=1, description="θ of OrnsteinUhlenbeckNoise, its rate of decay")
+    ou_sigma: float = Field(
+        default=0.2, ge=0, description="σ of OrnsteinUhlenbeckNoise, standard deviation of what each step adds"
+    )
+    twin_q: bool = Field(default=True, description="whether there are two critics; the lower of their values counts")

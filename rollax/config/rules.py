@@ -1,0 +1,196 @@
+"""What a group of fields declares beside them: defaults of inherited fields, and which keys have an effect when."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
+from inspect import get_annotations
+from typing import Any, ClassVar
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rollax.config.spelling import nearest
+from rollax.errors import ConfigError
+
+
+class But(tuple[Any, ...]):
+    """All values except these."""
+
+    def __new__(cls, *values: Any) -> But:
+        return super().__new__(cls, values)
+
+
+SET = But(None, False, 0)
+"""All values that switch something on."""
+
+Condition = Mapping[str, Any]
+"""Keys -> the value, the tuple of values, or the `But` that each must have. `model.x` is a key of the model's part."""
+
+Requires = Mapping[str | tuple[str, ...], Condition | Sequence[Condition] | str]
+"""Key, or keys, -> the condition under which they have an effect, or several conditions one of which must hold; a
+string: they never have one, and why."""
+
+FirstValues = Mapping[str, tuple[str, ...]]
+"""Key of an initial value that training changes -> keys whose change makes it count again after a restore."""
+
+SCHEDULE = "_schedule"
+
+
+class FieldGroup(BaseModel):
+    """Fields of a config, and tables about them. A subclass inherits the tables, entry by entry."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Inherited field -> its default here."""
+    requires: ClassVar[Requires] = {}
+    """What a key needs to have an effect, beside `x_schedule=None` for each `x`; a key without effect is refused."""
+    first_values: ClassVar[FirstValues] = {}
+    """Initial values, which cannot change where a checkpoint is restored."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        fields = cls.__pydantic_fields__
+        known = inherited(cls, "defaults")
+        unknown = [name for name in known if name not in fields]
+        if unknown and "env" in fields:  # groups may name fields of the configs that they are added to
+            raise ConfigError(
+                "A default for a field that does not exist.",
+                where=f"{cls.__name__}.defaults",
+                got=unknown[0],
+                fix=nearest(unknown[0], fields),
+            )
+        # pydantic takes an inherited field from the first base that has it; here the nearest class that declares it, or
+        # its default, counts.
+        changed = {name: _inherited_field(cls, name) for name in fields}
+        if any(
+            (field.default, field.description) != (fields[name].default, fields[name].description)
+            for name, field in changed.items()
+        ):
+            fields.update(changed)
+            cls.model_rebuild(force=True)
+
+
+def _inherited_field(config_class: type[FieldGroup], name: str) -> FieldInfo:
+    defaults: list[Any] = []
+    for base in config_class.__mro__:
+        own = vars(base).get("defaults", {})
+        defaults += [own[name]] if name in own else []
+        if name in get_annotations(base) and issubclass(base, BaseModel):
+            field = copy(base.__pydantic_fields__[name])
+            field.default = [*defaults, field.default][0]
+            return field
+    raise AttributeError(name)
+
+
+def refuse_without_effect(config: BaseModel, given: Collection[str], before: Mapping[str, Any]) -> None:
+    """Refuses a key without effect whose value is not the one that it would have if it were left out.
+
+    Every field `x` requires that `x_schedule` is None; a class names other requirements in `requires`, beside its
+    fields. They are inherited key by key.
+
+    Args:
+        config: the whole config.
+        given: the fields that were just given a value.
+        before: the values of a config that this one is derived from; where it has none, defaults count.
+    Raises:
+        ConfigError: the first such key, and the keys that would give it an effect.
+    """
+    for key, conditions in _rules(type(config)):
+        field, _, inner = key.partition(".")
+        if field not in given or field not in type(config).model_fields:
+            continue
+        value = _value(config, key)
+        default = type(_value(config, field)).model_fields[inner].default if inner else None
+        if not inner:
+            default = before[field] if field in before else type(config).model_fields[field].default
+        if value is None or value == default:
+            continue
+        if isinstance(conditions, str):
+            raise _without_effect(config, key, conditions, None)
+        alternatives = [conditions] if isinstance(conditions, Mapping) else conditions
+        failing = [_failing(config, condition) for condition in alternatives]
+        if all(failing):
+            names = dict.fromkeys(name for condition in failing for name in condition)
+            reason = " and ".join(f"{name} is {_value(config, name)!r}" for name in names)
+            wanted = " or ".join(
+                " and ".join(_wanted(config, name, values) for name, values in condition.items())
+                for condition in failing
+            )
+            raise _without_effect(config, key, reason, wanted)
+
+
+def refuse_first_values(config: BaseModel, given: Collection[str], stored: Mapping[str, Any], path: Any) -> None:
+    """Refuses a new initial value of what a restore continues: a class names those fields in `first_values`.
+
+    Args:
+        config: with the changes.
+        given: the fields that are changed.
+        stored: the config's values in the checkpoint.
+        path: of the checkpoint.
+    Raises:
+        ConfigError: the first such field that is another one than in the checkpoint, and not 0 in one of them.
+    """
+    for name, switches in inherited(type(config), "first_values").items():
+        new, old = getattr(config, name), stored[name]
+        begins_anew = not (new and old) or any(getattr(config, switch) != stored[switch] for switch in switches)
+        if name in given and new != old and not begins_anew:
+            raise ConfigError(
+                f"{name} has no effect: it is an initial value, and the checkpoint holds the present one.",
+                where=f"config key '{name}' ({type(config).__name__}), for {path}",
+                got=new,
+                expected=f"{old!r}, as it was",
+                fix=f"leave {name} out, or begin a new run with it",
+            )
+
+
+def inherited(config_class: type, table: str) -> dict[str, Any]:
+    """The entries of a table of a class and of its bases, by single key; the entry of the nearest class counts."""
+    return {
+        key: value
+        for base in reversed(config_class.__mro__)
+        for keys, value in vars(base).get(table, {}).items()
+        for key in (keys if isinstance(keys, tuple) else (keys,))
+    }
+
+
+def _rules(config_class: type[BaseModel]) -> Iterator[tuple[str, Condition | Sequence[Condition] | str]]:
+    for name in config_class.model_fields:
+        if name.endswith(SCHEDULE):
+            yield name.removesuffix(SCHEDULE), {name: None}
+    yield from inherited(config_class, "requires").items()
+
+
+def _value(config: BaseModel, key: str) -> Any:
+    """The value of a key; None where the config does not have it."""
+    outer, _, inner = key.partition(".")
+    value = getattr(config, outer, None)
+    return getattr(value, inner) if inner else value
+
+
+def _failing(config: BaseModel, condition: Condition) -> Condition:
+    """The part of a condition that does not hold."""
+    return {name: values for name, values in condition.items() if not _is_one_of(_value(config, name), values)}
+
+
+def _is_one_of(value: Any, values: Any) -> bool:
+    if isinstance(values, But):
+        return value not in values
+    return value in values if isinstance(values, tuple) else value == values
+
+
+def _wanted(config: BaseModel, name: str, values: Any) -> str:
+    if values is SET:
+        return f"{name}=True" if isinstance(_value(config, name), bool) else name
+    if isinstance(values, But):
+        return f"{name} to anything but {' or '.join(map(repr, values))}"
+    return f"{name}={' or '.join(map(repr, values)) if isinstance(values, tuple) else repr(values)}"
+
+
+def _without_effect(config: BaseModel, key: str, reason: str, wanted: str | None) -> ConfigError:
+    return ConfigError(
+        f"{key} has no effect: {reason}.",
+        where=f"config key '{key}' ({type(config).__name__})",
+        got=_value(config, key),
+        fix=f"set {wanted} as well, or leave {key} out" if wanted else f"leave {key} out",
+    )
