@@ -11,6 +11,7 @@ The observation after a trajectory segment is a row of the batch, which the lear
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import get_annotations
 from typing import Any, Literal
 
 import jax
@@ -186,5 +187,5 @@ class IMPALATrainer(Trainer):
         return AsyncSamplesOptimizer(**self.optimizer_settings())
 
     def optimizer_settings(self) -> dict[str, Any]:
-        streaming = {name: getattr(self.config, name) for name in AsyncSamplesFields.model_fields}
+        streaming = {name: getattr(self.config, name) for name in get_annotations(AsyncSamplesFields)}
         return {**super().optimizer_settings(), **streaming, "seed": self.config.seed}
