@@ -1,8 +1,8 @@
 """The `rollax` command.
 
-Exit codes: 0 done; 1 an unexpected error, with its traceback, or an environment that `check` refuses; 2 a mistake in
-what was asked, with a message that says how to mend it; 3 a reward goal not reached (`train --must-reach`); 130 Ctrl-C;
-143 SIGTERM.
+Exit codes: 0 success; 1 an unexpected error, with its traceback, or an environment that `check` refuses; 2 a user
+error, with a message that contains the fix; 3 a reward goal not reached (`train --must-reach`); 130 Ctrl-C; 143
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import rollax
 from rollax.cli import check, commands, train
 from rollax.cli.console import EachOptionOnce, search_current_folder
 
-# Tracebacks stay Python's own: every debugger and editor knows how to read them.
+# Python's own tracebacks, which debuggers and editors can parse.
 app = typer.Typer(
     name="rollax", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
@@ -42,6 +42,6 @@ def _options(
 
 
 def main() -> None:
-    """Runs the command that the command line names, and exits."""
+    """Runs the command of the command line and exits."""
     search_current_folder()
     app()

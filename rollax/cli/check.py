@@ -1,4 +1,4 @@
-"""`rollax check`: whether an environment is fit for training."""
+"""`rollax check`: checks an environment for training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check(
     imports: ImportOption = None,
     traceback: TracebackOption = False,
 ) -> None:
-    """Play an environment with random actions and say whether it is fit for training."""
+    """Play an environment with random actions and report whether it is fit for training."""
     from rollax.env.checking.check_env import check_env
 
     with readable_errors(traceback):

@@ -1,4 +1,4 @@
-"""From what a user names as an algorithm, or as a checkpoint, to its trainer."""
+"""Trainers and trainer classes from command-line arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def newest_checkpoint(path: Path) -> Path:
-    """`path` itself, or its newest complete checkpoint where `path` is a run folder or the `checkpoints` in it.
+    """Returns `path`, or its newest complete checkpoint if it is a run folder or the `checkpoints` in one.
 
     Raises:
         CheckpointError: there is no such folder, or no checkpoint in it.
@@ -31,10 +31,10 @@ def newest_checkpoint(path: Path) -> Path:
 
 
 def trainer_class_named(run: str) -> type[Trainer]:
-    """The trainer class that `--run` names: a built-in algorithm, or `module:Class` for one of the user's own.
+    """Returns the trainer class of `--run`: a built-in algorithm, or `module:Class` for a custom one.
 
     Raises:
-        ConfigError: no algorithm has that name, the path does not import, or it names no trainer class.
+        ConfigError: there is no such algorithm, the path cannot be imported, or it is no trainer class.
     """
     from rollax.algorithms.registry import get_trainer_class
 
@@ -49,13 +49,13 @@ def trainer_class_named(run: str) -> type[Trainer]:
 
 
 def open_trainer(checkpoint: Path, *, run: str | None, trust_code: bool, **changes: Any) -> Trainer:
-    """The trainer that was saved, its state restored, with some config keys given anew.
+    """Returns the restored trainer of a checkpoint, with some config keys replaced.
 
     Args:
         checkpoint: its folder.
-        run: `module:Class` where the trainer is of a class of the user's own; the checkpoint names the others.
+        run: `module:Class` of a custom trainer; for built-in algorithms the checkpoint has the name.
         trust_code: import the code that the checkpoint names.
-        changes: the config keys.
+        changes: the replaced config keys.
     Raises:
         CheckpointError: the checkpoint is damaged or does not fit.
     """
@@ -66,7 +66,7 @@ def open_trainer(checkpoint: Path, *, run: str | None, trust_code: bool, **chang
 
 
 def names_code(trainer: Trainer) -> bool:
-    """Whether a checkpoint of `trainer` names code of the user's own, and so needs trust."""
+    """Returns whether a checkpoint of `trainer` names custom code, which requires trust."""
     from rollax.algorithms.checkpoint import refuse_untrusted
 
     try:

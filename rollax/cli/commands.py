@@ -1,4 +1,4 @@
-"""The commands that look at what training left behind: evaluate, list and plot."""
+"""The commands evaluate, list and plot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def evaluate(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the last line.")] = False,
     traceback: TracebackOption = False,
 ) -> None:
-    """Run a trained policy greedily and say what it earns."""
+    """Run a trained policy greedily and report its rewards."""
     with readable_errors(traceback):
         import_first(imports)
         changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
@@ -52,7 +52,7 @@ def list_known(
     imports: ImportOption = None,
     traceback: TracebackOption = False,
 ) -> None:
-    """Show the algorithms, and the environments that are registered."""
+    """Show the algorithms and the registered environments."""
     from rollax.cli.listing import algorithm_lines, count_lines, env_ids, matching
 
     with readable_errors(traceback):
@@ -78,7 +78,7 @@ def plot(
     out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("curves.png"),
     traceback: TracebackOption = False,
 ) -> None:
-    """Draw the reward of runs over environment steps, several in one picture."""
+    """Plot the reward of one or more runs over environment steps."""
     from rollax.runs.curves import draw_curves, labelled
 
     with readable_errors(traceback):

@@ -1,4 +1,4 @@
-"""What all commands share: errors as short messages, and how this program was called."""
+"""Shared by all commands: errors as short messages, imports, and the name of the program."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ TrustOption = Annotated[
 def readable_errors(show_traceback: bool) -> Iterator[None]:
     """Turns a RollaxError into a message on stderr and exit code 2, and a KeyboardInterrupt into exit code 130.
 
-    If an environment or policy raised, the message comes after the traceback of that code alone.
+    If an environment or policy raised the error, the traceback of that code comes before the message.
 
-    Any other exception is a bug, of rollax or of the user's own code, and keeps its ordinary traceback.
+    Any other exception is a bug, in rollax or in user code, and keeps its full traceback.
     """
     try:
         yield
@@ -56,10 +56,10 @@ def readable_errors(show_traceback: bool) -> Iterator[None]:
 
 
 class EachOptionOnce(typer.core.TyperCommand):
-    """A command that refuses an option that is given twice, of which the last one alone would count."""
+    """A command that refuses repeated options, because only the last one would have an effect."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As of any command."""
+        """Parses the arguments and refuses repeated options."""
         given: list[Any]
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for parameter, count in Counter(given).items():
@@ -71,13 +71,13 @@ class EachOptionOnce(typer.core.TyperCommand):
                         "An option that is given more than once.",
                         where=option,
                         got=f"{count} times",
-                        fix=f"leave all but one {option} out",
+                        fix=f"give {option} once",
                     )
         return super().parse_args(ctx, args)
 
 
 def show_error(error: RollaxError, show_traceback: bool) -> None:
-    """Writes an error to stderr, below the traceback of the user's own code where that raised, or the whole one."""
+    """Writes an error to stderr, after the traceback of user code that raised it, or the full traceback."""
     if show_traceback:
         traceback.print_exception(error)
     else:
@@ -88,7 +88,7 @@ def import_first(modules: Iterable[str] | None) -> None:
     """Imports the modules that `--import` names.
 
     Raises:
-        ConfigError: one does not import.
+        ConfigError: a module cannot be imported.
     """
     for name in modules or ():
         try:
@@ -103,13 +103,13 @@ def import_first(modules: Iterable[str] | None) -> None:
 
 
 def search_current_folder() -> None:
-    """Lets `module:Class` name a module beside the user, as `python -m` does."""
+    """Makes modules of the current folder importable, as `python -m` does."""
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
 
 
 def command_name() -> str:
-    """How the user can call this program again: `rollax` where that is on the PATH, else the path it was called by."""
+    """Returns the command of this program: `rollax` if it is on the PATH, else the path that was called."""
     program = sys.argv[0]
     if os.path.basename(program) == "__main__.py":
         return f"{shlex.quote(sys.executable)} -m rollax"
@@ -120,7 +120,7 @@ def command_name() -> str:
 
 
 def _users_traceback(error: RollaxError) -> str:
-    """Where the user's own code raised what became `error`, without the frames of rollax; empty if it did not."""
+    """Returns the traceback of user code behind `error`, without frames of rollax; empty if there is none."""
     cause = error.__cause__
     if not isinstance(error, EnvError | PolicyError) or cause is None or isinstance(cause, RollaxError):
         return ""

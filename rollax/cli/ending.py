@@ -1,4 +1,4 @@
-"""What `rollax train` says at the end: why training ended, what was reached, and where everything is."""
+"""The final output of `rollax train`: why training ended, what it reached, and the paths of its files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollax.storage import newest
 
 
 def how_it_ended(fitted: FitResult, stop: StopConditions) -> list[str]:
-    """The lines that say why training ended and what was reached."""
+    """Returns the lines on why training ended and what it reached."""
     progress = Progress.of(fitted.last, None)
     reason = "interrupted"
     if fitted.reached:
@@ -32,7 +32,7 @@ def how_it_ended(fitted: FitResult, stop: StopConditions) -> list[str]:
 
 
 def evaluation_line(evaluation: Mapping[str, Any]) -> str:
-    """What an evaluation gave, in one line."""
+    """Returns the results of an evaluation in one line."""
     mean, low, high = (number_in(evaluation, f"episode_reward_{which}") for which in ("mean", "min", "max"))
     if mean is None:
         return "none ended"
@@ -40,11 +40,11 @@ def evaluation_line(evaluation: Mapping[str, Any]) -> str:
 
 
 def where_things_are(run: Path, to_open: Sequence[str]) -> list[str]:
-    """The lines that say what a run left behind, and how to use it.
+    """Returns the lines on the files of a run and how to use them.
 
     Args:
-        run: its folder.
-        to_open: the options that opening its checkpoint takes.
+        run: the run folder.
+        to_open: the options that are required to load its checkpoint.
     """
     logs = shlex.quote(shown_path(run))
     lines = [f"TensorBoard log:  {logs}  (tensorboard --logdir {logs})"]

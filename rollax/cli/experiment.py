@@ -1,4 +1,4 @@
-"""What to train: the experiment that a file and the command line describe together."""
+"""The experiment to train, from a file and the command line."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Experiment:
     """One training run.
 
     Args:
-        run: the algorithm's name; None where a checkpoint is to tell.
-        env: a Gymnasium id, a registered name or `module:Class`; None where the config or a checkpoint tells.
+        run: the algorithm's name; None if a checkpoint names it.
+        env: a Gymnasium id, a registered name or `module:Class`; None if the config or a checkpoint names it.
         config: the algorithm's settings.
-        stop: when the run ends.
+        stop: the stop conditions.
     """
 
     run: str | None = None
@@ -34,11 +34,11 @@ class Experiment:
 
 
 def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
-    """The experiment of a YAML (or JSON) file with the keys run, env, config and stop; a run's `config.json` is one.
+    """Returns the experiment of a YAML or JSON file with the keys run, env, config and stop, such as a `config.json`.
 
     Args:
         path: the file.
-        trust_code: import all code that it names; without it, only that of the fields that hold code.
+        trust_code: import all code that it names; otherwise only the code of the fields that hold code.
     Raises:
         ConfigError: the file cannot be read or parsed, or a key or its type is wrong.
     """
@@ -68,10 +68,10 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
 
 
 def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
-    """The dict that an option gives as a JSON object; the fields that hold code take "module:Name".
+    """Returns the dict of an option's JSON object; the fields that hold code accept "module:Name".
 
     Raises:
-        ConfigError: it is not JSON, or no object.
+        ConfigError: it is not a JSON object.
     """
     try:
         config = json.loads(text)
@@ -89,12 +89,12 @@ def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
 
 
 def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any]:
-    """The config of settings such as `lr=1e-4` or `model.fcnet_hiddens=[64,64]`: dotted keys, YAML values.
+    """Returns the config of settings such as `lr=1e-4` or `model.fcnet_hiddens=[64,64]`: dotted keys, YAML values.
 
-    The fields that hold code take "module:Name".
+    The fields that hold code accept "module:Name".
 
     Raises:
-        ConfigError: no KEY=VALUE, a value that is not YAML, or a key that is given twice.
+        ConfigError: a setting is not KEY=VALUE, its value is not YAML, or a key is repeated.
     """
     config: dict[str, Any] = {}
     for text in texts:
@@ -118,10 +118,10 @@ def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any
 def override(
     base: Experiment, *, run: str | None, env: str | None, config: Mapping[str, Any], stop: StopConditions
 ) -> Experiment:
-    """`base` with what the command line says in its place; nested config sections are merged key by key.
+    """Returns `base` updated by the command line; nested config sections are merged key by key.
 
     Raises:
-        ConfigError: code that was not imported is left, because it is not in a field that holds code, or has no path.
+        ConfigError: code remains that was not imported, because its field holds no code or it has no path.
     """
     config = merged(base.config, config)
     for code in missing_code(config):
@@ -135,7 +135,7 @@ def override(
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` updated by `over`, dicts inside dicts too."""
+    """Returns `base` updated by `over`, recursively."""
     result = dict(base)
     for key, value in over.items():
         old = result.get(key)

@@ -13,7 +13,7 @@ from rollax.errors import ConfigError
 
 
 def algorithm_lines() -> list[str]:
-    """A line for each algorithm: its name, and what its module says it is."""
+    """Returns a line for each algorithm: its name and the first line of its module's docstring."""
     from rollax.algorithms.registry import ALGORITHMS
 
     width = max(map(len, ALGORITHMS))
@@ -21,7 +21,7 @@ def algorithm_lines() -> list[str]:
 
 
 def env_ids() -> dict[str, list[str]]:
-    """Where environments come from -> their ids: registered by the user first, then Gymnasium's by family."""
+    """Returns source -> environment ids: those of the user first, then Gymnasium's by family."""
     import gymnasium
 
     from rollax.env.multi_agent.pettingzoo_names import pettingzoo_ids
@@ -40,13 +40,13 @@ def env_ids() -> dict[str, list[str]]:
 
 
 def count_lines(families: Mapping[str, Sequence[str]]) -> list[str]:
-    """A line for each family: how many environments, and the first few."""
+    """Returns a line for each family: the number of environments and the first few."""
     width = max(map(len, families))
     return [f"{family:<{width}}  {len(ids):>4}  {_few(ids)}" for family, ids in families.items()]
 
 
 def matching(families: Mapping[str, Sequence[str]], text: str) -> list[str]:
-    """All ids that contain `text`, in upper or lower case."""
+    """Returns all ids that contain `text`, ignoring case."""
     return [name for ids in families.values() for name in ids if text.casefold() in name.casefold()]
 
 
@@ -62,7 +62,7 @@ def _family(entry_point: object) -> str:
 
 
 def _first_line(module: str) -> str:
-    # Read, not imported: an algorithm's module brings in JAX, which takes seconds.
+    # Read, not imported, because importing an algorithm imports JAX, which takes seconds.
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         return ""

@@ -29,7 +29,7 @@ MISSED_GOAL = 3
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How to run an experiment, apart from what it is."""
+    """Options of running an experiment."""
 
     out: Path | None = None
     resume: Path | None = None
@@ -37,7 +37,7 @@ class Options:
     imports: tuple[str, ...] = ()
     must_reach: bool = False
     fit: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Keywords of `Trainer.fit`."""
+    """The keyword arguments of `Trainer.fit`."""
 
 
 def train(
@@ -111,7 +111,7 @@ def train(
 
 
 def run_experiment(experiment: Experiment, options: Options) -> int:
-    """Trains, says how it ended and where everything is, and returns the exit code."""
+    """Trains, prints the outcome and the paths, and returns the exit code."""
     if options.out is not None:
         check_empty(options.out, "--out", f"--resume={options.out}")
     trainer = make_trainer(experiment, options.resume, options.trust_code)
@@ -131,11 +131,11 @@ def run_experiment(experiment: Experiment, options: Options) -> int:
 
 
 def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) -> Trainer:
-    """The trainer of an experiment, fresh or with the state of a checkpoint.
+    """Returns the trainer of an experiment, new or restored from a checkpoint.
 
     Raises:
-        ConfigError: no algorithm or environment is named, the checkpoint is another algorithm's, or the trainer refuses
-            the config.
+        ConfigError: the algorithm or environment is missing, the checkpoint is of another algorithm, or the config is
+            wrong.
     """
     config, run = dict(experiment.config), experiment.run
     if experiment.env is not None:
@@ -170,10 +170,10 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
 
 
 def new_folder(name: str) -> Path:
-    """The next free `runs/<name>-<date>-<n>`, made and empty.
+    """Creates and returns the next free folder `runs/<name>-<date>-<n>`.
 
     Raises:
-        ConfigError: it cannot be made.
+        ConfigError: it cannot be created.
     """
     name = re.sub(r"[^\w.-]+", "-", name).strip("-.")
     today = datetime.now().astimezone().date().isoformat()
@@ -186,14 +186,14 @@ def new_folder(name: str) -> Path:
         except FileExistsError:
             number += 1
         except OSError as error:
-            raise ConfigError("The run folder cannot be made.", where=str(path), got=str(error)) from error
+            raise ConfigError("The run folder cannot be created.", where=str(path), got=str(error)) from error
 
 
 def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:
-    """The value of an option that `--set` and `--config` may give too, taken out of them.
+    """Returns the value of an option, which `--set` and `--config` may give too, and removes it from them.
 
     Raises:
-        ConfigError: both give it.
+        ConfigError: it is given twice.
     """
     if value is None:
         return settings.pop(key, None)
@@ -209,5 +209,5 @@ def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:
 
 def _exit_code(fitted: FitResult, must_reach: bool) -> int:
     if fitted.signal is not None:
-        return 128 + fitted.signal  # as shells report it
+        return 128 + fitted.signal  # as shells report signals
     return MISSED_GOAL if must_reach and fitted.missed_goal else 0

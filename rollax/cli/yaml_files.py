@@ -1,4 +1,4 @@
-"""YAML without its traps: of bounded size and depth, without copies by alias that grow, repeated keys, or code."""
+"""YAML with limits: bounded size, depth and alias expansion, no repeated keys, no code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_NODES = 100_000
 
 
 def read_yaml(path: Path) -> Any:
-    """The plain values in a YAML or JSON file.
+    """Returns the plain values of a YAML or JSON file.
 
     Raises:
         OSError: the file cannot be read.
@@ -33,7 +33,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """The plain values in YAML or JSON.
+    """Returns the plain values of YAML or JSON text.
 
     Raises:
         yaml.YAMLError: as of `read_yaml`.
@@ -42,7 +42,7 @@ def parse_yaml(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose numbers may be written 3e-4, and where a repeated key is an error instead of a silent loss."""
+    """A YAML loader that accepts 3e-4 as a number and refuses repeated keys."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
@@ -51,7 +51,7 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[int, int] = {}
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """As PyYAML's, which calls it for every node and alias, with bounds on depth and on nodes behind aliases."""
+        """Composes a node or alias like PyYAML, with limits on depth and on nodes behind aliases."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise ComposerError(
@@ -69,7 +69,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        """As PyYAML's, but for repeated keys."""
+        """Constructs a mapping like PyYAML, but refuses repeated keys."""
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -80,7 +80,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-# PyYAML follows YAML 1.1, where a float needs a dot and a signed exponent: it would read 3e-4 as a string.
+# PyYAML follows YAML 1.1, where a float requires a dot and a signed exponent, and reads 3e-4 as a string.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
 )

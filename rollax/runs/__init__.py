@@ -1,1 +1,1 @@
-"""Whole training runs: when they end, what is shown of them, and what they leave on disk."""
+"""Whole training runs: stop conditions, progress display, run folder."""

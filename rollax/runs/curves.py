@@ -1,4 +1,4 @@
-"""Learning curves: the mean reward of runs over environment steps, as a picture."""
+"""Plots of learning curves: mean reward over environment steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Curve = tuple[list[float], list[float]]
 
 
 def curve(results: Sequence[Mapping[str, Any]], quantity: str) -> Curve:
-    """Environment steps and the values of `quantity` (a key of `WHERE_IN_RESULT`) where both are known."""
+    """Returns the environment steps and values of `quantity` (a key of `WHERE_IN_RESULT`) where both are present."""
     points = [
         (number_in(result, "timesteps_total"), number_in(result, *WHERE_IN_RESULT[quantity])) for result in results
     ]
@@ -22,17 +22,17 @@ def curve(results: Sequence[Mapping[str, Any]], quantity: str) -> Curve:
 
 
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, title: str = "") -> None:
-    """Writes a PNG with the training reward of each run as a line, and its greedy evaluations as dots of that colour.
+    """Writes a PNG with the training reward of each run as a line, and its greedy evaluations as dots.
 
     Args:
         runs: label -> result lines.
-        out: the picture; its folder is made.
-        title: above the picture.
+        out: path of the PNG; its folder is created.
+        title: title of the plot.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # No pyplot: its global state and its choice of a window system have no place in a training process.
+    # Without pyplot, which has global state and selects a window system.
     figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -55,7 +55,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, titl
 
 
 def labelled(paths: Sequence[Path]) -> dict[str, tuple[list[dict[str, Any]], int]]:
-    """The result lines of each run and how many were unreadable, by folder name; by whole path where names collide."""
+    """Returns result lines and the number of unreadable lines per run, by folder name, or by path if names collide."""
     names = [(path if path.is_dir() else path.parent).resolve().name for path in paths]
     labels = [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]
     return {label: read_results(path) for label, path in zip(labels, paths, strict=True)}

@@ -1,4 +1,4 @@
-"""What a person sees while training runs: a live table on a terminal or in a notebook, lines elsewhere, or nothing."""
+"""Progress displays: a live table on a terminal or in a notebook, lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ProgressMode = Literal["auto", "lines", "none"]
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """The state of training after one iteration; a number that is not known is None."""
+    """The state of training after one iteration; unknown numbers are None."""
 
     iteration: int
     steps: int
@@ -38,7 +38,7 @@ class Progress:
 
     @classmethod
     def of(cls, result: Mapping[str, Any], left: float | None) -> Progress:
-        """What a result dict says."""
+        """Returns the progress in a result dict."""
         return cls(
             iteration=int(number_in(result, "training_iteration") or 0),
             steps=int(number_in(result, "timesteps_total") or 0),
@@ -52,7 +52,7 @@ class Progress:
         )
 
     def cells(self, thousands: str = "") -> dict[str, str]:
-        """The texts to show, by column."""
+        """Returns the texts to show, by column."""
         return {
             "iteration": str(self.iteration),
             "steps": f"{self.steps:,}".replace(",", thousands),
@@ -66,7 +66,7 @@ class Progress:
 
 
 class Display:
-    """Shows nothing: what `--quiet` asks for, and the base of the others. A context manager around training."""
+    """Shows nothing, as with `--quiet`; base class of the displays. A context manager around training."""
 
     def __enter__(self) -> Display:
         return self
@@ -78,7 +78,7 @@ class Display:
         """Shows the state after an iteration."""
 
     def stopping(self) -> None:
-        """Says that training ends after this iteration. Called from a signal handler."""
+        """Shows that training ends after this iteration. Called from a signal handler."""
 
 
 class PlainDisplay(Display):
@@ -88,16 +88,16 @@ class PlainDisplay(Display):
         print("  ".join(f"{name} {text}" for name, text in progress.cells().items()), flush=True)
 
     def stopping(self) -> None:
-        # A signal handler may interrupt a print: only the unbuffered write is safe to make from there.
+        # A signal handler may interrupt a print, so it uses an unbuffered write.
         os.write(2, b"Stopping after this iteration; once more to stop at once.\n")
 
 
 class ProgressTable:
-    """What a display draws in place: a table of the last iterations, and a line that keeps the time.
+    """A table of the last iterations, and a line with the elapsed time.
 
     Args:
-        title: what runs, and where it writes.
-        rows: how many iterations to show.
+        title: algorithm, environment and run folder.
+        rows: number of iterations to show.
     """
 
     def __init__(self, title: str, rows: int) -> None:
@@ -108,7 +108,7 @@ class ProgressTable:
         self.stopping = False
 
     def add(self, progress: Progress) -> bool:
-        """Adds an iteration; True for the first one."""
+        """Adds an iteration and returns whether it is the first one."""
         self._recent.append(progress)
         self._updated = time.monotonic()
         if progress.evaluation is not None:
@@ -151,16 +151,16 @@ class LiveDisplay(Display):
     """A progress table on a terminal, redrawn in place.
 
     Args:
-        title: what runs, and where it writes.
+        title: algorithm, environment and run folder.
         console: the terminal.
-        rows: how many iterations to show.
+        rows: number of iterations to show.
     """
 
     def __init__(self, title: str, console: Console, rows: int = 8) -> None:
         from rich.live import Live
 
         self._table = ProgressTable(title, rows)
-        # Twice a second is enough to see time pass and costs the training thread nothing that could be measured.
+        # Twice a second is often enough, at no measurable cost for the training thread.
         self._live = Live(self._table, console=console, refresh_per_second=2, vertical_overflow="crop")
 
     def __enter__(self) -> LiveDisplay:
@@ -182,8 +182,8 @@ class NotebookDisplay(Display):
     """A progress table in one output cell of a notebook, replaced at most twice a second.
 
     Args:
-        title: what runs, and where it writes.
-        rows: how many iterations to show.
+        title: algorithm, environment and run folder.
+        rows: number of iterations to show.
     """
 
     def __init__(self, title: str, rows: int = 8) -> None:
@@ -220,7 +220,7 @@ class NotebookDisplay(Display):
 
 
 def where_time_went(result: Mapping[str, Any]) -> str:
-    """One line on the last iteration: seconds by what they were spent on, and how workers and learner keep up."""
+    """Returns a line on the last iteration: seconds by activity, and the load of workers and learner."""
     names = ("sample", "wait", "learn", "learner_wait", "broadcast")
     spent = [(name, number_in(result, "timers", f"{name}_s")) for name in names]
     parts = [f"{name.replace('_', ' ')} {seconds:.2f} s" for name, seconds in spent if seconds]
@@ -232,14 +232,14 @@ def where_time_went(result: Mapping[str, Any]) -> str:
 
 
 def make_display(title: str, progress: ProgressMode) -> Display:
-    """The display that is asked for; "auto" is the one for this process's standard output.
+    """Returns the display of this mode; "auto" chooses by the standard output.
 
     Raises:
-        ConfigError: no such display.
+        ConfigError: an unknown mode.
     """
     if progress not in get_args(ProgressMode):
         raise ConfigError(
-            "An unknown way to show progress.",
+            "An unknown progress display.",
             where="fit(progress=...)",
             got=progress,
             expected=f"one of {', '.join(map(repr, get_args(ProgressMode)))}",
@@ -258,18 +258,18 @@ def make_display(title: str, progress: ProgressMode) -> Display:
 
 
 def title_of(run: str, env: Any, path: Path | None = None) -> str:
-    """One line that names a run."""
+    """Returns a line that names a run."""
     return f"{run} on {env}" + ("" if path is None else f"  →  {shown_path(path)}")
 
 
 def shown_path(path: Path) -> str:
-    """`path` as seen from the current folder where it lies inside, else in full."""
+    """Returns `path` relative to the current folder if it is inside, else absolute."""
     path = Path(os.path.abspath(path))
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def duration(seconds: float) -> str:
-    """`seconds` as m:ss or h:mm:ss."""
+    """Returns `seconds` as m:ss or h:mm:ss."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,4 +1,4 @@
-"""`fit`: iterations until a stop condition or Ctrl-C, what is shown of them, and what is left behind."""
+"""`fit`: trains until a stop condition or Ctrl-C, with progress display and run folder."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ EVALUATION_INTERVAL = 10
 
 @dataclasses.dataclass(frozen=True)
 class FitResult:
-    """How a training run ended.
+    """The outcome of a training run.
 
     Args:
-        last: the last result; its `evaluation` is the greedy evaluation at the end, if there was one.
-        reached: the stop condition that ended it; None if a signal did.
+        last: the last result; its `evaluation` is the final greedy evaluation, if any.
+        reached: the stop condition that ended the run; None after a signal.
         missed_goal: whether a reward goal was set and none was reached.
-        signal: the number of the signal that ended it (2 for Ctrl-C), or None.
+        signal: the number of the signal that ended the run (2 for Ctrl-C), or None.
         out: the run folder; None if nothing was written.
         checkpoint: the last checkpoint.
         best_checkpoint: the checkpoint of the best model.
-        best_score: the mean reward that it is the best by.
+        best_score: the mean reward of the best model.
     """
 
     last: TrainResult
@@ -48,10 +48,10 @@ class FitResult:
 
 @dataclasses.dataclass(frozen=True)
 class FitOptions:
-    """What a run writes and shows; `Trainer.fit` describes each.
+    """Options of a run; `Trainer.fit` describes them.
 
     Raises:
-        ConfigError: a number out of range.
+        ConfigError: a number is out of range.
     """
 
     out: Path | None = None
@@ -76,14 +76,14 @@ class FitOptions:
 def fit(trainer: Trainer, run: str, stop: StopConditions, options: FitOptions) -> FitResult:
     """Trains until `stop` or a signal, then saves a checkpoint and evaluates.
 
-    Each result is on disk before it is shown. An error in an iteration leaves through here, with the results and the
-    checkpoints made so far in place.
+    Each result is on disk before it is shown. An error in an iteration is raised; results and checkpoints written so
+    far stay.
 
     Args:
-        trainer: runs the iterations.
-        run: the algorithm, as `rollax train --run` takes it.
-        stop: when to end.
-        options: what to write and show.
+        trainer: the trainer.
+        run: the algorithm, as in `rollax train --run`.
+        stop: the stop conditions.
+        options: output options.
     """
     title = title_of(run, trainer.config.env, options.out)
     display, left = make_display(title, options.progress), TimeLeft(stop)
@@ -124,7 +124,7 @@ def fit(trainer: Trainer, run: str, stop: StopConditions, options: FitOptions) -
 
 
 def _record(trainer: Trainer, run: str, stop: StopConditions, options: FitOptions, *, evaluates: bool) -> Record:
-    """Where the run goes; its results begin with those that led to the checkpoint that the trainer came from."""
+    """Returns the record of the run; for a trainer from a checkpoint it starts with the earlier results."""
     if options.out is None:
         return Record()
     settings = trainer.config.to_json()
@@ -147,7 +147,7 @@ def _record(trainer: Trainer, run: str, stop: StopConditions, options: FitOption
 
 
 def _evaluate_at_end(trainer: Trainer, result: TrainResult, record: Record) -> None:
-    """Adds a greedy evaluation to the last result, unless Ctrl-C cuts it short."""
+    """Adds a greedy evaluation to the last result, unless Ctrl-C interrupts it."""
     try:
         result["evaluation"] = trainer.evaluate()
     except KeyboardInterrupt:

@@ -10,10 +10,10 @@ from typing import Any
 
 
 class StopRequest:
-    """Turns Ctrl-C (SIGINT) and SIGTERM into a request that the training loop reads between two iterations.
+    """Turns Ctrl-C (SIGINT) and SIGTERM into a flag that the training loop reads between iterations.
 
-    An iteration is never cut in two, so what is saved afterwards is a state that training can go on from. A second
-    signal raises KeyboardInterrupt at once.
+    An iteration is never interrupted, so the saved state can be trained further. A second signal raises
+    KeyboardInterrupt at once.
 
     Args:
         announce: called from the signal handler on the first signal; must not block.
@@ -25,7 +25,7 @@ class StopRequest:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        # Signals reach the main thread alone, and only there can their handlers be set.
+        # Only the main thread receives signals and can set their handlers.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._handle)

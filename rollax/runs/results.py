@@ -1,4 +1,4 @@
-"""Result dicts: one strict-JSON line per iteration on disk, flat scalars for TensorBoard, and single numbers."""
+"""Result dicts: as lines of strict JSON, as flat scalars for TensorBoard, and their numbers by path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESULTS_NAME = "result.jsonl"
 
 
 def number_in(result: Mapping[str, Any], *path: str) -> float | None:
-    """The number at `path` in the nested `result`; None where there is none, or it is not finite."""
+    """Returns the number at `path` in the nested `result`; None if it is missing or not finite."""
     value: Any = result
     for key in path:
         if not isinstance(value, Mapping) or key not in value:
@@ -26,7 +26,7 @@ def number_in(result: Mapping[str, Any], *path: str) -> float | None:
 
 
 def flat_scalars(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """The finite numbers of a nested result, under names like `info/learner/default_policy/kl`."""
+    """Returns the finite numbers of a nested result, with names like `info/learner/default_policy/kl`."""
     for key, value in result.items():
         if isinstance(value, Mapping):
             yield from flat_scalars(value, f"{prefix}{key}/")
@@ -35,18 +35,18 @@ def flat_scalars(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """`value` as ASCII JSON that every parser reads: NaN and infinities are null, arrays lists, classes import paths.
+    """Returns `value` as strict ASCII JSON: NaN and infinities become null, arrays lists, classes import paths.
 
-    ASCII, because a line separator inside of a string would end the line for some readers.
+    ASCII, because some readers end a line at a Unicode line separator inside a string.
     """
     return json.dumps(_plain(value), indent=indent, allow_nan=False)
 
 
 def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
-    """The result lines of a run folder, or of a `result.jsonl` itself, and how many lines could not be read.
+    """Returns the result lines of a run folder or a `result.jsonl`, and the number of unreadable lines.
 
     Raises:
-        RollaxError: there is no such file, or not one line of it can be read.
+        RollaxError: there is no such file, or no readable line in it.
     """
     path = run / RESULTS_NAME if run.is_dir() else run
     try:
@@ -77,7 +77,7 @@ def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def _is_deep(value: Any, levels: int = 100) -> bool:
-    """Whether a value has more levels than whoever walks through it by recursion can go down."""
+    """Returns whether a value is nested too deeply for recursion."""
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return levels == 0 or any(_is_deep(part, levels - 1) for part in parts)
 
@@ -89,7 +89,7 @@ def _finite(value: Any) -> float | None:
         return None
     try:
         number = float(value)
-    except OverflowError:  # an integer beyond all floats
+    except OverflowError:  # an integer too large for a float
         return None
     return number if math.isfinite(number) else None
 

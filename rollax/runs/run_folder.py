@@ -1,4 +1,4 @@
-"""The folder of one training run: results, TensorBoard log, config, checkpoints, the best of them, learning curve."""
+"""The folder of one training run: results, TensorBoard log, config, checkpoints, best model, learning curve."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ LOOKS_AT_TRAINING = 10
 
 
 class Best(NamedTuple):
-    """The best model of a run so far: its checkpoint, and the mean reward that it was chosen by."""
+    """The best model of a run so far: its checkpoint and mean reward."""
 
     checkpoint: Path
     score: float
 
 
 class Record:
-    """Takes what a run gives. This one keeps nothing; a context manager around training."""
+    """The interface of a record, which stores nothing. A context manager around training."""
 
     path: Path | None = None
     last_checkpoint: Path | None = None
@@ -50,19 +50,19 @@ class Record:
         pass
 
     def append(self, result: Mapping[str, Any]) -> None:
-        """Writes one result line, on disk for other readers when this returns."""
+        """Writes one result line and flushes it to disk."""
 
     def amend(self, result: Mapping[str, Any]) -> None:
-        """Writes the last result line anew, with what has been added to it."""
+        """Rewrites the last result line with its additions."""
 
     def log_scalars(self, result: Mapping[str, Any]) -> None:
         """Writes the numbers of `result` to the TensorBoard log, over environment steps."""
 
     def save(self, trainer: Trainer) -> None:
-        """Saves a checkpoint of this iteration, and removes those that are not to be kept."""
+        """Saves a checkpoint of this iteration and removes outdated ones."""
 
     def keep_best(self, trainer: Trainer, result: Mapping[str, Any], *, saved: bool) -> None:
-        """Saves a checkpoint as the best one where `result` says that it is; `saved`: so was one of this iteration."""
+        """Saves a best checkpoint if `result` is the best so far; `saved`: this iteration has a checkpoint."""
 
 
 class RunFolder(Record):
@@ -70,11 +70,11 @@ class RunFolder(Record):
 
     Args:
         path: a new folder, or an empty one.
-        experiment: what is run, with the keys run, env, config and stop, for `config.json`.
-        best_by: the key of `WHERE_IN_RESULT` that the best model is chosen by; None keeps none.
-        keep_checkpoints: how many checkpoints stay, the newest ones; None: all.
+        experiment: the content of `config.json`, with the keys run, env, config and stop.
+        best_by: the key of `WHERE_IN_RESULT` that determines the best model; None keeps none.
+        keep_checkpoints: number of newest checkpoints to keep; None keeps all.
     Raises:
-        ConfigError: the folder holds something, or cannot be made.
+        ConfigError: the folder is not empty, or cannot be created.
     """
 
     path: Path
@@ -103,7 +103,7 @@ class RunFolder(Record):
         self._draw_curve()
 
     def inherit(self, run: Path, iteration: int) -> None:
-        """Begins the result lines with those of another run up to an iteration, so that the curve is whole."""
+        """Copies the result lines of another run up to an iteration, so that the curve is complete."""
         try:
             results, _ = read_results(run)
         except RollaxError:
@@ -125,7 +125,7 @@ class RunFolder(Record):
 
     def log_scalars(self, result: Mapping[str, Any]) -> None:
         if self._tensorboard is None:
-            # Imported here: the first result must not wait for it.
+            # Imported here, so that it does not delay the first result.
             from tensorboardX import SummaryWriter
 
             self._tensorboard = SummaryWriter(str(self.path))
@@ -145,14 +145,14 @@ class RunFolder(Record):
         score = number_in(result, *WHERE_IN_RESULT[self._best_by]) if looks else None
         if score is None or (self.best is not None and score <= self.best.score):
             return
-        # The newest in the folder is the best: a run that is killed in between leaves two of them.
+        # The newest is the best: a run that is killed in between leaves two checkpoints.
         self.best = Best(_saved(trainer, self.path / BEST), score)
         _keep_newest(self.path / BEST, 1)
 
     def _draw_curve(self) -> None:
         """Draws the learning curve, if there is a result to draw.
 
-        A picture that cannot be written (a full disk, say) must not hide how training ended: that is only reported.
+        A failure to write it (a full disk, for example) is only logged, so that it does not hide how training ended.
         """
         try:
             results, _ = read_results(self.path)
@@ -164,14 +164,14 @@ class RunFolder(Record):
 
 
 def check_empty(path: Path, where: str, go_on: str) -> None:
-    """Refuses a folder that would mix two runs.
+    """Refuses a folder that is not empty, because two runs would mix.
 
     Args:
-        path: of the folder.
-        where: the option or argument that named it.
-        go_on: what goes on from the run that is there.
+        path: the folder.
+        where: the option or argument that names it.
+        go_on: the command that continues the run in the folder.
     Raises:
-        ConfigError: it is a file, or a folder that holds something.
+        ConfigError: it is a file, or a folder that is not empty.
     """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
@@ -190,7 +190,7 @@ def _opened(folder: Path) -> IO[bytes]:
         folder.mkdir(parents=True, exist_ok=True)
         return (folder / RESULTS_NAME).open("wb")
     except OSError as error:
-        raise ConfigError("The run folder cannot be made.", where=str(folder), got=str(error)) from error
+        raise ConfigError("The run folder cannot be created.", where=str(folder), got=str(error)) from error
 
 
 def _saved(trainer: Trainer, folder: Path) -> Path:
@@ -207,4 +207,4 @@ def _keep_newest(folder: Path, count: int) -> None:
         try:
             storage.remove_directory(path)
         except CheckpointError as error:
-            log.warning("%s", error)  # nothing is lost by it, and the next save tries again
+            log.warning("%s", error)  # no data is lost, and the next save tries again

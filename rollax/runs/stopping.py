@@ -1,4 +1,4 @@
-"""When a training run ends: the goals and limits that a user sets, and how far away the nearest limit is."""
+"""Stop conditions of a training run, and an estimate of the remaining time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LIMITS = ("timesteps_total", "training_iteration", "time_total_s")
 
 @dataclasses.dataclass(frozen=True)
 class StopConditions:
-    """A run ends as soon as one of these reaches its number; with none set it goes on until it is interrupted.
+    """A run ends when one of these reaches its number; with none set it runs until it is interrupted.
 
     Args:
         episode_reward_mean: goal: mean reward of the training episodes.
@@ -43,13 +43,13 @@ class StopConditions:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str | Mapping[str, str]) -> StopConditions:
-        """The conditions that a `stop` section names; an entry that is None is not set.
+        """Returns the conditions of a `stop` section; None means not set.
 
         Args:
             values: condition -> number.
-            where: the section, or the option that each condition came from, for error messages.
+            where: the section, or the option of each condition, for error messages.
         Raises:
-            ConfigError: a key that is no condition, or a value that is no number.
+            ConfigError: an unknown key, or a value that is no number.
         """
         if isinstance(where, str):
             refuse_unknown_keys(values, [field.name for field in dataclasses.fields(cls)], where)
@@ -67,11 +67,11 @@ class StopConditions:
 
     @property
     def given(self) -> dict[str, float]:
-        """The conditions that are set."""
+        """Returns the conditions that are set."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     def reached(self, result: Mapping[str, Any]) -> str | None:
-        """The name of a condition that `result` meets, goals before limits, or None."""
+        """Returns the name of a condition that `result` meets, goals before limits, or None."""
         for name, threshold in self.given.items():
             value = number_in(result, *WHERE_IN_RESULT[name])
             if value is not None and value >= threshold:
@@ -79,17 +79,17 @@ class StopConditions:
         return None
 
     def missed_goal(self, result: Mapping[str, Any]) -> bool:
-        """Whether a goal was set and `result` meets none."""
+        """Returns whether a goal is set and `result` meets none."""
         reached = self.reached(result)
         return reached not in _GOALS and any(name in _GOALS for name in self.given)
 
 
 class TimeLeft:
-    """Estimates the seconds until the nearest limit from the pace of the last iterations.
+    """Estimates the seconds until the nearest limit from the speed of the last iterations.
 
-    Nothing can be said of how long a reward goal takes, so with a goal alone there is no estimate, and with a goal
-    and a limit the estimate is the longest that it can take. The pace is taken between the ends of iterations, so the
-    compilation in the first one falsifies only the first estimate.
+    The time to a reward goal cannot be estimated: with a goal alone there is no estimate, and with a goal and a limit
+    it is an upper bound. The speed is measured between ends of iterations, so compilation affects only the first
+    estimate.
     """
 
     def __init__(self, stop: StopConditions, window: int = 20) -> None:
@@ -97,7 +97,7 @@ class TimeLeft:
         self._recent: deque[dict[str, float]] = deque(maxlen=window + 1)
 
     def estimate(self, result: Mapping[str, Any]) -> float | None:
-        """Seconds left after the iteration that gave `result`, or None where there is no telling."""
+        """Returns the seconds left after the iteration of `result`, or None if unknown."""
         seen = {name: number_in(result, name) for name in _LIMITS}
         now = {name: value for name, value in seen.items() if value is not None}
         if "time_total_s" not in now:
@@ -120,7 +120,7 @@ class TimeLeft:
 
 
 def refuse_unknown_keys(given: Iterable[Any], known: Iterable[str], where: str) -> None:
-    """Raises a ConfigError that names the nearest right key for the first key that is not known."""
+    """Raises a ConfigError for the first unknown key, with the nearest known key."""
     known = list(known)
     for key in given:
         if key not in known:
