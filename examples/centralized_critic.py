@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rollax import MultiAgentEnv, Policy, PolicySpec, PPOPolicy, PPOTrainer, SampleBatch
+from rollax import MultiAgentEnv, Outputs, Policy, PolicySpec, PPOPolicy, PPOTrainer, SampleBatch
 
 AGENTS = ("first", "second")
 STATES, ACTIONS = 3, 2
@@ -57,9 +57,8 @@ class ActorWithCritic(nnx.Module):
         self.hidden = nnx.Linear(2 * STATES + ACTIONS, 32, rngs=rngs)
         self.value_head = nnx.Linear(32, 1, rngs=rngs)
 
-    def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # The critic computes the values in postprocessing; acting does not.
-        return self.policy_head(jax.nn.one_hot(obs, STATES)), jnp.zeros(len(obs))
+    def __call__(self, obs: jax.Array) -> Outputs:
+        return Outputs(self.policy_head(jax.nn.one_hot(obs, STATES)))  # the critic computes the values
 
     def critic(self, critic_obs: jax.Array) -> jax.Array:
         return self.value_head(jnp.tanh(self.hidden(critic_obs))).squeeze(-1)

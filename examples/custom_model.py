@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rollax import PPOTrainer
+from rollax import Outputs, PPOTrainer
 
 
 class ResidualModel(nnx.Module):
@@ -22,11 +22,11 @@ class ResidualModel(nnx.Module):
         self.policy_head = nnx.Linear(width, num_outputs, rngs=rngs)
         self.value_head = nnx.Linear(width, 1, rngs=rngs)
 
-    def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, obs: jax.Array) -> Outputs:
         x = jnp.tanh(self.embedding(obs))
         for block in self.blocks:
             x = x + jax.nn.relu(block(x))
-        return self.policy_head(x), self.value_head(x).squeeze(-1)
+        return Outputs(policy=self.policy_head(x), value=self.value_head(x).squeeze(-1))
 
 
 def main(iterations: int = 60) -> float:

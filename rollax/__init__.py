@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from rollax.evaluation.results import TrainResult as TrainResult
     from rollax.evaluation.rollout_worker import RolloutWorker as PolicyEvaluator  # noqa: F401
     from rollax.evaluation.rollout_worker import RolloutWorker as RolloutWorker
+    from rollax.models.outputs import Outputs as Outputs
     from rollax.optimizers.async_gradients import AsyncGradientsOptimizer as AsyncGradientsOptimizer
     from rollax.optimizers.async_replay import AsyncReplayOptimizer as AsyncReplayOptimizer
     from rollax.optimizers.async_samples import AsyncSamplesOptimizer as AsyncSamplesOptimizer
@@ -145,6 +146,7 @@ _NAMES_OF = {
     "rollax.evaluation.filters": "MeanStdFilter NoFilter",
     "rollax.evaluation.results": "EvaluationResult TrainResult",
     "rollax.evaluation.rollout_worker": "PolicyEvaluator RolloutWorker",
+    "rollax.models.outputs": "Outputs",
     "rollax.optimizers.async_gradients": "AsyncGradientsOptimizer",
     "rollax.optimizers.async_replay": "AsyncReplayOptimizer",
     "rollax.optimizers.async_samples": "AsyncSamplesOptimizer",

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from flax import nnx
 from gymnasium import Space
 
 from rollax.algorithms.trainer import Trainer
@@ -20,6 +19,7 @@ from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig
 from rollax.config.groups import CentralizedCriticFields, StateValueFields
 from rollax.evaluation.advantages import add_advantages
+from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.values import explained_variance, value_loss
@@ -58,19 +58,20 @@ class A3CPolicy(JaxPolicy):
     def coefficients(self) -> dict[str, float]:
         return {**super().coefficients(), "entropy_coeff": self._entropy_coeff(self.timestep)}
 
-    def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
-        dist_inputs, values = self.forward(model, batch)
-        logp = self.distribution.logp(dist_inputs, batch[SampleBatch.ACTIONS])
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
+        logp = self.distribution.logp(out.policy, batch[SampleBatch.ACTIONS])
         policy_loss = policy_gradient_loss(logp, batch[SampleBatch.ADVANTAGES], mask)
         targets = batch[SampleBatch.VALUE_TARGETS]
-        vf_loss = value_loss(values, targets, mask)
-        entropy = masked_mean(self.distribution.entropy(dist_inputs), mask)
+        vf_loss = value_loss(out.value, targets, mask)
+        entropy = masked_mean(self.distribution.entropy(out.policy), mask)
         loss = policy_loss + self.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
         return loss, {
             "policy_loss": policy_loss,
             "vf_loss": vf_loss,
             "entropy": entropy,
-            "vf_explained_var": explained_variance(targets, values, mask),
+            "vf_explained_var": explained_variance(targets, out.value, mask),
         }
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-from flax import nnx
 from gymnasium import Space
 from pydantic import Field
 
@@ -24,6 +23,7 @@ from rollax.algorithms.impala import IMPALAConfig, IMPALAPolicy, IMPALATrainer, 
 from rollax.batch import SampleBatch
 from rollax.config import resolve_config
 from rollax.evaluation.advantages import add_advantages
+from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate, truncated_reference
 from rollax.policy.jax_policy import Columns
@@ -88,18 +88,19 @@ class APPOPolicy(IMPALAPolicy):
         return {**super().coefficients(), "kl_coeff": self.kl_coeff}
 
     def target_columns(
-        self, model: nnx.Module, target_model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns
+        self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
-        dist_inputs, _ = self.forward(target_model, batch)
+        dist_inputs = self.forward(target_model, batch).policy
         logp = self.distribution.logp(dist_inputs, batch[SampleBatch.ACTIONS])
         return {_TARGET_LOGP: logp, _TARGET_DIST_INPUTS: dist_inputs}
 
-    def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
         d = self.distribution
-        dist_inputs, values = self.forward(model, batch)
-        logp = d.logp(dist_inputs, batch[SampleBatch.ACTIONS])
+        logp = d.logp(out.policy, batch[SampleBatch.ACTIONS])
         if self.config.vtrace:
-            targets, advantages = self.vtrace(batch[_TARGET_LOGP], values, batch, mask)
+            targets, advantages = self.vtrace(batch[_TARGET_LOGP], out.value, batch, mask)
             reference = truncated_reference(batch[_TARGET_LOGP], batch[SampleBatch.ACTION_LOGP])
             old_dist_inputs = batch[_TARGET_DIST_INPUTS]
             mask = learned_rows(batch, mask)
@@ -107,8 +108,8 @@ class APPOPolicy(IMPALAPolicy):
             targets, advantages = batch[SampleBatch.VALUE_TARGETS], batch[SampleBatch.ADVANTAGES]
             reference, old_dist_inputs = batch[SampleBatch.ACTION_LOGP], batch[SampleBatch.ACTION_DIST_INPUTS]
         policy_loss = clipped_surrogate(logp, reference, advantages, mask, clip=self.config.clip_param)
-        loss, stats = self.with_critic_and_entropy(policy_loss, dist_inputs, values, targets, mask, coefficients)
-        kl = masked_mean(d.kl(old_dist_inputs, dist_inputs), mask)
+        loss, stats = self.with_critic_and_entropy(policy_loss, out, targets, mask, coefficients)
+        kl = masked_mean(d.kl(old_dist_inputs, out.policy), mask)
         if self.config.use_kl_loss:
             loss = loss + coefficients["kl_coeff"] * kl
         return loss, {**stats, **self.ratio_statistics(logp, batch, mask), "kl": kl}

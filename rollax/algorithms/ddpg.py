@@ -25,9 +25,10 @@ from rollax.batch import SampleBatch
 from rollax.config.groups import ActorCriticFields
 from rollax.errors import SpaceError
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
-from rollax.models.action_values import ActionValue, Actor, ActorWithCritics, Ensemble, frozen
+from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics
 from rollax.models.config import ModelConfig
 from rollax.models.distributions.factory import check_box
+from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import smoothed_actions, td_target, twin_errors
 from rollax.ops.masked import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
@@ -98,9 +99,8 @@ class DDPGPolicy(ActorCriticPolicy):
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         space, sizes = self.observation_space, self.config.model
-        actor = Actor(space, self.exploration.num_inputs, sizes, squashed=True, rngs=rngs)
-        critics = [ActionValue(space, self._box, sizes, rngs=rngs) for _ in range(2 if self.config.twin_q else 1)]
-        return ActorWithCritics(actor, Ensemble(critics))
+        actor = make_actor(space, self._box, self.exploration.num_inputs, sizes, squashed=True, rngs=rngs)
+        return ActorWithCritics(actor, make_critics(space, self._box, 2 if self.config.twin_q else 1, sizes, rngs=rngs))
 
     def part_rates(self) -> dict[str, float | None]:
         return {"actor": self.config.actor_lr, "critics": self.config.critic_lr}
@@ -137,7 +137,9 @@ class DDPGPolicy(ActorCriticPolicy):
         due = self._is_due(num_updates - 1)
         return {name: jnp.where(due, moved[name], target) for name, target in targets.items()}
 
-    def loss(self, model: Any, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
         obs, target = batch[SampleBatch.OBS], batch[_TARGET]
         values = model.critics(obs, batch[SampleBatch.ACTIONS])
         critic_loss, errors = twin_errors(values, target, batch[SampleBatch.WEIGHTS], mask)
@@ -169,7 +171,7 @@ class DDPGPolicy(ActorCriticPolicy):
         return jnp.asarray((updates_before + 1) % self.config.policy_delay == 0)
 
     def _actions(self, model: Any, obs: Any) -> jax.Array:
-        return self.exploration.mode(model.actor(obs))
+        return self.exploration.mode(model.actor(obs).policy)
 
 
 class DDPGTrainer(Trainer):

@@ -25,12 +25,13 @@ from rollax.config import But, resolve_config
 from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.errors import ConfigError, SpaceError
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
+from rollax.models.catalog import make_custom_model
+from rollax.models.outputs import Outputs, is_noisy
 from rollax.models.parametric import check_parametric
-from rollax.models.q_network import QNetwork
+from rollax.models.q_network import CustomQNetwork, QNetwork, expected_values
 from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import categorical_cross_entropy, categorical_entropy, chosen, huber, projected, q_target
 from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
-from rollax.policy import action_masks
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
 from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ
@@ -113,7 +114,6 @@ class DQNPolicy(JaxPolicy):
             )
         check_layers(config.model, type(self).__name__)
         self._first_action = int(action_space.start)
-        self.acts_noisily = config.noisy
         self.target_update_interval = config.target_network_update_freq
         self.adam_epsilon = config.adam_epsilon
         self.support = None
@@ -138,12 +138,25 @@ class DQNPolicy(JaxPolicy):
             config.parameter_noise,
         )
 
-    def make_model(self, rngs: nnx.Rngs) -> QNetwork:
-        config = self.config
+    def make_model(self, rngs: nnx.Rngs) -> QNetwork | CustomQNetwork:
+        config, num_actions = self.config, self.exploration.num_inputs
+        if config.model.custom_model is not None:
+            width, space = num_actions * config.num_atoms, self.observation_space
+            network = make_custom_model(space, self.action_space, width, config.model, rngs, memory=False)
+            if config.noisy and not is_noisy(network):
+                raise ConfigError(
+                    "A custom model without noise, for a policy that explores by noisy layers.",
+                    where="config keys 'noisy' and 'model.custom_model'",
+                    got=f"noisy=True, and {type(network).__name__} without an attribute noisy = True",
+                    expected="a model that draws random numbers in training mode, and says so",
+                    fix="set noisy=False for ε-greedy exploration, or build the model of NoisyLinear layers "
+                    "(rollax.models.noisy), with the attribute noisy = True",
+                )
+            return CustomQNetwork(network, num_actions, self.support)
         check_parametric(self.observation_space, self.action_space)
         return QNetwork(
             self.observation_space,
-            self.exploration.num_inputs,
+            num_actions,
             config.model,
             hiddens=config.hiddens,
             dueling=config.dueling,
@@ -163,21 +176,22 @@ class DQNPolicy(JaxPolicy):
     def target_columns(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
-        new_obs = batch[SampleBatch.NEW_OBS]
-        logits = target_model.logits(new_obs)
-        next_values = target_model.values(logits)
-        selector = self._valid(model(new_obs)[0] if self.config.double_q else next_values, new_obs)
+        following = {SampleBatch.OBS: batch[SampleBatch.NEW_OBS]}
+        target = self.forward(target_model, following)
+        selector = self.forward(model, following).policy if self.config.double_q else target.policy
         rewards, discounts = batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS]
         if self.support is None:
-            return {_TARGET: q_target(rewards, discounts, next_values, selector)}
+            return {_TARGET: q_target(rewards, discounts, target.policy, selector)}
         best = jnp.argmax(selector, axis=-1)
-        probabilities = jax.nn.softmax(logits[jnp.arange(len(best)), best], axis=-1)
+        probabilities = jax.nn.softmax(target.aux["logits"][jnp.arange(len(best)), best], axis=-1)
         return {_TARGET: projected(probabilities, rewards, discounts, jnp.asarray(self.support))}
 
-    def loss(self, model: Any, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
-        logits = model.logits(batch[SampleBatch.OBS])
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
         actions = jnp.asarray(batch[SampleBatch.ACTIONS]).astype(jnp.int32) - self._first_action
-        values = chosen(model.values(logits), actions)
+        logits = out.aux["logits"]
+        values = chosen(expected_values(logits, self.support), actions)  # of invalid actions too, which may be given
         target = batch[_TARGET]
         if self.support is None:
             errors = values - target
@@ -196,9 +210,6 @@ class DQNPolicy(JaxPolicy):
             "mean_td_error": masked_mean(jnp.abs(values - target), mask),
             SampleBatch.TD_ERROR: errors,
         }
-
-    def _valid(self, values: jax.Array, obs: Any) -> jax.Array:
-        return self.exploration.mask(values, obs[action_masks.KEY]) if self.masks.present else values
 
 
 class DQNTrainer(Trainer):

@@ -17,7 +17,6 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 from gymnasium import Space
 from pydantic import Field
 
@@ -28,6 +27,7 @@ from rollax.config.groups import AsyncSamplesFields, StateValueFields
 from rollax.errors import ConfigError
 from rollax.evaluation.advantages import check_critic_obs
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
+from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.values import explained_variance, value_loss
@@ -113,13 +113,14 @@ class IMPALAPolicy(JaxPolicy):
             optax.scale_by_rms(self.config.decay, self.config.epsilon),
         )
 
-    def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
-        dist_inputs, values = self.forward(model, batch)
-        logp = self.distribution.logp(dist_inputs, batch[SampleBatch.ACTIONS])
-        targets, advantages = self.vtrace(logp, values, batch, mask)
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
+        logp = self.distribution.logp(out.policy, batch[SampleBatch.ACTIONS])
+        targets, advantages = self.vtrace(logp, out.value, batch, mask)
         mask = learned_rows(batch, mask)
         policy_loss = policy_gradient_loss(logp, advantages, mask)
-        loss, stats = self.with_critic_and_entropy(policy_loss, dist_inputs, values, targets, mask, coefficients)
+        loss, stats = self.with_critic_and_entropy(policy_loss, out, targets, mask, coefficients)
         return loss, {**stats, **self.ratio_statistics(logp, batch, mask)}
 
     def vtrace(
@@ -142,21 +143,20 @@ class IMPALAPolicy(JaxPolicy):
     def with_critic_and_entropy(
         self,
         policy_loss: jax.Array,
-        dist_inputs: jax.Array,
-        values: jax.Array,
+        out: Outputs,
         targets: jax.Array,
         mask: jax.Array,
         coefficients: Columns,
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Returns `(loss, statistics)`: policy loss, value loss and entropy bonus."""
-        vf_loss = value_loss(values, targets, mask)
-        entropy = masked_mean(self.distribution.entropy(dist_inputs), mask)
+        vf_loss = value_loss(out.value, targets, mask)
+        entropy = masked_mean(self.distribution.entropy(out.policy), mask)
         loss = policy_loss + self.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
         return loss, {
             "policy_loss": policy_loss,
             "vf_loss": vf_loss,
             "entropy": entropy,
-            "vf_explained_var": explained_variance(targets, values, mask),
+            "vf_explained_var": explained_variance(targets, out.value, mask),
         }
 
     def ratio_statistics(self, logp: jax.Array, batch: Columns, mask: jax.Array) -> dict[str, jax.Array]:

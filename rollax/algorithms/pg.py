@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from flax import nnx
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig
 from rollax.evaluation.postprocessing import discounted_returns
+from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
@@ -48,11 +48,12 @@ class PGPolicy(JaxPolicy):
         returns = standardized(batch[SampleBatch.ADVANTAGES])
         return {**super().train_columns(batch), SampleBatch.ADVANTAGES: returns}
 
-    def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
-        dist_inputs, _ = self.forward(model, batch)
-        logp = self.distribution.logp(dist_inputs, batch[SampleBatch.ACTIONS])
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
+        logp = self.distribution.logp(out.policy, batch[SampleBatch.ACTIONS])
         loss = policy_gradient_loss(logp, batch[SampleBatch.ADVANTAGES], mask)
-        return loss, {"policy_loss": loss, "entropy": masked_mean(self.distribution.entropy(dist_inputs), mask)}
+        return loss, {"policy_loss": loss, "entropy": masked_mean(self.distribution.entropy(out.policy), mask)}
 
 
 class PGTrainer(Trainer):

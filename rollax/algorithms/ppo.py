@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-from flax import nnx
 from gymnasium import Space
 from pydantic import Field
 
@@ -24,6 +23,7 @@ from rollax.batch import SampleBatch
 from rollax.config import SET, SchedulePoints, TrainerConfig
 from rollax.config.groups import CentralizedCriticFields, StateValueFields
 from rollax.evaluation.advantages import add_advantages
+from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate
 from rollax.ops.values import explained_variance, value_loss
@@ -118,20 +118,21 @@ class PPOPolicy(JaxPolicy):
             "kl_coeff": self.kl_coeff,
         }
 
-    def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
         d = self.distribution
-        dist_inputs, values = self.forward(model, batch)
         policy_loss = clipped_surrogate(
-            d.logp(dist_inputs, batch[SampleBatch.ACTIONS]),
+            d.logp(out.policy, batch[SampleBatch.ACTIONS]),
             batch[SampleBatch.ACTION_LOGP],
             batch[SampleBatch.ADVANTAGES],
             mask,
             clip=coefficients["clip"],
         )
         targets = batch[SampleBatch.VALUE_TARGETS]
-        vf_loss = value_loss(values, targets, mask, vf_clip_param=self.config.vf_clip_param)
-        kl = masked_mean(d.kl(batch[SampleBatch.ACTION_DIST_INPUTS], dist_inputs), mask)
-        entropy = masked_mean(d.entropy(dist_inputs), mask)
+        vf_loss = value_loss(out.value, targets, mask, vf_clip_param=self.config.vf_clip_param)
+        kl = masked_mean(d.kl(batch[SampleBatch.ACTION_DIST_INPUTS], out.policy), mask)
+        entropy = masked_mean(d.entropy(out.policy), mask)
         loss = policy_loss + self.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
         if self.config.kl_coeff:
             loss = loss + coefficients["kl_coeff"] * kl
@@ -140,7 +141,7 @@ class PPOPolicy(JaxPolicy):
             "vf_loss": vf_loss,
             "kl": kl,
             "entropy": entropy,
-            "vf_explained_var": explained_variance(targets, values, mask),
+            "vf_explained_var": explained_variance(targets, out.value, mask),
         }
 
     def stops_update(self) -> StopsUpdate | None:

@@ -26,6 +26,7 @@ from rollax.errors import ConfigError
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.models.group_q_network import GroupQNetwork, make_group_model
 from rollax.models.group_view import GroupView, by_member
+from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.n_step import n_step_targets
 from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
@@ -161,10 +162,13 @@ class QMIXPolicy(JaxPolicy):
         )
         return {_TARGET: targets.reshape(values.shape)}
 
-    def loss(self, model: Any, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
         obs, weights, target = batch[SampleBatch.OBS], batch[SampleBatch.WEIGHTS], batch[_TARGET]
         actions = by_member(batch[SampleBatch.ACTIONS]) - self._first_action
-        joint = model.joint(_chosen(model.values(batch)[0], actions), obs)
+        values = out.policy.reshape(*actions.shape, -1)
+        joint = model.joint(_chosen(values, actions), obs)
         errors = joint - target
         if self.config.mixer is None:
             errors = errors * self._view.present(obs)

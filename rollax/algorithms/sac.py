@@ -24,9 +24,9 @@ from rollax.config import But
 from rollax.config.groups import ActorCriticFields
 from rollax.errors import ConfigError, SpaceError
 from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
-from rollax.models.action_values import ActionValue, Actor, ActorWithCritics, DiscreteActionValues, Ensemble, frozen
+from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics
 from rollax.models.distributions.factory import check_box
-from rollax.models.parametric import check_parametric
+from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
 from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import chosen
@@ -109,15 +109,8 @@ class SACPolicy(ActorCriticPolicy):
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         space, sizes = self.observation_space, self.config.model
-        check_parametric(space, self._actions)
-        actor = Actor(space, self.exploration.num_inputs, sizes, rngs=rngs)
-
-        def critic() -> nnx.Module:
-            if isinstance(self._actions, spaces.Discrete):
-                return DiscreteActionValues(space, int(self._actions.n), sizes, rngs=rngs)
-            return ActionValue(space, self._actions, sizes, rngs=rngs)
-
-        critics = Ensemble([critic() for _ in range(2 if self.config.twin_q else 1)])
+        actor = make_actor(space, self._actions, self.exploration.num_inputs, sizes, rngs=rngs)
+        critics = make_critics(space, self._actions, 2 if self.config.twin_q else 1, sizes, rngs=rngs)
         return ActorWithCritics(actor, critics, initial_alpha=self.config.initial_alpha)
 
     def part_rates(self) -> dict[str, float | None]:
@@ -139,15 +132,18 @@ class SACPolicy(ActorCriticPolicy):
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
         obs, noise = batch[SampleBatch.NEW_OBS], batch.get(_NEXT_NOISE)
-        values, logp = self._expected(model.actor, target_model.critics, obs, noise)
+        outputs = self.forward(model, {SampleBatch.OBS: obs}).policy
+        values, logp = self._expected(outputs, target_model.critics, obs, noise)
         soft_values = values - jnp.exp(model.log_alpha[...]) * logp
         return {_TARGET: td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], soft_values)}
 
-    def loss(self, model: Any, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
         obs, target = batch[SampleBatch.OBS], batch[_TARGET]
         taken = self._values_of_actions(model.critics, obs, batch[SampleBatch.ACTIONS])
         squares, errors = twin_errors(taken, target, batch[SampleBatch.WEIGHTS], mask)
-        values, logp = self._expected(model.actor, frozen(model.critics), obs, batch.get(_NOISE))
+        values, logp = self._expected(out.policy, frozen(model.critics), obs, batch.get(_NOISE))
         log_alpha = model.log_alpha[...]
         alpha = jnp.exp(jax.lax.stop_gradient(log_alpha))
         critic_loss = 0.5 * squares
@@ -165,14 +161,11 @@ class SACPolicy(ActorCriticPolicy):
             SampleBatch.TD_ERROR: errors,
         }
 
-    def _expected(self, actor: Any, critics: Any, obs: Any, noise: Any) -> tuple[jax.Array, jax.Array]:
+    def _expected(self, outputs: jax.Array, critics: Any, obs: Any, noise: Any) -> tuple[jax.Array, jax.Array]:
         """Returns [B] values and [B] log-probabilities of the actor's actions: of a sample, or expected if discrete."""
-        outputs = actor(obs)
         if isinstance(self._actions, spaces.Box):
             actions, logp = self.distribution.sample_and_logp(outputs, noise)
             return critics(obs, actions).min(axis=0), logp
-        if self.masks.present:
-            outputs = self.exploration.mask(outputs, obs[action_masks.KEY])
         log_probs = jax.nn.log_softmax(outputs, axis=-1)
         probabilities = jnp.exp(log_probs)
         values = critics(obs).min(axis=0)

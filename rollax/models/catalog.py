@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,7 +17,8 @@ from rollax.frozen import thawed
 from rollax.importing import StoredCode, import_object, path_of
 from rollax.models.config import ModelConfig
 from rollax.models.networks import ActorCritic
-from rollax.models.recurrent import RecurrentActorCritic, is_recurrent
+from rollax.models.outputs import Outputs, call_model, is_recurrent
+from rollax.models.recurrent import RecurrentActorCritic
 from rollax.spaces import check_space, zeros
 
 # No size that a model is likely to have elsewhere, so that a transposed output is noticed.
@@ -25,62 +27,102 @@ _DUMMY_STEPS = 3
 
 
 def make_model(
-    observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int, config: ModelConfig, rngs: nnx.Rngs
-) -> nnx.Module:
-    """A module to be called as `model(obs) -> (dist_inputs [B, num_outputs], values [B])`; see `run_model` for memory.
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    num_outputs: int,
+    config: ModelConfig,
+    rngs: nnx.Rngs,
+    *,
+    needs_value: bool = True,
+) -> Any:
+    """A module to be called as `model(obs) -> Outputs`; see `run_model` for memory.
 
     `obs` are raw columns of the space: everything, images included, is encoded inside. Same `rngs`, same weights.
-    A custom model is tried once on the shapes of a dummy batch; nothing is computed.
 
     Args:
         observation_space: of one observation.
         action_space: of one action.
-        num_outputs: `num_inputs` of the action distribution. `config.free_log_std` is right only for one whose inputs
-            are means, then as many log standard deviations: the caller, who knows the action space, has to see to it.
+        num_outputs: width of `Outputs.policy`. `config.free_log_std` requires a diagonal Gaussian, whose inputs are
+            means, then as many log standard deviations: the caller, who knows the action space, checks that.
         config: sizes, or the custom model.
         rngs: where the weights are drawn from.
+        needs_value: whether a custom model without a `critic` must return `Outputs.value`.
     Raises:
         ConfigError: sizes that do not fit the spaces; a custom model that cannot be found or built with the arguments.
-        PolicyError: a custom model that fails on a batch or returns something else than the pair above.
+        PolicyError: a custom model that fails on a batch or returns something else.
         SpaceError: a space that cannot be encoded.
     """
     check_space(observation_space, "observation_space")
-    if config.custom_model is None and (config.use_lstm or config.use_gru):
+    if config.custom_model is not None:
+        return make_custom_model(observation_space, action_space, num_outputs, config, rngs, needs_value=needs_value)
+    if config.use_lstm or config.use_gru:
         return RecurrentActorCritic(observation_space, action_space, num_outputs, config, rngs=rngs)
-    if config.custom_model is None:
-        return ActorCritic(observation_space, num_outputs, config, rngs=rngs)
+    return ActorCritic(observation_space, num_outputs, config, rngs=rngs)
+
+
+def make_custom_model(
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    num_outputs: int,
+    config: ModelConfig,
+    rngs: nnx.Rngs,
+    *,
+    needs_value: bool = False,
+    takes_actions: bool = False,
+    memory: bool = True,
+) -> Any:
+    """The user's own model, tried once on the shapes of a dummy batch; nothing is computed.
+
+    Args:
+        observation_space, action_space, num_outputs, config, rngs, needs_value: as for `make_model`.
+        takes_actions: the model is a critic of continuous actions: built with `action_space=` and called as
+            `model(obs, actions)`.
+        memory: whether a model with memory can be used.
+    Raises:
+        ConfigError, PolicyError: see `make_model`.
+    """
+    assert config.custom_model is not None
     cls = _model_class(config.custom_model)
-    _check_arguments(cls, config.custom_model_config)
-    model = cls(observation_space, num_outputs, rngs=rngs, **thawed(config.custom_model_config))
-    check_model(model, observation_space, action_space, num_outputs)
+    arguments: dict[str, Any] = {"action_space": action_space} if takes_actions else {}
+    _check_arguments(cls, arguments, config.custom_model_config)
+    model = cls(observation_space, num_outputs, rngs=rngs, **arguments, **thawed(config.custom_model_config))
+    if is_recurrent(model) and not memory:
+        raise PolicyError(
+            "A custom model with memory, for an algorithm that learns from single rows.",
+            where=f"model.custom_model {path_of(cls)}",
+            got="a method initial_state",
+            expected="a model without memory",
+            fix="leave initial_state out, or use PPO, A2C, IMPALA, APPO, or QMIX of a group",
+        )
+    # With memory it is tried on single rows, as it acts, and on sequences, as it learns.
+    for length in (1, _DUMMY_STEPS) if is_recurrent(model) else (1,):
+        columns: dict[str, Any] = {"obs": zeros(observation_space, _DUMMY_ROWS * length)}
+        if takes_actions:
+            columns["actions"] = zeros(action_space, _DUMMY_ROWS)
+        if is_recurrent(model):
+            columns |= _dummy_memory(model, action_space, _DUMMY_ROWS * length)
+        _check_outputs(model, columns, num_outputs, length, needs_value=needs_value and not hasattr(model, "critic"))
     return model
 
 
-def check_model(
-    model: nnx.Module, observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int
-) -> None:
-    """Raises PolicyError unless the model gives (dist_inputs [B, num_outputs], values [B]); computes nothing.
-
-    One with memory is tried on single rows, as it acts, and on sequences, as it learns.
-    """
-    for length in (1, _DUMMY_STEPS) if is_recurrent(model) else (1,):
-        _check_on_sequences(model, observation_space, action_space, num_outputs, length)
-
-
-def _check_on_sequences(
-    model: nnx.Module, observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int, length: int
-) -> None:
+def _check_outputs(model: Any, columns: dict[str, Any], num_outputs: int, length: int, *, needs_value: bool) -> None:
     rows = _DUMMY_ROWS * length
     where = f"{path_of(type(model))}, called on {rows} observations"
-    expected = f"(dist_inputs [{rows}, {num_outputs}], values [{rows}]), both of floats"
-    columns: dict[str, Any] = {"obs": zeros(observation_space, rows)}
+    parts = [f"policy=[{rows}, {num_outputs}]", *([f"value=[{rows}]"] if needs_value else [])]
     if is_recurrent(model):
         where = f"{where}: {_DUMMY_ROWS} sequences of length {length}, one after another"
-        expected = f"{expected}, and a state like initial_state() for each sequence"
-        columns |= _dummy_memory(model, action_space, rows)
+        parts.append("state=one row like initial_state() for each sequence")
+    expected = f"rollax.Outputs({', '.join(parts)}), of floats"
+
+    def called(state: Any, columns: dict[str, Any]) -> Any:
+        merged = nnx.merge(graphdef, state)
+        if "actions" in columns:
+            return merged(columns["obs"], columns["actions"])
+        return call_model(merged, columns)
+
     graphdef, state = nnx.split(model)
     try:
-        outputs = jax.eval_shape(lambda state, columns: _called(nnx.merge(graphdef, state), columns), state, columns)
+        outputs = jax.eval_shape(called, state, columns)
     except Exception as error:
         raise PolicyError(
             "The custom model failed on a batch of observations.",
@@ -90,29 +132,27 @@ def _check_on_sequences(
             fix="see the exception above; obs has the columns of the observation space: arrays [B, ...] or dicts and "
             "tuples of those, traced by JAX",
         ) from error
-    names = ("dist_inputs", "values", "state_out") if is_recurrent(model) else ("dist_inputs", "values")
-    if not (isinstance(outputs, tuple | list) and len(outputs) == len(names)):
+    if not isinstance(outputs, Outputs):
         raise PolicyError(
-            "The custom model does not return a triple."
-            if len(names) == 3
-            else "The custom model does not return a pair.",
+            "The custom model does not return Outputs.",
             where=where,
             got=_described(outputs),
             expected=expected,
-            fix=f"return all of them: `return {', '.join(names)}`",
+            fix="name what it returns: `from rollax import Outputs`, `return Outputs(policy=..., value=...)`",
         )
-    if len(names) == 3:
-        _check_state(outputs[2], columns["state_in"], where)
-    _check_output("dist_inputs", outputs[0], (rows, num_outputs), where, expected)
-    _check_output("values", outputs[1], (rows,), where, expected)
-
-
-def _called(model: Any, columns: dict[str, Any]) -> Any:
-    """What the model returns, whatever that is."""
-    if not is_recurrent(model):
-        return model(columns["obs"])
-    extra = {name: columns[name] for name in columns if name not in ("obs", "state_in")}
-    return model(columns["obs"], columns["state_in"], **extra)
+    if not isinstance(outputs.aux, Mapping):
+        raise PolicyError(
+            "The custom model's further outputs have no names.",
+            where=where,
+            got=f"aux {_described(outputs.aux)}",
+            expected="aux={'name': arrays, ...}",
+            fix="return a dict",
+        )
+    if is_recurrent(model):
+        _check_state(outputs.state, columns["state_in"], where)
+    _check_output("policy", outputs.policy, (rows, num_outputs), where, expected)
+    if needs_value or outputs.value is not None:
+        _check_output("value", outputs.value, (rows,), where, expected)
 
 
 def _dummy_memory(model: Any, action_space: spaces.Space, rows: int) -> dict[str, Any]:
@@ -122,17 +162,17 @@ def _dummy_memory(model: Any, action_space: spaces.Space, rows: int) -> dict[str
         "prev_actions": zeros(action_space, rows),
         "prev_rewards": np.zeros(rows, np.float32),
     }
-    wanted = getattr(model, "memory_inputs", ())
-    if not known.keys() >= set(wanted):
+    names = getattr(model, "memory_inputs", ())
+    if not known.keys() >= set(names):
         raise PolicyError(
-            "The custom model asks for a memory that there is not.",
+            "The custom model names an unknown memory input.",
             where=f"{path_of(type(model))}.memory_inputs",
-            got=wanted,
+            got=names,
             expected=f"some of {sorted(known)}",
             fix="name only those",
         )
     state = tuple(np.zeros((_DUMMY_ROWS, *part.shape), part.dtype) for part in initial)
-    return {"state_in": state, **{name: known[name] for name in wanted}}
+    return {"state_in": state, **{name: known[name] for name in names}}
 
 
 def _check_state(state: Any, expected: Any, where: str) -> None:
@@ -152,14 +192,14 @@ def _check_state(state: Any, expected: Any, where: str) -> None:
 def _check_output(name: str, output: Any, shape: tuple[int, ...], where: str, expected: str) -> None:
     if getattr(output, "shape", None) == shape and jnp.issubdtype(output.dtype, jnp.floating):
         return
-    if name == "values" and getattr(output, "shape", None) == (*shape, 1):
-        fix = "drop the last axis: `values.squeeze(-1)`"
+    if output is None:
+        fix = "return state values too: `Outputs(policy=..., value=...)`"
+    elif name == "value" and getattr(output, "shape", None) == (*shape, 1):
+        fix = "drop the last axis: `value.squeeze(-1)`"
     elif getattr(output, "shape", None) == shape:
         fix = f"return floats: `{name}.astype(jnp.float32)`"
     else:
-        fix = "one row per observation" + (
-            " and `num_outputs` columns" if name == "dist_inputs" else ", a single number"
-        )
+        fix = "one row per observation" + (" and `num_outputs` columns" if name == "policy" else ", a single number")
     raise PolicyError(
         f"The custom model returns {name} of the wrong shape or type.",
         where=where,
@@ -193,16 +233,17 @@ def _model_class(model: type | str | StoredCode) -> type[Any]:
     return cls
 
 
-def _check_arguments(cls: type[nnx.Module], custom_model_config: dict[str, Any]) -> None:
+def _check_arguments(cls: type[nnx.Module], arguments: dict[str, Any], custom_model_config: dict[str, Any]) -> None:
     # A mismatch is found here, so that a TypeError out of the constructor keeps its own meaning and traceback.
     signature = inspect.signature(cls.__init__)
+    further = "".join(f"{name}={name}, " for name in ("rngs", *arguments))
     try:
-        signature.bind(None, None, 0, rngs=None, **custom_model_config)
+        signature.bind(None, None, 0, rngs=None, **arguments, **custom_model_config)
     except TypeError as error:
         raise ConfigError(
             "The custom model cannot be built with these arguments.",
             where=f"model.custom_model_config, for {path_of(cls)}",
             got=f"{error}; custom_model_config has {sorted(custom_model_config)}",
-            expected=f"cls(observation_space, num_outputs, rngs=rngs, **custom_model_config); it takes {signature}",
+            expected=f"cls(observation_space, num_outputs, {further}**custom_model_config); it takes {signature}",
             fix="make the keys and the constructor's arguments agree",
         ) from error

@@ -59,7 +59,7 @@ class ModelConfig(FrozenModel):
     custom_model: type | str | InstanceOf[StoredCode] | None = Field(
         default=None,
         description="An nnx.Module class, or 'module:Class', built as cls(observation_space, num_outputs, rngs=rngs, "
-        "**custom_model_config) and called as model(obs) -> (dist_inputs [B, num_outputs], values [B]). "
+        "**custom_model_config) and called as model(obs) -> Outputs(policy=[B, num_outputs], value=[B], aux={...}). "
         "It replaces all of the above but max_seq_len. One with memory has initial_state() too.",
     )
     custom_model_config: dict[str, Any] = Field(default={}, description="More keyword arguments for `custom_model`.")

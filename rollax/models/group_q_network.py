@@ -16,11 +16,11 @@ from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.models.encoder import Encoder
 from rollax.models.group_view import GroupView
 from rollax.models.mixers import QMixer, SumMixer
-from rollax.models.recurrent import State, is_recurrent, run_model
+from rollax.models.outputs import Outputs, State, is_recurrent, run_model
 
 
 class GroupQNetwork(nnx.Module):
-    """`model(obs) -> (values [B, M·N], joint [B])`: each member's values, side by side, and that of their best actions.
+    """Each member's action values, side by side, [B, M·N], and as `value` [B] that of their best actions together.
 
     All members share one network.
 
@@ -28,7 +28,7 @@ class GroupQNetwork(nnx.Module):
 
     Args:
         view: what observations hold.
-        network: of each member: what it sees -> (its values [B, N], any [B]); see `run_model`.
+        network: of each member: what it sees -> `Outputs` with its action values [B, N] as `policy`; see `run_model`.
         mixer: None for members whose values are learned independently.
         state_encoder: makes features of the global state, for a mixer that reads it.
     """
@@ -39,9 +39,8 @@ class GroupQNetwork(nnx.Module):
         self.view, self.network = view, network
         self.mixer, self.state_encoder = mixer, state_encoder
 
-    def __call__(self, obs: Any) -> tuple[Float[Array, "B A"], Float[Array, "B"]]:
-        values, _ = self.values({"obs": obs})
-        return values.reshape(len(values), -1), self._best(values, obs)
+    def __call__(self, obs: Any) -> Outputs:
+        return self._outputs({"obs": obs})
 
     def values(self, columns: Any) -> tuple[Float[Array, "B M N"], State]:
         """Each member's values, those of invalid actions at the bottom; and the state after the rows, with memory.
@@ -57,11 +56,11 @@ class GroupQNetwork(nnx.Module):
                 column = columns[name]
                 of_all = jnp.concatenate(column) if name == "prev_actions" else jnp.tile(column, view.members)
                 inputs[name] = of_all
-        outputs, _, state = run_model(self.network, inputs)
-        values = jnp.swapaxes(_parted(outputs, view.members), 0, 1)
+        out = run_model(self.network, inputs)
+        values = jnp.swapaxes(_parted(out.policy, view.members), 0, 1)
         if view.masked:
             values = jnp.where(view.valid(obs), values, MASKED_LOGIT)
-        return values, tuple(jnp.swapaxes(_parted(part, view.members), 0, 1) for part in state)
+        return values, tuple(jnp.swapaxes(_parted(part, view.members), 0, 1) for part in out.state)
 
     def joint(self, values: Float[Array, "B M"], obs: Any) -> Float[Array, "B K"]:
         """The value of the members' actions together, K = 1; without a mixer each one's own, K = M.
@@ -78,12 +77,14 @@ class GroupQNetwork(nnx.Module):
         assert self.state_encoder is not None
         return self.mixer(values, self.state_encoder(self.view.state(obs)))[:, None]
 
-    def _best(self, values: Float[Array, "B M N"], obs: Any) -> Float[Array, "B"]:
-        return self.joint(values.max(axis=-1), obs).mean(axis=-1)
+    def _outputs(self, columns: Any) -> Outputs:
+        values, state = self.values(columns)
+        best = self.joint(values.max(axis=-1), columns["obs"]).mean(axis=-1)
+        return Outputs(values.reshape(len(values), -1), best, state)
 
 
 class RecurrentGroupQNetwork(GroupQNetwork):
-    """`GroupQNetwork` whose members remember: `model(obs, state) -> (values, joint, state_out)`; see `run_model`."""
+    """`GroupQNetwork` whose members have memory: `model(obs, state) -> Outputs`; see `run_model`."""
 
     @property
     def memory_inputs(self) -> tuple[str, ...]:
@@ -97,9 +98,8 @@ class RecurrentGroupQNetwork(GroupQNetwork):
 
     def __call__(  # type: ignore[override]  a model with memory is another kind of model
         self, obs: Any, state: State, **memory: Any
-    ) -> tuple[Float[Array, "B A"], Float[Array, "B"], State]:
-        values, state_out = self.values({"obs": obs, "state_in": state, **memory})
-        return values.reshape(len(values), -1), self._best(values, obs), state_out
+    ) -> Outputs:
+        return self._outputs({"obs": obs, "state_in": state, **memory})
 
 
 def make_group_model(
@@ -127,7 +127,8 @@ def make_group_model(
     """
     assert isinstance(action_space, spaces.Tuple)
     sizes = config.model_copy(update={"vf_share_layers": True, "free_log_std": False})
-    network = make_model(view.seen_space(observation_space), action_space.spaces[0], view.num_actions, sizes, rngs)
+    seen, choice = view.seen_space(observation_space), action_space.spaces[0]
+    network = make_model(seen, choice, view.num_actions, sizes, rngs, needs_value=False)
     kind = RecurrentGroupQNetwork if is_recurrent(network) else GroupQNetwork
     if mixer != "qmix":
         return kind(view, network, SumMixer() if mixer == "vdn" else None, None)

@@ -14,6 +14,7 @@ from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.layers import CNN, MLP, dense
+from rollax.models.outputs import Outputs
 from rollax.models.parametric import make_policy_head, policy_outputs
 
 __all__ = ["CNN", "MLP", "ActorCritic", "Trunk"]
@@ -82,16 +83,14 @@ class ActorCritic(nnx.Module):
         self.value_head = dense(features, 1, gain=VALUE_GAIN, rngs=rngs)
         self.log_std = nnx.Param(jnp.asarray(np.zeros(head_outputs, np.float32))) if config.free_log_std else None
 
-    def __call__(self, obs: Any) -> tuple[Float[Array, "B A"], Float[Array, "B"]]:
+    def __call__(self, obs: Any) -> Outputs:
         hidden = self.policy_trunk(obs)
         return self.heads(hidden, hidden if self.value_trunk is None else self.value_trunk(obs), obs)
 
-    def heads(
-        self, hidden: Float[Array, "B F"], value_hidden: Float[Array, "B F"], obs: Any
-    ) -> tuple[Float[Array, "B A"], Float[Array, "B"]]:
-        """The model's outputs from the hidden features of actor and critic; `obs` are those of the same rows."""
+    def heads(self, hidden: Float[Array, "B F"], value_hidden: Float[Array, "B F"], obs: Any) -> Outputs:
+        """The model's outputs from the hidden features of actor and critic, and the observations of the same rows."""
         dist_inputs = policy_outputs(self.policy_head, hidden, obs)
         if self.log_std is not None:
             log_std = jnp.broadcast_to(self.log_std[...][None], dist_inputs.shape)
             dist_inputs = jnp.concatenate([dist_inputs, log_std], axis=-1)
-        return dist_inputs, jnp.squeeze(self.value_head(value_hidden), axis=-1)
+        return Outputs(dist_inputs, jnp.squeeze(self.value_head(value_hidden), axis=-1))

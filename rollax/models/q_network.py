@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from rollax.models.config import Activation, ModelConfig
 from rollax.models.layers import ACTIVATIONS, HIDDEN_GAIN, dense
 from rollax.models.networks import Trunk
 from rollax.models.noisy import NoisyLinear
+from rollax.models.outputs import Outputs, is_noisy
 from rollax.models.parametric import EMBEDDINGS, WIDTH, is_parametric
 from rollax.ops.q_learning import dueling
 
@@ -62,7 +64,9 @@ class Stream(nnx.Module):
 
 
 class QNetwork(nnx.Module):
-    """`model(obs) -> (values [B, A], best [B])`; `model.logits(obs)` gives each value's distribution over atoms.
+    """Action values [B, A] as `policy`, their maximum as `value`, and in `aux` the `logits` [B, A, K] over K atoms.
+
+    Without a support K is 1, and the logits are the values themselves.
 
     Where observations bring embeddings of the actions (`avail_actions`), an action's value is made from its own one.
 
@@ -92,7 +96,7 @@ class QNetwork(nnx.Module):
         sigma0: float | None = None,
         rngs: nnx.Rngs,
     ) -> None:
-        self.num_actions = num_actions
+        self.num_actions, self.noisy = num_actions, sigma0 is not None
         self.support = None if support is None else tuple(support.tolist())
         self.atoms = 1 if support is None else len(support)
         self.trunk = Trunk(observation_space, config, rngs=rngs)
@@ -103,12 +107,10 @@ class QNetwork(nnx.Module):
         self.value = Stream(features, hiddens, self.atoms, config, sigma0, rngs=rngs) if dueling else None
         self.key = dense(_embedding_size(observation_space), WIDTH, gain=1.0, rngs=rngs) if self.parametric else None
 
-    def __call__(self, obs: Any) -> tuple[Float[Array, "B A"], Float[Array, "B"]]:
-        values = self.values(self.logits(obs))
-        return values, values.max(axis=-1)
+    def __call__(self, obs: Any) -> Outputs:
+        return _value_outputs(self._logits(obs), self.support)
 
-    def logits(self, obs: Any) -> Float[Array, "B A K"]:
-        """Logits over the atoms of each action; of plain numbers the values themselves, with one atom."""
+    def _logits(self, obs: Any) -> Float[Array, "B A K"]:
         hidden = self.trunk(obs)
         outputs = self.advantages(hidden)
         if self.key is None:
@@ -122,11 +124,41 @@ class QNetwork(nnx.Module):
         by_atom = jax.vmap(dueling, in_axes=(1, 2), out_axes=2)
         return by_atom(self.value(hidden)[..., None], outputs)
 
-    def values(self, logits: Float[Array, "B A K"]) -> Float[Array, "B A"]:
-        """The expected return of each action."""
-        if self.support is None:
-            return logits[..., 0]
-        return jax.nn.softmax(logits, axis=-1) @ jnp.asarray(self.support)
+
+def expected_values(logits: Float[Array, "B A K"], support: np.ndarray | Sequence[float] | None) -> Float[Array, "B A"]:
+    """The expected return of each action.
+
+    Args:
+        logits: over the atoms of each action; values with K = 1 without a support.
+        support: the returns that the K atoms stand for; None: values are plain numbers.
+    """
+    return logits[..., 0] if support is None else jax.nn.softmax(logits, axis=-1) @ jnp.asarray(support)
+
+
+class CustomQNetwork(nnx.Module):
+    """A custom model in the place of a `QNetwork`.
+
+    Args:
+        network: `network(obs).policy` is [B, A·K]: the logits over K atoms of each action, or with K = 1 its value.
+        num_actions: A.
+        support: the returns that the atoms stand for; None: values are plain numbers.
+    """
+
+    def __init__(self, network: Any, num_actions: int, support: np.ndarray | None) -> None:
+        self.network, self.num_actions, self.noisy = network, num_actions, is_noisy(network)
+        self.support = None if support is None else tuple(support.tolist())
+
+    def __call__(self, obs: Any) -> Outputs:
+        out = self.network(obs)
+        logits = out.policy.reshape(len(out.policy), self.num_actions, -1)
+        return _value_outputs(logits, self.support, out.aux)
+
+
+def _value_outputs(
+    logits: Float[Array, "B A K"], support: Sequence[float] | None, aux: Mapping[str, Any] = MappingProxyType({})
+) -> Outputs:
+    values = expected_values(logits, support)
+    return Outputs(values, values.max(axis=-1), aux={"logits": logits, **aux})
 
 
 def _embedding_size(observation_space: spaces.Space) -> int:

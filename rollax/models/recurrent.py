@@ -17,9 +17,7 @@ from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
 from rollax.models.layers import orthogonal
 from rollax.models.networks import ActorCritic
-
-State = tuple[Array, ...]
-"""Arrays [B, ...], one row for each sequence."""
+from rollax.models.outputs import Outputs, State
 
 
 class LSTM(nnx.Module):
@@ -137,7 +135,7 @@ class RecurrentActorCritic(ActorCritic):
 
     def __call__(  # type: ignore[override]  a model with memory is another kind of model
         self, obs: Any, state: State, prev_actions: Any = None, prev_rewards: Any = None
-    ) -> tuple[Float[Array, "BT A"], Float[Array, "BT"], State]:
+    ) -> Outputs:
         extra = [] if self.action_encoder is None else [self.action_encoder(prev_actions)]
         if "prev_rewards" in self.memory_inputs:
             extra.append(prev_rewards[:, None])
@@ -150,28 +148,7 @@ class RecurrentActorCritic(ActorCritic):
             value_hidden = jnp.concatenate([self.value_trunk(obs), *extra], axis=-1)
             value_hidden, value_parts = self.value_memory(value_hidden, parts[split:])
             parts_out = (*parts_out, *value_parts)
-        dist_inputs, values = self.heads(hidden, value_hidden, obs)
-        return dist_inputs, values, (jnp.concatenate(parts_out, axis=1),)
-
-
-def is_recurrent(model: Any) -> bool:
-    """True for a module with memory: one that has `initial_state()`."""
-    return hasattr(model, "initial_state")
-
-
-def run_model(model: Any, columns: Any) -> tuple[Array, Array, State]:
-    """`(dist_inputs, values, state_out)` of a module with or without memory.
-
-    Args:
-        model: `model(obs) -> (dist_inputs, values)`; with memory `model(obs, state, **{those of its memory_inputs})
-            -> (dist_inputs, values, state_out)`.
-        columns: `obs` [B·T, ...]; with memory `state_in` [B, ...] too, and `prev_actions`, `prev_rewards` [B·T, ...].
-    """
-    if not is_recurrent(model):
-        dist_inputs, values = model(columns["obs"])
-        return dist_inputs, values, ()
-    extra = {name: columns[name] for name in getattr(model, "memory_inputs", ())}
-    return model(columns["obs"], columns["state_in"], **extra)
+        return self.heads(hidden, value_hidden, obs)._replace(state=(jnp.concatenate(parts_out, axis=1),))
 
 
 def _over_time(

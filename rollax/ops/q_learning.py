@@ -43,7 +43,7 @@ def q_target(
     return lax.stop_gradient(rewards + discounts * best)
 
 
-def huber(errors: Float[Array, "B"], *, delta: float = 1.0) -> Float[Array, "B"]:
+def huber(errors: Float[Array, "*S"], *, delta: float = 1.0) -> Float[Array, "*S"]:
     """Quadratic near zero, linear beyond ±δ.
 
     Source: Huber (1964), doi:10.1214/aoms/1177703732:  ½ e² where |e| <= δ, else δ (|e| - ½ δ).

@@ -14,7 +14,7 @@ import numpy as np
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.errors import NonFiniteError
-from rollax.models.recurrent import run_model
+from rollax.models.outputs import Outputs, run_model
 from rollax.policy import action_masks
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.split_model import SplitModel
@@ -53,15 +53,14 @@ class Acting:
         """The compiled functions whose versions `compilations` counts."""
         return self._act, self._act_greedily, self._value, self._output
 
-    def forward(self, model: Any, columns: Columns) -> tuple[jax.Array, jax.Array, tuple]:
-        """`(dist_inputs, values, state_out)` inside a compiled function; see `JaxPolicy.forward`."""
-        obs = columns[SampleBatch.OBS]
-        dist_inputs, values, state_out = run_model(model, columns)
+    def forward(self, model: Any, columns: Columns) -> Outputs:
+        """The model's outputs inside a compiled function; see `JaxPolicy.forward`."""
+        out = run_model(model, columns)
         if SampleBatch.CRITIC_OBS in columns:
-            values = model.critic(columns[SampleBatch.CRITIC_OBS])
+            out = out._replace(value=model.critic(columns[SampleBatch.CRITIC_OBS]))
         if self._masked:
-            dist_inputs = self._exploration.mask(dist_inputs, obs[action_masks.KEY])
-        return dist_inputs, values, state_out
+            out = out._replace(policy=self._exploration.mask(out.policy, columns[SampleBatch.OBS][action_masks.KEY]))
+        return out
 
     def actions(
         self,
@@ -101,21 +100,24 @@ class Acting:
         self, params: Columns, extra: Columns, columns: Columns, noise: Any, noise_seed: Any, explore: bool
     ) -> tuple[Any, Any, tuple]:
         model = self._split.merge(params, extra, learning=explore and self._noisy, noise_seed=noise_seed)
-        dist_inputs, values, states = self.forward(model, columns)
+        out = self.forward(model, columns)
         exploration = self._exploration
-        actions = exploration.sample(dist_inputs, noise) if explore else exploration.mode(dist_inputs)
-        fetches = {**exploration.fetches(dist_inputs, actions), SampleBatch.VF_PREDS: values[:, None]}
+        actions = exploration.sample(out.policy, noise) if explore else exploration.mode(out.policy)
+        values = jnp.zeros(len(out.policy)) if out.value is None else out.value
+        fetches = {**exploration.fetches(out.policy, actions), SampleBatch.VF_PREDS: values[:, None]}
         # One array instead of three: each one that leaves a compiled function costs as much as a small layer.
-        return actions, jnp.concatenate([fetches[name] for name in self._fetched], axis=1), states
+        return actions, jnp.concatenate([fetches[name] for name in self._fetched], axis=1), out.state
 
     def _outputs_of_arrays(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
-        return self.forward(self._split.merge(params, extra), columns)[0]
+        return self.forward(self._split.merge(params, extra), columns).policy
 
     def _values_of_arrays(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
         model = self._split.merge(params, extra)
         if SampleBatch.CRITIC_OBS in columns:
             return model.critic(columns[SampleBatch.CRITIC_OBS])
-        return run_model(model, columns)[1]
+        values = run_model(model, columns).value
+        assert values is not None  # `make_model` has checked it
+        return values
 
     def _fetch_columns(self, wanted: frozenset[str] | None) -> dict[str, int | slice]:
         """Where each fetched column stands in the array that acting returns."""

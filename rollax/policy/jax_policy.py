@@ -19,6 +19,7 @@ from rollax import runtime, trees
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.models.distributions import make_distribution
+from rollax.models.outputs import Outputs, is_noisy
 from rollax.policy.acting import Acting, check_finite
 from rollax.policy.action_masks import ActionMasks
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
@@ -62,8 +63,6 @@ class JaxPolicy(Policy):
     their rows. None: all rows of the step."""
     row_statistics: tuple[str, ...] = ()
     """Those of the loss's statistics that are columns [B]: `learn_on_batch` returns them for all rows, in order."""
-    acts_noisily = False
-    """Whether the model acts in training mode where it explores, as one with noisy layers does."""
     has_targets = False
     """Whether there are target parameters, copies of the parameters at first."""
     target_update_interval: int | None = None
@@ -107,9 +106,8 @@ class JaxPolicy(Policy):
         )
         self.on_new_variables: Callable[[], Any] | None = None
         self.masks = ActionMasks(observation_space, action_space)
-        self._acting = Acting(
-            self.split, self.exploration, self.masks.present, self.batch_columns, noisy=self.acts_noisily
-        )
+        self._noisy = is_noisy(module)
+        self._acting = Acting(self.split, self.exploration, self.masks.present, self.batch_columns, noisy=self._noisy)
         self._errors = jax.jit(self._errors_of_arrays)
         self._checked = next(iter(self.exploration.fetched))
         self._lr = self.config.schedule("lr")
@@ -141,16 +139,19 @@ class JaxPolicy(Policy):
         return FromDistribution(self.distribution)
 
     def make_model(self, rngs: nnx.Rngs) -> Any:
-        """The model, an actor and critic by default: `model(obs) -> (outputs, values)`."""
+        """The model, an actor and critic by default: `model(obs) -> Outputs`."""
         spaces = self.observation_space, self.action_space
         return make_policy_model(*spaces, self.distribution, self.config, rngs, type(self).__name__)
 
     @abstractmethod
-    def loss(self, model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns) -> tuple[jax.Array, dict]:
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
         """`(loss, statistics)` of one minibatch, traced by JAX.
 
         Args:
-            model: the model, to be called through `self.forward(model, batch)`.
+            model: the model in training mode.
+            out: its outputs for the minibatch, from one forward pass; see `forward`.
             batch: the columns of `train_columns`, [B, ...]; of a policy with memory also `state_in`, one row for each
                 of the sequences that the rows are made of.
             mask: [B] 1 for a real row, 0 for padding.
@@ -212,15 +213,15 @@ class JaxPolicy(Policy):
 
     # Acting.
 
-    def forward(self, model: Any, columns: Columns) -> tuple[jax.Array, jax.Array]:
-        """`(dist_inputs, values)` of the model, with invalid actions masked out.
+    def forward(self, model: Any, columns: Columns) -> Outputs:
+        """One forward pass of the model, with invalid actions masked out.
 
         Args:
             model: the model.
             columns: `obs`, and of a policy with memory `state_in` and what else its model takes. With `critic_obs`
-                among them the values are those of `model.critic(critic_obs)`.
+                among them `value` is that of `model.critic(critic_obs)`.
         """
-        return self._acting.forward(model, columns)[:2]
+        return self._acting.forward(model, columns)
 
     def get_initial_state(self) -> list[Any]:
         return [*self.memory.initial_state, *self._exploring_state]
@@ -264,7 +265,7 @@ class JaxPolicy(Policy):
             noise, exploring = self.exploration.noise(self.acting_rng, size, self.timestep, exploring)
             params = self.exploration.acting_params(params, self.acting_rng)
             # Not from the model's own streams, which come with the weights and are the same in every process.
-            noise_seed = self.acting_rng.integers(2**32, dtype=np.uint32) if self.acts_noisily else None
+            noise_seed = self.acting_rng.integers(2**32, dtype=np.uint32) if self._noisy else None
         actions, states, fetches = self._acting.actions(params, self.extra, columns, noise, rows, noise_seed)
         check_finite(fetches[self._checked], self.name, self.timestep)
         return actions, [*states, *exploring], fetches
@@ -377,11 +378,12 @@ class JaxPolicy(Policy):
         if self.memory.present:
             batch, mask = as_rows(batch, mask)
         if self.has_targets:
-            fixed = self.split.merge(lax.stop_gradient(dict(params)), extra)
-            target_model = self.split.merge(targets, extra)
+            # Random streams of their own: what a model draws at random for its targets is independent of its outputs.
+            fixed = self.split.merge(lax.stop_gradient(dict(params)), extra, noise_seed=np.uint32(1))
+            target_model = self.split.merge(targets, extra, noise_seed=np.uint32(2))
             batch = {**batch, **self.target_columns(fixed, target_model, batch, mask, coefficients)}
         model = self.split.merge(params, extra, learning=True)
-        loss, stats = self.loss(model, batch, mask, coefficients)
+        loss, stats = self.loss(model, self.forward(model, batch), batch, mask, coefficients)
         return loss, ({**stats, "total_loss": loss}, self.split.extra_of(model))
 
     def _errors_of_arrays(

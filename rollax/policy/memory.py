@@ -14,7 +14,7 @@ from gymnasium import Space
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
-from rollax.models.recurrent import is_recurrent
+from rollax.models.outputs import is_recurrent
 from rollax.spaces import zeros
 
 Columns = Mapping[str, Any]

@@ -15,7 +15,7 @@ from rollax.models.config import ModelConfig
 from rollax.models.distributions import ActionDistribution, DiagGaussian
 from rollax.models.parametric import check_parametric
 
-_NOT_IN_OWN_NETWORKS = ("custom_model", "use_lstm", "use_gru", "free_log_std")
+_NOT_IN_OWN_NETWORKS = ("use_lstm", "use_gru", "free_log_std")
 
 
 def make_policy_model(
@@ -69,10 +69,11 @@ def check_layers(config: ModelConfig, policy_class: str) -> None:
     for name in _NOT_IN_OWN_NETWORKS:
         if getattr(config, name):
             raise ConfigError(
-                "A model that is not for an algorithm with networks of its own.",
+                "A setting of the actor-critic model, for an algorithm with other networks.",
                 where=f"config key 'model.{name}', for {policy_class}",
                 got=getattr(config, name),
-                expected="the sizes of the default layers: fcnet_hiddens, fcnet_activation, conv_filters, ...",
+                expected="the sizes of the default layers (fcnet_hiddens, fcnet_activation, conv_filters, ...), or a "
+                "custom_model",
                 fix=f"leave {name} out, or use PPO",
             )
 

@@ -11,7 +11,7 @@ import optax
 from flax import nnx
 from pydantic import Field
 
-from rollax import Policy
+from rollax import Outputs, Policy
 from rollax.algorithms.ppo import PPOConfig, PPOPolicy, PPOTrainer
 
 
@@ -103,7 +103,7 @@ class Linear(nnx.Module):
         self.scale = scale
 
     def __call__(self, obs):
-        return self.scale * self.policy(obs), self.value(obs)[:, 0]
+        return Outputs(self.scale * self.policy(obs), self.value(obs)[:, 0])
 
 
 class Pole(gym.Wrapper):

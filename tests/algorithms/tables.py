@@ -7,6 +7,8 @@ import numpy as np
 from flax import nnx
 from gymnasium import spaces
 
+from rollax import Outputs
+
 
 class Table(nnx.Module):
     """Logits and a value for each of the states of a Discrete observation space."""
@@ -17,7 +19,7 @@ class Table(nnx.Module):
         self.values = nnx.Param(jnp.zeros(states, jnp.float32))
 
     def __call__(self, obs):
-        return self.logits[obs], self.values[obs]
+        return Outputs(self.logits[obs], self.values[obs])
 
 
 def f32(*numbers: float) -> np.ndarray:

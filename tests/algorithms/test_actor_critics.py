@@ -133,7 +133,7 @@ def test_sequences_say_of_each_row_what_acting_said(options):
     sequences, count = policy.memory.sequences(policy.train_columns(batch), batch)
     rows, mask = as_rows(jax.tree.map(jnp.asarray, sequences), jnp.ones(count))
     assert mask.min() == 0  # some sequences are shorter than others
-    dist_inputs, values = policy.forward(policy.split.merge(policy.params, policy.extra), rows)
+    dist_inputs, values, *_ = policy.forward(policy.split.merge(policy.params, policy.extra), rows)
     memory = {name: batch[name] for name in policy.memory.columns}
     of_each_row = policy.compute_values(batch["obs"], memory)  # those of bootstrap rows too
     np.testing.assert_allclose(values[mask > 0], of_each_row, rtol=1e-4, atol=1e-6)
@@ -153,7 +153,7 @@ def test_what_an_older_policy_did_is_weighed(algorithm):
     _, stats = policy.compute_gradients(batch)
     # By hand: the probabilities of now over those that were noted, on the rows that are no bootstrap rows.
     model = policy.split.merge(policy.params, policy.extra)
-    dist_inputs, _ = policy.forward(model, {"obs": jnp.asarray(batch["obs"])})
+    dist_inputs = policy.forward(model, {"obs": jnp.asarray(batch["obs"])}).policy
     logp = np.asarray(policy.distribution.logp(dist_inputs, jnp.asarray(batch["actions"])))
     rhos = np.exp(logp - batch["action_logp"])[~batch["bootstrap"]]
     assert 0 < np.mean(rhos > 1) < 1

@@ -13,6 +13,7 @@ from rollax import A2CTrainer, A3CTrainer, MultiAgentEnv, PolicySpec, PPOTrainer
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation import postprocess as postprocess_module
+from rollax.models.outputs import Outputs
 
 COIN = spaces.Discrete(2)
 SMALL = {
@@ -322,7 +323,7 @@ class OwnCritic(nnx.Module):
         self.out = nnx.Linear(32, 1, rngs=rngs)
 
     def __call__(self, obs):
-        return self.actor(obs[:, None].astype(jnp.float32)), jnp.zeros(len(obs))
+        return Outputs(self.actor(obs[:, None].astype(jnp.float32)))
 
     def critic(self, critic_obs):
         return self.out(jax.nn.relu(self.hidden(critic_obs))).squeeze(-1)

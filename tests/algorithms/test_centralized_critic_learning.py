@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -11,6 +10,7 @@ from gymnasium import spaces
 
 from rollax import MultiAgentEnv, PPOTrainer
 from rollax.algorithms.ppo import PPOPolicy
+from rollax.models.outputs import Outputs
 from tests.algorithms.test_centralized_critic import COIN, SMALL, OwnCritic
 
 pytestmark = pytest.mark.learning
@@ -48,7 +48,7 @@ class StateCritic(OwnCritic):
         self.hidden = nnx.Linear(8, 32, rngs=rngs)
 
     def __call__(self, obs):
-        return self.actor(jax.nn.one_hot(obs, 3)), jnp.zeros(len(obs))
+        return Outputs(self.actor(jax.nn.one_hot(obs, 3)))
 
 
 class StateByHand(PPOPolicy):

@@ -10,7 +10,6 @@ from gymnasium import spaces
 from rollax import ConfigError, SampleBatch, SpaceError, Trainer
 from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer
 from rollax.algorithms.rainbow import RainbowConfig, RainbowTrainer
-from rollax.models.q_network import QNetwork
 from tests.algorithms.envs import Echo, Film, MaskedCartPole
 from tests.algorithms.tables import f32
 
@@ -162,9 +161,7 @@ class TestRefuses:
         with pytest.raises(ConfigError, match="v_min"):
             DQNConfig(num_atoms=11, v_min=1, v_max=1)
 
-    @pytest.mark.parametrize(
-        "model", [{"use_lstm": True}, {"use_gru": True}, {"custom_model": QNetwork}, {"free_log_std": True}], ids=list
-    )
+    @pytest.mark.parametrize("model", [{"use_lstm": True}, {"use_gru": True}, {"free_log_std": True}], ids=list)
     def test_models_that_it_would_not_use(self, model):
         (name,) = model
         with pytest.raises(ConfigError, match=f"model.{name}"):

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from rollax import ConfigError, SampleBatch, SpaceError
 from rollax.algorithms.qmix import QMIXConfig, QMIXPolicy
 from rollax.algorithms.vdn import VDNConfig
+from rollax.models.outputs import Outputs
 from tests.algorithms.group_tables import KERNEL, LINE, SMALL, TABLE, TARGET_TABLE, TWO, rows, with_table
 from tests.algorithms.tables import f32
 from tests.replay.reference import AllOfThem
@@ -111,7 +112,7 @@ class Running(nnx.Module):
         sums = jnp.cumsum(seen.reshape(len(state[0]), -1), axis=1) + state[0]
         sums = sums.astype(jnp.float32)
         values = self.table[...][seen] + sums.reshape(-1, 1)
-        return values, values[:, 0], (sums[:, -1:],)
+        return Outputs(values, state=(sums[:, -1:],))
 
 
 def trajectory(first_state=(0.0, 0.0), end="terminated"):

@@ -15,6 +15,7 @@ from rollax.errors import ConfigError, PolicyError, SpaceError
 from rollax.models.catalog import make_model
 from rollax.models.config import ModelConfig
 from rollax.models.networks import ActorCritic
+from rollax.models.outputs import Outputs
 from rollax.spaces import stack, zeros
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
@@ -33,17 +34,19 @@ class TwoLinears(nnx.Module):
     def __call__(self, obs):
         dist_inputs, values = self.policy(obs), self.value(obs)[:, 0]
         wrong = {
-            "column of values": lambda: (dist_inputs, values[:, None]),
+            "column of values": lambda: Outputs(dist_inputs, values[:, None]),
             "dist_inputs alone": lambda: dist_inputs,
-            "three": lambda: (dist_inputs, values, ()),
-            "too narrow": lambda: (dist_inputs[:, 1:], values),
-            "mean over the batch": lambda: (dist_inputs, values.mean()),
-            "integers": lambda: (dist_inputs, values.astype(jnp.int32)),
-            "a dict": lambda: (dist_inputs, {"values": values}),
-            "numpy": lambda: (np.asarray(dist_inputs), values),
+            "no names": lambda: (dist_inputs, values),
+            "no value": lambda: Outputs(dist_inputs),
+            "too narrow": lambda: Outputs(dist_inputs[:, 1:], values),
+            "mean over the batch": lambda: Outputs(dist_inputs, values.mean()),
+            "integers": lambda: Outputs(dist_inputs, values.astype(jnp.int32)),
+            "a dict": lambda: Outputs(dist_inputs, {"values": values}),
+            "aux without names": lambda: Outputs(dist_inputs, values, aux=[values]),
+            "numpy": lambda: Outputs(np.asarray(dist_inputs), values),
             "missing key": lambda: obs["camera"],
         }
-        return wrong[self.how]() if self.how in wrong else (dist_inputs, values)
+        return wrong[self.how]() if self.how in wrong else Outputs(dist_inputs, values)
 
 
 class NormAndDropout(nnx.Module):
@@ -57,7 +60,7 @@ class NormAndDropout(nnx.Module):
 
     def __call__(self, obs):
         hidden = self.norm(obs)
-        return self.policy(self.dropout(hidden)), self.value(hidden).squeeze(-1)
+        return Outputs(self.policy(self.dropout(hidden)), self.value(hidden).squeeze(-1))
 
 
 def custom(model: Any, **custom_model_config: Any) -> nnx.Module:
@@ -104,7 +107,7 @@ class TestNestings:
     def test_every_space_gives_outputs_of_the_right_shape(self, space, share):
         config = ModelConfig(vf_share_layers=share, fcnet_hiddens=(8,))
         model = nnx.eval_shape(lambda: make_model(space, spaces.Discrete(5), 5, config, nnx.Rngs(0)))
-        dist_inputs, values = nnx.eval_shape(lambda model: model(zeros(space, 3)), model)
+        dist_inputs, values, *_ = nnx.eval_shape(lambda model: model(zeros(space, 3)), model)
         assert (dist_inputs.shape, dist_inputs.dtype) == ((3, 5), jnp.float32)
         assert (values.shape, values.dtype) == ((3,), jnp.float32)
 
@@ -118,7 +121,7 @@ class TestNestings:
         )
         graphdef, state = nnx.split(model)
         forward = jax.jit(lambda state, obs: nnx.merge(graphdef, state)(obs))
-        dist_inputs, values = forward(state, stack(space, [space.sample() for _ in range(4)]))
+        dist_inputs, values, *_ = forward(state, stack(space, [space.sample() for _ in range(4)]))
         assert np.isfinite(dist_inputs).all()
         assert np.isfinite(values).all()
         # The policy head's gain of 0.01 makes the first policy almost uniform.
@@ -151,13 +154,15 @@ class TestCustomModel:
     @pytest.mark.parametrize(
         ("how", "message"),
         [
-            ("column of values", r"returns values of the wrong(.|\n)*got: +values float32\[13, 1\](.|\n)*squeeze"),
-            ("dist_inputs alone", r"not return a pair(.|\n)*got: +float32\[13, 5\]\n"),
-            ("three", r"not return a pair(.|\n)*got: +tuple of 3"),
-            ("too narrow", r"dist_inputs of the wrong(.|\n)*float32\[13, 4\](.|\n)*dist_inputs \[13, 5\]"),
-            ("mean over the batch", r"values of the wrong(.|\n)*float32\[\](.|\n)*one row per observation"),
-            ("integers", r"values of the wrong(.|\n)*int32\[13\](.|\n)*return floats"),
-            ("a dict", r"values of the wrong(.|\n)*got: +values dict"),
+            ("column of values", r"returns value of the wrong(.|\n)*got: +value float32\[13, 1\](.|\n)*squeeze"),
+            ("dist_inputs alone", r"not return Outputs(.|\n)*got: +float32\[13, 5\]\n"),
+            ("no names", r"not return Outputs(.|\n)*got: +tuple of 2(.|\n)*import Outputs"),
+            ("no value", r"value of the wrong(.|\n)*return state values too"),
+            ("too narrow", r"policy of the wrong(.|\n)*float32\[13, 4\](.|\n)*policy=\[13, 5\]"),
+            ("mean over the batch", r"value of the wrong(.|\n)*float32\[\](.|\n)*one row per observation"),
+            ("integers", r"value of the wrong(.|\n)*int32\[13\](.|\n)*return floats"),
+            ("a dict", r"value of the wrong(.|\n)*got: +value dict"),
+            ("aux without names", r"outputs have no names(.|\n)*list of 1"),
             ("numpy", r"failed on a batch(.|\n)*TracerArrayConversionError"),
             ("missing key", r"failed on a batch(.|\n)*where:.*TwoLinears"),
         ],
@@ -219,11 +224,11 @@ class TestOtherState:
         # Each column holds 1 and 3: mean 2, variance 1. With momentum 3/4 the running mean goes 0 → 1/2 → 7/8, the
         # running variance stays at 1.
         obs = jnp.asarray([[1.0, 3.0, 1.0], [3.0, 1.0, 3.0]])
-        (first, _), other_1 = train(params, other, obs)
-        (again, _), _ = train(params, other, obs)
-        (second, _), other_2 = train(params, other_1, obs)
-        np.testing.assert_array_equal(first, again)
-        assert not np.array_equal(first, second)
+        first, other_1 = train(params, other, obs)
+        again, _ = train(params, other, obs)
+        second, other_2 = train(params, other_1, obs)
+        np.testing.assert_array_equal(first.policy, again.policy)
+        assert not np.array_equal(first.policy, second.policy)
         np.testing.assert_allclose(other_1["norm"]["mean"][...], [0.5] * 3)
         np.testing.assert_allclose(other_2["norm"]["mean"][...], [0.875] * 3)
         np.testing.assert_allclose(other_2["norm"]["var"][...], [1] * 3)
@@ -231,7 +236,7 @@ class TestOtherState:
         # Acting uses the statistics and drops nothing: (obs - 7/8) W + b, where a new BatchNorm scales by 1.
         policy: Any = params["policy"]
         expected = (obs - 0.875) @ policy["kernel"][...] + policy["bias"][...][None]
-        np.testing.assert_allclose(act(params, other_2, obs)[0], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(act(params, other_2, obs).policy, expected, rtol=1e-4, atol=1e-5)
 
     def test_checking_leaves_the_model_as_it_was(self):
         model = custom(NormAndDropout)

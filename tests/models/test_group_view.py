@@ -12,7 +12,7 @@ from gymnasium import spaces
 from rollax.models.config import ModelConfig
 from rollax.models.group_q_network import make_group_model
 from rollax.models.group_view import GroupView
-from rollax.models.recurrent import is_recurrent
+from rollax.models.outputs import is_recurrent
 from rollax.spaces import stack
 
 MEMBER = spaces.Dict(
@@ -110,7 +110,7 @@ def test_members_are_a_batch_of_the_network(mixer, memory):
     for member in range(3):
         seen = ({key: obs[member][key] for key in ("place", "kind")}, np.full(6, member))
         if memory:
-            own, _, state = model.network(
+            own, _, state, _ = model.network(
                 seen,
                 tuple(jnp.asarray(part[:, member]) for part in columns["state_in"]),
                 prev_actions=columns["prev_actions"][member],
@@ -118,7 +118,7 @@ def test_members_are_a_batch_of_the_network(mixer, memory):
             )
             np.testing.assert_allclose(states[0][:, member], state[0], rtol=1e-5, atol=1e-6)
         else:
-            own, _ = model.network(seen)
+            own = model.network(seen).policy
         allowed = obs[member]["action_mask"] > 0
         np.testing.assert_allclose(
             np.asarray(values)[:, member][allowed], np.asarray(own)[allowed], rtol=1e-5, atol=1e-6

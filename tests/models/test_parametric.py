@@ -70,9 +70,9 @@ class TestHead:
 
     def test_permuted_slots_permute_the_logits(self):
         model, obs, order = model_of(), jax.tree.map(jnp.asarray, observations(7)), np.array([3, 1, 4, 0, 2])
-        logits, values = model(obs)
+        logits, values, *_ = model(obs)
         assert logits.shape == (7, SLOTS)
-        permuted, same_values = model({**obs, "avail_actions": obs["avail_actions"][:, order]})
+        permuted, same_values, *_ = model({**obs, "avail_actions": obs["avail_actions"][:, order]})
         np.testing.assert_allclose(permuted, logits[:, order], rtol=1e-5, atol=1e-8)
         np.testing.assert_array_equal(same_values, values)
         assert np.ptp(logits, axis=1).max() > 0

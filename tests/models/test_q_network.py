@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rollax.models.config import ModelConfig
 from rollax.models.noisy import NoisyLinear
-from rollax.models.q_network import QNetwork
+from rollax.models.q_network import QNetwork, expected_values
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 SUPPORT = np.array([0.0, 1.0, 4.0], np.float32)
@@ -27,16 +27,16 @@ def network(space=BOX, actions=4, **options):
 @pytest.mark.parametrize("sigma0", [None, 0.5])
 def test_shapes(dueling, support, sigma0):
     model = network(dueling=dueling, support=support, sigma0=sigma0, hiddens=(6,))
-    values, best = model(OBS)
+    values, best, *_ = model(OBS)
     assert values.shape == (5, 4)
     assert best.shape == (5,)
-    assert model.logits(OBS).shape == (5, 4, 1 if support is None else 3)
+    assert model(OBS).aux["logits"].shape == (5, 4, 1 if support is None else 3)
 
 
 def test_the_mean_of_a_distribution():
     # probabilities (¼, ½, ¼) of the returns 0, 1, 4: ½ + 1 = 1.5
     logits = jnp.log(jnp.array([[[1.0, 2.0, 1.0]]]))
-    np.testing.assert_allclose(network(support=SUPPORT).values(logits), [[1.5]], rtol=1e-6)
+    np.testing.assert_allclose(expected_values(logits, SUPPORT), [[1.5]], rtol=1e-6)
 
 
 def test_dueling_streams():

@@ -14,7 +14,8 @@ from gymnasium import spaces
 from rollax.errors import PolicyError
 from rollax.models.catalog import make_model
 from rollax.models.config import ModelConfig
-from rollax.models.recurrent import GRU, LSTM, RecurrentActorCritic, is_recurrent, run_model
+from rollax.models.outputs import Outputs, is_recurrent, run_model
+from rollax.models.recurrent import GRU, LSTM, RecurrentActorCritic
 from rollax.spaces import zeros
 
 LN = np.log
@@ -151,11 +152,11 @@ class TestModel:
         np.testing.assert_array_equal(initial, np.zeros(width, np.float32))
         columns = columns_of(SEQUENCES, STEPS)
         state: Any = (jnp.asarray(np.random.default_rng(3).normal(size=(SEQUENCES, width)), jnp.float32),)
-        dist_inputs, values, state_out = run_model(model, {**columns, "state_in": state})
+        dist_inputs, values, state_out, _ = run_model(model, {**columns, "state_in": state})
         for step in range(STEPS):
             rows = np.arange(SEQUENCES) * STEPS + step
             at_step = {**{name: value[rows] for name, value in columns.items()}, "state_in": state}
-            one_step, one_value, state = run_model(model, at_step)
+            one_step, one_value, state, _ = run_model(model, at_step)
             np.testing.assert_allclose(one_step, dist_inputs[rows], rtol=1e-4, atol=1e-6)
             np.testing.assert_allclose(one_value, values[rows], rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(state[0], state_out[0], rtol=1e-4, atol=1e-6)
@@ -194,7 +195,7 @@ class TestModel:
         )
         model: Any = make_model(space, spaces.Box(-1, 1, (2,), np.float32), 4, config, nnx.Rngs(0))
         columns = {"obs": zeros(space, 6), "prev_actions": jnp.ones((6, 2)), "state_in": (jnp.ones((2, 8)),)}
-        dist_inputs, values, (state,) = run_model(model, jax.tree.map(jnp.asarray, columns))
+        dist_inputs, values, (state,), _ = run_model(model, jax.tree.map(jnp.asarray, columns))
         assert (dist_inputs.shape, values.shape, state.shape) == ((6, 4), (6,), (2, 8))
         np.testing.assert_array_equal(dist_inputs[:, 2:], 0)
 
@@ -214,14 +215,14 @@ class Remembering(nnx.Module):
         steps = len(obs) // len(count)
         values = jnp.repeat(count, steps).astype(jnp.float32) + prev_rewards
         if self.how == "one row for each sequence":
-            return self.head(obs[: len(count)]), values[: len(count)], state
+            return Outputs(self.head(obs[: len(count)]), values[: len(count)], state)
         if self.how == "no state":
-            return self.head(obs), values
+            return Outputs(self.head(obs), values)
         if self.how == "state of each row":
-            return self.head(obs), values, (jnp.repeat(table, steps, axis=0), jnp.repeat(count, steps))
+            return Outputs(self.head(obs), values, (jnp.repeat(table, steps, axis=0), jnp.repeat(count, steps)))
         if self.how == "another type":
-            return self.head(obs), values, (table, count + 0.5)
-        return self.head(obs), values, (table + 1, count + steps)
+            return Outputs(self.head(obs), values, (table, count + 0.5))
+        return Outputs(self.head(obs), values, (table + 1, count + steps))
 
 
 class TestCustomModels:
@@ -235,11 +236,11 @@ class TestCustomModels:
     @pytest.mark.parametrize(
         ("how", "message"),
         [
-            ("one row for each sequence", r"dist_inputs of the wrong(.|\n)*13 sequences of length 3(.|\n)*\[39, 4\]"),
-            ("no state", r"not return a triple(.|\n)*return dist_inputs, values, state_out"),
+            ("one row for each sequence", r"policy of the wrong(.|\n)*13 sequences of length 3(.|\n)*\[39, 4\]"),
+            ("no state", r"state changes its shape(.|\n)*got: +tuple of 0"),
             ("state of each row", r"state changes its shape(.|\n)*got: +tuple of 2: float32\[39, 2, 2\]"),
             ("another type", r"state changes its shape(.|\n)*got: .*float32\[13\](.|\n)*int32\[13\]"),
-            ("unknown input", r"asks for a memory(.|\n)*prev_infos(.|\n)*prev_actions"),
+            ("unknown input", r"names an unknown memory input(.|\n)*prev_infos(.|\n)*prev_actions"),
         ],
     )
     def test_wrong_ones_are_named(self, how, message):

@@ -101,10 +101,10 @@ def shares_rows_out_and_acts_on_one() -> None:
     def seen_at(shape: tuple[int, ...], sharding: Any) -> None:
         shardings.append((sharding, shape))
 
-    def spy(model: Any, batch: Any, mask: Any, coefficients: Any) -> Any:
+    def spy(model: Any, out: Any, batch: Any, mask: Any, coefficients: Any) -> Any:
         for leaf in (mask, batch["obs"]):
             jax.debug.inspect_array_sharding(leaf, callback=partial(seen_at, leaf.shape))
-        return loss(model, batch, mask, coefficients)
+        return loss(model, out, batch, mask, coefficients)
 
     policy.learner.devices.by_row, policy.loss = watched, spy
     policy.learn_on_batch(batch)

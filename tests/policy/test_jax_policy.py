@@ -14,6 +14,7 @@ from rollax import SampleBatch
 from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOConfig, PPOPolicy
 from rollax.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, PolicyError, ShapeError, SpaceError
+from rollax.models.outputs import Outputs
 from rollax.policy.learning import MinibatchPlan
 
 SEEN, CHOICES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2)
@@ -147,7 +148,7 @@ class TestMask:
     )
     def test_all_zeros_is_an_error(self, action_space, bad_row, where):
         mask = np.array([[1, 1, 1, 1], [1, 0, 1, 0], bad_row], np.int8)
-        with pytest.raises(EnvError, match=r"allows nothing(.|\n)*" + where + r"(.|\n)*mend"):
+        with pytest.raises(EnvError, match=r"allows nothing(.|\n)*" + where + r"(.|\n)*fix"):
             make(self.space(4), action_space).compute_actions({"x": seen(3), "action_mask": mask})
 
     def test_masks_that_do_not_fit(self):
@@ -169,7 +170,9 @@ class TestLearning:
         def loss_and_gradient(params, rows):
             def loss(params):
                 model = policy.split.merge(params, policy.extra, learning=True)
-                return policy.loss(model, rows, jnp.ones(len(rows["actions"])), coefficients)
+                return policy.loss(
+                    model, policy.forward(model, rows), rows, jnp.ones(len(rows["actions"])), coefficients
+                )
 
             return jax.value_and_grad(loss, has_aux=True)(params)
 
@@ -232,7 +235,7 @@ class Stateful(nnx.Module):
 
     def __call__(self, obs):
         hidden = self.dropout(self.norm(obs))
-        return self.policy(hidden), self.value(hidden)[:, 0]
+        return Outputs(self.policy(hidden), self.value(hidden)[:, 0])
 
 
 class TestNotFinite:

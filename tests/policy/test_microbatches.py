@@ -18,9 +18,9 @@ def watched(policy: Any, micro: int | None, monkeypatch: pytest.MonkeyPatch) -> 
     """The numbers of rows that its loss is compiled for."""
     sizes, loss = [], policy.loss
 
-    def spy(model: Any, batch: Any, mask: Any, coefficients: Any) -> Any:
+    def spy(model: Any, out: Any, batch: Any, mask: Any, coefficients: Any) -> Any:
         sizes.append(len(mask))
-        return loss(model, batch, mask, coefficients)
+        return loss(model, out, batch, mask, coefficients)
 
     monkeypatch.setattr(policy, "loss", spy)
     policy.microbatch_size = micro

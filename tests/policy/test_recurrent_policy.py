@@ -15,6 +15,7 @@ from rollax import SampleBatch
 from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import PolicyError
+from rollax.models.outputs import Outputs
 from rollax.policy.memory import Memory
 from tests.models.test_recurrent import Remembering
 
@@ -133,7 +134,7 @@ class TestSequences:
                 if batch["prev_rewards"][row] == 0:
                     state: Any = (jnp.zeros((1, 16)),)
                 inputs = [jnp.asarray(batch[name][row : row + 1]) for name in ("prev_actions", "prev_rewards")]
-                logits, _, state = model(jnp.asarray(batch["obs"][row : row + 1]), state, *inputs)
+                logits, _, state, _ = model(jnp.asarray(batch["obs"][row : row + 1]), state, *inputs)
                 logps.append(jax.nn.log_softmax(logits[0])[batch["actions"][row] - 2])
             advantages = batch["advantages"]
             return -jnp.mean(jnp.stack(logps) * ((advantages - advantages.mean()) / advantages.std()))
@@ -189,7 +190,7 @@ class TestSequences:
 
             def loss(obs: jax.Array) -> jax.Array:
                 model = policy.split.merge(policy.params, policy.extra)
-                logits, _, _ = model(obs.reshape(-1, 3), jax.tree.map(jnp.asarray, columns["state_in"]))
+                logits = model(obs.reshape(-1, 3), jax.tree.map(jnp.asarray, columns["state_in"])).policy
                 return logits[5, 0]
 
             reached = jax.grad(loss)(jnp.asarray(columns["obs"]))
@@ -289,7 +290,7 @@ class Echoes(nnx.Module):
     def __call__(self, obs, state):
         by_step = obs.reshape(len(state[0]), -1, 3)
         before = jnp.concatenate([state[0][:, None], by_step[:, :-1]], axis=1).reshape(-1, 3)
-        return before @ self.weights[...], before.sum(axis=1), (by_step[:, -1],)
+        return Outputs(before @ self.weights[...], before.sum(axis=1), (by_step[:, -1],))
 
 
 def test_custom_models_with_memory_learn():

@@ -15,6 +15,7 @@ from rollax import MultiAgentEnv, Policy, PolicySpec, PPOTrainer, RolloutWorker,
 from rollax.algorithms.ppo import PPOConfig, PPOPolicy
 from rollax.config.multiagent import SharedParts
 from rollax.errors import ConfigError, NonFiniteError, PolicyError
+from rollax.models.outputs import Outputs
 from rollax.policy.shared_variables import SharedVariables
 from tests.interrupting import Interrupts
 
@@ -160,9 +161,9 @@ class Normalized(nnx.Module):
         self.policy_head = nnx.Linear(3, num_outputs, rngs=rngs)
         self.value_head = nnx.Linear(3, 1, rngs=rngs)
 
-    def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(self, obs: jax.Array) -> Outputs:
         x = self.norm(obs)
-        return self.policy_head(x), self.value_head(x).squeeze(-1)
+        return Outputs(self.policy_head(x), self.value_head(x).squeeze(-1))
 
 
 class TestRefused:

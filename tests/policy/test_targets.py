@@ -28,11 +28,11 @@ class Distilled(PPOPolicy):
     has_targets = True
 
     def target_columns(self, model: Any, target_model: Any, batch: Any, mask: Any, coefficients: Any) -> dict:
-        values, target_values = (self.forward(one, batch)[1] for one in (model, target_model))
+        values, target_values = (self.forward(one, batch).value for one in (model, target_model))
         return {"wanted": values * target_values + coefficients["clip"], "seen": mask}
 
-    def loss(self, model: Any, batch: Any, mask: Any, coefficients: Any) -> tuple[jax.Array, dict]:
-        errors = (self.forward(model, batch)[1] - batch["wanted"]) ** 2
+    def loss(self, model: Any, out: Any, batch: Any, mask: Any, coefficients: Any) -> tuple[jax.Array, dict]:
+        errors = (out.value - batch["wanted"]) ** 2
         return masked_mean(errors, mask), {"wanted": masked_mean(batch["wanted"], mask), "seen": batch["seen"].sum()}
 
     def updated_targets(self, targets: Any, params: Any, num_updates: Any) -> dict:

@@ -1,0 +1,242 @@
+"""Models of a user's own, for every kind of algorithm: named outputs of one forward pass, and random inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from gymnasium import spaces
+
+from rollax import ConfigError, Outputs, PolicyError, SampleBatch
+from rollax.algorithms.registry import get_trainer_class
+from rollax.models.noisy import NoisyLinear
+from rollax.ops.masked import masked_mean
+from rollax.ops.q_learning import chosen, huber
+
+SEEN, THREE, BOX = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)
+GROUP_SEEN, GROUP_ACTS = spaces.Tuple([SEEN] * 2), spaces.Tuple([THREE] * 2)
+ROWS = 6
+
+
+class Plain(nnx.Module):
+    """A linear layer of what is seen; as a critic of continuous actions, of the actions too."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs, action_space=None, how=""):
+        width = 2 if action_space is None else 4
+        self.dropout = nnx.Dropout(0.5, rngs=rngs) if how == "dropout" else None
+        self.head, self.how = nnx.Linear(width, num_outputs, rngs=rngs), how
+
+    def __call__(self, obs, actions=None):
+        if isinstance(obs, tuple):  # a member of a group: what it sees, and its number
+            obs = obs[0]
+        x = obs if actions is None else jnp.concatenate([obs, actions], axis=-1)
+        out = self.head(x)
+        return Outputs(out[:, :1] if self.how == "too narrow" else out)
+
+
+class ActorOnly(nnx.Module):
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.head = nnx.Linear(2, num_outputs, rngs=rngs)
+
+    def __call__(self, obs):
+        return Outputs(self.head(obs))
+
+
+class Noisy(nnx.Module):
+    noisy = True
+
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.head = NoisyLinear(2, num_outputs, sigma0=0.5, rngs=rngs)
+
+    def __call__(self, obs):
+        return Outputs(self.head(obs))
+
+
+class Remembers(ActorOnly):
+    def initial_state(self):
+        return (np.zeros(1, np.float32),)
+
+
+def policy_of(algorithm: str, model: type, how: str = "", **config: Any) -> Any:
+    observed, acts = (GROUP_SEEN, GROUP_ACTS) if algorithm == "QMIX" else (SEEN, config.pop("actions", THREE))
+    arguments = {"how": how} if how else {}
+    sizes = {"train_batch_size": ROWS, "seed": 0, "lr": 0.05}
+    policy_class: Any = get_trainer_class(algorithm).policy_class
+    model_config = {"custom_model": model, "custom_model_config": arguments}
+    return policy_class(observed, acts, {**sizes, "model": model_config, **config})
+
+
+def transitions(policy: Any) -> SampleBatch:
+    rng = np.random.default_rng(0)
+
+    def some(space: spaces.Space) -> Any:
+        if isinstance(space, spaces.Tuple):
+            return tuple(map(some, space.spaces))
+        return rng.integers(3, size=ROWS) if space == THREE else rng.uniform(-1, 1, (ROWS, 2)).astype(np.float32)
+
+    return SampleBatch(
+        {
+            "obs": some(policy.observation_space),
+            "actions": some(policy.action_space),
+            "rewards": np.ones(ROWS, np.float32),
+            "new_obs": some(policy.observation_space),
+            "discounts": np.full(ROWS, 0.9, np.float32),
+            "weights": np.ones(ROWS, np.float32),
+        }
+    )
+
+
+KINDS: dict[str, tuple[str, type, dict[str, Any]]] = {
+    "DQN": ("DQN", Plain, {}),
+    "DQN, atoms": ("DQN", Plain, {"num_atoms": 5}),
+    "Rainbow": ("Rainbow", Noisy, {}),
+    "SAC": ("SAC", Plain, {"actions": BOX}),
+    "SAC, discrete": ("SAC", ActorOnly, {}),
+    "TD3": ("TD3", Plain, {"actions": BOX, "policy_delay": 1}),
+    "DDPG": ("DDPG", Plain, {"actions": BOX}),
+    "QMIX": ("QMIX", Plain, {}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_algorithms_act_and_learn_with_a_model_of_ones_own(kind):
+    algorithm, model, config = KINDS[kind]
+    policy = policy_of(algorithm, model, **config)
+    batch = transitions(policy)
+    actions, _, _ = policy.compute_actions(batch["obs"], explore=False)
+    assert all(len(column) == ROWS for column in (actions if algorithm == "QMIX" else [actions]))
+    before = dict(policy.params)
+    own = [name for name in before if ".head." in f".{name}"]
+    assert own
+    statistics = policy.learn_on_batch(batch)
+    assert all(np.isfinite(value).all() for value in statistics.values() if value is not None)
+    assert not any(np.array_equal(before[name], policy.params[name]) for name in own if name.endswith("kernel"))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "model", "config", "error", "message"),
+    [
+        ("Rainbow", Plain, {}, ConfigError, r"without noise(.|\n)*noisy = True(.|\n)*NoisyLinear"),
+        ("TD3", ActorOnly, {"actions": BOX}, ConfigError, r"cannot be built(.|\n)*action_space"),
+        ("DQN", Remembers, {}, PolicyError, r"memory(.|\n)*initial_state"),
+        ("SAC", Remembers, {}, PolicyError, r"memory(.|\n)*initial_state"),
+        ("DQN", Plain, {"how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*policy=\[13, 3\]"),
+        ("DDPG", Plain, {"actions": BOX, "how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*13, 2"),
+        ("TD3", Plain, {"actions": BOX, "how": "dropout"}, PolicyError, r"critic with state beside its parameters"),
+        ("QMIX", Plain, {"how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*policy=\[13, 3\]"),
+    ],
+)
+def test_models_that_do_not_fit_are_refused(algorithm, model, config, error, message):
+    with pytest.raises(error, match=message):
+        policy_of(algorithm, model, **config)
+
+
+class ThreeHeads(nnx.Module):
+    """Counts how often its trunk is traced."""
+
+    calls: list[str] = []
+
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.trunk = nnx.Linear(2, 8, rngs=rngs)
+        self.policy, self.value, self.next = (nnx.Linear(8, n, rngs=rngs) for n in (num_outputs, 1, 2))
+
+    def __call__(self, obs):
+        ThreeHeads.calls.append("trunk")
+        hidden = jnp.tanh(self.trunk(obs))
+        return Outputs(self.policy(hidden), self.value(hidden)[:, 0], aux={"next": self.next(hidden)})
+
+
+class Predicting(get_trainer_class("PPO").policy_class):
+    """PPO that learns what follows, too."""
+
+    def train_columns(self, batch):
+        return {**super().train_columns(batch), "new_obs": batch["new_obs"]}
+
+    def loss(self, model, out, batch, mask, coefficients):
+        ThreeHeads.calls.append("loss")
+        loss, stats = super().loss(model, out, batch, mask, coefficients)
+        prediction_loss = masked_mean(jnp.square(out.aux["next"] - batch["new_obs"]).mean(axis=-1), mask)
+        return loss + prediction_loss, {**stats, "prediction_loss": prediction_loss}
+
+
+def test_a_model_with_three_heads_runs_its_trunk_once():
+    sizes = {"sgd_minibatch_size": ROWS, "train_batch_size": ROWS, "num_sgd_iter": 3, "seed": 0, "lr": 0.02}
+    policy = Predicting(SEEN, THREE, {**sizes, "model": {"custom_model": ThreeHeads}})
+    batch = transitions(policy)
+    actions, _, fetches = policy.compute_actions(batch["obs"])
+    returns = np.arange(ROWS, dtype=np.float32)
+    batch = SampleBatch({**batch, **fetches, "actions": actions, "advantages": returns, "value_targets": returns})
+    ThreeHeads.calls.clear()
+    first = policy.learn_on_batch(batch)["prediction_loss"]
+    # The update is traced more than once, and each time the loss gets the outputs of one pass.
+    assert ThreeHeads.calls.count("loss") == ThreeHeads.calls.count("trunk") > 0
+    for _ in range(20):
+        last = policy.learn_on_batch(batch)["prediction_loss"]
+    assert last < 0.7 * first
+
+
+class Quantiles(nnx.Module):
+    """Implicit quantile network (Dabney et al. (2018), arXiv:1806.06923): returns at random quantile fractions."""
+
+    noisy = True
+
+    def __init__(self, observation_space, num_outputs, *, rngs, samples=8):
+        self.body, self.cosines = nnx.Linear(2, 16, rngs=rngs), nnx.Linear(8, 16, rngs=rngs)
+        self.head, self.samples, self.rngs = (
+            nnx.Linear(16, num_outputs, rngs=rngs),
+            samples,
+            nnx.Rngs(tau=rngs.params()),
+        )
+
+    def __call__(self, obs):
+        tau = jax.random.uniform(self.rngs.tau(), (len(obs), self.samples))
+        embedded = jax.nn.relu(self.cosines(jnp.cos(jnp.pi * jnp.arange(8) * tau[..., None])))
+        returns = self.head(jnp.tanh(self.body(obs))[:, None] * embedded)
+        return Outputs(returns.mean(axis=1), aux={"returns": returns, "tau": tau})
+
+
+class IQN(get_trainer_class("DQN").policy_class):
+    """DQN on quantile regression losses between random quantiles of the return and of its target."""
+
+    def target_columns(self, model, target_model, batch, mask, coefficients):
+        out = self.forward(target_model, {"obs": batch["new_obs"]})
+        best = jnp.argmax(out.policy, axis=-1)
+        returns = out.aux["returns"][jnp.arange(len(best)), :, best]
+        target = batch["rewards"][:, None] + batch["discounts"][:, None] * returns
+        return {"target": target, "target_tau": out.aux["tau"]}
+
+    def loss(self, model, out, batch, mask, coefficients):
+        rows = jnp.arange(len(mask))
+        returns = out.aux["returns"][rows, :, batch["actions"]]
+        errors = batch["target"][:, None, :] - returns[:, :, None]
+        losses = (jnp.abs(out.aux["tau"][:, :, None] - (errors < 0)) * huber(errors)).mean(axis=-1).sum(axis=-1)
+        overlap = (batch["target_tau"] == out.aux["tau"]).mean()
+        values = chosen(out.policy, batch["actions"])
+        stats = {"mean_q": masked_mean(values, mask), "same_tau": overlap, "tau": out.aux["tau"].mean()}
+        return masked_mean(losses, mask), {**stats, "td_error": errors.mean(axis=(1, 2))}
+
+
+@pytest.fixture(scope="module")
+def iqn() -> IQN:
+    config = {"train_batch_size": ROWS, "seed": 0, "lr": 0.02, "target_network_update_freq": 5}
+    return IQN(SEEN, THREE, {**config, "model": {"custom_model": Quantiles}})
+
+
+def test_random_inputs_are_new_in_every_call_that_explores(iqn):
+    obs = np.ones((1, 2), np.float32)
+    explored = {float(iqn.compute_actions(obs)[2]["q_value"][0]) for _ in range(6)}
+    greedy = {float(iqn.compute_actions(obs, explore=False)[2]["q_value"][0]) for _ in range(4)}
+    assert (len(explored), len(greedy)) == (6, 1)
+
+
+def test_random_inputs_of_outputs_and_targets_differ_and_those_of_updates_too(iqn):
+    batch = transitions(iqn)
+    batch["discounts"][:] = 0
+    updates = [iqn.learn_on_batch(batch) for _ in range(300)]
+    assert {update["same_tau"] for update in updates} == {0.0}
+    assert len({update["tau"] for update in updates[:4]}) == 4
+    assert updates[-1]["mean_q"] == pytest.approx(1, abs=0.1)  # every return is 1
