@@ -70,7 +70,7 @@ class CheckpointError(RollaxError):
 
 
 class WorkerError(RollaxError):
-    """A rollout worker died or hung, or no worker is left."""
+    """The process of a rollout worker, replay shard or sub-environment died or hung, or none is left."""
 
 
 class ShapeError(RollaxError, ValueError):

@@ -15,7 +15,7 @@ from rollax.algorithms.trainer import Trainer, evaluation_result
 from rollax.config import TrainerConfig, resolve_config
 from rollax.env.registry import Registrations, register_all, registrations
 from rollax.errors import CheckpointError, ConfigError, RollaxError
-from rollax.evaluation.actor_class import process_settings
+from rollax.processes.ray_actors import process_settings
 
 try:
     from ray import cloudpickle

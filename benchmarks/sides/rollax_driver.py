@@ -39,16 +39,16 @@ class Coin(Policy):
 
 
 class AtOnce:
-    """`Processes` in this process: every call returns the same fragment at once."""
+    """`Actors` in this process: every call returns the same fragment at once."""
 
     def __init__(self, fragment: Fragment) -> None:
         self._fragment = fragment
         self._numbers = count()
 
-    def start(self, index: int) -> int:
+    def start(self, index: int, restarts: int) -> int:
         return index
 
-    def call(self, worker: int, method: str, *arguments: Any) -> int:
+    def call(self, handle: int, method: str, *arguments: Any) -> int:
         return next(self._numbers)
 
     def wait(self, references: Sequence[int], count: int, timeout_s: float) -> list[int]:
@@ -60,8 +60,8 @@ class AtOnce:
     def put(self, value: Any) -> Any:
         return value
 
-    def kill(self, worker: int) -> None:
-        """There is nothing to end."""
+    def kill(self, handle: int) -> None:
+        """There is no process to end."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Sub-environments that fail are made anew: with pauses, and not forever."""
+"""Sub-environments that fail are recreated, with pauses, until one fails too often in a row."""
 
 from __future__ import annotations
 
@@ -11,58 +11,72 @@ import numpy as np
 
 from rollax.env import checks
 from rollax.env.copies import NO_SPACES, Spaces, check_spaces
-from rollax.errors import EnvError, RollaxError
+from rollax.errors import EnvError, RollaxError, WorkerError
+from rollax.processes.failures import FailureRules, Failures
 
 
-class Failures:
-    """Counts the failures of each sub-environment, and gives up where one fails again and again.
+class EnvFailures(Failures):
+    """Counts the failures of each sub-environment, and raises an error where one fails again and again.
 
     A failure counts as one in a row with the last as long as no episode has ended and no thousand steps were taken in
-    between: an environment that always fails at its tenth step never gets well.
+    between: an environment that always fails at its tenth step does not recover.
+
+    Args:
+        restart_failed: recreate sub-environments that raise; one whose process ends or hangs always is.
+        timeout_s: time limit of a step or reset in another process; None for none.
+    Attributes:
+        recreated: sub-environments that have failed since their last reset.
     """
 
     MOST_IN_A_ROW = 5
     FIRST_PAUSE_S = 0.1
     STEPS_TO_GET_WELL = 1000
 
-    def __init__(self) -> None:
-        self.in_a_row: dict[int, int] = {}
+    def __init__(self, *, restart_failed: bool, timeout_s: float | None = None) -> None:
+        limit_s = float("inf") if timeout_s is None else timeout_s
+        rules = FailureRules(
+            restart=True,
+            max_restarts=2**62,
+            tolerance=self.MOST_IN_A_ROW,
+            delay_s=self.FIRST_PAUSE_S,
+            timeout_s=limit_s,
+            start_timeout_s=float("inf"),
+        )
+        advice = "look for an endless loop in the environment; if it is only slow, raise remote_env_timeout_s"
+        super().__init__(rules, "sub-environment", advice)
+        self._restart_failed = restart_failed
+        self.recreated: set[int] = set()
         self._steps: dict[int, int] = {}
         self._seeds: dict[int, int] = {}
-        self._restarts: dict[int, int] = {}
+        self._restarts_of: dict[int, int] = {}
 
-    def count(self, index: int, error: EnvError) -> float:
-        """Books one failure and says so in the log.
+    def failed(self, index: int, error: Exception) -> float:
+        """Counts a failure; returns the seconds to wait before the sub-environment is recreated.
 
-        Args:
-            index: the sub-environment.
-            error: what happened, with its cause.
-        Returns:
-            Seconds to wait before it is made anew: none after a first failure, then ever more.
         Raises:
-            EnvError: that was one too many.
+            EnvError: it is not to be recreated, or has failed too often in a row.
         """
-        failures = self.in_a_row.get(index, 0) + 1
-        self.in_a_row[index], self._steps[index] = failures, 0
-        self._restarts[index] = self._restarts.get(index, 0) + 1
-        if failures > self.MOST_IN_A_ROW:
+        if not isinstance(error, RollaxError):  # its result cannot be pickled
+            raised = checks.failed(error, "a call", f"sub-environment {index}")
+            raised.__cause__, error = error, raised
+        if not (self._restart_failed or isinstance(error, WorkerError)):
+            raise error
+        self.recreated.add(index)
+        self._steps[index] = 0
+        self._restarts_of[index] = self._restarts_of.get(index, 0) + 1
+        delay_s = super().failed(index, error)
+        if delay_s is None:
             raise EnvError(
-                f"A sub-environment failed {failures} times in a row.",
+                f"A sub-environment failed {self.in_a_row[index]} times in a row.",
                 where=f"sub-environment {index}",
                 got=str(error).partition("\n")[0],
                 expected=f"an episode's end, or {self.STEPS_TO_GET_WELL} steps, between failures",
                 fix="correct the environment: the last failure is the traceback above",
             ) from error
-        pause = 0.0 if failures == 1 else self.FIRST_PAUSE_S * 2 ** (failures - 2)
-        checks.log.warning(
-            "Sub-environment %d failed; it is made anew and its episode dropped (failure %d of at most %d in a row).",
-            *(index, failures, self.MOST_IN_A_ROW),
-            exc_info=error,
-        )
-        return pause
+        return delay_s
 
     def stepped(self, indices: Iterable[int], ended: Iterable[int]) -> None:
-        """These sub-environments took a step, with which some of them ended their episode."""
+        """Counts a step of these sub-environments; some of them ended their episode with it."""
         if not self.in_a_row:
             return
         for index in set(indices) & self.in_a_row.keys():
@@ -72,18 +86,20 @@ class Failures:
         for index in ended:
             self.in_a_row.pop(index, None)
 
-    def seed(self, index: int, seed: int | None, *, renewed: bool) -> int | None:
-        """The seed of a reset: the one that was given, or the next of its stream where the sub-environment is new."""
+    def seed(self, index: int, seed: int | None) -> int | None:
+        """The seed of a reset: the given one, or the next of its stream where the sub-environment is recreated."""
+        recreated = index in self.recreated
+        self.recreated.discard(index)
         if seed is not None:
             self._seeds[index] = seed
-        elif renewed and index in self._seeds:
-            source = (self._seeds[index], self._restarts[index])
+        elif recreated and index in self._seeds:
+            source = (self._seeds[index], self._restarts_of[index])
             return int(np.random.SeedSequence(source).generate_state(1)[0]) >> 1
         return seed
 
 
 class Restarts:
-    """Resets copies of one environment in this process, and makes those anew first that have failed.
+    """Resets copies of one environment in this process, and recreates those first that have failed.
 
     Args:
         make_env: makes the sub-environment of a vector index; None where failures are raised.
@@ -94,13 +110,17 @@ class Restarts:
         self._make_env = make_env
         self._declared = declared
         self._broken: set[int] = set()
-        self.failures = Failures()
+        self.failures = EnvFailures(restart_failed=make_env is not None)
 
     def failed(self, index: int, error: EnvError, cause: Exception) -> None:
-        """A call of a sub-environment raised `cause`, which `error` tells of.
+        """Counts a failure and waits, if the sub-environment is to be recreated.
 
+        Args:
+            index: the sub-environment.
+            error: the error to raise, or to log.
+            cause: what a call of it raised.
         Raises:
-            EnvError: `error`, or that it was one failure too many.
+            EnvError: `error`, or that there were too many failures in a row.
             RollaxError: `cause`, where an adapter refused what the environment returned: it would return it again.
         """
         if isinstance(cause, RollaxError):
@@ -109,9 +129,7 @@ class Restarts:
 
     def _count(self, index: int, error: EnvError, cause: Exception) -> None:
         error.__cause__ = cause
-        if self._make_env is None:
-            raise error
-        time.sleep(self.failures.count(index, error))
+        time.sleep(self.failures.failed(index, error))
         self._broken.add(index)
 
     def reset(
@@ -129,21 +147,20 @@ class Restarts:
             EnvError: it cannot be reset.
         """
         while True:
-            renewed = index in self._broken
             try:
-                if renewed:
-                    envs[index] = self._made_anew(envs, index, where)
-            except Exception as error:  # the creator's own, whatever they are: the next try may go well
+                if index in self._broken:
+                    envs[index] = self._recreated(envs, index, where)
+            except Exception as error:  # the creator's own, of any class: the next try may succeed
                 self._count(index, checks.failed(error, "its creator", where), error)
                 continue
             try:
-                return reset(envs[index], self.failures.seed(index, seed, renewed=renewed))
+                return reset(envs[index], self.failures.seed(index, seed))
             except Exception as error:
                 self.failed(index, checks.failed(error, "reset()", where), error)
 
-    def _made_anew(self, envs: Sequence[Any], index: int, where: str) -> Any:
+    def _recreated(self, envs: Sequence[Any], index: int, where: str) -> Any:
         assert self._make_env is not None
-        with contextlib.suppress(Exception):  # it is broken; what counts has been logged
+        with contextlib.suppress(Exception):  # it is broken, and its failure is logged
             envs[index].close()
         env = self._make_env(index)
         first = next((other for other in envs if other is not envs[index]), envs[index])

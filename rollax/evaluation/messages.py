@@ -34,7 +34,7 @@ class Fragment:
     Args:
         worker_index: whose it is.
         version: of the weights that chose its actions.
-        batch: the rows by policy; empty where gradients were asked for; of `sample_apart` a reference to them.
+        batch: the rows by policy; empty where gradients were requested; None of `sample_apart`, where they come apart.
         env_steps: steps of the environments behind it.
         agent_steps: rows that were sampled.
         episodes: those that ended in it.

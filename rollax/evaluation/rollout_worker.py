@@ -129,10 +129,12 @@ class RolloutWorker:
         Raises:
             ConfigError: Ray is not installed.
         """
-        # Only now: with workers in this process alone nothing of Ray is loaded.
-        from rollax.evaluation.actor_class import actor_class
+        # Ray is loaded only where there are remote workers.
+        from rollax.evaluation.ray_workers import ray_worker_class
+        from rollax.processes.cluster import started_ray
 
-        return actor_class(cls, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources or {})
+        ray = started_ray("num_workers")
+        return ray_worker_class(ray, cls, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources)
 
     def sample(self) -> SampleBatch | MultiAgentBatch:
         """One fragment, postprocessed: a `SampleBatch` where there is one policy, else a `MultiAgentBatch`."""

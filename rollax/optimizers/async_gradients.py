@@ -1,4 +1,4 @@
-"""`AsyncGradientsOptimizer`: workers compute gradients, and each is applied as it comes."""
+"""`AsyncGradientsOptimizer`: workers compute gradients, and each gradient is applied when it arrives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _REQUEST = "sample_gradients"
 
 
 class AsyncGradientsOptimizer(Optimizer):
-    """Each step applies the gradients that have come, and sends their workers on with the weights that follow.
+    """Each step applies the gradients that have arrived, and sends their workers the new weights.
 
     How much one gradient is computed from is the workers' `rollout_fragment_length`; `train_batch_size` is not read.
 
@@ -27,7 +27,7 @@ class AsyncGradientsOptimizer(Optimizer):
             return dict(self.stats)
         if not self.remote.requests_under_way:
             self._broadcast()
-        for index in self.remote.short_of(1):  # all of them at first; later those that an interrupt kept from it
+        for index in self.remote.short_of(1):  # all at first; later those whose request an interrupt has dropped
             self.remote.request(index, _REQUEST)
         with self.timings.measured("wait_s"):
             replies = self.remote.collect()

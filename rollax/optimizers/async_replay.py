@@ -1,4 +1,4 @@
-"""`AsyncReplayOptimizer`: workers sample, shards keep and draw, a thread learns; none of them waits for the others."""
+"""`AsyncReplayOptimizer`: workers sample, shards store and draw, a thread learns, all at the same time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ from typing import Any
 import numpy as np
 
 from rollax.batch import SampleBatch
-from rollax.cluster import started_ray
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.evaluation.workers.calls import Reply
-from rollax.evaluation.workers.failures import FailureRules
-from rollax.evaluation.workers.processes import Processes
-from rollax.evaluation.workers.remote_workers import RemoteWorkers
+from rollax.evaluation.workers.remote_workers import RemoteWorkers, Reply
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.optimizers.replay_buffers import (
@@ -25,12 +21,11 @@ from rollax.optimizers.replay_buffers import (
     learns_in_minibatches,
     prioritized_buffers,
 )
-from rollax.optimizers.replay_shards import Drawn, ReplayShards
-from rollax.optimizers.shard_processes import RayShards, ShardsHere
-from rollax.optimizers.shard_settings import shard_settings, shared_out
+from rollax.optimizers.replay_shards import Drawn, ReplayShards, shard_actors, shard_capacities, shard_settings
 from rollax.optimizers.updates_due import UpdatesDue
 from rollax.policy.policy import Policy
-from rollax.replay.shard import BufferOfSize, Errors, ShardSettings
+from rollax.processes.failures import FailureRules
+from rollax.replay.shard import BufferOfSize, Errors
 from rollax.state import count, generator_state
 
 _STREAMING = (
@@ -40,29 +35,28 @@ _STREAMING = (
     "learner_queue_size",
     "max_weight_sync_delay",
 )
-_POLL_S = 0.05  # how long a step waits for anybody at most, before it looks after the others
+_POLL_S = 0.05  # the longest wait of a step for any one of workers, shards and learner
 _ADDS_AHEAD = 8  # fragments that may wait for each shard before sampling has to
 
 
 class AsyncReplayOptimizer(Optimizer):
-    """Fragments go from the workers to replay shards, and what these draw to a learner, whose errors go back to them.
+    """Workers send fragments to replay shards, shards send draws to a learner, which returns errors to them.
 
-    The driver's process passes on references: rows pass it only once they are drawn. Each draw is for
-    `updates_per_draw` updates, which run in one compiled call (one for each of a policy without `sgd_minibatch_size`):
-    its priorities are those of before the first of them. It comes from one shard. So where policies are spread unevenly
-    over the workers, and with them over the shards, each makes only a part of the updates: those of draws from a shard
-    that has rows of it.
+    The driver passes on references; rows reach it only once they are drawn. A draw comes from one shard and serves
+    `updates_per_draw` updates, which run in one compiled call (one call per update for a policy without
+    `sgd_minibatch_size`). Its priorities are those from before the first of them. A policy is updated only by draws
+    from shards that have rows of it: policies that are spread unevenly over the workers get fewer updates.
 
-    Due are `training_intensity` updates for every step that is stored after the first `learning_starts` of them; see
-    `UpdatesDue`. Steps after which there is nothing to draw make none due. The learner makes none that is not due.
-    Sampling pauses while an update is due for which there is no room in the queue:
-    what the learner is then behind by is the queue and the fragments that were asked for before.
+    Each step stored after the first `learning_starts` makes `training_intensity` updates due; see `UpdatesDue`. Steps
+    after which there is nothing to draw make none due. The learner makes only updates that are due. Sampling pauses
+    while an update is due and the queue is full: the learner is behind by at most the queue and the fragments already
+    requested.
 
-    The learner rests between two steps: then everything may be read and written. Without remote workers a step samples
-    and learns in turn, in the caller's thread, with one shard in this process.
+    The learner rests between two steps, so that everything may be read and written then. Without remote workers a step
+    samples and learns in turn, in the caller's thread, with one shard in this process.
 
     Source: Horgan et al. (2018), arXiv:1803.00933, Algorithms 1 and 2. Deviations: the bounds above; shards are drawn
-    from in proportion to their priorities; the oldest rows are given up one by one as new ones come.
+    from in proportion to their priorities; new rows overwrite the oldest ones one by one.
 
     Args:
         local_worker, remote_workers, policies_to_train, count_steps_by: see `Optimizer`.
@@ -122,21 +116,21 @@ class AsyncReplayOptimizer(Optimizer):
         self._store_buffers = store_buffers
         self.num_updates = 0
         self._due = UpdatesDue(learning_starts, training_intensity)
-        self._asked = 0  # updates that were drawn for, or will be
-        self._waiting: deque[Drawn] = deque()  # there was no room for them in the queue
-        self._learned: deque[tuple[Drawn, Errors]] = deque()  # the shards are still to be told
-        self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest that the learner has to hand out
+        self._requested = 0  # updates whose draws are made or requested
+        self._waiting: deque[Drawn] = deque()  # for room in the queue
+        self._learned: deque[tuple[Drawn, Errors]] = deque()  # errors to be returned to the shards
+        self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest, to be broadcast
         self._synced_steps = 0
-        self._paused: list[int] = []  # workers, each as often as it is to be asked
+        self._paused: list[int] = []  # workers, each once per request to be made
         self._begun = False
         self._learner: LearnerThread | None = None
         policies = {policy_id: local_worker.policies[policy_id] for policy_id in self.policies_to_train}
-        capacities = shared_out(buffer_size, num_replay_shards, max(len(self.remote), 1))
+        capacities = shard_capacities(buffer_size, num_replay_shards, max(len(self.remote), 1))
         settings = shard_settings(policies, make_buffers, capacities, train_batch_size, beta, seed)
-        self.shards = ReplayShards(self._shard_processes(settings), len(capacities), rules, seed)
+        self.shards = ReplayShards(shard_actors(settings, remote=bool(self.remote)), len(capacities), rules, seed)
 
     def step(self) -> Stats:
-        """Passes on samples, draws, errors and weights until about one more fragment of each worker is stored."""
+        """Passes on samples, draws, errors and weights until as many more fragments are stored as there are workers."""
         if not self.remote:
             return self._serial_step()
         learner = self._begin()
@@ -146,8 +140,8 @@ class AsyncReplayOptimizer(Optimizer):
                 self._wait(learner)
                 stored += self._store(self.remote.collect(0.0))
                 self._feed(learner)
-                self._hand_out()
-                self._ask_workers()
+                self._broadcast_newest()
+                self._request_fragments()
         finally:
             learner.rest()
         learner.check()
@@ -162,7 +156,7 @@ class AsyncReplayOptimizer(Optimizer):
         self.shards.stop()
 
     def report(self) -> dict[str, Any]:
-        """Transitions that can be drawn, by policy, the updates made so far, and which shards have failed."""
+        """Transitions that can be drawn, by policy, updates so far, and the health of the shards."""
         health = self.shards.health()
         return {"replay": {"rows": self.shards.rows, "num_updates": self.num_updates, "shards": health}}
 
@@ -172,7 +166,7 @@ class AsyncReplayOptimizer(Optimizer):
             raise inexact_without_buffers()
 
     def get_state(self) -> dict[str, Any]:
-        """How far updates have come, and what is kept, if that is to be stored."""
+        """The progress of the updates, and the contents of the shards if `store_buffers`."""
         self._return_errors()
         state = {
             "num_updates": self.num_updates,
@@ -182,18 +176,16 @@ class AsyncReplayOptimizer(Optimizer):
         return {**state, "shards": self.shards.get_state()} if self._store_buffers else state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` returned; without what was kept there nothing is kept here either.
-
-        What was drawn before is forgotten.
+        """Restores what `get_state` returned, and drops earlier draws; a state without contents empties the shards.
 
         Raises:
-            CheckpointError: a shard does not fit, or there are more or fewer of them; nothing has changed then.
-            ConfigError: a buffer is larger than the memory; the same.
-            WorkerError: a shard cannot be asked.
+            CheckpointError: a shard does not fit, or their number differs; nothing has changed then.
+            ConfigError: a buffer is larger than the memory; nothing has changed then.
+            WorkerError: a shard cannot be called.
         """
         num_updates = count(state, "num_updates", "optimizer")
         choices = generator_state(state, "choices", "optimizer", self.shards.choices)
-        # Its own copy, for the shards may still refuse what comes after it.
+        # A copy, as the shards may still refuse their state.
         due = copy(self._due)
         due.restore(state.get("due"), made=num_updates, kept="shards" in state)
         if "shards" in state:
@@ -206,29 +198,25 @@ class AsyncReplayOptimizer(Optimizer):
         self._learned.clear()
         self._weights.clear()
         self.shards.forget_draws()
-        self.num_updates = self._asked = num_updates
+        self.num_updates = self._requested = num_updates
         self.shards.choices.bit_generator.state = choices
         self._begun = False
 
-    def _shard_processes(self, settings: ShardSettings) -> Processes:
-        if not self.remote:
-            return ShardsHere(settings)
-        return RayShards(started_ray("num_replay_shards"), settings)
-
     def _serial_step(self) -> Stats:
-        """Sample, store, learn as often as is due."""
+        """Sample, store, make the updates that are due."""
         self.local_worker.set_timestep(self.steps)
         self._count_asked()
-        self._store([Reply(self.local_worker.worker_index, self.local_worker.sample_fragment())])
+        fragment = self.local_worker.sample_fragment()
+        self._store([Reply(self.local_worker.worker_index, (fragment, fragment.batch))])
         self._take_draws()
-        while self._is_due() and self._ask_shards():
+        while self._is_due() and self._request_draw():
             self._take_draws()
             self._learn_from(self._waiting.popleft())
             self._return_errors()
         return dict(self.stats)
 
     def _begin(self) -> LearnerThread:
-        """Lets the learner go on; at first, and after a restore, everybody gets the weights and is asked."""
+        """Resumes the learner and the workers; the first time, and after a restore, weights are broadcast."""
         self.local_worker.set_timestep(self.steps)
         if self._learner is None:
             self._learner = LearnerThread(self._learn_from, self._queue_size, self.timings)
@@ -238,19 +226,19 @@ class AsyncReplayOptimizer(Optimizer):
             self._begun = True
         self._count_asked()
         self._paused = self.remote.short_of(self._requests_ahead)
-        self._ask_workers()
+        self._request_fragments()
         self._learner.resume()
         return self._learner
 
     def _count_asked(self) -> None:
-        """Counts anew what was drawn for: a step that was interrupted may have dropped draws, or not counted them."""
+        """Recounts the updates drawn for: an interrupted step may have dropped draws, or not counted them."""
         queued = 0 if self._learner is None else len(self._learner)
         self.shards.take_lost_draws()
         draws = self.shards.draws_under_way + len(self._waiting) + queued
-        self._asked = self.num_updates + self.updates_per_draw * draws
+        self._requested = self.num_updates + self.updates_per_draw * draws
 
     def _wait(self, learner: LearnerThread) -> None:
-        """Waits for whoever can do something next."""
+        """Waits until a worker, a shard or the learner has something to pass on."""
         learner.check()
         if self._is_behind() and not self.shards.draws_under_way:
             learner.wait_for_update(_POLL_S)  # there is room for another draw then
@@ -259,9 +247,9 @@ class AsyncReplayOptimizer(Optimizer):
             self.shards.wait(self.remote.references, _POLL_S)
 
     def _store(self, replies: Sequence[Reply]) -> int:
-        """Passes fragments on to the shards; their workers are to be asked again."""
-        for index, fragment in replies:
-            self.shards.add(index, fragment.batch)
+        """Passes fragments on to the shards; their workers get another request."""
+        for index, (fragment, rows) in replies:
+            self.shards.add(index, rows)
             self._due.add(self._size(fragment))
             self._sampled(fragment)
             self._trained_on(fragment)
@@ -269,46 +257,46 @@ class AsyncReplayOptimizer(Optimizer):
         return len(replies)
 
     def _feed(self, learner: LearnerThread) -> None:
-        """Draws to the learner, errors back to where they were drawn from, and new draws asked for."""
+        """Passes draws to the learner and errors back to the shards, and requests new draws."""
         self._take_draws()
         while self._waiting and learner.put(self._waiting[0], 0.0):
             self._waiting.popleft()
             self.timings.add_queue_depth(len(learner))
         self._return_errors()
-        while self._is_due() and self._has_room() and self._ask_shards():
+        while self._is_due() and self._has_room() and self._request_draw():
             pass
 
     def _take_draws(self) -> None:
         self._waiting += self.shards.collect()
-        self._asked -= self.updates_per_draw * self.shards.take_lost_draws()
+        self._requested -= self.updates_per_draw * self.shards.take_lost_draws()
 
     def _return_errors(self) -> None:
         while self._learned:
             self.shards.give_errors(*self._learned.popleft())
 
-    def _hand_out(self) -> None:
+    def _broadcast_newest(self) -> None:
         if self._weights:
             self._publish(*self._weights.pop())
 
-    def _ask_workers(self) -> None:
-        """Asks those that have delivered for more, unless the learner or the shards have to catch up first."""
+    def _request_fragments(self) -> None:
+        """Requests more of workers that have delivered, unless the learner or the shards have to catch up first."""
         if self._is_behind() or self.shards.adds_under_way >= _ADDS_AHEAD * self.shards.count:
             return
         paused, self._paused = self._paused, []
         for index in paused:
             self.remote.request(index, "sample_apart")
 
-    def _ask_shards(self) -> bool:
-        """Asks for a draw; False where nothing is kept yet."""
-        asked = self.shards.request_draw(self.updates_per_draw)
-        self._asked += self.updates_per_draw * asked
-        if not asked and not self.shards.adds_under_way:
-            self._due.forgo(self._asked)
-        return asked
+    def _request_draw(self) -> bool:
+        """Requests a draw; False where nothing is stored yet."""
+        requested = self.shards.request_draw(self.updates_per_draw)
+        self._requested += self.updates_per_draw * requested
+        if not requested and not self.shards.adds_under_way:
+            self._due.skip(self._requested)
+        return requested
 
     def _is_due(self) -> bool:
-        """Whether another draw is."""
-        return self._due.updates - self._asked >= self.updates_per_draw
+        """Whether another draw is due."""
+        return self._due.updates - self._requested >= self.updates_per_draw
 
     def _has_room(self) -> bool:
         queued = 0 if self._learner is None else len(self._learner)
@@ -338,7 +326,7 @@ class AsyncReplayOptimizer(Optimizer):
             self._weights.append((self._version, self.local_worker.get_weights()))
 
     def _learn_from_rows(self, policy: Policy, rows: SampleBatch) -> dict[str, Any]:
-        """Statistics of the last of a draw's updates, and the errors of all rows, where the policy tells them."""
+        """Statistics of the last update of a draw, and the errors of all rows if the policy reports them."""
         size = len(rows) if learns_in_minibatches(policy) else len(rows) // self.updates_per_draw
         found = [dict(policy.learn_on_batch(rows[at : at + size]) or {}) for at in range(0, len(rows), size)]
         if SampleBatch.TD_ERROR in found[-1]:

@@ -1,4 +1,4 @@
-"""`AsyncSamplesOptimizer`: samples stream in, a learner thread learns from them, weights go out."""
+"""`AsyncSamplesOptimizer`: remote workers sample while a learner thread learns."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.state import count, generator_state
 
-_POLL_S = 0.05  # how often a step that waits for samples looks whether the learner has finished
+_POLL_S = 0.05  # the longest wait for samples before a step checks the learner
 
 
 class _TrainBatch(NamedTuple):
-    fragments: list[Fragment]  # fresh ones: they are counted
+    fragments: list[Fragment]  # fresh: they are counted
     replayed: list[Fragment]
 
 
 class AsyncSamplesOptimizer(Optimizer):
     """Remote workers always sample, and a thread learns from what they send; neither waits for the other.
 
-    Policies are some updates old when their samples are learned from. How many is bounded by the requests in flight and
-    the queue, both of fixed size, and reported. When the queue is full, sampling waits: no sample is thrown away. The
-    learner rests between two steps: then everything may be read and written. Without remote workers a step samples and
-    learns in turn, in the caller's thread.
+    Samples come from policies that are some updates old. The lag is bounded by the requests in flight and the queue,
+    both of fixed size, and is reported. When the queue is full, sampling waits; no sample is dropped. The learner rests
+    between two steps, so that everything may be read and written then. Without remote workers a step samples and learns
+    in turn, in the caller's thread.
 
     Source: Espeholt et al. (2018), arXiv:1802.01561, section 3.
 
@@ -76,9 +76,9 @@ class AsyncSamplesOptimizer(Optimizer):
         self._recent: deque[Fragment] = deque(maxlen=replay_buffer_num_slots)
         self._rng = np.random.default_rng(seed)
         self._gathered: list[Fragment] = []
-        self._waiting: _TrainBatch | None = None  # there was no room for it in the queue
+        self._waiting: _TrainBatch | None = None  # for room in the queue
         self._learner: LearnerThread | None = None
-        self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest version that the learner has to hand out
+        self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest, to be broadcast
         self.replayed_steps = 0
 
     def step(self) -> Stats:
@@ -108,11 +108,11 @@ class AsyncSamplesOptimizer(Optimizer):
         self._drop_samples()
 
     def get_state(self) -> dict[str, Any]:
-        """How far the choice of what is replayed has come; the samples themselves are no part of it."""
+        """The random generator of replay; samples are not stored."""
         return {"choices": self._rng.bit_generator.state, "replayed_steps": self.replayed_steps}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` returned; the samples of before are dropped.
+        """Restores what `get_state` returned, and drops earlier samples.
 
         Raises:
             CheckpointError: a value is missing or wrong; nothing has changed then.
@@ -149,11 +149,11 @@ class AsyncSamplesOptimizer(Optimizer):
         return dict(self.stats)
 
     def _exchange(self, learner: LearnerThread) -> None:
-        """Passes on what has come: fragments to the learner, weights and requests to the workers."""
+        """Passes fragments to the learner, and weights and requests to the workers."""
         if self._waiting is None:
             with self.timings.measured("wait_s"):
                 replies = self.remote.collect(_POLL_S)
-            self._hand_out()
+            self._broadcast_newest()
             for index, fragment in replies:
                 self.remote.request(index, "sample_fragment")
                 self._sampled(fragment)
@@ -163,12 +163,12 @@ class AsyncSamplesOptimizer(Optimizer):
             self.timings.add_queue_depth(len(learner))
             self._waiting = self._take_train_batch()
 
-    def _hand_out(self) -> None:
+    def _broadcast_newest(self) -> None:
         if self._weights:
             self._publish(*self._weights.pop())
 
     def _take_train_batch(self) -> _TrainBatch | None:
-        """The first of the fragments that make up a train batch, and what is replayed beside them."""
+        """The first fragments that fill a train batch, and those replayed with them; None if there are too few."""
         size = 0
         for number, fragment in enumerate(self._gathered, start=1):
             size += self._size(fragment)

@@ -12,10 +12,10 @@ from rollax.optimizers.timings import Timings
 
 
 class LearnerThread:
-    """Learns from one batch after another, except while its owner lets it rest.
+    """Learns from one batch after another, except while it rests.
 
-    While it rests the owner may read and write all that learning changes. It rests at first. What a batch raises is
-    raised again, once, in the owner's thread; then it goes on with the next one.
+    While it rests, as it does at first, the owner may read and write all that learning changes. An exception of
+    learning is raised once in the owner's thread; learning then continues with the next batch.
 
     Args:
         learn: learns from one batch.
@@ -31,7 +31,7 @@ class LearnerThread:
         self._changed = threading.Condition()
         self._resting, self._learning, self._stopped = True, False, False
         self.error: BaseException | None = None
-        """What learning has raised, until `check` raises it again."""
+        """The exception of learning that `check` is still to raise."""
         self._resumed = 0.0  # time.perf_counter() of the last rest's end
         self.updates = 0
         self._thread = threading.Thread(target=self._run, name="rollax-learner", daemon=True)
@@ -56,19 +56,19 @@ class LearnerThread:
             return True
 
     def check(self) -> None:
-        """Raises what learning has raised since this was last asked."""
+        """Raises the exception of learning since the last call, if there was one."""
         error, self.error = self.error, None
         if error is not None:
             raise error
 
     def wait_for_update(self, timeout_s: float) -> None:
-        """Waits until it has learned from one more batch, or has raised, or the time has passed."""
+        """Waits until one more batch is learned from, learning has raised, or the time has passed."""
         with self._changed:
             before = self.updates
             self._changed.wait_for(lambda: self.updates > before or self.error, timeout_s)
 
     def resume(self) -> None:
-        """It may learn again."""
+        """Lets the thread learn again."""
         with self._changed:
             self.check()
             self._resting = False
@@ -76,13 +76,13 @@ class LearnerThread:
             self._changed.notify_all()
 
     def rest(self) -> None:
-        """Waits until it is between two batches, and keeps it there."""
+        """Waits until the thread is between two batches, and keeps it there."""
         with self._changed:
             self._resting = True
             self._changed.wait_for(lambda: not self._learning)
 
     def stop(self) -> None:
-        """Ends the thread, after the batch that it learns from."""
+        """Ends the thread after the current batch."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""What all policy optimizers share: workers that sample, policies that learn, and the books of both."""
+"""`Optimizer`: what all policy optimizers share, such as workers, policies, counters and statistics."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ class Optimizer(ABC):
         return self.env_steps if self.count_steps_by == "env_steps" else self.agent_steps
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds of it beside the counters."""
+        """The state that a checkpoint holds, apart from the counters."""
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027  most have nothing to take over
-        """Takes over what `get_state` returned; where it is refused, nothing has changed."""
+        """Restores what `get_state` returned; if it raises, nothing has changed."""
 
     def begin_exactly(self) -> None:
         """Drops what a checkpoint does not hold, so that going on from here and restoring are the same run.
@@ -103,10 +103,10 @@ class Optimizer(ABC):
             )
 
     def rest(self) -> None:  # noqa: B027  most have nothing that goes on
-        """Waits until nothing learns beside the caller's thread: after a step that was interrupted something might."""
+        """Waits until no other thread learns; after an interrupted step one might."""
 
     def report(self) -> dict[str, Any]:
-        """What results tell of it under `info`, beside what they tell of every optimizer."""
+        """Further entries of `info` in the results."""
         return {}
 
     def take_episodes(self) -> list[EpisodeMetrics]:
@@ -115,14 +115,14 @@ class Optimizer(ABC):
         return episodes
 
     def stop(self) -> None:  # noqa: B027  most have nothing to end
-        """Ends what runs beside the caller's thread; the workers are not its own, and stay."""
+        """Ends other threads and processes of the optimizer; the workers stay."""
 
     def _size(self, fragment: Fragment) -> int:
         """What a fragment counts for, in the unit of `train_batch_size`."""
         return fragment.env_steps if self.count_steps_by == "env_steps" else fragment.agent_steps
 
     def _broadcast(self) -> None:
-        """Remote workers act with the weights and filters of now from their next request on."""
+        """Publishes the present weights and filters: remote workers act with them from their next request on."""
         self.local_worker.set_timestep(self.steps)
         if self.remote:
             self._version += 1
@@ -133,7 +133,7 @@ class Optimizer(ABC):
             self.remote.publish(Update(version, self.steps, weights, self.local_worker.get_filters()))
 
     def _sampled(self, fragment: Fragment) -> None:
-        """Books a fragment that has come."""
+        """Records the episodes, filters and times of a fragment."""
         self.timings.add("sample_s", fragment.sample_s + fragment.gradients_s)
         self._episodes += fragment.episodes
         for policy_id, state in fragment.filters.items():
@@ -150,7 +150,7 @@ class Optimizer(ABC):
             while self.remote.requests_under_way:
                 for index, fragment in self.remote.collect():
                     of_worker[index].append(fragment)
-        # One that failed for good brings less; one that was asked in a step which was interrupted brings more.
+        # A worker that is left out brings fewer; one with requests of an interrupted step brings more.
         rounds = zip_longest(*(fragments for _, fragments in sorted(of_worker.items())))
         return [fragment for fragments in rounds for fragment in fragments if fragment is not None]
 
@@ -161,7 +161,7 @@ class Optimizer(ABC):
         self.timings.add_lag(self._version - fragment.version if self.remote else 0)
 
     def _check_learn_from_fragments(self) -> None:
-        # Where the worker's config is one of replay too, somebody has put it together so on purpose.
+        # A worker whose config has replay too was set up so on purpose.
         for policy_id in self.policies_to_train:
             policy = self.local_worker.policies[policy_id]
             if isinstance(policy.config, ReplayFields) and not isinstance(self.local_worker.config, ReplayFields):
@@ -193,7 +193,7 @@ class Optimizer(ABC):
 
 
 def inexact(got: str, expected: str) -> ConfigError:
-    """The error for a run that cannot be saved so that going on and restoring are the same."""
+    """The error for a run that cannot be saved exactly: continuing and restoring would differ."""
     return ConfigError(
         "This run cannot be saved exactly.",
         where="save(exact=True)",

@@ -1,176 +1,167 @@
-"""`ReplayShards`: adds and draws under way in the shards of a replay memory, and the restart of those that die."""
+"""`ReplayShards`: adds and draws under way in the shards of a replay memory."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rollax.batch import SampleBatch
-from rollax.errors import CheckpointError, WorkerError
-from rollax.evaluation.workers.failures import FailureRules, Failures
-from rollax.evaluation.workers.processes import Processes
-from rollax.optimizers.shard_failures import hung, not_there
+from rollax.errors import CheckpointError, ConfigError
+from rollax.optimizers.replay_buffers import rows_of_update
+from rollax.policy.policy import Policy
+from rollax.processes.actors import Actors, LocalActors
+from rollax.processes.failures import FailureRules, Failures
+from rollax.processes.pool import Actor, ActorPool
 from rollax.replay.memory import check_fit_together
-from rollax.replay.shard import Contents, Errors
+from rollax.replay.shard import BufferOfSize, Contents, Errors, ReplayShard, ShardSettings
 from rollax.state import described, wrong
 
 log = logging.getLogger("rollax.replay")
-Kind = Literal["add", "draw", "ask", "tell"]
-_EMPTY = Contents({}, {}, {})
-
-
-class Drawn(NamedTuple):
-    """What some updates are to learn from, by policy, and the shard that it was drawn from."""
-
-    shard: int
-    generation: int
-    batches: dict[str, SampleBatch]
+_NAME = "replay shard"
+_ADVICE = "look for a machine that swaps: lower buffer_size; or raise sample_timeout_s"
 
 
 @dataclass(slots=True)
 class _Shard:
-    handle: Any
-    generation: int
-    since: float  # time.monotonic() of its last answer, or of the call before which it had nothing to do
-    contents: Contents = _EMPTY
-    errors: list[Errors] = field(default_factory=list)  # to be sent with its next draw
-    under_way: dict[Any, Kind] = field(default_factory=dict)
+    """What is known of a shard: its contents as it last reported them, and errors to be sent with its next draw."""
+
+    contents: Contents = field(default_factory=lambda: Contents({}, {}, {}))
+    errors: list[Errors] = field(default_factory=list)
 
 
-class ReplayShards:
-    """The shards, by index from 1. Only `wait`, `get_state` and `set_state` wait.
+class Drawn(NamedTuple):
+    """The rows that some updates are to learn from, by policy, and the shard that they were drawn from."""
+
+    shard: _Shard
+    batches: dict[str, SampleBatch]
+
+
+class ReplayShards(ActorPool):
+    """The shards of a replay memory, by index from 1.
 
     The fragments of a worker all go to one shard, so that the steps of a trajectory stay together. Shards are drawn
     from in proportion to the priorities in them: rows are as likely to be drawn as if one buffer held them all.
 
-    A shard whose process dies is started anew by the rules for workers, and is empty then; or the run goes on without
-    it, or the error is raised. What a shard raises is no accident, and always raised here.
+    A shard that is restarted is empty. What a shard raises is raised here, and is no failure of the shard.
 
     Args:
-        processes: runs the shards; `start` is told the index.
+        actors: runs the shards.
         count: how many.
         rules: for those that fail.
         seed: of the choice of shards.
     Attributes:
-        choices: what they are drawn by.
+        choices: the random generator of that choice.
     """
 
-    def __init__(self, processes: Processes, count: int, rules: FailureRules, seed: int | None = None) -> None:
-        self._processes, self.count = processes, count
-        self.failures = Failures(rules, "Replay shard")
+    def __init__(self, actors: Actors, count: int, rules: FailureRules, seed: int | None = None) -> None:
         self.choices = np.random.default_rng(seed)
-        self._owner: dict[Any, int] = {}  # reference of a call under way -> shard
         self._arrived: list[Drawn] = []
-        self._answers: dict[Any, Any] = {}
-        self._restarts: dict[int, float] = {}  # shard -> when
-        self._generations = dict.fromkeys(range(1, count + 1), -1)
         self._lost_draws = 0
-        self._shards = {index: self._start(index) for index in self._generations}
-
-    @property
-    def references(self) -> list[Any]:
-        """Of the calls under way."""
-        return list(self._owner)
+        super().__init__(actors, range(1, count + 1), Failures(rules, _NAME, _ADVICE), state=_Shard)
 
     @property
     def adds_under_way(self) -> int:
-        """Fragments that no shard has taken in yet."""
-        return self._under_way("add")
+        """Fragments that no shard has stored yet."""
+        return sum(call.method == "add" for call in self.pending)
 
     @property
     def draws_under_way(self) -> int:
         """Draws that are still to be collected."""
-        return self._under_way("draw") + len(self._arrived)
+        return sum(call.method == "draw" for call in self.pending) + len(self._arrived)
 
     @property
     def rows(self) -> dict[str, int]:
-        """Policy id -> transitions in all shards, as far as they have told."""
-        rows: dict[str, int] = {}
-        for shard in self._shards.values():
-            for policy_id, count in shard.contents.rows.items():
-                rows[policy_id] = rows.get(policy_id, 0) + count
-        return rows
-
-    def health(self) -> dict[str, Any]:
-        """How many shards there are, how many restarts there were, and the last error of each that ever failed."""
-        errors = {str(index): f"{type(error).__name__}: {error}" for index, error in sorted(self.failures.last.items())}
-        return {"healthy": len(self._shards), "restarts": self.failures.restarts, "last_errors": errors}
+        """Policy id -> transitions in all shards, as last reported."""
+        rows: Counter[str] = Counter()
+        for actor in self._live.values():
+            rows.update(actor.state.contents.rows)
+        return dict(rows)
 
     def add(self, worker_index: int, rows: Any) -> None:
-        """Hands a fragment's rows, or a reference to them, to the shard of its worker."""
-        there = sorted(self._shards)
-        if there:  # where all of them wait for their restart there is nobody to keep it
-            self._send(there[(max(worker_index, 1) - 1) % len(there)], "add", "add", rows)
+        """Sends a fragment's rows, or a reference to them, to the shard of its worker."""
+        there = sorted(self._live)
+        if there:  # while all shards wait for their restart, rows are dropped
+            self.send(there[(max(worker_index, 1) - 1) % len(there)], "add", rows, raises=True)
 
     def request_draw(self, updates: int) -> bool:
-        """Asks a shard for what so many updates are to learn from; False where nothing is kept yet."""
+        """Requests the rows of so many updates from a shard; False where nothing is stored yet."""
         chances = self._chances()
         if not chances:
             return False
         index = int(self.choices.choice([*chances], p=[*chances.values()]))
-        errors, self._shards[index].errors = self._shards[index].errors, []
-        self._send(index, "draw", "draw", updates, errors)
+        shard = self._live[index].state
+        errors, shard.errors = shard.errors, []
+        self.send(index, "draw", updates, errors, raises=True)
         return True
 
     def give_errors(self, drawn: Drawn, errors: Errors) -> None:
-        """What the rows of a draw were learned from with goes to where they are, if that is still there."""
-        shard = self._shards.get(drawn.shard)
-        if shard is not None and shard.generation == drawn.generation and errors:
-            shard.errors.append(errors)
+        """Returns the errors of drawn rows to their shard; if it has been restarted, they go nowhere."""
+        if errors:
+            drawn.shard.errors.append(errors)
 
     def collect(self) -> list[Drawn]:
-        """The draws that have come; sees to shards that have died or hang.
+        """The draws that have come.
 
         Raises:
             WorkerError: no shard is left.
-            Exception: what a shard raised; or why its process is gone, where the rules let nothing else be done.
+            Exception: what a shard raised; or why its process is gone, if it is neither restarted nor left out.
         """
-        self._restart_those_due()
-        if self._owner:
-            references = list(self._owner)
-            ready = self._processes.wait(references, len(references), 0.0)
-            self._book(ready)
-        self._look_for_hung()
+        raised: list[Exception] = []
+        for call in self.ready(0.0):
+            if call.lost:
+                self._lost_draws += call.method == "draw"
+            elif call.error is not None:
+                raised.append(call.error)
+            elif call.method == "add":
+                self._report(call.state, call.value)
+            elif call.method == "draw":
+                self.failures.succeeded(call.index)
+                batches, contents = call.value
+                self._arrived.append(Drawn(call.state, batches))
+                self._report(call.state, contents)
+        if raised:  # only now: the outcomes of the other calls are recorded
+            raise raised[0]
         arrived, self._arrived = self._arrived, []
         return arrived
 
     def take_lost_draws(self) -> int:
-        """How many draws have been lost with their shards since this was last asked."""
+        """How many draws were lost with their shards since the last call of this method."""
         lost, self._lost_draws = self._lost_draws, 0
         return lost
 
     def wait(self, others: Sequence[Any], timeout_s: float) -> None:
         """Waits until one call is over, of the shards or of `others`, or the time has passed."""
-        references = [*self._owner, *others]
+        references = [*self.references, *others]
         if references:
-            self._processes.wait(references, 1, timeout_s)
+            self._actors.wait(references, 1, timeout_s)
         else:
-            due = min(self._restarts.values(), default=float("inf"))
+            due = min((restart.due for restart in self._restarts.values()), default=float("inf"))
             time.sleep(max(min(timeout_s, due - time.monotonic()), 0.0))
 
     def get_state(self) -> list[dict[str, Any]]:
         """What each shard holds, in the order of the shards.
 
         Raises:
-            WorkerError: one of them cannot be asked.
+            WorkerError: a shard cannot be called.
         """
-        for index, shard in self._shards.items():
-            self._send(index, "tell", "update_priorities", shard.errors)
-            shard.errors = []
-        return self._ask_all("get_state", dict.fromkeys(self._generations, ()))
+        for index, actor in list(self._live.items()):
+            errors, actor.state.errors = actor.state.errors, []
+            self.send(index, "update_priorities", errors, raises=True)
+        return self._call_every("get_state", dict.fromkeys(self._starts, ()))
 
     def set_state(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Gives each shard what `get_state` returned.
 
         Raises:
             CheckpointError: of another number of shards, or one does not fit; nothing has changed then.
-            ConfigError: a buffer is larger than the memory; the same.
-            WorkerError: one of them cannot be asked.
+            ConfigError: a buffer is larger than the memory; nothing has changed then.
+            WorkerError: a shard cannot be called.
         """
         if not isinstance(states, list):
             raise wrong("replay shards", described(states), "a list of shards' states")
@@ -183,153 +174,105 @@ class ReplayShards:
                 fix="restore with the num_replay_shards and num_workers of the run that saved it; to go on with "
                 "others, hand over the weights of a trainer that was restored so: set_weights(get_weights())",
             )
-        arguments = {index: (self._processes.put(state),) for index, state in enumerate(states, start=1)}
-        self._ask_all("check_state", arguments)
-        contents = self._ask_all("set_state", arguments)
-        for index, told in enumerate(contents, start=1):
-            self._told(self._shards[index], told)
+        arguments = {index: (self._actors.put(state),) for index, state in enumerate(states, start=1)}
+        self._call_every("check_state", arguments)
+        for index, contents in enumerate(self._call_every("set_state", arguments), start=1):
+            self._report(self._live[index].state, contents)
 
     def empty(self) -> None:
-        """Nothing is kept in any shard from here on. One that dies meanwhile begins empty anyway."""
-        self._finish([self._send(index, "add", "empty") for index in self._shards])
+        """Empties all shards. One that fails meanwhile is empty after its restart."""
+        for index, contents in self.call_all("empty", raises=True).items():
+            if index in self._live:
+                self._live[index].state.contents = contents
 
     def forget_draws(self) -> None:
-        """Nobody wants the draws any more that are under way, nor are there errors of those before."""
+        """Drops the draws under way, those that are lost, and the errors of earlier ones."""
         self._arrived.clear()
         self._lost_draws = 0
-        for shard in self._shards.values():
-            shard.errors.clear()
-            for reference, kind in shard.under_way.items():
-                if kind == "draw":
-                    shard.under_way[reference] = "tell"
-
-    def stop(self) -> None:
-        """Ends the processes of all shards."""
-        shards, self._shards = self._shards, {}
-        self._owner.clear()
-        self._restarts.clear()
-        for shard in shards.values():
-            self._processes.kill(shard.handle)
+        self.forget(lambda call: call.method == "draw")
+        for actor in self._live.values():
+            actor.state.errors.clear()
 
     def _chances(self) -> dict[int, float]:
-        """Shard -> how likely it is to be drawn from; of several policies the mean of what is right for each."""
-        policies = sorted({policy_id for shard in self._shards.values() for policy_id in shard.contents.rows})
-        chances = dict.fromkeys(sorted(self._shards), 0.0)
-        for policy_id in policies:
-            priorities = {i: self._shards[i].contents.priorities.get(policy_id, 0.0) for i in chances}
+        """Shard -> probability that it is drawn from: the mean over the policies of its share of their priorities."""
+        contents = {index: self._live[index].state.contents for index in sorted(self._live)}
+        chances = dict.fromkeys(contents, 0.0)
+        for policy_id in sorted({policy_id for each in contents.values() for policy_id in each.rows}):
+            priorities = {index: each.priorities.get(policy_id, 0.0) for index, each in contents.items()}
             total = sum(priorities.values())
             if total > 0:
                 chances = {index: chance + priorities[index] / total for index, chance in chances.items()}
         total = sum(chances.values())
         return {index: chance / total for index, chance in chances.items() if chance > 0}
 
-    def _start(self, index: int) -> _Shard:
-        self._generations[index] += 1
-        return _Shard(self._processes.start(index), self._generations[index], time.monotonic())
+    def _call_every(self, method: str, arguments_of: Mapping[int, tuple[Any, ...]]) -> list[Any]:
+        """What a method of each shard returned; a WorkerError if one of them failed meanwhile, or before."""
+        before = {index: actor.state for index, actor in self._live.items()}
+        values = self.call_each(method, arguments_of, raises=True)
+        same = {index for index, actor in self._live.items() if actor.state is before.get(index)}
+        if missing := sorted(arguments_of.keys() - (values.keys() & same)):
+            raise self.failures.unavailable(missing)
+        return [values[index] for index in sorted(values)]
 
-    def _send(self, index: int, kind: Kind, method: str, *arguments: Any) -> Any:
-        shard = self._shards[index]
-        if not shard.under_way:
-            shard.since = time.monotonic()
-        reference = self._processes.call(shard.handle, method, *arguments)
-        # In this order, and the other one as it ends: an interrupt between leaves none that is waited for in vain.
-        self._owner[reference] = index
-        shard.under_way[reference] = kind
-        return reference
-
-    def _under_way(self, kind: str) -> int:
-        return sum(kind == each for shard in self._shards.values() for each in shard.under_way.values())
-
-    def _ask_all(self, method: str, arguments_of: Mapping[int, tuple[Any, ...]]) -> list[Any]:
-        missing = [index for index in arguments_of if index not in self._shards]
-        if missing:
-            raise not_there(missing, self.failures.last)
-        called = {self._send(i, "ask", method, *arguments): i for i, arguments in arguments_of.items()}
-        generations = {index: shard.generation for index, shard in self._shards.items()}
-        self._finish(called)
-        lost = [i for i in generations if i not in self._shards or self._shards[i].generation != generations[i]]
-        if lost:
-            raise not_there(lost, self.failures.last)
-        return [self._answers.pop(reference) for reference in called]
-
-    def _finish(self, called: Iterable[Any]) -> None:
-        """Waits until these calls are over, or their shards have failed."""
-        waited_for = set(called)
-        while waited_for & self._owner.keys():
-            self._book(self._processes.wait(list(self._owner), 1, float("inf")))
-
-    def _book(self, ready: Sequence[Any]) -> None:
-        refused: list[Exception] = []
-        for reference, outcome in zip(ready, self._processes.outcomes(ready), strict=True):
-            index = self._owner.get(reference)
-            if index is None:
-                continue  # of a shard that has failed in another of its calls
-            if reference not in self._shards[index].under_way:
-                del self._owner[reference]  # an interrupt has cut its booking short
-                continue
-            if isinstance(outcome, WorkerError):
-                self._failed(index, outcome)
-                continue
-            if isinstance(outcome, Exception):
-                outcome.add_note(f"(in replay shard {index})")
-                refused.append(outcome)
-                self._answered(index, reference)
-                continue
-            self._settled(index, reference, outcome)
-        if refused:  # only now: what the others have answered is not asked for again
-            raise refused[0]
-
-    def _answered(self, index: int, reference: Any) -> Kind:
-        """Notes that a call is over; says what it was made for."""
-        shard = self._shards[index]
-        kind = shard.under_way.pop(reference)
-        del self._owner[reference]
-        shard.since = time.monotonic()
-        return kind
-
-    def _settled(self, index: int, reference: Any, outcome: Any) -> None:
-        shard, kind = self._shards[index], self._answered(index, reference)
-        if kind == "ask":
-            self._answers[reference] = outcome
-        elif kind == "add":
-            self._told(shard, outcome)
-        elif kind == "draw":
-            self.failures.succeeded(index)
-            batches, contents = outcome
-            self._told(shard, contents)
-            self._arrived.append(Drawn(index, shard.generation, batches))
-
-    def _told(self, shard: _Shard, contents: Contents) -> None:
+    def _report(self, shard: _Shard, contents: Contents) -> None:
+        """Records the contents of a shard; refuses buffers that together need more memory than there is."""
         grown = shard.contents.nbytes != contents.nbytes
         shard.contents = contents
         if grown:
-            every = self._shards.items()
-            check_fit_together({f"{w}, shard {i}": n for i, s in every for w, n in s.contents.nbytes.items()})
+            shards = {index: actor.state.contents.nbytes for index, actor in self._live.items()}
+            check_fit_together({f"{w}, shard {i}": n for i, nbytes in shards.items() for w, n in nbytes.items()})
 
-    def _failed(self, index: int, error: Exception) -> None:
-        error.add_note(f"(in replay shard {index})")
-        shard = self._shards.pop(index)
-        for reference in shard.under_way:
-            self._owner.pop(reference, None)
-        self._lost_draws += sum(kind == "draw" for kind in shard.under_way.values())
-        self._processes.kill(shard.handle)
-        log.warning("The %s transitions of replay shard %d are lost.", shard.contents.rows, index)
-        delay = self.failures.delay_before_restart(index, error)
-        if delay is not None:
-            self._restarts[index] = time.monotonic() + delay
-            self._restart_those_due()
-        elif not (self._shards or self._restarts):
-            raise not_there(list(self._generations), self.failures.last)
+    def _failed(self, actor: Actor, error: Exception, *, process_lost: bool) -> None:
+        log.warning("The %s transitions of replay shard %d are lost.", actor.state.contents.rows, actor.index)
+        super()._failed(actor, error, process_lost=process_lost)
 
-    def _restart_those_due(self) -> None:
-        now = time.monotonic()
-        for index in [index for index, due in self._restarts.items() if due <= now]:
-            del self._restarts[index]
-            self._shards[index] = self._start(index)
 
-    def _look_for_hung(self) -> None:
-        limit = self.failures.rules.timeout_s
-        for index, shard in list(self._shards.items()):
-            waited_s = time.monotonic() - shard.since
-            if shard.under_way and waited_s > limit:
-                self._failed(index, hung(waited_s))
+def shard_settings(
+    policies: Mapping[str, Policy],
+    make_buffers: Callable[[Policy], BufferOfSize],
+    capacities: Sequence[int],
+    train_batch_size: int,
+    beta: float,
+    seed: int | None,
+) -> ShardSettings:
+    """The settings of the shards; see `AsyncReplayOptimizer` and `ShardSettings` for the arguments.
+
+    Raises:
+        ConfigError: settings that a buffer refuses, or a policy that learns from sequences.
+    """
+    for policy_id, policy in policies.items():
+        if policy.replayed is not None:
+            raise ConfigError(
+                "A policy that learns from sequences, where shards draw single rows.",
+                where=f"policy {policy_id!r}, class {type(policy).__name__}",
+                got=policy.replayed,
+                expected="one that learns from single rows",
+                fix="use a model without memory, or SyncReplayOptimizer",
+            )
+    rows = {i: rows_of_update(policy, train_batch_size) for i, policy in policies.items()}
+    settings = ShardSettings({i: make_buffers(policy) for i, policy in policies.items()}, capacities, rows, beta, seed)
+    for index in range(1, len(capacities) + 1):
+        ReplayShard(settings, index)  # raises here what it would raise in its process; it takes no memory yet
+    return settings
+
+
+def shard_capacities(buffer_size: int, num_shards: int, num_workers: int) -> list[int]:
+    """The capacity of each shard, in proportion to the workers that it serves: all rows are kept equally long."""
+    shards = min(num_shards, num_workers)
+    workers = [len(range(shard, num_workers, shards)) for shard in range(shards)]
+    return [max(buffer_size * count // num_workers, 1) for count in workers]
+
+
+def shard_actors(settings: ShardSettings, *, remote: bool) -> Actors:
+    """Shards in this process, or in Ray actors beside it, as the learner reads most of what they hold.
+
+    The actors reserve no CPU: they work for the learner while it waits for them, or learns.
+    """
+    if not remote:
+        return LocalActors(lambda index, restarts: ReplayShard(settings, index, restarts))
+    from rollax.processes.cluster import started_ray
+    from rollax.processes.ray_actors import RayActors, actor_class
+
+    ray = started_ray("num_replay_shards")
+    made, stored = actor_class(ray, ReplayShard, num_cpus=0, near=True), ray.put(settings)
+    return RayActors(ray, lambda index, restarts: made.remote(stored, index, restarts))

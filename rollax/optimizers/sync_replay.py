@@ -97,7 +97,7 @@ class SyncReplayOptimizer(Optimizer):
             self._trained_on(fragment)
             self._sampled(fragment)
         if not any(map(len, self.buffers.values())):
-            self._due.forgo(self.num_updates)
+            self._due.skip(self.num_updates)
         due = self._due.updates - self.num_updates
         while due > 0:
             self._update(min(due, _MOST_UPDATES))

@@ -1,4 +1,4 @@
-"""Where the time of an iteration went, and how old the policies were that sampled for it."""
+"""`Timings`: where the time of an iteration went, and the policy lag of its samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Timings:
 
     `sample_s`: what all workers together spent sampling (and on gradients, where they compute them); `wait_s`: the
     driver waited for them; `learn_s`: updates; `learner_wait_s`: a learner thread had nothing to learn from;
-    `broadcast_s`: handing out weights. The policy lag of a fragment counts the updates made since its weights.
+    `broadcast_s`: broadcasting weights. The policy lag of a fragment counts the updates made since its weights.
     """
 
     def __init__(self) -> None:

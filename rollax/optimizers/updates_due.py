@@ -1,4 +1,4 @@
-"""`UpdatesDue`: how many updates the steps that are kept to be learned from have made due."""
+"""`UpdatesDue`: how many updates the stored steps have made due."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rollax.state import count, number
 class UpdatesDue:
     """Each step that is stored makes `training_intensity` updates due, from `learning_starts` steps in memory on.
 
-    It counts on from the updates that were made before: its number is how many there are to have been in all. What
-    has once become due stays so; another setting acts on the steps that come from then on.
+    The number counts all updates since the run began. Updates that are due stay due; a change of the settings acts on
+    later steps.
 
     Args:
         learning_starts: steps that are stored before any makes an update due.
@@ -25,35 +25,35 @@ class UpdatesDue:
 
     @property
     def updates(self) -> int:
-        """Those that are to have been made by now, since the run began."""
+        """All updates that are due by now, those already made included."""
         return int(self._exactly(self.training_intensity))
 
     def begin(self, made: int, *, stored: int = 0) -> None:
-        """Nothing is due beyond the updates that were made.
+        """Begins again: nothing is due beyond the updates already made.
 
         Args:
             made: how many.
             stored: steps that are in memory already.
         """
         self._stored = stored
-        # From `_since` stored steps on each makes its part due, beside the updates that were due by then. A product
-        # instead of a running sum: sums of a fraction come out a little beside the whole numbers.
+        # Each stored step after `_since` makes its part due, beyond `_before`. A product, as a running sum of fractions
+        # would not reach whole numbers exactly.
         self._before, self._since = float(made), max(stored, self.learning_starts)
 
     def add(self, steps: int) -> None:
-        """So many more have been stored."""
+        """Counts stored steps."""
         self._stored += steps
 
-    def forgo(self, made: int) -> None:
-        """What is due is not to be made, for there is nothing to draw: only later steps make updates due.
+    def skip(self, made: int) -> None:
+        """Skips the updates that are due, as there is nothing to draw: only later steps make updates due.
 
         Args:
-            made: the updates that were made.
+            made: updates so far.
         """
         self.begin(made, stored=self._stored)
 
     def get_state(self) -> dict[str, Any]:
-        """Everything, and the settings that it was counted with, for `restore`."""
+        """The counts, and the settings they were made with, for `restore`."""
         return {
             "stored": self._stored,
             "before": self._before,
@@ -63,12 +63,12 @@ class UpdatesDue:
         }
 
     def restore(self, state: Mapping[str, Any] | None, *, made: int, kept: bool) -> None:
-        """Counts on where another has stopped, whose settings may have been others.
+        """Continues the counts of another object, whose settings may differ.
 
         Args:
-            state: what its `get_state` returned; None where an older version has saved, which did not count so.
-            made: the updates that were made there.
-            kept: whether what was stored there has come along; if not, `learning_starts` counts from here.
+            state: what its `get_state` returned; None from older versions, which had none.
+            made: updates made there.
+            kept: whether the stored steps were restored too; if not, `learning_starts` counts from here.
         Raises:
             CheckpointError: a number is missing or wrong; nothing has changed then.
         """

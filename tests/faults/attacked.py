@@ -12,9 +12,10 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from rollax import BaseEnv, ExternalEnv, ExternalMultiAgentEnv, MultiAgentEnv, VectorEnv
-from rollax.env.remote.env_host import EnvHost, Failure
-from rollax.env.remote.remote_env import Call
+from rollax.env import checks
+from rollax.env.remote.env_host import EnvHost
 from rollax.env.rows import Rows
+from rollax.processes.actors import LocalActors
 
 ALL = "__all__"
 BOX, ACTIONS = spaces.Box(-10, 10, (2,), np.float32), spaces.Discrete(2)
@@ -399,30 +400,17 @@ class AttackedRows(BaseEnv):
         )
 
 
-class LocalActors:
-    """Stands for `EnvActors`: the hosts live in this process, and what they return travels as far as it can."""
+class Travelling(EnvHost):
+    """What it returns travels as far as it can."""
 
-    def __init__(self, make_env, num_envs, *, existing=None, declared, timeout_s=None) -> None:
-        self.hosts = [EnvHost(index, make_env, declared=declared) for index in range(num_envs)]
-        self.calls: dict[int, tuple[Call, Any]] = {}
-        self.facts = [host.make() for host in self.hosts].pop()
-
-    def is_busy(self, index):
-        return index in self.calls
-
-    def send(self, index, method, argument):
-        outcome = getattr(self.hosts[index], method)(argument)
+    def _attempt(self, doing, call, action=None):
+        value = super()._attempt(doing, call, action)
         try:
-            outcome = cloudpickle.loads(cloudpickle.dumps(outcome))
+            return cloudpickle.loads(cloudpickle.dumps(value))
         except TypeError as error:
-            from rollax.env import checks
+            raise checks.failed(error, doing, self._where) from error
 
-            outcome = Failure(checks.failed(error, method, f"{self.facts.name}, sub-environment {index}"))
-        self.calls[index] = Call(None, method, argument), outcome
 
-    def collect(self, indices=None, *, first_s=0.0, others_s=0.0):
-        chosen = list(self.calls) if indices is None else list(indices)
-        return {index: self.calls.pop(index) for index in chosen}
-
-    def stop(self):
-        pass
+def envs_here(make_env, existing=None, declared=None) -> LocalActors:
+    """In the place of `ray_envs`: the hosts are in this process."""
+    return LocalActors(lambda index, restarts: Travelling(index, make_env, declared=declared))

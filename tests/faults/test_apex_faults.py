@@ -102,7 +102,7 @@ def test_33_a_worker_that_is_killed_is_started_anew():
         (_, first), (_, second) = trainer.workers.foreach_worker(lambda worker: (worker.worker_index, os.getpid()))
         os.kill(second, signal.SIGKILL)
         result = train_until(trainer, lambda result: result["info"]["workers"]["restarts"] == 1)
-        assert "The process of a worker is gone" in result["info"]["workers"]["last_errors"]["2"]
+        assert "The process of a rollout worker is gone" in result["info"]["workers"]["last_errors"]["2"]
         updates = trainer.optimizer.num_updates
         result = train_until(trainer, lambda result: result["info"]["workers"]["healthy"] == 2)
         assert trainer.optimizer.num_updates > updates
@@ -117,10 +117,10 @@ def test_33_a_shard_that_is_killed_begins_anew_and_empty(small_ray):
     with ApexDQNTrainer("CartPole-v1", CONFIG) as trainer:
         trainer.train()
         kept = trainer.train()["info"]["replay"]["rows"]["default_policy"]
-        os.kill(process_of(small_ray, shards_of(trainer)._shards[2].handle), signal.SIGKILL)
+        os.kill(process_of(small_ray, shards_of(trainer)._live[2].handle), signal.SIGKILL)
         result = train_until(trainer, lambda result: result["info"]["replay"]["shards"]["restarts"] == 1)
         replay = result["info"]["replay"]
-        assert "The process of a worker is gone" in replay["shards"]["last_errors"]["2"]
+        assert "The process of a replay shard is gone" in replay["shards"]["last_errors"]["2"]
         assert replay["rows"]["default_policy"] < result["timesteps_total"]
         updates = replay["num_updates"]
         result = train_until(trainer, lambda result: result["info"]["replay"]["rows"]["default_policy"] > kept)
@@ -134,8 +134,8 @@ def test_33_without_restarts_the_error_ends_the_run(small_ray):
     config = {**CONFIG, "recreate_failed_workers": False, "num_replay_shards": 1}
     with ApexDQNTrainer("CartPole-v1", config) as trainer:
         trainer.train()
-        os.kill(process_of(small_ray, shards_of(trainer)._shards[1].handle), signal.SIGKILL)
-        with pytest.raises(WorkerError, match="The process of a worker is gone") as raised:
+        os.kill(process_of(small_ray, shards_of(trainer)._live[1].handle), signal.SIGKILL)
+        with pytest.raises(WorkerError, match="The process of a replay shard is gone") as raised:
             train_until(trainer, lambda result: False)
         assert "(in replay shard 1)" in raised.value.__notes__
 
@@ -144,7 +144,7 @@ def test_33_without_restarts_the_error_ends_the_run(small_ray):
 def test_nothing_is_left_of_one_that_has_stopped(small_ray):
     trainer = ApexDQNTrainer("CartPole-v1", CONFIG)
     trainer.train()
-    processes = [process_of(small_ray, shard.handle) for shard in shards_of(trainer)._shards.values()]
+    processes = [process_of(small_ray, shard.handle) for shard in shards_of(trainer)._live.values()]
     trainer.stop()
     for process in processes:
         for _ in range(500):

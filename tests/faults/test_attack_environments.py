@@ -42,8 +42,8 @@ from tests.faults.attacked import (
     AttackedTurns,
     AttackedVector,
     Fault,
-    LocalActors,
     Made,
+    envs_here,
 )
 
 ZERO = np.zeros(2, np.float32)
@@ -287,7 +287,7 @@ def faults(moment: str) -> Iterator[tuple[str, Fault]]:
 @pytest.mark.parametrize("moment", [FIRST_RESET, FIRST_STEP, LATE_STEP, LATE_RESET])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_fault(kind, moment, monkeypatch):
-    monkeypatch.setattr(remote_base_env, "EnvActors", LocalActors)
+    monkeypatch.setattr(remote_base_env, "ray_envs", envs_here)
     wrong, tried = [], 0
     for name, fault in faults(moment):
         if (fault.place == "agents" and kind not in SEVERAL) or accepted(kind, name, fault):

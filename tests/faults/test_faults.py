@@ -17,7 +17,7 @@ from tests.faults.worlds import ALGORITHMS, Obedient, Orders, config_for
 pytestmark = pytest.mark.usefixtures("small_ray")
 
 FAULTS = {
-    "hang": "WorkerError: A rollout worker has hung.\n  where:    worker 1\n  got:      no answer for 4",
+    "hang": "WorkerError: A rollout worker has hung.\n  where:    rollout worker 1, sample_fragment(",
     "forget": "KeyError: 'which state?'",
     "dream": "NonFiniteError:",
 }
@@ -70,7 +70,7 @@ def test_33_one_that_is_killed_or_raises_is_started_anew(make, orders, algorithm
     os.kill(second, signal.SIGKILL)
     health = train_until(trainer, 1)["info"]["workers"]
     assert [*health["last_errors"]] == ["2"]
-    assert health["last_errors"]["2"].startswith("WorkerError: The process of a worker is gone.")
+    assert health["last_errors"]["2"].startswith("WorkerError: The process of a rollout worker is gone.")
     (index, same), (other_index, new) = processes_of(trainer)
     assert (index, same, other_index) == (1, first, 2)
     assert new not in (first, second)
@@ -87,9 +87,10 @@ def test_33_one_that_is_killed_or_raises_is_started_anew(make, orders, algorithm
     (index, third), (_, same) = processes_of(trainer)
     assert (index, same) == (1, new)
     assert third != first
-    assert "Worker 1 failed and is started anew in 0 s" in caplog.text
+    assert "Rollout worker 1 failed (failure 1 in a row) and is restarted in 0 s." in caplog.text
     assert 'raise ValueError("a door fell off")' in caplog.text  # with the traceback of the other process
     assert trainer.train()["episode_len_mean"] == 5
+    assert trainer.workers.foreach_worker(lambda worker: worker.restarts) == [1, 1]
     made = [line.split()[0] for line in orders.noted("made")]
     assert sorted(made) == ["0", "1", "1", "2", "2"]  # one by the driver, for its spaces
 
@@ -131,7 +132,15 @@ def test_33_without_restarts_the_original_error_is_raised(make, orders):
     with pytest.raises(ZeroDivisionError) as raised:
         trainer.workers.foreach_worker(lambda worker: 1 / (worker.worker_index - 2))
     assert isinstance(raised.value.__cause__, RemoteTraceback)
-    assert processes_of(trainer) == before  # it was no failure of theirs
+
+    def unpicklable(worker):
+        error = ValueError("held")
+        error.lock = threading.Lock()
+        raise error
+
+    with pytest.raises(WorkerError, match=r"(?s)exception that cannot travel.*ValueError: held"):
+        trainer.workers.foreach_worker(unpicklable)
+    assert processes_of(trainer) == before  # these were no failures of theirs
 
     orders.give("raise", 2)
     with pytest.raises(EnvError, match="a door fell off") as raised:
@@ -154,8 +163,8 @@ def test_34_without_those_that_failed_until_none_is_left(make, orders):
     orders.give("die", 2)
     with pytest.raises(WorkerError, match="No rollout worker is left") as raised:
         trainer.train()
-    assert "worker 1: WorkerError" in str(raised.value)
-    assert "worker 2: WorkerError" in str(raised.value)
+    assert "got:      1: WorkerError" in str(raised.value)
+    assert "; 2: WorkerError" in str(raised.value)
     assert isinstance(raised.value.__cause__, WorkerError)
 
 

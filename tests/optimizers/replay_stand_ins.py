@@ -9,11 +9,10 @@ import numpy as np
 from gymnasium.spaces import Discrete
 
 from rollax import MultiAgentBatch, SampleBatch
-from rollax.errors import WorkerError
-from rollax.optimizers.shard_processes import ShardsHere
 from rollax.policy.policy import Policy
-from rollax.replay.shard import ReplayShard
-from tests.optimizers.stand_ins import STEPS, FragmentWorker, Processes
+from rollax.processes.actors import LocalActors, ProcessLostError
+from rollax.replay.shard import ReplayShard, ShardSettings
+from tests.optimizers.stand_ins import STEPS, FragmentWorker, OneAtATime
 
 
 class RowNotes(Policy):
@@ -61,7 +60,8 @@ class RowWorker(FragmentWorker):
         return MultiAgentBatch(rows, STEPS)
 
     def sample_apart(self, update=None):
-        return self.sample_fragment(update)
+        fragment = self.sample_fragment(update)
+        return fragment, fragment.batch
 
     def _trajectory(self, place: int) -> SampleBatch:
         number = 1000 * self.worker_index + self.fragments
@@ -79,17 +79,17 @@ class RowWorker(FragmentWorker):
         )
 
 
-class RowProcesses(Processes):
+class RowActors(OneAtATime):
     """Runs such workers."""
 
-    def start(self, index: int) -> RowWorker:
+    def start(self, index: int, restarts: int) -> RowWorker:
         worker = RowWorker(index)
-        worker.fragments = 100 * sum(other.worker_index == index for other in self.workers)
+        worker.fragments = 100 * restarts
         self.workers.append(worker)
         return worker
 
 
-class MortalShards(ShardsHere):
+class MortalShards(LocalActors):
     """Shards in this process that die when they are told to.
 
     Attributes:
@@ -97,21 +97,21 @@ class MortalShards(ShardsHere):
         doomed: shards whose calls come to nothing.
     """
 
-    def __init__(self, settings: Any) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ShardSettings) -> None:
+        super().__init__(lambda index, restarts: ReplayShard(settings, index, restarts))
         self.shards: list[ReplayShard] = []
         self.doomed: set[ReplayShard] = set()
         self.killed: list[ReplayShard] = []
 
-    def start(self, index: int) -> ReplayShard:
-        self.shards.append(super().start(index))
+    def start(self, index: int, restarts: int) -> ReplayShard:
+        self.shards.append(super().start(index, restarts))
         return self.shards[-1]
 
-    def call(self, worker: ReplayShard, method: str, *arguments: Any) -> int:
-        reference = super().call(worker, method, *arguments)
-        if worker in self.doomed:
-            self._outcomes[reference] = WorkerError("The process of a worker is gone.")
+    def call(self, handle: ReplayShard, method: str, *arguments: Any) -> Any:
+        reference = super().call(handle, method, *arguments)
+        if handle in self.doomed:
+            reference.value = ProcessLostError("killed")
         return reference
 
-    def kill(self, worker: ReplayShard) -> None:
-        self.killed.append(worker)
+    def kill(self, handle: ReplayShard) -> None:
+        self.killed.append(handle)

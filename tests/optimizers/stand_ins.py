@@ -12,9 +12,9 @@ from gymnasium.spaces import Discrete
 
 from rollax import MultiAgentBatch, RolloutWorker, SampleBatch
 from rollax.config import TrainerConfig
-from rollax.evaluation.workers.failures import FailureRules
 from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.policy.policy import Policy
+from rollax.processes.failures import FailureRules
 
 LONG = 60.0
 """Seconds after which a test gives up."""
@@ -109,8 +109,8 @@ class FragmentWorker(RolloutWorker):
         self.timestep = timestep
 
 
-class Processes:
-    """Implements `Processes`: calls are made at once, but one more is over each time that somebody waits.
+class OneAtATime:
+    """Implements `Actors`: calls are made at once, but one more is over each time that somebody waits.
 
     Args:
         seed: of the choice whose; None for the oldest.
@@ -127,9 +127,9 @@ class Processes:
         self._callers: list[FragmentWorker] = []  # by reference
         self.over: dict[int, None] = {}  # references in the order in which their calls ended
 
-    def start(self, index: int) -> FragmentWorker:
+    def start(self, index: int, restarts: int) -> FragmentWorker:
         worker = FragmentWorker(index)
-        worker.fragments = 100 * sum(other.worker_index == index for other in self.workers)
+        worker.fragments = 100 * restarts
         self.workers.append(worker)
         return worker
 
@@ -163,9 +163,9 @@ class Processes:
         return sum(worker.fragments % 100 for worker in self.workers)
 
 
-def pool_of(count: int, rules: FailureRules | None = None, **settings: Any) -> tuple[RemoteWorkers, Processes]:
+def pool_of(count: int, rules: FailureRules | None = None, **settings: Any) -> tuple[RemoteWorkers, OneAtATime]:
     """A pool of such workers, and what runs them."""
-    processes = Processes(**settings)
+    processes = OneAtATime(**settings)
     return RemoteWorkers(processes, count, rules or FailureRules(restart=True)), processes
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from rollax import AsyncReplayOptimizer
 from rollax.errors import CheckpointError, ConfigError, WorkerError
-from rollax.evaluation.workers.failures import FailureRules
 from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.optimizers import async_replay
 from rollax.policy.policy import ReplayedSequences
+from rollax.processes.failures import FailureRules
 from rollax.replay.prioritized import PrioritizedReplay
-from tests.optimizers.replay_stand_ins import MortalShards, RowProcesses, RowWorker
+from tests.optimizers.replay_stand_ins import MortalShards, RowActors, RowWorker
 from tests.optimizers.stand_ins import LONG, STEPS, learner_threads, until
 
 SMALL = {"train_batch_size": 4, "learning_starts": 0, "buffer_size": 4000, "seed": 0}
@@ -25,12 +25,11 @@ SMALL = {"train_batch_size": 4, "learning_starts": 0, "buffer_size": 4000, "seed
 @pytest.fixture
 def make(monkeypatch):
     """Makes optimizers over so many workers, with shards in this process, and ends them."""
-    monkeypatch.setattr(async_replay, "started_ray", lambda wanted_by: None)
-    monkeypatch.setattr(async_replay, "RayShards", lambda ray, settings: MortalShards(settings))
+    monkeypatch.setattr(async_replay, "shard_actors", lambda settings, remote: MortalShards(settings))
     made = []
 
     def make_one(count=2, *, seed=0, fails=None, agents=None, **settings):
-        processes = RowProcesses(seed, fails)
+        processes = RowActors(seed, fails)
         remote = RemoteWorkers(processes, count, FailureRules(restart=True))
         made.append(AsyncReplayOptimizer(RowWorker(0, **(agents or {})), remote, **{**SMALL, **settings}))
         return made[-1], processes
@@ -46,7 +45,7 @@ def policy_of(optimizer, policy_id="a"):
 
 
 def shards_of(optimizer):
-    return optimizer.shards._processes.shards
+    return optimizer.shards._actors.shards
 
 
 def numbers_in(shard):
@@ -109,9 +108,9 @@ class TestPriorities:
         optimizer.get_state()  # which passes on all errors that are known
         steps_learned = {number for batch in policy_of(optimizer).learned for number in batch}
         assert len(steps_learned) > 50
-        for index, shard in optimizer.shards._shards.items():
-            shard.handle.update_priorities(shard.errors)
-            shard.errors = []
+        for index, shard in optimizer.shards._live.items():
+            shard.handle.update_priorities(shard.state.errors)
+            shard.state.errors = []
             there = numbers_in(shard.handle)
             learned = steps_learned & there.keys()
             assert learned
@@ -122,7 +121,7 @@ class TestPriorities:
     def test_shards_are_drawn_from_in_proportion_to_their_priorities(self, make):
         optimizer, _ = make(2, num_replay_shards=2, training_intensity=0.01)
         steps(optimizer, 10)
-        shards = optimizer.shards._shards
+        shards = {index: actor.state for index, actor in optimizer.shards._live.items()}
         shards[1].contents.priorities["a"], shards[2].contents.priorities["a"] = 3.0, 1.0
         assert optimizer.shards._chances() == {1: 0.75, 2: 0.25}
         shards[1].contents.priorities["a"] = 0.0
@@ -130,7 +129,7 @@ class TestPriorities:
 
     def test_of_several_policies_it_is_the_mean(self, make):
         optimizer, _ = make(2, num_replay_shards=2)
-        shards = optimizer.shards._shards
+        shards = {index: actor.state for index, actor in optimizer.shards._live.items()}
         for index, priorities in {1: {"a": 1.0, "b": 9.0}, 2: {"a": 3.0, "b": 1.0}}.items():
             contents = shards[index].contents
             shards[index].contents = contents._replace(rows={"a": 1, "b": 1}, priorities=priorities)
@@ -210,18 +209,18 @@ class TestFaults:
         steps(optimizer, 10)
         first, second = shards_of(optimizer)
         kept = len(numbers_in(first))
-        optimizer.shards._processes.doomed.add(second)
+        optimizer.shards._actors.doomed.add(second)
         steps(optimizer, 10)
         *_, third = shards_of(optimizer)
         assert third not in (first, second)
         assert len(shards_of(optimizer)) == 3
-        assert optimizer.shards._processes.killed == [second]
+        assert optimizer.shards._actors.killed == [second]
         assert len(numbers_in(first)) > kept
         assert {number // 10_000 for number in numbers_in(third)} == {2}
         health = optimizer.report()["replay"]["shards"]
         assert (health["healthy"], health["restarts"]) == (2, 1)
-        assert health["last_errors"]["2"].startswith("WorkerError: The process of a worker is gone.")
-        assert "Replay shard 2 failed and is started anew" in caplog.text
+        assert health["last_errors"]["2"].startswith("WorkerError: The process of a replay shard is gone.")
+        assert "Replay shard 2 failed (failure 1 in a row) and is restarted in 0 s." in caplog.text
         assert "transitions of replay shard 2 are lost" in caplog.text
         # The draws that were lost with it are made up for.
         steps(optimizer, 10)
@@ -230,14 +229,14 @@ class TestFaults:
     def test_draws_that_are_lost_with_it_are_asked_for_again(self, make):
         optimizer, _ = make(1, updates_per_draw=3, learning_starts=10_000)
         steps(optimizer, 5)
-        optimizer.shards._processes.doomed.add(shards_of(optimizer)[0])
-        optimizer._asked = 100
+        optimizer.shards._actors.doomed.add(shards_of(optimizer)[0])
+        optimizer._requested = 100
         assert optimizer.shards.request_draw(3)
         assert optimizer.shards.request_draw(3)
         optimizer._take_draws()
-        assert optimizer._asked == 100 - 2 * 3
+        assert optimizer._requested == 100 - 2 * 3
         optimizer._take_draws()
-        assert optimizer._asked == 100 - 2 * 3
+        assert optimizer._requested == 100 - 2 * 3
 
     def test_one_that_dies_now_and_then_is_started_anew_each_time(self, make):
         optimizer, _ = make(1, rules=FailureRules(restart=True, tolerance=1), training_intensity=0.5)
@@ -245,7 +244,7 @@ class TestFaults:
             updates = optimizer.num_updates
             while optimizer.num_updates < updates + 20:
                 optimizer.step()
-            optimizer.shards._processes.doomed.add(shards_of(optimizer)[-1])
+            optimizer.shards._actors.doomed.add(shards_of(optimizer)[-1])
             while optimizer.shards.failures.restarts < deaths:
                 optimizer.step()
         assert len(shards_of(optimizer)) == 4
@@ -255,18 +254,18 @@ class TestFaults:
         steps(optimizer, 5)
         optimizer.shards.request_draw(1)
         (drawn,) = optimizer.shards.collect()[-1:]
-        optimizer.shards._processes.doomed.add(shards_of(optimizer)[0])
+        optimizer.shards._actors.doomed.add(shards_of(optimizer)[0])
         steps(optimizer, 5)
-        (shard,) = optimizer.shards._shards.values()
-        before = len(shard.errors)
+        (shard,) = optimizer.shards._live.values()
+        before = len(shard.state.errors)
         optimizer.shards.give_errors(drawn, {"a": (np.array([0]), np.array([1e6]))})
-        assert len(shard.errors) == before
-        assert shard.generation == 1
+        assert len(shard.state.errors) == before
+        assert shard.state is not drawn.shard
 
     def test_one_that_hangs_is_replaced(self, make, monkeypatch):
         optimizer, _ = make(1, rules=FailureRules(restart=True, timeout_s=0.1))
         steps(optimizer, 3)
-        processes = optimizer.shards._processes
+        processes = optimizer.shards._actors
         (hung,) = shards_of(optimizer)
         of_shard: dict[int, object] = {}
         call, wait = processes.call, processes.wait
@@ -285,11 +284,11 @@ class TestFaults:
 
     def test_one_that_always_dies_ends_the_run_with_its_error(self, make):
         optimizer, _ = make(1, rules=FailureRules(restart=True, tolerance=2, delay_s=0.0))
-        processes = optimizer.shards._processes
+        processes = optimizer.shards._actors
         start = processes.start
-        processes.start = lambda index: processes.doomed.add(shard := start(index)) or shard
+        processes.start = lambda *place: processes.doomed.add(shard := start(*place)) or shard
         processes.doomed.add(shards_of(optimizer)[0])
-        with pytest.raises(WorkerError, match="Replay shards that are not there") as raised:
+        with pytest.raises(WorkerError, match="No replay shard is left") as raised:
             steps(optimizer, 50)
         assert isinstance(raised.value.__cause__, WorkerError)
         assert "(in replay shard 1)" in raised.value.__cause__.__notes__
@@ -297,7 +296,7 @@ class TestFaults:
 
     def test_without_restarts_its_error_is_raised(self, make):
         optimizer, _ = make(1, rules=FailureRules())
-        optimizer.shards._processes.doomed.add(shards_of(optimizer)[0])
+        optimizer.shards._actors.doomed.add(shards_of(optimizer)[0])
         with pytest.raises(WorkerError, match="is gone"):
             steps(optimizer, 50)
 
@@ -359,9 +358,9 @@ class TestState:
         steps(optimizer, 5)
         state = optimizer.get_state()
         steps(optimizer, 5)
-        optimizer.remote.forget_requests()
+        optimizer.remote.forget()
         optimizer.set_state(state)
-        assert optimizer.num_updates == state["num_updates"] == optimizer._asked
+        assert optimizer.num_updates == state["num_updates"] == optimizer._requested
         assert not optimizer._waiting
         assert optimizer.shards.draws_under_way == 0
         assert not learner_threads()
@@ -371,13 +370,13 @@ class TestState:
         optimizer, _ = make(1, updates_per_draw=3)
         steps(optimizer, 3)
         optimizer.shards.request_draw(3)
-        optimizer.shards._processes.doomed.add(shards_of(optimizer)[0])
+        optimizer.shards._actors.doomed.add(shards_of(optimizer)[0])
         optimizer.shards.request_draw(3)
         optimizer.shards.collect()
         optimizer.set_state(optimizer.get_state())
-        asked = optimizer._asked
+        requested = optimizer._requested
         optimizer._take_draws()
-        assert optimizer._asked == asked == optimizer.num_updates
+        assert optimizer._requested == requested == optimizer.num_updates
 
     @pytest.mark.parametrize("used", [False, True])
     def test_without_what_was_kept_it_waits_for_as_many_steps_as_at_first(self, make, used):
@@ -388,7 +387,7 @@ class TestState:
         assert state["num_updates"] > 50
         other, _ = make(2, **settings)
         steps(other, 10 * used)
-        other.remote.forget_requests()
+        other.remote.forget()
         other.set_state(state)
         assert sum(other.shards.rows.values()) == 0
         begun = other.env_steps
@@ -412,7 +411,7 @@ class TestState:
         else:  # only of the second one
             state["shards"][1] = state["shards"][0]
         before, updates = [numbers_in(shard) for shard in shards_of(other)], other.num_updates
-        other.remote.forget_requests()  # as when the workers were given what they had
+        other.remote.forget()  # as when the workers were given what they had
         with pytest.raises(CheckpointError, match=f"another (number of )?{wrong}"):
             other.set_state(state)
         after = [numbers_in(shard) for shard in shards_of(other)]
@@ -426,7 +425,7 @@ class TestState:
         assert len(learner_threads()) == 1
         optimizer.stop()
         assert not learner_threads()
-        assert optimizer.shards._processes.killed == shards_of(optimizer)
+        assert optimizer.shards._actors.killed == shards_of(optimizer)
         optimizer.stop()
 
 
@@ -463,7 +462,7 @@ class TestWithoutWorkers:
         assert (len(first), len(second)) == (300, 300)
         assert set(first) == set(second) == set(range(10, 30))  # each is drawn of all
         optimizer.shards.request_draw(1)
-        (shard,) = (each.handle for each in optimizer.shards._shards.values())
+        (shard,) = (each.handle for each in optimizer.shards._live.values())
         there = numbers_in(shard)
         assert all(there[number] == pytest.approx((number + 1) ** 0.6, rel=1e-6) for number in range(10, 30))
 
@@ -471,7 +470,7 @@ class TestWithoutWorkers:
         optimizer = self.make(training_intensity=0.1, train_batch_size=400)
         steps(optimizer, 2)
         # The second draw: rows that were learned from have (number + 1)^0.6, the others the largest of then.
-        (shard,) = (each.handle for each in optimizer.shards._shards.values())
+        (shard,) = (each.handle for each in optimizer.shards._live.values())
         optimizer.shards.request_draw(1)
         there = numbers_in(shard)
         assert all(there[number] == pytest.approx((number + 1) ** 0.6, rel=1e-6) for number in range(10, 20))

@@ -10,7 +10,7 @@ import pytest
 
 from rollax import AsyncSamplesOptimizer
 from rollax.errors import ConfigError, WorkerError
-from rollax.evaluation.workers.failures import FailureRules
+from rollax.processes.failures import FailureRules
 from tests.optimizers.stand_ins import LONG, STEPS, FragmentWorker, Notes, learner_threads, pool_of, until
 
 

@@ -8,7 +8,7 @@ import pytest
 from rollax import RolloutWorker, SyncSamplesOptimizer
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import PolicyError
-from rollax.evaluation.workers.failures import FailureRules
+from rollax.processes.failures import FailureRules
 from tests.optimizers.stand_ins import FragmentWorker, Notes, pool_of
 
 

@@ -89,14 +89,14 @@ def test_a_state_of_an_older_version_says_only_how_many_were_made(made, kept, ex
     assert after(due, 10) == [expected]
 
 
-def test_what_is_forgone_does_not_come_later():
+def test_skipped_updates_do_not_come_later():
     due = UpdatesDue(4, 0.5)
     due.add(10)
-    due.forgo(0)
+    due.skip(0)
     assert after(due, 0, 2, 2) == [0, 1, 2]
-    due.forgo(2)
+    due.skip(2)
     assert due.updates == 2
     early = UpdatesDue(8, 0.5)
     early.add(2)
-    early.forgo(0)  # before its time nothing is lost by it
+    early.skip(0)  # before its time nothing is lost by it
     assert after(early, 6, 2) == [0, 1]

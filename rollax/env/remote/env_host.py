@@ -1,10 +1,8 @@
-"""What runs in the process of a remote sub-environment: the environment itself, and how its failures are told."""
+"""`EnvHost`: holds one sub-environment, in whatever process."""
 
 from __future__ import annotations
 
 import contextlib
-import time
-import traceback
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +22,7 @@ from rollax.errors import EnvError, RollaxError
 
 @dataclass(frozen=True, slots=True)
 class EnvFacts:
-    """What the driver must know of an environment in another process."""
+    """What the sampler must know of an environment in another process."""
 
     name: str
     several_agents: bool
@@ -35,30 +33,15 @@ class EnvFacts:
     possible_agents: Sequence[Hashable] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A call that went wrong.
-
-    Args:
-        error: what to raise.
-        traceback: of the exception that was raised in the environment's process; empty where there was none.
-        process_lost: the process is gone, or does not answer.
-    """
-
-    error: RollaxError
-    traceback: str = ""
-    process_lost: bool = False
-
-
 class EnvHost:
-    """Holds one sub-environment. No method raises what the environment raises: it returns a `Failure`.
+    """Holds one sub-environment. An exception of the environment becomes an `EnvError` with that as its cause.
 
     Args:
         index: the number of the sub-environment.
         make_env: makes it, from its number.
-        existing: used once in place of what `make_env` would make.
+        existing: used once instead of `make_env`.
         declared: the spaces of the config.
-        registered: what is registered where the environment was asked for.
+        registered: the registrations of the process that requires the environment.
     """
 
     def __init__(
@@ -74,24 +57,19 @@ class EnvHost:
         self._existing = existing
         self._declared = declared
         self._env: Any = None
-        self._not_made: Failure | None = None
         self._where = f"sub-environment {index}"
         if registered is not None:
             register_all(registered)
 
-    def make(self, pause_s: float = 0.0, expected: EnvFacts | None = None) -> EnvFacts | Failure:
-        """Makes the environment; one that there was is closed.
+    def make(self, expected: EnvFacts | None = None) -> EnvFacts:
+        """Makes the environment, after closing the one that was there.
 
         Args:
-            pause_s: seconds to wait before.
             expected: the facts of the others, whose spaces it must have; None for the first one.
         """
-        time.sleep(pause_s)
-        with contextlib.suppress(Exception):  # it is broken; what counts has been told
+        with contextlib.suppress(Exception):  # it is broken, and its failure is known
             self._close()
-        made = self._attempt("its creator", lambda: self._made(expected))
-        self._not_made = made if isinstance(made, Failure) else None
-        return made
+        return self._attempt("its creator", lambda: self._made(expected))
 
     def _made(self, expected: EnvFacts | None) -> EnvFacts:
         self._env = env = adapted(self._make_env(self.index) if self._existing is None else self._existing)
@@ -103,8 +81,6 @@ class EnvHost:
 
     def reset(self, seed: int | None) -> Any:
         """What the environment's reset returns."""
-        if self._not_made is not None:
-            return self._not_made
         return self._attempt("reset()", lambda: self._env.reset(seed=seed))
 
     def step(self, action: Any) -> Any:
@@ -115,7 +91,7 @@ class EnvHost:
         """A frame, or None."""
         return self._attempt("render()", lambda: frame_of(self._env))
 
-    def look_up(self, name: str) -> tuple[bool, Any] | Failure:
+    def look_up(self, name: str) -> tuple[bool, Any]:
         """`(it is a method, its value where it is none)` of an attribute of the environment as the user wrote it."""
 
         def found() -> tuple[bool, Any]:
@@ -128,9 +104,9 @@ class EnvHost:
         """What a method of the environment as the user wrote it returns."""
         return self._attempt(f"{name}()", lambda: getattr(self._as_written, name)(*arguments, **keywords))
 
-    def close(self) -> Failure | None:
+    def close(self) -> None:
         """Closes the environment."""
-        return self._attempt("close()", self._close)
+        self._attempt("close()", self._close)
 
     @property
     def _as_written(self) -> Any:
@@ -143,14 +119,14 @@ class EnvHost:
     def _attempt(self, doing: str, call: Callable[[], Any], action: Any = None) -> Any:
         try:
             return call()
-        except RollaxError as error:
-            return Failure(error, _text_of(error))
+        except RollaxError:
+            raise
         except Exception as error:
-            return Failure(checks.failed(error, doing, self._where, action), _text_of(error))
+            raise checks.failed(error, doing, self._where, action) from error
 
 
 def facts_of(env: Any, declared: Spaces) -> EnvFacts:
-    """What there is to know of a single environment, or of one of many agents.
+    """The facts of an environment of one agent or of many.
 
     Raises:
         EnvError: it is neither.
@@ -171,7 +147,3 @@ def facts_of(env: Any, declared: Spaces) -> EnvFacts:
         )
     spaces = (space_of(env, "observation_space", declared), space_of(env, "action_space", declared))
     return EnvFacts(env_name(env), False, *spaces)
-
-
-def _text_of(error: Exception) -> str:
-    return "".join(traceback.format_exception(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,34 +11,34 @@ import numpy as np
 from rollax import trees
 from rollax.env.base_env import BaseEnv, action_values
 from rollax.env.copies import NO_SPACES, Spaces
-from rollax.env.remote.env_host import Failure
-from rollax.env.remote.remote_env import EnvActors, RemoteSubEnvironment, error_of
+from rollax.env.remote.remote_envs import RemoteEnvs, RemoteSubEnvironment, ray_envs
 from rollax.env.remote.remote_rows import ManyAgents, OneAgentEach
-from rollax.env.restarting import Failures
+from rollax.env.restarting import EnvFailures
 from rollax.env.rows import DEFAULT_AGENT, Rows
 from rollax.errors import EnvError
+from rollax.processes.pool import Call
 
 
 class RemoteBaseEnv(BaseEnv):
     """Copies of one environment of one or of many agents.
 
     A poll waits until one of them is ready, and then no longer than `batch_wait_ms` for the others: 0 takes what is
-    ready, a large number steps all in lockstep. What cannot be waited for comes with a later poll.
+    ready, a large number steps all in lockstep. Those that are not ready come with a later poll.
 
-    A sub-environment whose process is lost is made anew, and its episode dropped. So is one that raises, if
-    `restart_failed` says so; else its error is raised here.
+    A sub-environment whose process ends or hangs is recreated, and its episode dropped. So is one that raises, if
+    `restart_failed` is true; otherwise its error is raised here.
 
     Args:
         make_env: makes the sub-environment of a vector index, in its process.
         num_envs: how many.
         existing: stands for the first one; it travels to its process.
         batch_wait_ms: how long a poll waits for others once one is ready.
-        timeout_s: a step or reset that takes longer has hung, and its process is lost; None for no limit.
-        restart_failed: make those anew that raise.
+        timeout_s: a step or reset that takes longer has hung, and its process is ended; None for no limit.
+        restart_failed: recreate sub-environments that raise.
         declared: the spaces of the config.
     Raises:
-        ConfigError: Ray is not installed, or the creator cannot travel.
-        EnvError, SpaceError: a sub-environment that cannot be made, or is not like the others.
+        ConfigError: Ray is not installed, or the creator cannot be pickled.
+        EnvError, SpaceError: a sub-environment that cannot be made, or whose spaces differ from the others'.
     """
 
     def __init__(
@@ -52,8 +52,9 @@ class RemoteBaseEnv(BaseEnv):
         restart_failed: bool = False,
         declared: Spaces = NO_SPACES,
     ) -> None:
-        self._actors = EnvActors(make_env, num_envs, existing=existing, declared=declared, timeout_s=timeout_s)
-        facts = self._actors.facts
+        self._failures = EnvFailures(restart_failed=restart_failed, timeout_s=timeout_s)
+        self._envs = RemoteEnvs(ray_envs(make_env, existing, declared), num_envs, self._failures)
+        facts = self._envs.facts
         self.num_envs = num_envs
         self.name = facts.name
         self.observation_space, self.action_space = facts.observation_space, facts.action_space
@@ -62,25 +63,29 @@ class RemoteBaseEnv(BaseEnv):
         self._several_agents = facts.several_agents
         self._rows = (ManyAgents if facts.several_agents else OneAgentEach)(facts, num_envs)
         self._wait_s = batch_wait_ms / 1000
-        self._restart_failed = restart_failed
-        self._failures = Failures()
-        self._renewed: set[int] = set()  # those that have not been reset since they were made anew
-        self._seeds: list[int | None] = [None] * num_envs  # given for the reset under way
+        self._calls: dict[int, Call] = {}  # the step or reset of each sub-environment, until a poll takes it
+        self._seeds: list[int | None] = [None] * num_envs  # of the reset under way
         self._running = [False] * num_envs
         self._waiting: list[set[Hashable]] = [set() for _ in range(num_envs)]
         self._answers: list[dict[Hashable, Any]] = [{} for _ in range(num_envs)]
 
     def poll_rows(self) -> Rows:
-        for index in range(self.num_envs):
-            if not self._actors.is_busy(index):
-                self._actors.send(index, "step", self._answer(index))
         steps, resets, dropped = {}, {}, []
+        for index in range(self.num_envs):
+            if index in self._calls:
+                continue
+            if self._running[index] and index in self._failures.recreated:
+                dropped.append(index)  # it failed in another call than a step
+            else:
+                self._calls[index] = self._envs.send(index, "step", self._answer(index))
         while not (steps or resets or dropped):
-            for index, (call, outcome) in self._actors.collect(others_s=self._wait_s).items():
-                if not isinstance(outcome, Failure):
-                    (steps if call.method == "step" else resets)[index] = outcome
-                elif self._recovered(index, outcome, call.method):
-                    dropped.append(index)
+            for call in self._taken(self._calls.keys(), float("inf"), self._wait_s):
+                if not call.lost:
+                    (steps if call.method == "step" else resets)[call.index] = call.value
+                elif call.method == "step":
+                    dropped.append(call.index)
+                else:
+                    self._send_reset(call.index)
         rows = self._rows.outcome(steps)
         self._failures.stepped(steps, rows.ended_envs.tolist())
         for index in (*rows.ended_envs.tolist(), *dropped):
@@ -115,11 +120,11 @@ class RemoteBaseEnv(BaseEnv):
         results: dict[int, Any] = {}
         until = time.monotonic() + self._wait_s
         while (missing := set(indices) - results.keys()) and (left := until - time.monotonic()) > 0:
-            for index, (call, outcome) in self._actors.collect(missing, first_s=left).items():
-                if isinstance(outcome, Failure):
-                    self._recovered(index, outcome, call.method)
+            for call in self._taken(missing, left):
+                if call.lost:
+                    self._send_reset(call.index)
                 else:
-                    results[index] = outcome
+                    results[call.index] = call.value
         if not results:
             return None
         rows = self._begun({index: results[index] for index in indices if index in results})
@@ -140,27 +145,16 @@ class RemoteBaseEnv(BaseEnv):
         answers, self._answers[index], self._waiting[index] = self._answers[index], {}, set()
         return answers if self._several_agents else answers[DEFAULT_AGENT]
 
-    def _recovered(self, index: int, failure: Failure, method: str) -> bool:
-        """Has a failed sub-environment made anew; true where an episode was lost.
-
-        Raises:
-            EnvError: it is not to be made anew, or has failed too often.
-        """
-        error: Any = error_of(failure)
-        if not (failure.process_lost or self._restart_failed):
-            raise error
-        pause_s = self._failures.count(index, error)
-        self._actors.restart(index, pause_s=pause_s, new_process=failure.process_lost)
-        self._renewed.add(index)
-        if method == "step":
-            return True
-        self._send_reset(index)
-        return False
+    def _taken(self, indices: Iterable[int], first_s: float, others_s: float = 0.0) -> list[Call]:
+        """The calls of these sub-environments that are over, by index; see `ActorPool.ready` for the times to wait."""
+        indices = sorted(indices)
+        over = any(self._calls[index].over for index in indices)
+        self._envs.ready(0.0 if over else first_s, others_s)
+        return [self._calls.pop(index) for index in indices if self._calls[index].over]
 
     def _send_reset(self, index: int) -> None:
-        seed = self._failures.seed(index, self._seeds[index], renewed=index in self._renewed)
-        self._renewed.discard(index)
-        self._actors.send(index, "reset", seed)
+        seed = self._failures.seed(index, self._seeds[index])
+        self._calls[index] = self._envs.send(index, "reset", seed)
 
     def _begun(self, resets: dict[int, Any]) -> Rows:
         for index in resets:
@@ -173,10 +167,10 @@ class RemoteBaseEnv(BaseEnv):
 
     def get_sub_environments(self) -> list[Any]:
         """Stand-ins: reading an attribute or calling a method of one does so in its process."""
-        return [RemoteSubEnvironment(self._actors, index) for index in range(self.num_envs)]
+        return [RemoteSubEnvironment(self._envs, index) for index in range(self.num_envs)]
 
     def try_render(self, env_id: int | None = None) -> Any:
-        return self._actors.ask(env_id or 0, "render")
+        return self._envs.ask(env_id or 0, "render")
 
     def stop(self) -> None:
-        self._actors.stop()
+        self._envs.stop()

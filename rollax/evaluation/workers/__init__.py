@@ -1,1 +1,1 @@
-"""Rollout workers in other processes: what starts them, what passes between, and what becomes of those that fail."""
+"""The rollout workers of a run, in this process and in others."""

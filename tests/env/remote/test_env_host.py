@@ -11,7 +11,7 @@ from rollax import EnvContext, EnvError, MultiAgentEnv, SpaceError
 from rollax.env import registry
 from rollax.env.copies import Spaces
 from rollax.env.registry import Registrations, env_creator
-from rollax.env.remote.env_host import EnvFacts, EnvHost, Failure
+from rollax.env.remote.env_host import EnvFacts, EnvHost
 from tests.env.old_worlds import OldClock
 from tests.env.refused import FORM
 from tests.env.remote.fragile import RAISE, Diary, Fragile
@@ -59,12 +59,11 @@ class AgentsWithoutSpaces(MultiAgentEnv):
     ],
 )
 def test_what_cannot_be_one_of_several(make, error, says):
-    failure = EnvHost(3, make).make()
-    assert isinstance(failure, Failure)
-    assert type(failure.error) is error
-    assert FORM.match(str(failure.error))
-    assert says in str(failure.error)
-    assert "Traceback" in failure.traceback
+    with pytest.raises(error) as raised:
+        EnvHost(3, make).make()
+    assert type(raised.value) is error
+    assert FORM.match(str(raised.value))
+    assert says in str(raised.value)
 
 
 def test_spaces():
@@ -72,31 +71,30 @@ def test_spaces():
     assert declared.observation_space == OBS_SPACE
     assert EnvHost(0, lambda index: AgentsWithoutSpaces()).make().observation_space is None
     others = EnvFacts("Clock", False, gym.spaces.Box(0, 1, (2,)), ACTION_SPACE)
-    assert "different spaces" in str(EnvHost(0, lambda index: Clock()).make(expected=others).error)
+    with pytest.raises(SpaceError, match="different spaces"):
+        EnvHost(0, lambda index: Clock()).make(expected=others)
 
 
-def test_failures_are_returned_with_their_traceback_and_the_action(diary):
+def test_what_the_environment_raises_is_the_cause_of_an_error_with_the_action(diary):
     host = host_of(Fragile, diary)
     host.make()
     obs, _ = host.reset(5)
     assert obs[1] == 3
-    failure = host.step(RAISE)
-    assert "Fragile, sub-environment 3" in str(failure.error)
-    assert "action 1; the traceback above" in str(failure.error)
-    assert failure.traceback.endswith("ValueError: a door fell off\n")
-    assert not failure.process_lost
+    with pytest.raises(EnvError, match="Fragile, sub-environment 3") as raised:
+        host.step(RAISE)
+    assert "action 1; the traceback above" in str(raised.value)
+    assert str(raised.value.__cause__) == "a door fell off"
 
 
-def test_the_old_one_is_closed_and_the_next_reset_tells_that_none_could_be_made(diary):
+def test_the_old_one_is_closed_before_another_is_made(diary):
     host = host_of(Fragile, diary, bad_makes=1)
     host.make()
-    failure = host.make()
-    assert "RuntimeError in its creator: no license" in str(failure.error)
-    assert host.reset(None) is failure
+    with pytest.raises(EnvError, match="RuntimeError in its creator: no license"):
+        host.make()
     assert diary.count("closed", 3) == 1
     host.make()
     np.testing.assert_array_equal(host.reset(7)[0], host.reset(7)[0])
-    assert host.close() is None
+    host.close()
     assert diary.count("closed", 3) == 2
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from rollax import BaseEnv, ConfigError, EnvContext, EnvError, SpaceError, to_base_env
-from rollax.cluster import started_ray
 from rollax.env.making import make_base_env
 from rollax.env.registry import env_creator
+from rollax.processes.cluster import started_ray
 from tests.env import test_contract
 from tests.env.drive import drive
 from tests.env.kinds import REMOTE
@@ -362,7 +362,7 @@ def test_without_remote_sub_environments_nothing_of_ray_is_loaded():
         from rollax import RolloutWorker
         from tests.env.always_zero import AlwaysZero
         RolloutWorker("CartPole-v1", AlwaysZero, config={"rollout_fragment_length": 9}).sample()
-        assert "rollax.env.remote.remote_env" not in sys.modules and "ray" not in sys.modules
+        assert "rollax.env.remote.remote_envs" not in sys.modules and "ray" not in sys.modules
     """
     subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}

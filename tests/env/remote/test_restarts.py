@@ -8,7 +8,7 @@ import pytest
 from rollax import ConfigError, EnvContext, EnvError, RolloutWorker, SpaceError, TrainerConfig, VectorEnv, to_base_env
 from rollax.env.making import make_base_env
 from rollax.env.registry import env_creator
-from rollax.env.restarting import Failures
+from rollax.env.restarting import EnvFailures
 from rollax.env.rows import Rows
 from tests.env.always_zero import AlwaysZero
 from tests.env.remote.fragile import END, GO_ON, RAISE, Diary, Fragile, FragileParty
@@ -19,7 +19,7 @@ BOTH = pytest.mark.parametrize("cls", [Fragile, FragileParty])
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(Failures, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(EnvFailures, "FIRST_PAUSE_S", 0.0)
 
 
 @pytest.fixture
@@ -116,8 +116,8 @@ def test_the_new_one_has_a_stream_of_its_own_seed(cls, diary):
 @BOTH
 def test_it_is_not_made_anew_forever(cls, diary, monkeypatch):
     """An episode's end, or many steps, make up for the failures before."""
-    monkeypatch.setattr(Failures, "MOST_IN_A_ROW", 2)
-    monkeypatch.setattr(Failures, "STEPS_TO_GET_WELL", 10)
+    monkeypatch.setattr(EnvFailures, "MOST_IN_A_ROW", 2)
+    monkeypatch.setattr(EnvFailures, "STEPS_TO_GET_WELL", 10)
     env = make(cls, diary, 2)
     rows = env.reset_rows(np.arange(2))
 
@@ -136,12 +136,12 @@ def test_it_is_not_made_anew_forever(cls, diary, monkeypatch):
 
 
 def test_pauses_become_longer(monkeypatch):
-    monkeypatch.setattr(Failures, "FIRST_PAUSE_S", 0.1)
-    failures, error = Failures(), EnvError("it failed")
-    assert [failures.count(1, error) for _ in range(5)] == pytest.approx([0, 0.1, 0.2, 0.4, 0.8])
+    monkeypatch.setattr(EnvFailures, "FIRST_PAUSE_S", 0.1)
+    failures, error = EnvFailures(restart_failed=True), EnvError("it failed")
+    assert [failures.failed(1, error) for _ in range(5)] == pytest.approx([0, 0.1, 0.2, 0.4, 0.8])
     with pytest.raises(EnvError, match="6 times"):
-        failures.count(1, error)
-    assert failures.count(2, error) == 0
+        failures.failed(1, error)
+    assert failures.failed(2, error) == 0
 
 
 def test_a_new_one_must_be_like_the_others(diary, monkeypatch):
@@ -151,7 +151,7 @@ def test_a_new_one_must_be_like_the_others(diary, monkeypatch):
             if self.diary.count("made") > 2:
                 self.observation_space = Clock.action_space
 
-    monkeypatch.setattr(Failures, "MOST_IN_A_ROW", 2)
+    monkeypatch.setattr(EnvFailures, "MOST_IN_A_ROW", 2)
     env = make(Changing, diary, 2)
     rows = act(env, env.reset_rows(np.arange(2)), {0: RAISE})
     with pytest.raises(EnvError, match="failed 3 times") as raised:

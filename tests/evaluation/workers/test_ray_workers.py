@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from rollax import Callbacks, ExternalEnv, Policy, PPOTrainer, RolloutWorker, SampleBatch, register_env
-from rollax.evaluation.workers.ray_processes import RayProcesses
 from tests.env.kinds import KINDS, REMOTE, Kind
 from tests.env.worlds import Clock
 
@@ -198,24 +197,3 @@ def test_a_process_that_samples_for_a_trainer(small_ray):
         "policy": "PPOPolicy",
     }
     assert result["custom_metrics"]["pid_mean"] == pid != os.getpid()
-
-
-class Telling:
-    """Says how often workers of its index were started before."""
-
-    def __init__(self, worker_index: int, restarts: int) -> None:
-        self.place = worker_index, restarts
-
-    def tell(self) -> tuple[int, int]:
-        return self.place
-
-
-def test_processes_are_told_which_start_it_is(small_ray):
-    processes = RayProcesses(Telling, 2, {}, num_cpus=0, num_gpus=0, resources={})
-    workers = [processes.start(index) for index in (1, 2, 1, 1, 2)]
-    for worker in workers:
-        processes.call(worker, "make")
-    told = processes.outcomes([processes.call(worker, "tell") for worker in workers])
-    assert told == [(1, 0), (2, 0), (1, 1), (1, 2), (2, 1)]
-    for worker in workers:
-        processes.kill(worker)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import EnvContext, PPOTrainer, RolloutWorker
+from rollax import EnvContext, PPOTrainer, RolloutWorker, TrainerConfig
 from rollax.errors import EnvError
+from rollax.evaluation import ray_workers as module_of_ray_workers
 from rollax.evaluation.filters import MeanStdFilter
-from rollax.evaluation.workers import ray_processes
+from rollax.processes.actors import LocalActors
 
 
 class Drifting(gym.Env):
@@ -46,44 +46,23 @@ class Drifting(gym.Env):
         return obs
 
 
-class Here:
-    """Implements `Processes` in the place of `RayProcesses`; workers are made on request, as those are."""
+def workers_here(config: TrainerConfig, worker_class: type, arguments: dict[str, Any]) -> LocalActors:
+    """In the place of `ray_workers`: workers of this process, made by a call of `make` as those are."""
 
-    def __init__(self, worker_class: type, count: int, arguments: dict[str, Any], **settings: Any) -> None:
-        self.worker_class, self.arguments = worker_class, arguments
-        self.outcomes_by_reference: list[Any] = []
+    class Here(worker_class):
+        def __init__(self, index: int) -> None:
+            self.index = index
 
-    def start(self, index: int) -> dict[str, Any]:
-        return {"index": index}
+        def make(self) -> None:
+            super().__init__(**arguments, worker_index=self.index)
 
-    def call(self, worker: dict[str, Any], method: str, *arguments: Any) -> int:
-        try:
-            if method == "make":
-                outcome = worker["it"] = self.worker_class(**self.arguments, worker_index=worker["index"])
-            else:
-                outcome = getattr(worker["it"], method)(*arguments)
-        except Exception as error:
-            outcome = error
-        self.outcomes_by_reference.append(outcome)
-        return len(self.outcomes_by_reference) - 1
-
-    def wait(self, references: Sequence[int], count: int, timeout_s: float) -> Sequence[int]:
-        return references
-
-    def outcomes(self, references: Sequence[int]) -> list[Any]:
-        return [self.outcomes_by_reference[reference] for reference in references]
-
-    def put(self, value: Any) -> Any:
-        return value
-
-    def kill(self, worker: dict[str, Any]) -> None:
-        worker.clear()
+    return LocalActors(lambda index, restarts: Here(index))
 
 
 @pytest.fixture
 def make(monkeypatch):
     """Makes trainers, and ends them."""
-    monkeypatch.setattr(ray_processes, "RayProcesses", Here)
+    monkeypatch.setattr(module_of_ray_workers, "ray_workers", workers_here)
     made: list[PPOTrainer] = []
 
     def make_one(num_workers, **changes):

@@ -17,14 +17,14 @@ _ANSWERS_WITHIN_S = 15.0
 _HELLO, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0", 4
 
 
-def started_ray(wanted_by: str, address: str | None = None) -> Any:
+def started_ray(required_by: str, address: str | None = None) -> Any:
     """Returns the module `ray`, connected to a cluster.
 
     In this order: the cluster of an existing connection, the cluster at `address`, a cluster on this machine, a new
     cluster that ends with this process.
 
     Args:
-        wanted_by: the config key that requires other processes, for the error.
+        required_by: the config key that requires other processes, for the error.
         address: address of a running cluster, as in `ray.init`; None uses the environment variable RAY_ADDRESS if set.
     Raises:
         ConfigError: Ray is not installed, no cluster answers at the address, or Ray does not start.
@@ -34,15 +34,15 @@ def started_ray(wanted_by: str, address: str | None = None) -> Any:
     except ImportError as error:
         raise ConfigError(
             "Ray is not installed.",
-            where=f"config key '{wanted_by}'",
+            where=f"config key '{required_by}'",
             got=str(error),
             expected="the package ray, which runs the other processes",
-            fix=f"pip install 'rollax[ray]', or leave {wanted_by} out",
+            fix=f"pip install 'rollax[ray]', or leave {required_by} out",
         ) from error
     if ray.is_initialized():
         return ray
     address = address or os.environ.get("RAY_ADDRESS") or None
-    if address is not None and (why := _silence(address)):
+    if address is not None and (why := _unreachable(address)):
         raise _no_answer(address, why)
     with warnings.catch_warnings():
         # JAX warns at every fork; Ray's forks execute another program at once.
@@ -54,11 +54,11 @@ def started_ray(wanted_by: str, address: str | None = None) -> Any:
         except Exception as error:  # Ray has no specific error for other failures here
             raise ConfigError(
                 "Ray does not start." if address is None else "Ray does not connect to the cluster.",
-                where=f"config key '{wanted_by}'" if address is None else "config key 'ray_address'",
+                where=f"config key '{required_by}'" if address is None else "config key 'ray_address'",
                 got=f"{type(error).__name__}: {error}",
                 expected="that ray.init(" + ("" if address is None else f"address={address!r}") + ") succeeds",
                 fix="try that alone; `ray stop` ends what an earlier run has left, and versions of Ray and Python must "
-                f"be those of the cluster; or leave {wanted_by} out",
+                f"be those of the cluster; or leave {required_by} out",
             ) from error
     return ray
 
@@ -73,7 +73,7 @@ def _no_answer(address: str | None, why: str) -> ConfigError:
     )
 
 
-def _silence(address: str, within_s: float = _ANSWERS_WITHIN_S) -> str:
+def _unreachable(address: str, within_s: float = _ANSWERS_WITHIN_S) -> str:
     """Returns why no gRPC server answers at `host:port` in time; empty if one does, or if Ray resolves the address.
 
     `ray.init` itself waits forever for an address that does not answer.

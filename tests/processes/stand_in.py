@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rollax.errors import WorkerError
 from rollax.evaluation.messages import Update
-from rollax.evaluation.workers.calls import Reply
+from rollax.evaluation.workers.remote_workers import Reply
+from rollax.processes.actors import ProcessLostError
 
 NEVER = float("inf")
 
@@ -60,7 +60,7 @@ class Called(NamedTuple):
 
 
 class StandIn:
-    """Implements `Processes`. A value tells its call: `(method, index, generation, how many such calls before)`.
+    """Implements `Actors`. A value tells its call: `(method, index, generation, how many such calls before)`.
 
     Args:
         clock: that everything happens by.
@@ -80,9 +80,10 @@ class StandIn:
         self._done: list[tuple[float, Any]] = []  # by reference
         self._of: list[tuple[int, int]] = []
 
-    def start(self, index: int) -> Any:
-        worker = index, self.generations.get(index, -1) + 1
-        self.generations[index] = worker[1]
+    def start(self, index: int, restarts: int) -> Any:
+        assert restarts == self.generations.get(index, -1) + 1
+        worker = index, restarts
+        self.generations[index] = restarts
         self.started.append((index, self.clock.now))
         self._free[worker] = self.clock.now
         return worker
@@ -120,7 +121,7 @@ class StandIn:
 
     def kill(self, worker: Any) -> None:
         self.killed.append(worker)
-        gone = WorkerError("The process of a worker is gone.")
+        gone = ProcessLostError("killed")
         for reference, (done, _) in enumerate(self._done):
             if self._of[reference] == worker and done > self.clock.now:
                 self._done[reference] = self.clock.now, gone

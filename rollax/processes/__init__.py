@@ -1,0 +1,1 @@
+"""Actors in other processes: starting them, calling them, noticing that one fails, and restarting it."""

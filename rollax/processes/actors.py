@@ -1,0 +1,86 @@
+"""`Actors`, which an `ActorPool` runs on, and actors in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+
+class ProcessLostError(Exception):
+    """The process of an actor has ended; the message says how."""
+
+
+class Actors(Protocol):
+    """Starts actors and calls them. An actor runs one call at a time, in the order of the calls."""
+
+    def start(self, index: int, restarts: int) -> Any:
+        """Starts an actor and returns a handle of it.
+
+        Args:
+            index: of the actor in its pool.
+            restarts: actors of this index that were started before.
+        """
+        ...
+
+    def call(self, handle: Any, method: str, *arguments: Any) -> Any:
+        """A hashable reference to the outcome of a method."""
+        ...
+
+    def wait(self, references: Sequence[Any], count: int, timeout_s: float) -> list[Any]:
+        """The references whose calls are over, as soon as `count` of them are or the time has passed."""
+        ...
+
+    def outcomes(self, references: Sequence[Any]) -> list[Any]:
+        """What each of these finished calls returned, or the exception that it raised.
+
+        The cause of an exception shows the traceback of the actor's process. A `ProcessLostError` stands for a call
+        whose process has ended.
+        """
+        ...
+
+    def put(self, value: Any) -> Any:
+        """A reference that actors receive as the value; the value travels once to each node."""
+        ...
+
+    def kill(self, handle: Any) -> None:
+        """Ends the process of an actor at once."""
+        ...
+
+
+class _Outcome:
+    """The reference to a call that is over."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class LocalActors:
+    """Objects of this process as actors: every call is over at once.
+
+    Args:
+        start: `(index, restarts) -> object`.
+    """
+
+    def __init__(self, start: Callable[[int, int], Any]) -> None:
+        self._start = start
+
+    def start(self, index: int, restarts: int) -> Any:
+        return self._start(index, restarts)
+
+    def call(self, handle: Any, method: str, *arguments: Any) -> Any:
+        try:
+            return _Outcome(getattr(handle, method)(*arguments))
+        except Exception as error:
+            return _Outcome(error)
+
+    def wait(self, references: Sequence[Any], count: int, timeout_s: float) -> list[Any]:
+        return list(references)
+
+    def outcomes(self, references: Sequence[Any]) -> list[Any]:
+        return [reference.value for reference in references]
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def kill(self, handle: Any) -> None:
+        """There is no process to end."""

@@ -1,0 +1,142 @@
+"""What follows when an actor fails: restart it after a while, go on without it, or raise its error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rollax.errors import WorkerError
+
+if TYPE_CHECKING:
+    from rollax.config import TrainerConfig
+
+log = logging.getLogger("rollax.processes")
+_LONGEST_DELAY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRules:
+    """How failures are handled; see `WorkerFields`.
+
+    Args:
+        restart: restart actors that fail.
+        ignore: go on without those that are not restarted.
+        max_restarts: of all actors together.
+        tolerance: failures in a row of one actor that are followed by a restart.
+        delay_s: before the second restart in a row; the delay doubles with each further one.
+        timeout_s: time without an answer after which an actor has hung.
+        start_timeout_s: the same while it starts.
+    """
+
+    restart: bool = False
+    ignore: bool = False
+    max_restarts: int = 1000
+    tolerance: int = 3
+    delay_s: float = 1.0
+    timeout_s: float = float("inf")
+    start_timeout_s: float = 600.0
+
+    @classmethod
+    def of(cls, config: TrainerConfig) -> FailureRules:
+        """The rules of a config."""
+        return cls(
+            restart=config.recreate_failed_workers,
+            ignore=config.ignore_worker_failures,
+            max_restarts=config.max_num_worker_restarts,
+            tolerance=config.num_consecutive_worker_failures_tolerance,
+            delay_s=config.delay_between_worker_restarts_s,
+            timeout_s=float("inf") if config.sample_timeout_s is None else config.sample_timeout_s,
+            start_timeout_s=config.worker_start_timeout_s,
+        )
+
+
+class Failures:
+    """Counts failures and decides what follows each.
+
+    Args:
+        rules: by which it decides.
+        name: of what fails, such as "rollout worker".
+        advice: what to do where one hangs.
+    Attributes:
+        last: index -> last error.
+        restarts: of all actors so far.
+    """
+
+    def __init__(self, rules: FailureRules, name: str, advice: str = "") -> None:
+        self.rules, self.name, self._advice = rules, name, advice
+        self.last: dict[int, Exception] = {}
+        self.restarts = 0
+        self.in_a_row: dict[int, int] = {}
+
+    def succeeded(self, index: int) -> None:
+        """The actor works: its next failure is the first in a row."""
+        self.in_a_row.pop(index, None)
+
+    def failed(self, index: int, error: Exception) -> float | None:
+        """Counts a failure; returns the seconds until the restart, or None where there is none.
+
+        Raises:
+            Exception: the error itself, where the rules allow neither a restart nor going on.
+        """
+        rules = self.rules
+        self.last[index] = error
+        failures = self.in_a_row[index] = self.in_a_row.get(index, 0) + 1
+        if rules.restart and failures <= rules.tolerance and self.restarts < rules.max_restarts:
+            self.restarts += 1
+            delay = 0.0 if failures == 1 else min(rules.delay_s * 2.0 ** (failures - 2), _LONGEST_DELAY_S)
+            message = "%s %d failed (failure %d in a row) and is restarted in %g s."
+            log.warning(message, self.name.capitalize(), index, failures, delay, exc_info=error)
+            return delay
+        if not (rules.ignore or rules.restart):
+            raise error
+        message = "%s %d failed (failure %d in a row) and is not restarted; there were %d restarts in all."
+        log.error(message, self.name.capitalize(), index, failures, self.restarts, exc_info=error)
+        return None
+
+    def unavailable(self, indices: Sequence[int] = ()) -> WorkerError:
+        """The error where actors that are needed are not there; its cause is the last error of any of them.
+
+        Args:
+            indices: of the actors; empty where none is left.
+        """
+        last = sorted(self.last.items())
+        error = WorkerError(
+            f"{self.name.capitalize()}s that cannot be called." if indices else f"No {self.name} is left.",
+            where=f"{self.name}s {list(indices) or [index for index, _ in last]}",
+            got="; ".join(f"{index}: {_in_one_line(error)}" for index, error in last) or "they have been stopped",
+            expected="all of them" if indices else "at least one that works",
+            fix="fix the cause shown above; num_workers=0 runs the same in this process, where a debugger works",
+        )
+        error.__cause__ = list(self.last.values())[-1] if last else None
+        return error
+
+    def hung(self, index: int, call: str, waited_s: float, *, starting: bool) -> WorkerError:
+        """The error of an actor that has not answered in time."""
+        where, got = f"{self.name} {index}, {call}", f"no answer for {waited_s:.3g} s"
+        if starting:
+            return WorkerError(
+                f"A {self.name} did not start in time.",
+                where=where,
+                got=got,
+                expected="a node with the resources that it reserves, and environments that can be made",
+                fix="lower what each worker reserves, or raise worker_start_timeout_s",
+            )
+        expected = f"an answer within {self.rules.timeout_s:g} s"
+        return WorkerError(f"A {self.name} has hung.", where=where, got=got, expected=expected, fix=self._advice)
+
+    def lost(self, index: int, call: str, how: str) -> WorkerError:
+        """The error of an actor whose process has ended."""
+        return WorkerError(
+            f"The process of a {self.name} is gone.",
+            where=f"{self.name} {index}, {call}",
+            got=how,
+            expected="a process that goes on",
+            fix="look for a crash in native code, a lack of memory, sys.exit(), or a node that was lost",
+        )
+
+
+def _in_one_line(error: Exception) -> str:
+    first, *_ = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {first}"

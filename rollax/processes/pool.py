@@ -1,0 +1,366 @@
+"""`ActorPool`: calls under way in several actors, time limits, and the restart of actors that fail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollax.errors import WorkerError
+from rollax.processes.actors import Actors, ProcessLostError
+from rollax.processes.failures import Failures, log
+
+_FOREVER = float("inf")
+_STOP_S = 5.0  # how long actors may take to stop before their processes are killed
+_EARLY_S = 0.01  # a wait may return a little before its time
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A call of an actor's method, and what came of it.
+
+    Args:
+        index: of the actor.
+        method: that is called.
+        arguments: that it is called with.
+        raises: an exception of the method is what came of the call; otherwise it is a failure of the actor.
+        collected: `ActorPool.ready` returns the call once it is over.
+    Attributes:
+        over: the method has returned or raised, or the actor has failed.
+        lost: the actor has failed.
+        value: what the method returned.
+        error: what it raised.
+        state: of the actor that it was sent to, see `Actor`.
+    """
+
+    index: int
+    method: str
+    arguments: tuple[Any, ...] = ()
+    raises: bool = False
+    collected: bool = True
+    over: bool = False
+    lost: bool = False
+    value: Any = None
+    error: Exception | None = None
+    state: Any = None
+
+    def __str__(self) -> str:
+        return f"{self.method}({', '.join(map(repr, self.arguments))})"
+
+
+@dataclass(eq=False, slots=True)
+class Actor:
+    """An actor that has been started.
+
+    Args:
+        index: in the pool.
+        handle: of the actor, for `Actors`.
+        state: what the pool's owner notes of it; each restart begins with a new one.
+        started: it is made and has not failed since.
+        since: `time.monotonic()` of its last answer, or of the call before which it had nothing to do.
+        calls: under way, by reference.
+        made: what its `make` returned.
+    """
+
+    index: int
+    handle: Any
+    state: Any
+    started: bool
+    since: float
+    calls: dict[Any, Call] = field(default_factory=dict)
+    made: Any = None
+
+
+@dataclass(slots=True)
+class _Restart:
+    due: float
+    calls: list[Call] = field(default_factory=list)  # to be sent then
+
+
+class ActorPool:
+    """Actors by index. An actor fails if its process ends, if it does not answer in time, or if a method raises.
+
+    A failed actor is restarted, left out, or its error is raised, as `failures` decides.
+
+    Args:
+        actors: runs them.
+        indices: of the actors.
+        failures: counts failures and decides what follows.
+        makes: actors have a method `make` to be called after each start; they count as started once it has returned.
+        remakes: an actor whose method raises is made again in its process; without it, in a new process.
+        stop: name of the method that is called before a process ends; empty for none.
+        state: makes the state of an actor that starts, see `Actor`.
+    """
+
+    def __init__(
+        self,
+        actors: Actors,
+        indices: Iterable[int],
+        failures: Failures,
+        *,
+        makes: bool = False,
+        remakes: bool = False,
+        stop: str = "",
+        state: Callable[[], Any] = lambda: None,
+    ) -> None:
+        self._actors, self.failures = actors, failures
+        self._makes, self._remakes, self._stop, self._state = makes, remakes, stop, state
+        self.make_arguments: tuple[Any, ...] = ()
+        self._making_all = False
+        self._over: list[Call] = []  # to be returned by `ready`
+        self._restarts: dict[int, _Restart] = {}
+        self._starts = dict.fromkeys(indices, 0)
+        self.count = len(self._starts)
+        self._live: dict[int, Actor] = {}
+        for index in self._starts:
+            self._start(index)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(count={self.count}, healthy={self.healthy})"
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __bool__(self) -> bool:
+        """Whether there were any actors, even if none of them is left."""
+        return self.count > 0
+
+    @property
+    def indices(self) -> list[int]:
+        """Of the actors that are there, or will be after their restart."""
+        return sorted({*self._live, *self._restarts})
+
+    @property
+    def healthy(self) -> int:
+        """How many actors are made and have not failed since."""
+        return sum(actor.started for actor in self._live.values())
+
+    @property
+    def references(self) -> list[Any]:
+        """References to the calls under way, for a wait on several pools."""
+        return [reference for actor in self._live.values() for reference in actor.calls]
+
+    @property
+    def pending(self) -> list[Call]:
+        """The calls that `ready` is still to return."""
+        under_way = [call for actor in self._live.values() for call in actor.calls.values()]
+        held = [call for restart in self._restarts.values() for call in restart.calls]
+        return [call for call in (*under_way, *held, *self._over) if call.collected]
+
+    def health(self) -> dict[str, Any]:
+        """How many actors are healthy, how many restarts there were, and the last error of each that ever failed."""
+        errors = {str(index): f"{type(error).__name__}: {error}" for index, error in sorted(self.failures.last.items())}
+        return {"healthy": self.healthy, "restarts": self.failures.restarts, "last_errors": errors}
+
+    def send(self, index: int, method: str, *arguments: Any, raises: bool = False, collected: bool = True) -> Call:
+        """Calls a method; if the actor waits for its restart, after that. The call is lost if the actor is left out."""
+        call = Call(index, method, arguments, raises, collected)
+        if index in self._restarts:
+            self._restarts[index].calls.append(call)
+        elif index in self._live:
+            self._dispatch(self._live[index], call)
+        else:
+            call.over = call.lost = True
+        return call
+
+    def ready(self, timeout_s: float = _FOREVER, others_s: float = 0.0) -> list[Call]:
+        """The calls of `send` that are over. Waits for one of them, as long as any is pending.
+
+        Args:
+            timeout_s: how long to wait for the first.
+            others_s: how long to wait for the others, once one is over.
+        Raises:
+            WorkerError: no actor is left.
+            Exception: the error of an actor that is neither restarted nor left out.
+        """
+        until = time.monotonic() + timeout_s
+        while self.pending:
+            self._take(0.0 if self._over else until - time.monotonic(), others_s)
+            if self._over or time.monotonic() >= until:
+                break
+        over, self._over = self._over, []
+        return over
+
+    def forget(self, which: Callable[[Call], bool] = lambda call: True) -> None:
+        """`ready` does not return these pending calls; those that wait for a restart are not made."""
+        for restart in self._restarts.values():
+            restart.calls = [call for call in restart.calls if not which(call)]
+        for call in self.pending:
+            if which(call):
+                call.collected = False
+        self._over = [call for call in self._over if call.collected]
+
+    def call_all(self, method: str, *arguments: Any, raises: bool = False) -> dict[int, Any]:
+        """Index -> what a method of each actor returned; waits for all. An actor that fails meanwhile is missing.
+
+        Args:
+            method: of the actors.
+            arguments: that it is called with.
+            raises: an exception of the method is raised here; otherwise it is a failure of the actor.
+        """
+        return self.call_each(method, dict.fromkeys(self._live, arguments), raises=raises)
+
+    def call_each(
+        self, method: str, arguments_of: Mapping[int, tuple[Any, ...]], *, raises: bool = False
+    ) -> dict[int, Any]:
+        """The same for some actors, each with its own arguments."""
+        there = sorted(index for index in arguments_of if index in self._live and index not in self._restarts)
+        calls = [self.send(index, method, *arguments_of[index], raises=raises, collected=False) for index in there]
+        self._finish(calls)
+        return {call.index: call.value for call in calls if not call.lost}
+
+    def make_all(self) -> dict[int, Any]:
+        """Waits until all actors are made; returns what their `make` returned. Lost processes are handled as ever.
+
+        Raises:
+            Exception: what `make` of an actor raised, or that it did not start in time; all actors are stopped then.
+        """
+        self._making_all = True
+        try:
+            while self._restarts or self.healthy < len(self._live):
+                self._take(_FOREVER)
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            self._making_all = False
+        return {index: actor.made for index, actor in sorted(self._live.items())}
+
+    def stop(self) -> None:
+        """Stops the actors and ends their processes."""
+        live, self._live = self._live, {}
+        self._restarts, self._over = {}, []
+        stopping: dict[Any, int] = {}
+        for index, actor in live.items():
+            if self._stop and actor.started:
+                with suppress(WorkerError):  # it cannot be called any more
+                    stopping[self._actors.call(actor.handle, self._stop)] = index
+        if stopping:
+            over = self._actors.wait(list(stopping), len(stopping), _STOP_S)
+            for reference, outcome in zip(over, self._actors.outcomes(over), strict=True):
+                if isinstance(outcome, Exception) and not isinstance(outcome, ProcessLostError):
+                    where = f"{self.failures.name.capitalize()} {stopping[reference]}"
+                    log.warning("%s failed as it was stopped.", where, exc_info=outcome)
+        for actor in live.values():
+            self._actors.kill(actor.handle)
+
+    def _arguments(self, actor: Actor, call: Call) -> tuple[Any, ...]:
+        """What the method is called with, as the call is sent."""
+        return call.arguments
+
+    def _start(self, index: int) -> None:
+        """Starts an actor, or makes the one again that is there."""
+        actor = self._live.get(index)
+        if actor is None:
+            handle = self._actors.start(index, self._starts[index])
+            self._starts[index] += 1
+            actor = Actor(index, handle, self._state(), not self._makes, time.monotonic())
+            self._live[index] = actor
+        if self._makes:
+            self._dispatch(actor, Call(index, "make", self.make_arguments, collected=False))
+
+    def _dispatch(self, actor: Actor, call: Call) -> None:
+        if not actor.calls:
+            actor.since = time.monotonic()
+        reference = self._actors.call(actor.handle, call.method, *self._arguments(actor, call))
+        actor.calls[reference], call.state = call, actor.state
+
+    def _restart_those_due(self) -> None:
+        now = time.monotonic()
+        for index in [index for index, restart in self._restarts.items() if restart.due <= now]:
+            calls = self._restarts.pop(index).calls
+            self._start(index)
+            for call in calls:
+                self._dispatch(self._live[index], call)
+
+    def _finish(self, calls: list[Call]) -> None:
+        """Waits until all these calls are over; raises what the first of them raised."""
+        while not all(call.over for call in calls):
+            self._take(_FOREVER)
+        for call in calls:
+            if call.error is not None:
+                raise call.error
+
+    def _take(self, timeout_s: float, others_s: float = 0.0) -> None:
+        """Records the outcomes of calls, once any is over or the time has passed; handles failures and restarts."""
+        self._restart_those_due()
+        due = [restart.due for restart in self._restarts.values()]
+        wake_up = min([_FOREVER, *map(self._deadline, self._live.values()), *due])
+        actor_of = {reference: actor for actor in self._live.values() for reference in actor.calls}
+        over = self._wait(list(actor_of), 1, min(timeout_s, wake_up - time.monotonic()))
+        if over and len(actor_of) > 1:
+            over = self._wait(list(actor_of), len(actor_of), min(others_s, wake_up - time.monotonic()))
+        for reference, outcome in zip(over, self._actors.outcomes(over), strict=True):
+            actor = actor_of[reference]
+            if self._live.get(actor.index) is actor and reference in actor.calls:  # else another of its calls failed
+                self._record(actor, reference, outcome)
+        for actor in list(self._live.values()):  # only now: an actor that has answered unnoticed has not hung
+            now = time.monotonic()
+            if now + _EARLY_S >= self._deadline(actor):
+                call, waited_s = str(next(iter(actor.calls.values()))), now - actor.since
+                error = self.failures.hung(actor.index, call, waited_s, starting=not actor.started)
+                if self._making_all:
+                    raise error
+                self._failed(actor, error, process_lost=True)
+
+    def _wait(self, references: list[Any], count: int, timeout_s: float) -> list[Any]:
+        timeout_s = max(timeout_s, 0.0)
+        if references:
+            return self._actors.wait(references, count, timeout_s)
+        time.sleep(timeout_s)  # all actors wait for their restart
+        return []
+
+    def _deadline(self, actor: Actor) -> float:
+        """When the actor counts as hung."""
+        rules = self.failures.rules
+        limit_s = rules.timeout_s if actor.started else rules.start_timeout_s
+        return actor.since + limit_s if actor.calls else _FOREVER
+
+    def _record(self, actor: Actor, reference: Any, outcome: Any) -> None:
+        call = actor.calls[reference]
+        if isinstance(outcome, ProcessLostError):
+            error = self.failures.lost(actor.index, str(call), str(outcome))
+            self._failed(actor, error, process_lost=True)
+            return
+        if isinstance(outcome, Exception):
+            if not (call.raises or self._making_all):
+                self._failed(actor, outcome, process_lost=False)
+                return
+            outcome.add_note(self._note(actor))
+            if self._making_all:
+                raise outcome
+            call.error = outcome
+        else:
+            call.value = outcome
+            if call.method == "make":
+                actor.made = outcome
+        del actor.calls[reference]
+        actor.started, actor.since = True, time.monotonic()
+        self._end(call)
+
+    def _end(self, call: Call, *, lost: bool = False) -> None:
+        call.over, call.lost = True, lost
+        if call.collected:
+            self._over.append(call)
+
+    def _failed(self, actor: Actor, error: Exception, *, process_lost: bool) -> None:
+        """Handles a failure; all calls of the actor are lost."""
+        error.add_note(self._note(actor))
+        index, calls, actor.calls = actor.index, actor.calls, {}
+        for call in calls.values():
+            self._end(call, lost=True)
+        if process_lost or not self._remakes:
+            del self._live[index]
+            self._actors.kill(actor.handle)
+        delay = self.failures.failed(index, error)
+        if delay is not None:
+            actor.started = False
+            self._restarts[index] = _Restart(time.monotonic() + delay)
+            self._restart_those_due()
+        elif not len(self):
+            raise self.failures.unavailable()
+
+    def _note(self, actor: Actor) -> str:
+        return f"(in {self.failures.name} {actor.index})"

@@ -1,0 +1,155 @@
+"""Actors of Ray."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rollax.errors import ConfigError, RemoteTraceback, WorkerError
+from rollax.processes.actors import ProcessLostError
+
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
+_GPU_SHARE = 0.9  # of the memory that an actor reserves on a GPU; the rest is for what JAX does not count
+
+
+class RayActors:
+    """`Actors` as Ray runs them.
+
+    A method of several returns (`ray.method(num_returns=...)`) returns here the first value and references to the
+    others, which stay where they are.
+
+    Args:
+        ray: the module, connected to a cluster.
+        start: `(index, restarts) -> handle` of a Ray actor.
+        owned: whether the actors end with the pool.
+    """
+
+    def __init__(self, ray: Any, start: Callable[[int, int], Any], *, owned: bool = True) -> None:
+        self._ray, self._start, self._owned = ray, start, owned
+
+    def start(self, index: int, restarts: int) -> Any:
+        return self._start(index, restarts)
+
+    def call(self, handle: Any, method: str, *arguments: Any) -> Any:
+        if not self._ray.is_initialized():  # the call would start another cluster, without the actors
+            raise WorkerError(
+                "Ray was shut down while its actors were in use.",
+                where=f"{method}()",
+                expected="Ray to run as long as they are used",
+                fix="stop the trainer before ray.shutdown(), and make a new one after it",
+            )
+        reference = getattr(handle, method).remote(*arguments)
+        return tuple(reference) if isinstance(reference, list) else reference
+
+    def wait(self, references: Sequence[Any], count: int, timeout_s: float) -> list[Any]:
+        timeout = None if timeout_s == float("inf") else max(timeout_s, 0.0)
+        by_first = {_first(reference): reference for reference in references}
+        return [by_first[first] for first in self._ray.wait([*by_first], num_returns=count, timeout=timeout)[0]]
+
+    def outcomes(self, references: Sequence[Any]) -> list[Any]:
+        firsts = [_first(reference) for reference in references]
+        try:
+            outcomes = self._ray.get(firsts)
+        except Exception:  # get them one by one to see which call raised
+            outcomes = [self._outcome(first) for first in firsts]
+        return [
+            (outcome, *reference[1:])
+            if isinstance(reference, tuple) and not isinstance(outcome, Exception)
+            else outcome
+            for reference, outcome in zip(references, outcomes, strict=True)
+        ]
+
+    def _outcome(self, reference: Any) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(reference)
+        except (errors.RayActorError, errors.WorkerCrashedError, errors.NodeDiedError, errors.ObjectLostError) as error:
+            return ProcessLostError(str(error))
+        except errors.RayError as error:
+            cause = getattr(error, "cause", None)
+            if cause is None or isinstance(cause, errors.RayError):
+                cause = _unpicklable(error)
+            cause.__cause__ = RemoteTraceback(_COLOURS.sub("", str(error)))
+            return cause
+
+    def put(self, value: Any) -> Any:
+        return self._ray.put(value)
+
+    def kill(self, handle: Any) -> None:
+        if self._owned and self._ray.is_initialized():
+            self._ray.kill(handle)
+
+
+def actor_class(
+    ray: Any,
+    cls: type,
+    *,
+    num_cpus: float,
+    num_gpus: float = 0.0,
+    resources: Mapping[str, float] | None = None,
+    near: bool = False,
+) -> Any:
+    """The Ray actor class of a class that computes: its processes have one thread, and a GPU only if they reserve one.
+
+    Args:
+        ray: the module, connected to a cluster.
+        cls: the class.
+        num_cpus, num_gpus, resources: what each actor reserves.
+        near: actors start on the node of this process, if there is room.
+    """
+    options: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": dict(resources or {})}
+    if near:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        node = ray.get_runtime_context().get_node_id()
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
+    return ray.remote(**options, runtime_env={"env_vars": process_settings(num_gpus)})(cls)
+
+
+def process_settings(num_gpus: float) -> dict[str, str]:
+    """The environment variables of a process that computes in one thread, and on the CPU unless it reserves a GPU."""
+    settings = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    if num_gpus == 0:
+        return {**settings, "JAX_PLATFORMS": "cpu"}
+    return {**settings, "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{min(num_gpus, 1.0) * _GPU_SHARE:.3f}"}
+
+
+def stored(ray: Any, arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The arguments of an actor's constructor in Ray's object store, once for all actors.
+
+    Args:
+        ray: the module, connected to a cluster.
+        arguments: by name.
+        where: the config key that requires the actors, for the error.
+    Raises:
+        ConfigError: an argument cannot be pickled.
+    """
+    references = {}
+    for name, value in arguments.items():
+        try:
+            references[name] = ray.put(value)
+        except Exception as error:
+            why = error.__cause__ or error  # Ray wraps it in a page of advice
+            raise ConfigError(
+                "A value that cannot travel to another process.",
+                where=f"{name}, with {where}",
+                got=f"{type(why).__name__}: {why}",
+                expected="an environment, policies and callbacks that cloudpickle can store",
+                fix="make what they need (files, locks, simulators) inside of the env creator, not outside",
+            ) from error
+    return references
+
+
+def _first(reference: Any) -> Any:
+    return reference[0] if isinstance(reference, tuple) else reference
+
+
+def _unpicklable(error: Exception) -> WorkerError:
+    *_, last = str(error).strip().splitlines() or [repr(error)]
+    return WorkerError(
+        "An actor raised an exception that cannot travel to this process.",
+        got=last,
+        expected="an exception that can be pickled and unpickled",
+        fix="fix the cause shown above; an exception can travel if str(error) is the only argument it is made from",
+    )

@@ -1,0 +1,7 @@
+"""What the tests of pools share."""
+
+from __future__ import annotations
+
+from tests.processes.pools import actor_pool_of, clock, pool
+
+__all__ = ["actor_pool_of", "clock", "pool"]

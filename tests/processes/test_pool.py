@@ -1,0 +1,149 @@
+"""`ActorPool` by a clock of the test's own: what its owners beside `RemoteWorkers` need of it."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from rollax.errors import WorkerError
+from rollax.processes.actors import LocalActors, ProcessLostError
+from rollax.processes.failures import FailureRules, Failures
+from rollax.processes.pool import ActorPool
+from tests.processes.stand_in import NEVER, BrokenError, Does
+
+REMAKE = {"makes": True, "remakes": True}
+
+
+def outcomes(calls):
+    """What came of calls."""
+    return [("lost" if call.lost else call.error or call.value[0], call.index) for call in calls]
+
+
+class TestReady:
+    def test_waits_for_the_first_and_then_for_the_others_as_long_as_it_is_told(self, actor_pool_of, clock):
+        actors, _ = actor_pool_of(script={(0, 0, "step"): [Does(2)], (1, 0, "step"): [Does(5)] * 2})
+        actors.send(0, "step")
+        actors.send(1, "step")
+        assert outcomes(actors.ready(1.0)) == []
+        assert outcomes(actors.ready(NEVER, 2.5)) == [("step", 0)]
+        assert clock.now == 1004.5
+        actors.send(0, "step")
+        assert outcomes(actors.ready(NEVER, 9.0)) == [("step", 0), ("step", 1)]
+        assert clock.now == 1005.5
+
+    def test_a_call_knows_what_came_of_it(self, actor_pool_of):
+        error = BrokenError("x")
+        actors, _ = actor_pool_of(script={(0, 0, "step"): [Does(1, error)]})
+        broken, good = actors.send(0, "step", 7, raises=True), actors.send(1, "step", 8)
+        assert actors.pending == [broken, good]
+        actors.ready(NEVER, NEVER)
+        assert (broken.over, broken.lost, broken.error) == (True, False, error)
+        assert error.__notes__ == ["(in stand-in 0)"]
+        assert (good.over, good.value, str(good)) == (True, ("step", 1, 0, 0), "step(8)")
+        assert actors.pending == []
+        assert actors.healthy == 2
+
+    def test_forgotten_calls_are_not_returned(self, actor_pool_of):
+        actors, _ = actor_pool_of()
+        for method in ("add", "draw"):
+            actors.send(0, method)
+        actors.forget(lambda call: call.method == "draw")
+        assert outcomes(actors.ready()) == [("add", 0)]
+        assert actors.ready() == []
+
+    def test_nobody_is_called_who_was_left_out(self, actor_pool_of):
+        actors, stand_in = actor_pool_of(FailureRules(ignore=True), {(0, 0, "step"): [Does(1, BrokenError())]})
+        assert [call.lost for call in (actors.send(0, "step"), *actors.ready())] == [True, True]
+        late = actors.send(0, "step")
+        assert (late.over, late.lost) == (True, True)
+        assert [call.index for call in stand_in.calls] == [0]
+
+
+class TestRemaking:
+    def test_one_that_raises_is_made_again_in_its_process(self, actor_pool_of, clock):
+        # Made until 1001; step raises at 1002, is made again until 1003; the call held meanwhile returns at 1004.
+        actors, stand_in = actor_pool_of(script={(0, 0, "step"): [Does(1, BrokenError("x"))]}, **REMAKE)
+        actors.make_arguments = ("like the others",)
+        assert actors.make_all() == {0: ("make", 0, 0, 0), 1: ("make", 1, 0, 0)}
+        actors.send(0, "step")
+        assert outcomes(actors.ready()) == [("lost", 0)]
+        assert actors.healthy == 1
+        actors.send(0, "reset")
+        assert outcomes(actors.ready()) == [("reset", 0)]
+        assert clock.now == 1004
+        assert [call[2:] for call in stand_in.calls if call.index == 0] == [
+            ("make", ()),
+            ("step", ()),
+            ("make", ("like the others",)),
+            ("reset", ()),
+        ]
+        assert stand_in.killed == []
+        assert actors.healthy == 2
+
+    def test_making_again_may_fail_too_and_waits_longer_each_time(self, actor_pool_of, clock):
+        script = {(0, 0, "step"): [Does(1, BrokenError())], (0, 0, "make"): [Does()] + [Does(1, BrokenError())] * 2}
+        actors, stand_in = actor_pool_of(script=script, **REMAKE)
+        actors.make_all()
+        # 1002 raised, made at once, raised at 1003; 2 s later again, raised at 1006; 4 s later it is made, at 1011.
+        for method in ("step", "reset", "reset"):
+            actors.send(0, method)
+            assert outcomes(actors.ready()) == [("lost", 0)]
+        actors.send(0, "reset")
+        assert outcomes(actors.ready()) == [("reset", 0)]
+        assert clock.now == 1012
+        assert stand_in.killed == []
+
+    @pytest.mark.parametrize("does", [Does(1, ProcessLostError("killed")), Does(NEVER)], ids=["lost", "hung"])
+    def test_one_whose_process_is_lost_gets_a_new_one(self, actor_pool_of, does):
+        rules = FailureRules(restart=True, timeout_s=5.0)
+        actors, stand_in = actor_pool_of(rules, {(0, 0, "step"): [does]}, **REMAKE)
+        actors.make_all()
+        actors.send(0, "step")
+        assert outcomes(actors.ready()) == [("lost", 0)]
+        assert stand_in.killed == [(0, 0)]
+        assert stand_in.generations == {0: 1, 1: 0}
+
+    def test_one_that_raises_stays_where_its_error_is_raised(self, actor_pool_of):
+        actors, stand_in = actor_pool_of(FailureRules(), {(0, 0, "step"): [Does(1, BrokenError())]}, **REMAKE)
+        actors.make_all()
+        actors.send(0, "step")
+        with pytest.raises(BrokenError):
+            actors.ready()
+        assert stand_in.killed == []
+        assert actors.indices == [0, 1]
+
+
+def test_errors_of_stopping_are_logged(actor_pool_of, caplog):
+    caplog.set_level(logging.WARNING)
+    actors, _ = actor_pool_of(script={(1, 0, "close"): [Does(1, BrokenError("the door"))]}, stop="close")
+    actors.stop()
+    assert "Stand-in 1 failed as it was stopped." in caplog.text
+    assert "the door" in caplog.text
+
+
+class Counter:
+    """An actor of this process."""
+
+    def __init__(self, index: int, restarts: int) -> None:
+        self.place = index, restarts
+
+    def tell(self, word: str) -> tuple:
+        return (word, *self.place)
+
+    def fail(self) -> None:
+        raise BrokenError
+
+
+def test_actors_of_this_process():
+    failures = Failures(FailureRules(restart=True), "counter")
+    counters = ActorPool(LocalActors(Counter), range(1, 3), failures)
+    assert counters.call_all("tell", "a") == {1: ("a", 1, 0), 2: ("a", 2, 0)}
+    assert counters.call_each("fail", {2: ()}) == {}
+    assert counters.call_all("tell", "b") == {1: ("b", 1, 0), 2: ("b", 2, 1)}
+    with pytest.raises(BrokenError):
+        counters.call_all("fail", raises=True)
+    assert counters.health()["restarts"] == 1
+    counters.stop()
+    with pytest.raises(WorkerError, match="No counter is left"):
+        raise failures.unavailable()
