@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from rollax.evaluation.results import TrainResult as TrainResult
     from rollax.evaluation.rollout_worker import RolloutWorker as PolicyEvaluator  # noqa: F401
     from rollax.evaluation.rollout_worker import RolloutWorker as RolloutWorker
+    from rollax.evaluation.sampler import Sampler as Sampler
     from rollax.models.outputs import Outputs as Outputs
     from rollax.optimizers.async_gradients import AsyncGradientsOptimizer as AsyncGradientsOptimizer
     from rollax.optimizers.async_replay import AsyncReplayOptimizer as AsyncReplayOptimizer
@@ -145,6 +146,7 @@ _NAMES_OF = {
     "rollax.evaluation.callbacks": "Callbacks",
     "rollax.evaluation.filters": "MeanStdFilter NoFilter",
     "rollax.evaluation.results": "EvaluationResult TrainResult",
+    "rollax.evaluation.sampler": "Sampler",
     "rollax.evaluation.rollout_worker": "PolicyEvaluator RolloutWorker",
     "rollax.models.outputs": "Outputs",
     "rollax.optimizers.async_gradients": "AsyncGradientsOptimizer",

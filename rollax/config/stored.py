@@ -1,7 +1,7 @@
 """Configs as strict JSON, without code: classes and functions are stored by the path they import from.
 
 What JSON cannot say is a dict whose only key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
-{"$tuple": [...]}. The fields that hold a class or function (`env`, `callbacks`, `model.custom_model`,
+{"$tuple": [...]}. The fields that hold a class or function (`env`, `callbacks`, `sampler`, `model.custom_model`,
 `multiagent.policy_mapping_fn` and the policies of `multiagent.policies`) take its path as a plain string too.
 """
 
@@ -229,7 +229,7 @@ def _is_code(text: str, place: Place) -> bool:
 def _holds_code(place: Sequence[Any]) -> bool:
     """Whether the field at `place` of a config holds a class or function."""
     match tuple(place):
-        case ("env",) | ("callbacks",) | ("model", "custom_model") | ("multiagent", "policy_mapping_fn"):
+        case ("env",) | ("callbacks",) | ("sampler",) | ("model", "custom_model") | ("multiagent", "policy_mapping_fn"):
             return True
         case ("evaluation_config", *rest) | ("multiagent", "policies", _, 3, *rest):
             return _holds_code(rest)

@@ -174,6 +174,10 @@ class TrainerConfig(WorkerFields, FrozenModel):
         default=None,
         description="a class whose methods are called at episode start, step and end, sample end and train result",
     )
+    sampler: Annotated[type | InstanceOf[StoredCode] | None, BeforeValidator(_checked_class)] = Field(
+        default=None,
+        description="the subclass of rollax.Sampler that steps the environments; None: rollax's own",
+    )
 
     # Learning
     train_batch_size: int = Field(default=200, ge=1, description="steps that one update learns from")

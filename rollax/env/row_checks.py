@@ -90,7 +90,11 @@ class RowChecks:
         return rows
 
     def _check_trajectories(self, rows: Rows, where: checks.Where) -> None:
-        """An outcome belongs to a trajectory that has begun."""
+        """An outcome belongs to a trajectory that has begun, and rows that are said to be in order are."""
+        counted = np.arange(len(rows))
+        if rows.in_order and not all(np.array_equal(index, counted) for index in (rows.slots, rows.env_index)):
+            got = f"env_index {rows.env_index}, slots {rows.slots}"
+            raise self._error("Rows that are not in order.", where(0), got, "0, 1, 2, ... in both, or in_order=False")
         top = int(rows.slots.max(initial=-1))
         if top >= len(self._alive):
             self._alive = np.append(self._alive, np.zeros(2 * top, bool))

@@ -45,6 +45,7 @@ class Rows:
         dropped_envs: [D] sub-environments whose running episode was lost since the last poll. All of it is forgotten,
             and no row here belongs to it; the sampler resets them as it does those of `ended_envs`.
         name: how error messages call the environment.
+        in_order: row i is that of sub-environment i, of its only agent, on slot i. It is faster to sample from.
     """
 
     env_index: np.ndarray
@@ -62,6 +63,7 @@ class Rows:
     trains: np.ndarray | None = None
     dropped_envs: np.ndarray = field(default_factory=lambda: NO_ENVS)
     name: str = ""
+    in_order: bool = False
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -133,18 +135,25 @@ class Rows:
         no, yes = np.zeros(count, bool), np.ones(count, bool)
         return cls(env_index, slots, obs, np.zeros(count), no, no, yes, yes, NO_ENVS, agents, infos)
 
-    def renewed(self, started: Rows) -> Rows | None:
-        """The rows that wait for an action, those of ended trajectories replaced by `started`, or None where that
-        cannot be.
+    def places(self, rows: np.ndarray | None) -> tuple[np.ndarray | slice, np.ndarray | slice]:
+        """Indices of the sub-environments and of the slots of some rows (None: all): slices where all are in order."""
+        if rows is not None:
+            return self.env_index[rows], self.slots[rows]
+        if self.in_order:
+            everyone = slice(len(self.slots))
+            return everyone, everyone
+        return self.env_index, self.slots
 
-        It can where row i is sub-environment i with its one agent, for all of them, and `started` begins exactly the
-        episodes that have ended. What it returns serves to act on: of its columns, `obs` are those of `self`.
+    def replaced(self, started: Rows) -> Rows | None:
+        """Rows to act on, with those of `started` in the places of the ended trajectories; None where they do not fit.
+
+        They fit where these rows are in order, and `started` begins exactly the episodes that have ended. The `obs` of
+        the result are those of these rows.
         """
-        in_order = self.agents is None and self.slots is self.env_index and not self.given_actions
-        in_order = in_order and self.trains is None and not len(self.dropped_envs)
-        if not (in_order and len(started) == len(self.ended_envs) and np.array_equal(self.slots, np.arange(len(self)))):
+        fits = self.in_order and not (self.given_actions or len(self.dropped_envs)) and self.trains is None
+        if not (fits and len(started) == len(self.ended_envs)):
             return None
-        yes = np.ones(len(self), bool)
+        no, yes = np.zeros(len(self), bool), np.ones(len(self), bool)
 
         def infos() -> list[dict]:
             both = list(self.info_list())
@@ -152,15 +161,13 @@ class Rows:
                 both[place] = info
             return both
 
-        no = np.zeros(len(self), bool)
-        return Rows(self.env_index, self.slots, self.obs, self.rewards, no, no, no, yes, NO_ENVS, None, infos)
+        columns = self.env_index, self.slots, self.obs, self.rewards, no, no, no, yes, NO_ENVS
+        return Rows(*columns, infos=infos, name=self.name, in_order=True)
 
     @classmethod
     def concat(cls, first: Rows, second: Rows) -> Rows:
         """The rows of `first`, then those of `second`."""
         both = np.concatenate
-        env_index = both((first.env_index, second.env_index))
-        same = first.slots is first.env_index and second.slots is second.env_index
         if isinstance(first.obs, list) or isinstance(second.obs, list):
             obs = [*_values(first.obs), *_values(second.obs)]
         else:
@@ -168,8 +175,8 @@ class Rows:
         given = {len(first) + row: action for row, action in (second.given_actions or {}).items()}
         serves = first.trains is not None or second.trains is not None
         return cls(
-            env_index,
-            env_index if same else both((first.slots, second.slots)),
+            both((first.env_index, second.env_index)),
+            both((first.slots, second.slots)),
             obs,
             both((first.rewards, second.rewards)),
             both((first.terminateds, second.terminateds)),

@@ -1,13 +1,15 @@
-"""`Episode`: what callbacks and policies may know of a running episode."""
+"""`Episode`: the view of a running episode that callbacks and policies get."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any
-
-import numpy as np
+from typing import Any, Protocol
 
 from rollax.errors import ConfigError
+
+
+class _Columns(Protocol):
+    def __getitem__(self, name: str, /) -> Any: ...
 
 
 class Episode:
@@ -16,27 +18,18 @@ class Episode:
     Args:
         episode_id: unique across workers and time.
         env_index: the sub-environment.
-        rewards: the sampler's array of running episode rewards.
-        lengths: the sampler's array of running episode lengths.
+        table: has the columns `reward` and `length`, each with one entry per sub-environment.
         only_policy: the policy of every agent, where there is one.
     """
 
-    def __init__(
-        self,
-        episode_id: int,
-        env_index: int,
-        rewards: np.ndarray,
-        lengths: np.ndarray,
-        *,
-        only_policy: str | None = None,
-    ) -> None:
+    def __init__(self, episode_id: int, env_index: int, table: _Columns, *, only_policy: str | None = None) -> None:
         self.episode_id = episode_id
         self.env_index = env_index
         self.policies: dict[Hashable, str] = {}
         self.user_data: dict[str, Any] = {}
         self.custom_metrics: dict[str, float] = {}
         self.last_infos: dict[Hashable, dict] = {}
-        self._rewards, self._lengths, self._only_policy = rewards, lengths, only_policy
+        self._table, self._row, self._only_policy = table, env_index, only_policy
 
     def __repr__(self) -> str:
         where = f"episode_id={self.episode_id}, env_index={self.env_index}"
@@ -44,23 +37,23 @@ class Episode:
 
     @property
     def total_reward(self) -> float:
-        """The sum of all agents' rewards so far, as the environment gave them."""
-        return float(self._rewards[self.env_index])
+        """The sum of all agents' rewards so far, as the environment returned them."""
+        return float(self._table["reward"][self._row])
 
     @property
     def length(self) -> int:
         """Environment steps so far."""
-        return int(self._lengths[self.env_index])
+        return int(self._table["length"][self._row])
 
     def policy_for(self, agent_id: Hashable) -> str | None:
         """The id of the policy that acts for an agent; None for one that has not appeared, where there are several."""
         return self.policies.get(agent_id, self._only_policy)
 
     def noted_metrics(self) -> dict[str, float]:
-        """What callbacks noted in `custom_metrics`.
+        """The custom metrics, checked.
 
         Raises:
-            ConfigError: something else than numbers by name.
+            ConfigError: `custom_metrics` is not a dict of numbers by name.
         """
         noted = self.custom_metrics
         if isinstance(noted, Mapping):
@@ -75,16 +68,12 @@ class Episode:
             where=f"config key 'callbacks', {where}",
             got=f"{got!r} ({type(got).__name__})",
             expected="a dict with strings as keys and numbers as values",
-            fix="note numbers; what else is to be kept for the episode stands in episode.user_data",
+            fix="store numbers there; keep anything else in episode.user_data",
         )
 
-    def read_from(self, rewards: np.ndarray, lengths: np.ndarray) -> None:
-        """The running rewards and lengths stand in these arrays from now on."""
-        self._rewards, self._lengths = rewards, lengths
-
     def finished(self) -> Episode:
-        """Itself, with numbers that stay as they are when its sub-environment goes on to the next episode."""
-        self._rewards, self._lengths = self._rewards.copy(), self._lengths.copy()
+        """The episode itself, with a reward and a length that no longer change."""
+        self._table, self._row = {"reward": [self.total_reward], "length": [self.length]}, 0
         return self
 
 

@@ -1,4 +1,4 @@
-"""The books of running episodes: rewards, lengths, numbers and seeds of every sub-environment, as arrays."""
+"""The running episodes: reward, length, number and seed of each, in one table by sub-environment."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ import numpy as np
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.evaluation.episode import Episode
 from rollax.evaluation.metrics import EpisodeMetrics
+from rollax.evaluation.table import Index, Table
 
 _KEPT_POLLS = 100_000
 
 
-class EpisodeTable:
-    """Counts what happens in each sub-environment's episode.
+class EpisodeTable(Table):
+    """One row per sub-environment.
+
+    The columns are `id`, of the running episode, -1 where none runs; its `reward` and `length` so far; `trains`, false
+    where nothing is learned from it; and `begun`, the number of episodes that have begun.
 
     Args:
         num_envs: how many sub-environments there are; where the environment numbers episodes as they come, the table
@@ -24,9 +28,10 @@ class EpisodeTable:
         seed: of the run; None leaves the environments unseeded.
         first_env: the number, across all workers, of the first sub-environment here.
         first_id: episode ids count up from here.
-        first_episode: so many episodes count as begun in each sub-environment: the seeds are those of the next ones.
-        on_start, on_step, on_end: called with an `Episode`; None where nobody listens.
+        first_episode: the number of episodes that count as begun in each sub-environment; seeds depend on it.
+        on_start, on_step, on_end: called with an `Episode`; None where no callback is overridden.
         only_policy: the policy of every agent, where there is one.
+        keeps_past: finished episodes stay in `past`.
     """
 
     def __init__(
@@ -41,129 +46,103 @@ class EpisodeTable:
         on_step: Callable[[Episode], Any] | None = None,
         on_end: Callable[[Episode], Any] | None = None,
         only_policy: str | None = None,
+        keeps_past: bool = False,
     ) -> None:
+        super().__init__(num_envs, id=-1, reward=0.0, length=0, trains=True, begun=first_episode)
         self.num_envs = num_envs
-        self._trains = np.ones(num_envs, bool)
-        self._all_train = True
-        self.rewards = np.zeros(num_envs)
-        self.lengths = np.zeros(num_envs, np.int64)
-        self.ids = np.full(num_envs, -1, np.int64)
-        self.begun = np.full(num_envs, first_episode, np.int64)
-        self.finished_steps = 0
-        self._seed, self._first_env = seed, first_env
         self.next_id = first_id
+        self.finished_steps = 0
+        self._all_train = True
+        self._seed, self._first_env = seed, first_env
         self._on_start, self._on_step, self._on_end = on_start, on_step, on_end
-        self._slot_rewards = np.zeros(64)
-        self._running: dict[int, Episode] = {}  # only those that somebody has asked for
+        self._only_policy, self._keeps_past = only_policy, keeps_past
+        self._running: dict[int, Episode] = {}  # only those that were requested
         # What has ended since the last `take_metrics`, bounded for a worker whose metrics nobody takes: trajectories as
         # (episode ids, policy numbers, rewards), episodes as (episode ids, sub-environments, rewards, lengths).
         self._ended_trajectories: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
         self._ended: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
         self._custom_metrics: dict[int, dict[str, float]] = {}
         self._finished: list[np.ndarray] = []
-        self._only_policy = only_policy
-        self.past: dict[int, Episode] | None = None
-        """The episodes finished since somebody emptied this, by id; None where nobody reads it."""
+        self.past: dict[int, Episode] = {}
+        """The episodes that finished since this was last emptied, by id."""
 
     def episode(self, env_index: int) -> Episode:
         """The running episode of a sub-environment, for callbacks, mappings and policies."""
         episode = self._running.get(env_index)
         if episode is None:
-            episode = Episode(
-                int(self.ids[env_index]), env_index, self.rewards, self.lengths, only_policy=self._only_policy
-            )
+            episode = Episode(int(self["id"][env_index]), env_index, self, only_policy=self._only_policy)
             self._running[env_index] = episode
         return episode
 
     def by_id(self, episode_id: int) -> Episode:
         """An episode that is running or in `past`."""
-        if self.past and episode_id in self.past:
+        if episode_id in self.past:
             return self.past[episode_id]
-        return self.episode(int((self.ids == episode_id).nonzero()[0][0]))
+        return self.episode(int((self["id"] == episode_id).nonzero()[0][0]))
 
     def seeds(self) -> list[int] | None:
         """For the first reset of each sub-environment, from (seed, its number, the episodes it has begun)."""
         if self._seed is None:
             return None
-        begun = self.begun.tolist()
+        begun = self["begun"].tolist()
         sources = [(self._seed, self._first_env + index, begun[index]) for index in range(self.num_envs)]
         return [int(np.random.SeedSequence(source).generate_state(1)[0]) >> 1 for source in sources]  # signed in ale-py
 
-    def make_room(self, slots: int) -> None:
-        """Slots up to this number may be used."""
-        self._slot_rewards = np.append(self._slot_rewards, np.zeros(max(slots - len(self._slot_rewards), 0)))
-
-    def make_room_for_envs(self, num_envs: int) -> None:
-        """Sub-environments up to this number may be used."""
-        if num_envs > len(self.ids):
-            size = 2 * num_envs
-            self.rewards = _grown(self.rewards, size, 0)
-            self.lengths = _grown(self.lengths, size, 0)
-            self.begun = _grown(self.begun, size, 0)
-            self._trains = _grown(self._trains, size, True)
-            self.ids = _grown(self.ids, size, -1)  # the last one: an interrupt before it leaves all to be done again
-            for episode in self._running.values():
-                episode.read_from(self.rewards, self.lengths)
-
-    def begin(
-        self, env_index: np.ndarray, slots: np.ndarray, trains: np.ndarray | None, *, several_agents: bool = True
-    ) -> None:
-        """Trajectories begin in these sub-environments; where no episode runs, one begins.
+    def begin(self, env_index: np.ndarray, trains: np.ndarray | None = None, *, several_agents: bool = True) -> None:
+        """Begins an episode in each of these sub-environments where none is running.
 
         Args:
-            env_index: one entry per trajectory.
-            slots: the slot of each.
-            trains: false where the episode is only served; None: all are learned from.
+            env_index: one entry per trajectory that begins.
+            trains: false where nothing is to be learned from the episode; None: from all.
             several_agents: an entry may occur more than once.
         """
-        self._slot_rewards[slots] = 0.0  # a trajectory that was dropped has left its own
         if trains is not None or not self._all_train:
-            self._trains[env_index] = True if trains is None else trains
-            self._all_train = bool(self._trains.all())
-        new = env_index[self.ids[env_index] < 0]
+            self["trains"][env_index] = True if trains is None else trains
+            self._all_train = bool(self["trains"].all())
+        new = env_index[self["id"][env_index] < 0]
         if several_agents:
             new = np.unique(new)
-        self.ids[new] = np.arange(self.next_id, self.next_id + len(new))
+        self["id"][new] = np.arange(self.next_id, self.next_id + len(new))
         self.next_id += len(new)
-        self.begun[new] += 1
-        self.rewards[new] = 0.0
-        self.lengths[new] = 0
+        self["begun"][new] += 1
+        self["reward"][new] = 0.0
+        self["length"][new] = 0
         if self._on_start:
             for index in new.tolist():
                 self._on_start(self.episode(index))
 
-    def add_rewards(self, rows: Rows, outcomes: np.ndarray | None) -> int:
-        """Adds a poll's rewards; returns the number of env steps to learn from that it was.
+    def add_rewards(self, rows: Rows, outcomes: np.ndarray | None = None) -> int:
+        """Adds the rewards of a poll; returns the number of environment steps that can be learned from.
 
         Args:
             rows: what was polled.
-            outcomes: the rows that have an outcome; None for all.
+            outcomes: the rows with an outcome; None for all.
         """
-        index, slots, rewards = rows.env_index, rows.slots, rows.rewards
-        if outcomes is not None:
-            index, slots, rewards = index[outcomes], slots[outcomes], rewards[outcomes]
-        self._slot_rewards[slots] += rewards
         if rows.agents is None and not self._on_step:  # one row for each sub-environment that has stepped
-            self.rewards[index] += rewards
-            self.lengths[index] += 1
+            index, _ = rows.places(outcomes)
+            rewards = rows.rewards if outcomes is None else rows.rewards[outcomes]
+            self["reward"][index] += rewards
+            self["length"][index] += 1
             if self._on_end and len(rows.ended_envs):
                 self._note_infos(rows, np.isin(rows.env_index, rows.ended_envs) & ~rows.starts)
-            return len(index) if self._all_train else int(np.count_nonzero(self._trains[index]))
-        self.rewards += np.bincount(index, rewards, len(self.ids))
-        stepped = np.zeros(len(self.ids), bool)
-        stepped[index] = True
+            return len(rewards) if self._all_train else int(np.count_nonzero(self["trains"][index]))
+        reward, length, running = self["reward"], self["length"], self["id"] >= 0
+        index, rewards = rows.env_index, rows.rewards
         if outcomes is not None:
-            # An agent that appears in a running episode is news of a step too, though it has no outcome itself.
-            stepped[rows.env_index] = self.ids[rows.env_index] >= 0
+            index, rewards = index[outcomes], rewards[outcomes]
+        reward += np.bincount(index, rewards, self.rows)
+        # An agent that appears in a running episode is evidence of a step too, though it has no outcome itself.
+        stepped = np.zeros(self.rows, bool)
+        stepped[rows.env_index] = running[rows.env_index]
         if len(rows.ended_envs):  # perhaps after the last agent's end: without a row
-            stepped[rows.ended_envs] = self.ids[rows.ended_envs] >= 0
-        self.lengths += stepped
+            stepped[rows.ended_envs] = running[rows.ended_envs]
+        length += stepped
         if self._on_step or self._on_end:
             self._note_infos(rows, stepped[rows.env_index])
         if self._on_step:
             for env_index in stepped.nonzero()[0].tolist():
                 self._on_step(self.episode(env_index))
-        return int(np.count_nonzero(stepped if self._all_train else stepped & self._trains))
+        return int(np.count_nonzero(stepped if self._all_train else stepped & self["trains"]))
 
     def _note_infos(self, rows: Rows, noted: np.ndarray) -> None:
         """Puts the infos of some rows, given as a mask, into `last_infos` of their episodes."""
@@ -171,52 +150,63 @@ class EpisodeTable:
         for row in noted.nonzero()[0].tolist():
             self.episode(int(rows.env_index[row])).last_infos[rows.agent_of(row)] = infos[row]
 
-    def end_trajectories(self, rows: Rows, ended: np.ndarray, policies: np.ndarray | None) -> None:
-        """Records the rewards of trajectories that have ended, by policy number (None: there is one policy)."""
-        slots = rows.slots[ended]
-        numbers = np.zeros(len(ended), np.int64) if policies is None else policies[ended]
-        self._ended_trajectories.append((self.ids[rows.env_index[ended]], numbers, self._slot_rewards[slots]))
-        self._slot_rewards[slots] = 0.0
+    def end_trajectories(self, env_index: np.ndarray, policies: np.ndarray, rewards: np.ndarray) -> None:
+        """Records trajectories that have ended in running episodes.
+
+        Args:
+            env_index: [K] the sub-environment of each.
+            policies: [K] the number of the policy that acted.
+            rewards: [K] the sum of the trajectory's rewards.
+        """
+        self._ended_trajectories.append((self["id"][env_index], policies, rewards))
 
     def end(self, env_index: np.ndarray) -> None:
-        """The episodes of these sub-environments are over."""
-        env_index = env_index[self.ids[env_index] >= 0]  # where nobody has lived, there was no episode
-        ids, lengths = self.ids[env_index], self.lengths[env_index]
+        """Ends the running episodes of these sub-environments."""
+        env_index = env_index[self["id"][env_index] >= 0]  # without any agent there was no episode
+        ids, rewards, lengths = (self[name][env_index] for name in ("id", "reward", "length"))
         if self._on_end:
             for index in env_index.tolist():
                 self._on_end(self.episode(index))
-        if self.past is not None:
-            self.past.update((int(self.ids[index]), self.episode(index).finished()) for index in env_index.tolist())
+        if self._keeps_past:
+            finished = [self.episode(index).finished() for index in env_index.tolist()]
+            self.past.update({episode.episode_id: episode for episode in finished})
         if self._running:
             for index, episode_id in zip(env_index.tolist(), ids.tolist(), strict=True):
                 episode = self._running.pop(index, None)
                 if episode is not None and episode.custom_metrics:
                     self._custom_metrics[episode_id] = episode.noted_metrics()
-        self._ended.append((ids, env_index, self.rewards[env_index], lengths))
-        self.ids[env_index] = -1
+        self._ended.append((ids, env_index, rewards, lengths))
+        self["id"][env_index] = -1
         if not self._all_train:
-            trains = self._trains[env_index]
+            trains = self["trains"][env_index]
             ids, lengths = ids[trains], lengths[trains]
         if len(ids):
             self._finished.append(ids)
             self.finished_steps += int(lengths.sum())
 
-    def ids_to_learn(self, env_index: np.ndarray) -> np.ndarray:
-        """The ids of the running episodes of these sub-environments; -1 where the episode is only served."""
-        ids = self.ids[env_index]
-        return ids if self._all_train else np.where(self._trains[env_index], ids, -1)
+    def ids_to_learn(self, env_index: Index) -> np.ndarray:
+        """The ids of the running episodes of these sub-environments; -1 where nothing is to be learned from one."""
+        ids = self["id"][env_index]
+        return ids if self._all_train else np.where(self["trains"][env_index], ids, -1)
 
     def drop(self, env_index: np.ndarray) -> np.ndarray:
-        """Forgets the running episodes of these sub-environments; returns their ids."""
-        ids = self.ids[env_index]
-        self._forget_trajectories(ids[ids >= 0])
-        self.ids[env_index] = -1
+        """Drops the running episodes of these sub-environments; returns their ids."""
+        ids = self["id"][env_index]
+        ids = ids[ids >= 0]
+        self._drop_trajectories(ids)
+        self["id"][env_index] = -1
         for index in env_index.tolist():
             self._running.pop(index, None)
-        return ids[ids >= 0]
+        return ids
+
+    def drop_running(self) -> None:
+        """Drops all running episodes."""
+        self.drop(np.arange(self.rows))
+        self.past.clear()
+        self._finished, self.finished_steps = [], 0
 
     def take_finished(self) -> tuple[np.ndarray, int]:
-        """The ids of the episodes finished since the last call, and their env steps."""
+        """The ids of the episodes finished since the last call, and their environment steps."""
         finished = np.concatenate(self._finished) if self._finished else NO_ENVS
         steps, self.finished_steps, self._finished = self.finished_steps, 0, []
         return finished, steps
@@ -238,29 +228,14 @@ class EpisodeTable:
                 custom = self._custom_metrics.pop(episode_id, {})
                 metrics.append(EpisodeMetrics(reward, length, by_episode.pop(episode_id, {}), custom, index))
         still: deque[tuple[np.ndarray, ...]] = deque(maxlen=_KEPT_POLLS)
-        if by_episode:  # trajectories may end before their episode: those wait for it
+        if by_episode:  # trajectories may end before their episode: those are kept until it ends
             waiting = np.isin(trajectories[0], list(by_episode))
             still.append(tuple(column[waiting] for column in trajectories))
         self._ended_trajectories, self._ended = still, deque(maxlen=_KEPT_POLLS)
         return metrics
 
-    def drop_running(self) -> None:
-        """Forgets the running episodes."""
-        self._forget_trajectories(self.ids[self.ids >= 0])
-        self.ids[:] = -1
-        self._slot_rewards[:] = 0.0
-        self._running = {}
-        if self.past:
-            self.past.clear()
-        self._finished, self.finished_steps = [], 0
-
-    def _forget_trajectories(self, episodes: np.ndarray) -> None:
-        """Forgets the trajectories that have ended in these episodes, which have not."""
+    def _drop_trajectories(self, episodes: np.ndarray) -> None:
+        """Drops the trajectories that have ended in these episodes, which have not."""
         ended = [(columns, ~np.isin(columns[0], episodes)) for columns in self._ended_trajectories]
         kept = (tuple(column[over] for column in columns) for columns, over in ended)
         self._ended_trajectories = deque(kept, maxlen=_KEPT_POLLS)
-
-
-def _grown(column: np.ndarray, size: int, fill: float) -> np.ndarray:
-    """The column with this many entries at least, the new ones filled."""
-    return np.append(column, np.full(max(size - len(column), 0), fill, column.dtype))

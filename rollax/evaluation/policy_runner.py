@@ -130,7 +130,7 @@ class PolicyRunner:
             PolicyError: the policy did not return what it must.
             NonFiniteError: a NaN or infinite action.
         """
-        kwargs = {name: value for name, value in context.items() if self.takes(name)}
+        kwargs = {name: value for name, value in context.items() if self.takes(name)} if context else {}
         if self._takes_explore:
             kwargs["explore"] = explore
         if self._takes_timestep:
@@ -146,8 +146,9 @@ class PolicyRunner:
             actions = self._columns(actions)
         rows = trees.length(obs)
         self._check(actions, rows)
-        if self._ranges is not None:
-            self._check_ranges(self._ranges, actions)
+        if self._ranges is None:  # a policy of the library: its columns have the right lengths
+            return actions, states, fetches
+        self._check_ranges(self._ranges, actions)
         columns = {name: self._fetched(name, column, rows) for name, column in fetches.items()}
         return actions, states, columns
 
@@ -245,7 +246,7 @@ class PolicyRunner:
             raise self._refuse(f"A list of actions that makes no array: {error}.", actions, expected) from error
 
     def _check(self, actions: trees.Tree, rows: int) -> None:
-        for leaf in trees.leaves(actions):
+        for leaf in (actions,) if isinstance(actions, np.ndarray) else trees.leaves(actions):
             if leaf.ndim == 0 or len(leaf) != rows:
                 raise self._refuse("compute_actions returned the wrong number of actions.", leaf.shape, f"{rows} rows")
             if leaf.dtype.kind == "f" and np.count_nonzero(np.isfinite(leaf)) != leaf.size:

@@ -153,8 +153,7 @@ class RolloutWorker:
             env_steps += more
         episodes = self.sampler.episodes
         batches = postprocess(fragment, self.policies, episodes.by_id, self._joint_rows)
-        if episodes.past:
-            episodes.past.clear()
+        episodes.past.clear()
         samples: SampleBatch | MultiAgentBatch = MultiAgentBatch(batches, env_steps)
         if len(self.policies) == 1:
             (policy_id,) = self.policies
@@ -323,7 +322,7 @@ class RolloutWorker:
         """How far the environments and the random streams of acting have come."""
         episodes = self.sampler.episodes
         return {
-            "episodes_begun": episodes.begun.copy(),
+            "episodes_begun": episodes["begun"].copy(),
             "next_episode_id": episodes.next_id,
             "next_trajectory_id": self.sampler.next_trajectory,
             "acting": {policy_id: policy.get_acting_state() for policy_id, policy in self.policies.items()},
@@ -340,7 +339,7 @@ class RolloutWorker:
         )
         acting = section(state, "acting", where)
         shared = min(len(begun), episodes.num_envs)  # the new config may have another number of sub-environments
-        episodes.begun[:shared] = begun[:shared]
+        episodes["begun"][:shared] = begun[:shared]
         episodes.next_id = next_id
         self.sampler.next_trajectory = max(self.sampler.next_trajectory, next_trajectory)
         for policy_id, values in acting.items():

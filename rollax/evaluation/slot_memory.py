@@ -10,6 +10,7 @@ from rollax import spaces, trees
 from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
 from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.evaluation.table import Table
 from rollax.evaluation.trajectories import Inputs
 
 _STATE, _ACTION, _REWARD = "state_batches", "prev_action_batch", "prev_reward_batch"
@@ -21,38 +22,37 @@ _COLUMN_OF = {
 
 
 class SlotMemory:
-    """One row of memory for each slot, of the parts that the policy takes or stores; nothing where there are none.
+    """The columns of a slot table that one policy acts on or stores; there may be none.
 
     Args:
         runner: the policy.
+        slots: gets a column for each part of the memory, filled with its value at the start of a trajectory.
     """
 
-    def __init__(self, runner: PolicyRunner) -> None:
+    def __init__(self, runner: PolicyRunner, slots: Table) -> None:
         wanted, state = runner.columns, [np.asarray(part) for part in runner.policy.get_initial_state()]
         stored = frozenset() if wanted is None else wanted
-        # A policy that names no columns gets its state, which nobody could make anew, but not what costs and few read.
+        # A policy that names no columns gets its state, which cannot be recomputed, but not what is rarely read.
         if state and (wanted is None or SampleBatch.STATE_OUT in stored):
             stored |= {SampleBatch.STATE_IN}
         kept = {name for name, column in _COLUMN_OF.items() if runner.takes(name) or column in stored}
-        self._initial: dict[str, trees.Tree] = {}
+        initial: dict[str, trees.Tree] = {}
         if state and _STATE in kept:
-            self._initial[_STATE] = tuple(state)
+            initial[_STATE] = tuple(state)
         if _ACTION in kept:
-            self._initial[_ACTION] = trees.index(spaces.zeros(runner.policy.action_space, 1), 0)
+            initial[_ACTION] = trees.index(spaces.zeros(runner.policy.action_space, 1), 0)
         if _REWARD in kept:
-            self._initial[_REWARD] = np.zeros((), np.float32)
-        self._stored = [name for name in self._initial if _COLUMN_OF[name] in stored]
-        self._runner = runner
-        self._slots: dict[str, trees.Tree] = {}
-        self._room = 0
-        self.active = bool(self._initial)
+            initial[_REWARD] = np.zeros((), np.float32)
+        self._table, self._runner = slots, runner
+        self._parts = {name: (runner.policy.name, name) for name in initial}  # -> the name of the table's column
+        for name, column in self._parts.items():
+            slots.add(column, initial[name])
+        self._stored = [name for name in initial if _COLUMN_OF[name] in stored]
+        self.active = bool(initial)
 
     def context(self, slots: np.ndarray) -> dict[str, Any]:
         """The keyword arguments for `compute_actions`."""
-        if not self.active:
-            return {}
-        self._make_room(slots)
-        context = {name: trees.index(column, slots) for name, column in self._slots.items()}
+        context = {name: trees.index(self._table[column], slots) for name, column in self._parts.items()}
         if _REWARD in context:
             context[_REWARD] = self._runner.clipped(context[_REWARD])
         return context
@@ -66,29 +66,28 @@ class SlotMemory:
         return self.columns(self.context(slots)) if self._stored else {}
 
     def remember(self, slots: np.ndarray, actions: trees.Tree, states: Any) -> None:
-        """These actions and states are the last ones now; rewards count anew.
+        """Stores the latest actions and states, and starts new sums of rewards.
 
         Raises:
             PolicyError: the states are not like the initial ones.
         """
-        for name, column in self._slots.items():
+        for name, column in self._parts.items():
             if name == _STATE:
-                self._put_states(column, slots, states)
+                self._put_states(self._table[column], slots, states)
             elif name == _ACTION:
-                trees.put(column, slots, actions)
+                trees.put(self._table[column], slots, actions)
             else:
-                column[slots] = 0.0
+                self._table.clear_rows(column, slots)
 
     def reward(self, slots: np.ndarray, rewards: np.ndarray) -> None:
-        """These rewards followed the last actions."""
-        if _REWARD in self._slots:
-            self._slots[_REWARD][slots] += rewards
+        """Adds rewards that followed the latest actions."""
+        if _REWARD in self._parts:
+            self._table[self._parts[_REWARD]][slots] += rewards
 
-    def forget(self, slots: np.ndarray) -> None:
-        """Trajectories begin on these slots."""
-        if self.active and len(slots):
-            self._make_room(slots)
-            trees.tree_map(lambda leaf, first: leaf.__setitem__(slots, first), self._slots, self._initial)
+    def begin(self, slots: np.ndarray) -> None:
+        """Sets the slots of new trajectories to the initial memory."""
+        for column in self._parts.values():
+            self._table.clear_rows(column, slots)
 
     def _put_states(self, columns: tuple[np.ndarray, ...], slots: np.ndarray, states: Any) -> None:
         parts = [np.asarray(part) for part in states]
@@ -103,12 +102,3 @@ class SlotMemory:
             )
         for column, part in zip(columns, parts, strict=True):
             column[slots] = part
-
-    def _make_room(self, slots: np.ndarray) -> None:
-        needed = int(slots.max(initial=0)) + 1
-        if needed > self._room:
-            size = max(64, 2 * needed)
-            grown = trees.tree_map(lambda leaf: np.repeat(np.asarray(leaf)[None], size, axis=0), self._initial)
-            if self._slots:
-                trees.copy_into(grown, 0, self._slots)
-            self._slots, self._room = grown, size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
+from rollax.evaluation.table import Index, Table
 from rollax.policy.policy import Segments
 
 _EPISODE, _COMPLETE = "_episode", "_complete"
@@ -46,28 +47,31 @@ class Trajectories:
 
     Args:
         wanted: of `trajectory_id` and `off_policy`, those that batches are to hold.
+        slots: gets a column with the row of each slot's last decision.
+        name: the name of that column.
     """
 
-    def __init__(self, wanted: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, wanted: frozenset[str] = frozenset(), slots: Table | None = None, name: str = "pending row"
+    ) -> None:
         self._left_out = {_COMPLETE, *({_TRAJECTORY, SampleBatch.OFF_POLICY} - wanted)}
         self._columns: dict[str, trees.Tree] = {}
+        self._given: Set[str] = frozenset()  # the names of the columns that a policy decides with
         self._capacity = 0
         self._size = 0
-        self._pending = np.full(64, -1, np.int64)  # slot -> the row of its last decision
+        self._slots, self._name = Table() if slots is None else slots, name
+        self._slots.add(name, -1)
+        # The slots and rows of the latest decisions, where slots are a slice: their pending rows are one too.
+        self._latest: tuple[slice, slice] | None = None
         self._final_rows: list[np.ndarray] = []
         self._final_inputs: list[Inputs] = []
 
     def __len__(self) -> int:
         return self._size
 
-    def make_room(self, slots: int) -> None:
-        """Slots up to this number may be used."""
-        if slots > len(self._pending):
-            self._pending = np.append(self._pending, np.full(2 * slots - len(self._pending), -1, np.int64))
-
     def append(
         self,
-        slots: np.ndarray,
+        slots: Index,
         trajectories: np.ndarray,
         episodes: np.ndarray,
         columns: Mapping[str, Any],
@@ -82,46 +86,62 @@ class Trajectories:
             columns: columns of K rows; the same names at every call.
             off_policy: indices of the rows whose action somebody else has chosen; None: of none.
         """
-        count, start = len(slots), self._size
+        count, start = len(trajectories), self._size
         if start + count > self._capacity:
             self._discard()
             start = self._size
             self._grow(start + count, columns)
-        rows = self._columns
-        if len(columns) + len(_BOOKKEEPING) != len(rows) or not rows.keys() >= columns.keys():
+        rows, end = self._columns, start + count
+        if columns.keys() != self._given:
             raise PolicyError(
                 "A policy's columns differ from those of its first rows.",
                 where="extra_fetches of compute_actions",
                 got=sorted(columns),
-                expected=sorted(rows.keys() - _BOOKKEEPING.keys()),
+                expected=sorted(self._given),
                 fix="return the same extra_fetches at every call, under names that no other column has",
             )
         for name, values in columns.items():
-            trees.copy_into(rows[name], start, values)
-        end = start + count
+            column = rows[name]
+            if isinstance(column, np.ndarray):
+                column[start:end] = values
+            else:
+                trees.copy_into(column, start, values)
         rows[_TRAJECTORY][start:end] = trajectories
         rows[_EPISODE][start:end] = episodes
         if off_policy is not None:
             rows[SampleBatch.OFF_POLICY][start + off_policy] = True
-        self._pending[slots] = np.arange(start, end)
+        self._slots[self._name][slots] = np.arange(start, end)
+        self._latest = (slots, slice(start, end)) if isinstance(slots, slice) else None
         self._size = end
 
     def settle(
-        self, slots: np.ndarray, rewards: np.ndarray, terminateds: np.ndarray, truncateds: np.ndarray, complete: Any
+        self,
+        slots: Index,
+        rewards: np.ndarray,
+        complete: Any,
+        terminateds: np.ndarray | None = None,
+        truncateds: np.ndarray | None = None,
     ) -> None:
         """Outcomes for the pending rows of some slots, each slot once.
 
         Args:
             slots: [K] whose they are.
             rewards: [K] added to the pending row.
-            terminateds: [K]; truncateds: [K]: the trajectory has ended.
             complete: [K], or one for all: an observation, or the end, came with it.
+            terminateds: [K]; truncateds: [K]: the trajectory has ended; None where none has.
         """
-        rows, columns = self._pending[slots], self._columns
+        rows, columns = self._pending_rows(slots), self._columns
         columns[SampleBatch.REWARDS][rows] += rewards
-        columns[SampleBatch.TERMINATEDS][rows] = terminateds
-        columns[SampleBatch.TRUNCATEDS][rows] = truncateds
         columns[_COMPLETE][rows] = complete
+        if terminateds is not None:
+            columns[SampleBatch.TERMINATEDS][rows] = terminateds
+        if truncateds is not None:
+            columns[SampleBatch.TRUNCATEDS][rows] = truncateds
+
+    def _pending_rows(self, slots: Index) -> Index:
+        if self._latest is not None and isinstance(slots, slice) and self._latest[0] == slots:
+            return self._latest[1]
+        return self._slots[self._name][slots]
 
     def set_final_inputs(self, slots: np.ndarray, inputs: Inputs) -> None:
         """What trajectories that have just ended would have acted on next; call it before the slots are used again.
@@ -130,7 +150,7 @@ class Trajectories:
             slots: [K] whose they are.
             inputs: columns of K rows; they are kept, so nobody else may write into them.
         """
-        self._final_rows.append(self._pending[slots])
+        self._final_rows.append(self._slots[self._name][slots])
         self._final_inputs.append(inputs)
 
     def drop(self, episodes: np.ndarray) -> None:
@@ -210,7 +230,7 @@ class Trajectories:
         """Moves the rows that stay to the front."""
         new_place = np.full(self._size, -1)
         new_place[kept] = np.arange(len(kept))
-        pending = self._pending
+        pending, self._latest = self._slots[self._name], None
         pending[pending >= 0] = new_place[pending[pending >= 0]]
         if self._final_rows:
             places, inputs = new_place[np.concatenate(self._final_rows)], trees.concat(self._final_inputs)
@@ -233,6 +253,7 @@ class Trajectories:
         capacity = max(needed, 2 * self._capacity, 256)
         if not self._columns:
             empty = {name: np.empty(0, dtype) for name, dtype in _BOOKKEEPING.items()}
+            self._given = columns.keys() - empty.keys()
             self._columns = {**empty, **{name: trees.index(column, slice(0, 0)) for name, column in columns.items()}}
         grown = {name: trees.empty_like(column, capacity) for name, column in self._columns.items()}
         for name, column in self._columns.items():

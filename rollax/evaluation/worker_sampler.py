@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
+from rollax.errors import ConfigError
 from rollax.evaluation.callbacks import overrides
+from rollax.evaluation.column_sampler import ColumnSampler
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory
 from rollax.evaluation.sampler import Sampler
@@ -15,42 +17,53 @@ from rollax.evaluation.sampler import Sampler
 if TYPE_CHECKING:
     from rollax.evaluation.rollout_worker import RolloutWorker
 
-# The numbers of episodes and trajectories count up from (worker, restart, 0): no number is given twice.
+# The numbers of episodes and trajectories count up from (worker, restart, 0): each is given once.
 _BITS_OF_WORKERS, _BITS_OF_RESTARTS = 48, 32
 
 
 def make_sampler(
     worker: RolloutWorker, env: BaseEnv, policy_of: Callable[..., str] | None, *, record: bool, joins_rows: bool
 ) -> Sampler:
-    """What steps the environment of a worker and acts with its policies.
+    """The sampler that the worker's config names.
 
     Args:
-        worker: it.
+        worker: its config, policies and callbacks are used.
         env: its environment.
-        policy_of: which policy an agent has; None where there is one policy.
+        policy_of: `(agent_id, episode) -> policy id`; None where there is one policy.
         record: whether trajectories are kept.
-        joins_rows: whether the rows of all agents are joined once a fragment is whole.
+        joins_rows: whether the rows of all agents are joined once a fragment is complete.
     """
-    episodes = _episode_table(worker, env)
-    if any(overrides_trajectory(policy) for policy in worker.policies.values()):
-        episodes.past = {}
-    if episodes.past is not None or joins_rows:
+    by_trajectory = any(overrides_trajectory(policy) for policy in worker.policies.values())
+    if by_trajectory or joins_rows:
         for runner in worker.runners.values():
             runner.store(BY_TRAJECTORY)
-    sampler = Sampler(
+    return _sampler_class(worker.config.sampler)(
         env,
         worker.runners,
-        episodes,
+        _episode_table(worker, env, keeps_past=by_trajectory),
         policy_of=policy_of,
         fragment_length=_fragment_length(worker.config, env),
         complete_episodes=worker.config.batch_mode == "complete_episodes",
         record=record,
+        explore=worker.config.explore,
     )
-    sampler.explore = worker.config.explore
-    return sampler
 
 
-def _episode_table(worker: RolloutWorker, env: BaseEnv) -> EpisodeTable:
+def _sampler_class(given: Any) -> type[Sampler]:
+    if given is None:
+        return ColumnSampler
+    if isinstance(given, type) and issubclass(given, Sampler):
+        return given
+    raise ConfigError(
+        "A sampler that is none.",
+        where="config key 'sampler'",
+        got=given,
+        expected="a subclass of rollax.Sampler",
+        fix="derive it from rollax.Sampler, or leave the key out",
+    )
+
+
+def _episode_table(worker: RolloutWorker, env: BaseEnv, *, keeps_past: bool) -> EpisodeTable:
     def listener(method: str) -> Callable[[Any], Any] | None:
         if not overrides(worker.callbacks, method):
             return None
@@ -67,6 +80,7 @@ def _episode_table(worker: RolloutWorker, env: BaseEnv) -> EpisodeTable:
         on_step=listener("on_episode_step"),
         on_end=listener("on_episode_end"),
         only_policy=next(iter(worker.policies)) if len(worker.policies) == 1 else None,
+        keeps_past=keeps_past,
     )
 
 

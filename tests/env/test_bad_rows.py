@@ -66,6 +66,7 @@ BAD = {
     "24 number": ({"truncateds": NO[:1]}, "truncateds of the wrong length...1 of them"),
     "25 ended": ({"terminateds": YES}, "A row that acts and has ended...sub-environment 0"),
     "agents": ({"agents": ["a"]}, "agents of the wrong length...1 of them"),
+    "order": ({"in_order": True, "slots": np.array([0, 2, 1])}, "not in order...[0 1 2], slots [0 2 1]"),
 }
 
 

@@ -205,7 +205,7 @@ class TestRefused:
             RolloutWorker(Line, Encode, config=config).sample()
 
     def test_numbers_of_any_kind_are_metrics(self):
-        episode = Episode(0, 0, np.zeros(1), np.zeros(1))
+        episode = Episode(0, 0, {"reward": np.zeros(1), "length": np.zeros(1)})
         episode.custom_metrics = {"a": True, "b": np.float32(0.5), "c": np.array(2), "d": Fraction(1, 4)}
         assert episode.noted_metrics() == {"a": 1.0, "b": 0.5, "c": 2.0, "d": 0.25}
 

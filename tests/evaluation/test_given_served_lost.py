@@ -109,7 +109,7 @@ class TestNumbersThatGrow:
         worker = make_worker(Slots(2))
         worker.sampler.step()
         held = worker.sampler.episodes.episode(1)
-        worker.sampler.episodes.make_room_for_envs(500)
+        worker.sampler.episodes.make_room(500)
         worker.sampler.step()
         assert (held.length, held.total_reward) == (2, 4.0)
 

@@ -1,4 +1,4 @@
-"""Metrics of episodes, their smoothing, and the books they come from."""
+"""Metrics of episodes, their smoothing, and the table they come from."""
 
 import json
 import pickle
@@ -103,24 +103,24 @@ class TestTable:
     def test_rewards_lengths_and_trajectories(self):
         table = EpisodeTable(2, first_id=40)
         assert table.add_rewards(self.rows([0, 0], starts=[True, True]), np.array([], int)) == 0
-        table.begin(np.array([1, 1]), np.array([0, 1]), None)
-        assert table.ids.tolist() == [-1, 40]
-        assert table.begun.tolist() == [0, 1]
+        table.begin(np.array([1, 1]))
+        assert table["id"].tolist() == [-1, 40]
+        assert table["begun"].tolist() == [0, 1]
         assert table.add_rewards(self.rows([1, 2]), None) == 1
         assert (table.episode(1).total_reward, table.episode(1).length) == (3.0, 1)
         assert table.add_rewards(self.rows([4, 8], over=[True, False]), None) == 1
-        table.end_trajectories(self.rows([4, 8]), np.array([0]), np.array([1, 0]))
+        table.end_trajectories(np.array([1]), np.array([1]), np.array([5.0]))
         assert table.take_metrics(["x", "y"]) == []
         last = self.rows([0, 16], over=[False, True], starts=[False, False], ended=[1])
         table.add_rewards(last, None)
-        table.end_trajectories(last, np.array([1]), np.array([1, 0]))
+        table.end_trajectories(np.array([1]), np.array([0]), np.array([26.0]))
         table.end(np.array([1]))
         assert table.take_finished()[0].tolist() == [40]
         (metrics,) = table.take_metrics(["x", "y"])
         assert metrics == EpisodeMetrics(31.0, 3, {"y": [5.0], "x": [26.0]}, {}, 1)
         assert table.take_metrics(["x", "y"]) == []
-        table.begin(np.array([1]), np.array([0]), None)
-        assert table.ids.tolist() == [-1, 41]
+        table.begin(np.array([1]))
+        assert table["id"].tolist() == [-1, 41]
         assert table.episode(1).total_reward == 0
 
     def test_dropping_what_runs_leaves_what_has_ended(self):
@@ -140,9 +140,9 @@ class TestTable:
 
 
 class TestEpisode:
-    def test_reads_the_books_until_it_is_finished(self):
+    def test_reads_the_table_until_it_is_finished(self):
         rewards, lengths = np.array([1.0, 2.0]), np.array([3, 4])
-        running = Episode(9, 1, rewards, lengths)
+        running = Episode(9, 1, {"reward": rewards, "length": lengths})
         assert (running.total_reward, running.length) == (2.0, 4)
         rewards[1], lengths[1] = 5, 6
         assert (running.total_reward, running.length) == (5.0, 6)
@@ -151,7 +151,7 @@ class TestEpisode:
         assert (finished.total_reward, finished.length) == (5.0, 6)
 
     def test_policy_of_an_agent(self):
-        several, one = Episode(9, 0, np.zeros(1), np.zeros(1)), Episode(9, 0, np.zeros(1), np.zeros(1), only_policy="p")
+        several, one = Episode(9, 0, {}), Episode(9, 0, {}, only_policy="p")
         several.policies["a"] = "x"
         assert (several.policy_for("a"), several.policy_for("b"), one.policy_for("a")) == ("x", None, "p")
 

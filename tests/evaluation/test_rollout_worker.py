@@ -143,7 +143,7 @@ class TestState:
         assert smaller.get_filters()["default_policy"]["count"] == state["filters"]["default_policy"]["count"]
         batch = smaller.sample()
         assert batch["eps_id"].min() == state["sampling"]["next_episode_id"]
-        assert state["sampling"]["episodes_begun"].tolist() == worker.sampler.episodes.begun.tolist()
+        assert state["sampling"]["episodes_begun"].tolist() == worker.sampler.episodes["begun"].tolist()
 
 
 def test_what_a_policy_is_told():

@@ -123,7 +123,7 @@ class TestStartedAnew:
 
 def expected_seed(seed: int, env: int, begun: int) -> int:
     table = EpisodeTable(1, seed=seed, first_env=env)
-    table.begun[0] = begun
+    table["begun"][0] = begun
     seeds = table.seeds()
     assert seeds is not None
     return seeds[0]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import PolicyError
+from rollax.evaluation.table import Table
 from rollax.evaluation.trajectories import Trajectories
 
 
@@ -20,7 +21,7 @@ def decide(trajectories: Trajectories, at: np.ndarray, numbers: list[int], obs: 
 def settle(trajectories: Trajectories, at: np.ndarray, rewards, term=None, trunc=None, complete=True) -> None:
     no = [False] * len(at)
     flags = (np.array(no if flag is None else flag, bool) for flag in (term, trunc))
-    trajectories.settle(at, np.array(rewards, np.float64), *flags, complete)
+    trajectories.settle(at, np.array(rewards, np.float64), complete, *flags)
 
 
 def final(trajectories: Trajectories, at: np.ndarray, obs: list[float]) -> None:
@@ -132,9 +133,8 @@ class TestCut:
 
 class TestColumns:
     def test_more_rows_and_slots_than_there_was_room_for(self):
-        t, count = Trajectories(), 700
-        everyone = np.arange(count)
-        t.make_room(count)
+        count = 700
+        t, everyone = Trajectories(slots=Table(count)), np.arange(count)
         for step in range(3):
             decide(t, everyone, everyone.tolist(), (everyone + 1000 * step).tolist())
             settle(t, everyone, np.ones(count))

@@ -54,9 +54,8 @@ class OneAgentEach:
         amounts = checks.reward_column(rewards, where)
         if self._checks.first_episodes.indices:
             self._checks.first_episodes.polled(ended.tolist())
-        return Rows(
-            index, index, columns, amounts, terms, truncs, np.zeros(len(index), bool), ~over, ended, infos=infos
-        )
+        no, in_order = np.zeros(len(index), bool), list(results) == list(range(len(index)))
+        return Rows(index, index, columns, amounts, terms, truncs, no, ~over, ended, infos=infos, in_order=in_order)
 
     def _columns(self, obs: Sequence[Any], index: np.ndarray, infos: Sequence[dict], call: str) -> trees.Tree:
         def where(row: int) -> str:

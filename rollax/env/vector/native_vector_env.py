@@ -103,10 +103,11 @@ class NativeVectorEnv(BaseEnv):
             waits,
             ended,
             infos=lambda: self._info_list(infos, ended if same_step else NO_ENVS),
+            in_order=True,
         )
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        self._answers.put(rows.env_index if selection is None else rows.env_index[selection], actions)
+        self._answers.put(rows, selection, actions)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
         if self._begun and seeds is None and bool(self._over[env_index].all()):

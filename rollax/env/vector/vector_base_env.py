@@ -77,10 +77,11 @@ class VectorBaseEnv(BaseEnv):
             *(index, index, columns, rewards, terms, truncs, none_set, waiting, ended),
             infos=infos,
             dropped_envs=lost,
+            in_order=not len(lost),
         )
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        self._answers.put(rows.env_index if selection is None else rows.env_index[selection], actions)
+        self._answers.put(rows, selection, actions)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows:
         indices, call = env_index.tolist(), "vector_reset()"
@@ -145,7 +146,7 @@ class Answers:
     """The actions of the sub-environments that step together, until all of them are there.
 
     Args:
-        everyone: [0, 1, ..., number of sub-environments - 1]; answers for this very array are taken as they are.
+        everyone: [0, 1, ..., number of sub-environments - 1].
         name: how error messages call the environment.
     """
 
@@ -165,8 +166,9 @@ class Answers:
         """These step on by themselves: whatever stands in their place is sent, and ignored."""
         self._states[env_index] = _ANSWERED
 
-    def put(self, env_index: np.ndarray, actions: trees.Tree) -> None:
-        """Actions for some of the waiting sub-environments."""
+    def put(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
+        """Actions for some of the waiting sub-environments; see `BaseEnv.send_rows`."""
+        env_index = rows.env_index if selection is None else rows.env_index[selection]
         states = self._states[env_index]
         if np.count_nonzero(states == _WAITING) != len(states):
             stray = int(env_index[states != _WAITING][0])
@@ -178,7 +180,7 @@ class Answers:
                 fix="reset the sub-environment first, and answer each row that acts once",
             )
         self._states[env_index] = _ANSWERED
-        if env_index is self._everyone:
+        if selection is None and rows.in_order and len(rows) == len(self._states):
             self._columns, self._all_at_once = actions, True
             return
         if self._own is None:

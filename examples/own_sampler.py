@@ -1,0 +1,122 @@
+"""A sampler of one's own: a plain loop over the rows of a poll, for one policy and one agent per sub-environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rollax import PPOTrainer, SampleBatch, Sampler, trees
+from rollax.env.rows import Rows
+from rollax.policy.policy import Segments
+
+
+@dataclass
+class Trajectory:
+    """The rows of one agent since the last fragment, the observation after them, and the sum of all its rewards."""
+
+    number: int
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    next_obs: Any = None
+    reward: float = 0.0
+
+
+class PlainSampler(Sampler):
+    """Returns the same fragments as the library's sampler. An interrupted call drops what it has sampled."""
+
+    rows: Rows | None = None
+
+    def sample(self) -> tuple[dict[str, tuple[SampleBatch, Segments]], int]:
+        ((policy_id, _),) = self.runners.items()
+        steps = 0
+        while steps < self.fragment_length * self.env.num_envs:
+            steps += self.step()
+        return {policy_id: self._fragment()}, steps
+
+    def restart(self) -> None:
+        self.rows = None
+        self.running: dict[int, Trajectory] = {}
+        self.trajectories: list[Trajectory] = []
+        self.episodes.drop_running()
+
+    def step(self) -> int:
+        try:
+            return self._step()
+        except BaseException:
+            self.restart()
+            raise
+
+    def _step(self) -> int:
+        (runner,) = self.runners.values()
+        if self.rows is None:
+            self.restart()
+            everyone = np.arange(self.env.num_envs)
+            self.rows = self.env.reset_rows(everyone, self.episodes.seeds())
+            assert self.rows is not None
+            self.obs = runner.filter(self.rows.obs, self.record)
+            self._begin(everyone)
+        actions, _, columns = runner.act(self.obs, self.explore, self.timestep, {})
+        self.env.send_rows(self.rows, None, runner.action_map(actions))
+        columns = {"obs": self.obs, "actions": actions, **columns}
+
+        rows = self.env.poll_rows()
+        steps = self.episodes.add_rewards(rows)
+        self.obs = runner.filter(rows.obs, self.record)
+        columns |= {"rewards": rows.rewards, "terminateds": rows.terminateds, "truncateds": rows.truncateds}
+        for i, trajectory in self.running.items():
+            if self.record:
+                row = {name: trees.index(column, i) for name, column in columns.items()}
+                row |= {"eps_id": self.episodes["id"][i], "trajectory_id": trajectory.number}
+                trajectory.rows.append(row)
+            trajectory.next_obs = trees.index(self.obs, i)
+            trajectory.reward += rows.rewards[i]
+        self.rows, ended = rows, rows.ended_envs
+        if len(ended):
+            rewards = np.array([self.running[i].reward for i in ended.tolist()])
+            self.episodes.end_trajectories(ended, np.zeros(len(ended), int), rewards)
+            self.episodes.end(ended)
+            started = self.env.reset_rows(ended)
+            assert started is not None
+            self.obs = trees.tree_map(np.copy, self.obs)  # the observations after the rows above stay as they are
+            trees.put(self.obs, ended, runner.filter(started.obs, self.record))
+            self._begin(ended)
+            self.rows = rows.replaced(started)
+        return steps
+
+    def _begin(self, env_index: np.ndarray) -> None:
+        """Begins an episode, and the trajectory of its agent, in each of these sub-environments."""
+        self.episodes.begin(env_index, several_agents=False)
+        for i in env_index.tolist():
+            self.running[i] = Trajectory(self.next_trajectory)
+            self.trajectories.append(self.running[i])
+            self.next_trajectory += 1
+
+    def _fragment(self) -> tuple[SampleBatch, Segments]:
+        """The rows of all trajectories, one after another, and what came after each of them."""
+        trajectories = [trajectory for trajectory in self.trajectories if trajectory.rows]
+        batch = SampleBatch(trees.stack([row for trajectory in trajectories for row in trajectory.rows]))
+        batch["rewards"] = batch["rewards"].astype(np.float32)
+        last = np.zeros(len(batch), bool)
+        last[np.cumsum([len(trajectory.rows) for trajectory in trajectories]) - 1] = True
+        after = trees.stack([trajectory.next_obs for trajectory in trajectories])
+        self.trajectories = sorted(self.running.values(), key=lambda trajectory: trajectory.number)
+        for trajectory in self.trajectories:
+            trajectory.rows = []
+        return batch, Segments(last, after)
+
+
+def main(iterations: int = 10) -> float:
+    """Trains PPO on rows from this sampler, and returns the mean reward of the last episodes."""
+    config = {"sampler": PlainSampler, "num_envs_per_worker": 8, "train_batch_size": 2048, "lr": 1e-3, "seed": 0}
+    reward = 0.0
+    with PPOTrainer(env="CartPole-v1", config=config) as trainer:
+        for _ in range(iterations):
+            result = trainer.train()
+            reward = result["episode_reward_mean"] or 0.0
+            print(f"{result['timesteps_total']:7,} steps  mean reward {reward:5.1f}")
+    return reward
+
+
+if __name__ == "__main__":
+    assert main() >= 40
