@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from rollax.batch import MultiAgentBatch as MultiAgentBatch
     from rollax.batch import SampleBatch as SampleBatch
     from rollax.config import TrainerConfig as TrainerConfig
+    from rollax.env.adapters import register_env_adapter as register_env_adapter
     from rollax.env.base_env import BaseEnv as BaseEnv
     from rollax.env.checking.check_env import check_env as check_env
     from rollax.env.context import EnvContext as EnvContext
@@ -129,6 +130,7 @@ _NAMES_OF = {
     "rollax.algorithms.vdn": "VDNConfig VDNPolicy VDNTrainer",
     "rollax.batch": "MultiAgentBatch SampleBatch",
     "rollax.config": "TrainerConfig",
+    "rollax.env.adapters": "register_env_adapter",
     "rollax.env.base_env": "BaseEnv",
     "rollax.env.checking.check_env": "check_env",
     "rollax.env.context": "EnvContext",

@@ -7,7 +7,8 @@ Dict and Tuple a dict or tuple of columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -23,25 +24,88 @@ _STORED_DTYPES = frozenset(
 _MAX_STORED_ELEMENTS = 1 << 24
 
 
+Path = tuple[Any, ...]
+"""The keys of Dicts and positions in Tuples that lead to a part of a nested space."""
+
+
+def walk(
+    leaf: Callable[..., Any],
+    space: spaces.Space,
+    *trees: Any,
+    part: Callable[[Any, Any], Any] = getitem,
+    enter: Callable[..., None] | None = None,
+    path: Path = (),
+) -> trees.Tree:
+    """The tree of `leaf(space, path, *parts)` over the leaves of a nested space.
+
+    Args:
+        leaf: called for every part that is neither a Dict nor a Tuple.
+        space: nested or not.
+        trees: structured like the space; `leaf` gets the part of each that belongs to the leaf.
+        part: `(tree, key)` -> the part of a tree.
+        enter: called in the same way for every Dict and Tuple, to refuse a tree of another structure.
+        path: of `space` itself.
+    """
+    if isinstance(space, spaces.Dict):
+        if enter is not None:
+            enter(space, path, *trees)
+        return {
+            key: walk(leaf, inner, *(part(tree, key) for tree in trees), part=part, enter=enter, path=(*path, key))
+            for key, inner in space.spaces.items()
+        }
+    if isinstance(space, spaces.Tuple):
+        if enter is not None:
+            enter(space, path, *trees)
+        return tuple(
+            walk(leaf, inner, *(part(tree, i) for tree in trees), part=part, enter=enter, path=(*path, i))
+            for i, inner in enumerate(space.spaces)
+        )
+    return leaf(space, path, *trees)
+
+
+def leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
+    """The leaves of a nested space with their paths, in order."""
+    found: list[tuple[Path, spaces.Space]] = []
+    walk(lambda leaf, path: found.append((path, leaf)), space)
+    return found
+
+
+def at(tree: trees.Tree, path: Path) -> trees.Tree:
+    """The part of a tree at a path."""
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def of_each(values: Sequence[Any], key: Any) -> list[Any]:
+    """The part of each value, for `walk` over a list of values."""
+    return [value[key] for value in values]
+
+
+def path_text(path: Path) -> str:
+    """A path in an error message: `, key 'position', element 0`."""
+    return "".join(f", {'element' if isinstance(key, int) else 'key'} {key!r}" for key in path)
+
+
 def check_space(space: Any, where: str) -> None:
     """Raises an error for a space that rollax does not support.
 
     Raises:
         SpaceError: not a Gymnasium space, an unsupported or empty space, or a Box with low > high.
     """
+    walk(
+        lambda leaf, path: _check_leaf(leaf, where + path_text(path)),
+        space,
+        enter=lambda outer, path: _refuse_empty(len(outer.spaces), outer, where + path_text(path)),
+    )
+
+
+def _check_leaf(space: Any, where: str) -> None:
     if not isinstance(space, spaces.Space):
         legacy = type(space).__module__.startswith("gym.")
         fix = "import the space from gymnasium.spaces" if legacy else "set it in the env's __init__, or in the config"
         raise SpaceError("No Gymnasium space.", where=where, got=space, expected=_SUPPORTED, fix=fix)
-    if isinstance(space, spaces.Dict):
-        _refuse_empty(len(space.spaces), space, where)
-        for key, part in space.spaces.items():
-            check_space(part, f"{where}[{key!r}]")
-    elif isinstance(space, spaces.Tuple):
-        _refuse_empty(len(space.spaces), space, where)
-        for position, part in enumerate(space.spaces):
-            check_space(part, f"{where}[{position}]")
-    elif isinstance(space, spaces.Box):
+    if isinstance(space, spaces.Box):
         _check_box(space, where)
     elif isinstance(space, spaces.Discrete):
         _refuse_empty(int(space.n), space, where)
@@ -55,7 +119,7 @@ def check_space(space: Any, where: str) -> None:
             where=where,
             got=space,
             expected=_SUPPORTED,
-            fix="wrap the env to give one of those",
+            fix="wrap the env so that it has one of those",
         )
 
 
@@ -94,10 +158,10 @@ def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:
     Raises:
         ValueError: a ragged list, or fractional values for an integer space.
     """
-    if isinstance(space, spaces.Dict):
-        return {key: stack(part, [value[key] for value in values]) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(stack(part, [value[i] for value in values]) for i, part in enumerate(space.spaces))
+    return walk(_stack_leaf, space, values, part=of_each)
+
+
+def _stack_leaf(space: spaces.Space, path: Path, values: Sequence[Any]) -> np.ndarray:
     if space.dtype is None or space.dtype.kind == "f":
         return np.array(values, dtype=space.dtype)
     given = np.array(values)
@@ -108,25 +172,9 @@ def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:
     return columns
 
 
-def unstack(space: spaces.Space, columns: trees.Tree) -> list[Any]:
-    """Returns single values from columns: Python ints for Discrete, arrays for other leaves, in dicts and tuples."""
-    if isinstance(space, spaces.Discrete):
-        return columns.tolist()
-    if isinstance(space, spaces.Dict):
-        parts = [unstack(part, columns[key]) for key, part in space.spaces.items()]
-        return [dict(zip(space.spaces, values, strict=True)) for values in zip(*parts, strict=True)]
-    if isinstance(space, spaces.Tuple):
-        return list(zip(*(unstack(p, c) for p, c in zip(space.spaces, columns, strict=True)), strict=True))
-    return list(columns)
-
-
 def zeros(space: spaces.Space, rows: int) -> trees.Tree:
     """Returns columns of zeros."""
-    if isinstance(space, spaces.Dict):
-        return {key: zeros(part, rows) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(zeros(part, rows) for part in space.spaces)
-    return np.zeros((rows, *(space.shape or ())), dtype=space.dtype)
+    return walk(lambda leaf, path: np.zeros((rows, *(leaf.shape or ())), dtype=leaf.dtype), space)
 
 
 def bounds(space: spaces.Space) -> tuple[Any, Any]:
@@ -138,6 +186,17 @@ def bounds(space: spaces.Space) -> tuple[Any, Any]:
     if isinstance(space, spaces.MultiDiscrete):
         return space.start, space.start + space.nvec - 1
     return 0, 1
+
+
+def choices(space: spaces.Space) -> list[int]:
+    """The number of choices of each discrete action of a space, in the order of the entries of an action mask."""
+    counts = []
+    for _, leaf in leaves(space):
+        if isinstance(leaf, spaces.Discrete):
+            counts.append(int(leaf.n))
+        elif isinstance(leaf, spaces.MultiDiscrete):
+            counts += leaf.nvec.ravel().tolist()
+    return counts
 
 
 def same_space(a: spaces.Space, b: spaces.Space) -> bool:
@@ -271,7 +330,7 @@ def _whole(value: Any) -> Any:
     if isinstance(value, list):
         return [_whole(part) for part in value]
     if type(value) is not int:
-        raise TypeError(f"{value!r} where an integer belongs")
+        raise TypeError(f"{value!r} in place of an integer")
     return value
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from gymnasium import Space
 
 from rollax import spaces, trees
 from rollax.env import checks
-from rollax.env.dict_rows import DictRows
-from rollax.env.rows import NO_ENVS, Rows
+from rollax.env.rows import ALL, Rows
 from rollax.errors import EnvError
+
+if TYPE_CHECKING:
+    from rollax.env.dict_rows import DictRows
 
 AgentDict = dict[Hashable, Any]
 EnvDict = dict[int, AgentDict]
-ALL = "__all__"
-"""The key of the two flag dicts that ends a sub-environment's episode."""
 
 _DICT = {dict}
 _DICT_VIEW = ("poll", "send_actions", "try_reset")
@@ -210,6 +210,8 @@ class BaseEnv:
 
     def _dict_rows(self) -> DictRows:
         if self.__dicts is None:
+            from rollax.env.dict_rows import DictRows  # only environments made of dicts load it
+
             spaces_of = getattr(self, "observation_spaces", None)
             self.__dicts = DictRows(
                 type(self).__name__, self.num_envs, self.observation_space, self.possible_agents, spaces_of
@@ -271,6 +273,3 @@ def action_values(columns: trees.Tree) -> list[Any]:
     if columns.ndim == 1:
         return [np.asarray(value) for value in columns]  # a Box without axes takes an array, and no NumPy number
     return list(columns)
-
-
-__all__ = ["ALL", "NO_ENVS", "AgentDict", "BaseEnv", "EnvDict", "action_values", "dicts_of"]

@@ -17,6 +17,7 @@ import numpy as np
 from rollax.errors import EnvError
 
 log = logging.getLogger("rollax.env")
+BOOLEANS = {bool, np.bool_}
 _DICT = {dict}
 _said: set[tuple[str, str]] = set()
 

@@ -1,4 +1,4 @@
-"""`to_base_env`: whatever a user gives becomes a `BaseEnv`."""
+"""`to_base_env`: an environment of any kind becomes a `BaseEnv`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,9 @@ from typing import Any
 
 import gymnasium as gym
 
-from rollax.env import checks
-from rollax.env.adapting import adapted
+from rollax.env.adapters import adapted, adapter_of
 from rollax.env.base_env import BaseEnv
-from rollax.env.copies import Spaces, make_copies
-from rollax.env.external.external_base_env import ExternalBaseEnv
-from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
-from rollax.env.multi_agent.multi_agent_env import MultiAgentBaseEnv, MultiAgentEnv
-from rollax.env.restarting import Restarts
-from rollax.env.row_checks import with_checked_rows
-from rollax.env.vector.native_vector_env import NativeVectorEnv
-from rollax.env.vector.vector_base_env import VectorBaseEnv
-from rollax.env.vector.vector_env import SteppedInTurn, VectorEnv
-from rollax.errors import EnvError
-from rollax.spaces import check_space
+from rollax.env.copies import EnvCopies, Spaces, no_more
 
 
 def to_base_env(
@@ -35,83 +24,37 @@ def to_base_env(
     observation_space: gym.Space | None = None,
     action_space: gym.Space | None = None,
 ) -> BaseEnv:
-    """The environment, and copies of it where it is a single one, as a `BaseEnv`.
+    """The environment, with copies of it if it is a single one, as a `BaseEnv`.
 
     Args:
-        env: an environment of any kind of the conversion table; it is one of the `num_envs`. With `remote_envs` it
-            travels to its process, and may be None: then `make_env` makes all.
+        env: an environment of any kind in the table of `docs/environments.md`; it is the first of the `num_envs`. With
+            `remote_envs` it moves to its process, and None lets `make_env` make all of them.
         make_env: makes the others, by vector index.
-        num_envs: how many sub-environments there are to be; a native or custom vector env brings its own number.
-        remote_envs: each sub-environment runs in a Ray actor; they are stepped in parallel.
-        remote_env_batch_wait_ms: how long a poll waits for other remote sub-environments once one is ready: 0 takes
+        num_envs: the number of sub-environments; a vector environment brings its own number.
+        remote_envs: each sub-environment runs in a Ray actor, and they are stepped in parallel.
+        remote_env_batch_wait_ms: how long a poll waits for more remote sub-environments once one is ready: 0 takes
             what is ready, a large number steps all in lockstep.
-        remote_env_timeout_s: a remote step or reset that takes longer has hung, and is treated as a process that died.
-        restart_failed_sub_environments: a single or multi-agent env that raises is made anew by `make_env`, and its
-            episode dropped; remote ones whose process dies are in any case.
-        observation_space, action_space: of single environments that do not know their own before their first reset.
+        remote_env_timeout_s: a remote step or reset that takes longer counts as hung, like a process that died.
+        restart_failed_sub_environments: `make_env` recreates a single or multi-agent environment that raises, and its
+            episode is dropped. A remote one whose process dies is recreated in any case.
+        observation_space, action_space: of single environments that have none before their first reset.
     Raises:
         EnvError: an object that is no environment.
     """
     declared = Spaces(observation_space, action_space)
     if remote_envs:
-        return _remote(
-            env,
-            make_env,
+        # Imported here: Ray is loaded only for remote sub-environments.
+        from rollax.env.remote.remote_base_env import RemoteBaseEnv
+
+        return RemoteBaseEnv(
+            make_env or no_more,
             num_envs,
+            existing=env,
             batch_wait_ms=remote_env_batch_wait_ms,
             timeout_s=remote_env_timeout_s,
             restart_failed=restart_failed_sub_environments,
             declared=declared,
         )
-    if isinstance(env, BaseEnv):
-        for kind in ("observation_space", "action_space"):
-            if getattr(env, kind) is not None:
-                check_space(getattr(env, kind), f"{type(env).__name__}.{kind}")
-        return with_checked_rows(env)
-    env, make_env = adapted(env), None if make_env is None else _adapting(make_env)
-    restarts = Restarts(make_env or _no_more, declared) if restart_failed_sub_environments else None
-    if restarts is not None and isinstance(env, gym.vector.VectorEnv | VectorEnv):
-        checks.say_once(
-            "restarts",
-            type(env).__name__,
-            f"{type(env).__name__} brings its own sub-environments: one that fails cannot be made anew.",
-        )
-    if isinstance(env, gym.vector.VectorEnv):
-        return NativeVectorEnv(env)
-    if isinstance(env, VectorEnv):
-        return VectorBaseEnv(env)
-    if isinstance(env, ExternalEnv | ExternalMultiAgentEnv):
-        return ExternalBaseEnv(env)
-    if isinstance(env, MultiAgentEnv):
-        return MultiAgentBaseEnv(make_copies([env], make_env, num_envs, may_lack_spaces=True), restarts)
-    if hasattr(env, "reset") and hasattr(env, "step"):
-        return VectorBaseEnv(SteppedInTurn(make_env, [env], num_envs, restarts=restarts, declared=declared))
-    raise EnvError(
-        "No environment.",
-        where="to_base_env",
-        got=env,
-        expected="a BaseEnv, VectorEnv, gymnasium.vector.VectorEnv, MultiAgentEnv, ExternalEnv, or an env with reset "
-        "and step",
-        fix="return an instance from the creator, not a class or None",
-    )
-
-
-def _adapting(make_env: Callable[[int], Any]) -> Callable[[int], Any]:
-    return lambda index: adapted(make_env(index))
-
-
-def _remote(env: Any, make_env: Callable[[int], Any] | None, num_envs: int, **settings: Any) -> BaseEnv:
-    # Only now: without remote sub-environments nothing of Ray is loaded.
-    from rollax.env.remote.remote_base_env import RemoteBaseEnv
-
-    return RemoteBaseEnv(make_env or _no_more, num_envs, existing=env, **settings)
-
-
-def _no_more(index: int) -> Any:
-    raise EnvError(
-        "Too few environments.",
-        where=f"sub-environment {index}",
-        got="no make_env",
-        expected="a function of the vector index that makes it",
-        fix="pass make_env to to_base_env",
-    )
+    first = adapted(env)
+    make_adapted = None if make_env is None else lambda index: adapted(make_env(index), f"sub-environment {index}")
+    return adapter_of(first)(EnvCopies(first, make_adapted, num_envs, declared, restart_failed_sub_environments))

@@ -13,14 +13,12 @@ from rollax.env import checks
 from rollax.env.idle_polls import IdlePolls
 from rollax.env.observations import check_observation
 from rollax.env.row_builder import Flags, RowBuilder
-from rollax.env.rows import Rows
+from rollax.env.rows import ALL, Rows
 from rollax.errors import MultiAgentError
 
-ALL = "__all__"
 _COMMON = "__common__"
 """A key of infos that belongs to no agent."""
 _NONE: dict = {}
-BOOLEANS = {bool, np.bool_}
 
 
 def flags_of(agent: Hashable, terminateds: Mapping, truncateds: Mapping) -> tuple[bool, bool]:
@@ -213,8 +211,8 @@ class DictRows:
     def _check_flags(self, env_id: int, news: _News) -> None:
         running = self._sub_envs[env_id].running
         for name, flags in (("terminateds", news.terms), ("truncateds", news.truncs)):
-            if not BOOLEANS.issuperset(map(type, flags.values())):
-                agent, flag = next((a, flag) for a, flag in flags.items() if type(flag) not in BOOLEANS)
+            if not checks.BOOLEANS.issuperset(map(type, flags.values())):
+                agent, flag = next((a, flag) for a, flag in flags.items() if type(flag) not in checks.BOOLEANS)
                 where = f"{self.name}, sub-environment {env_id}, agent {agent!r}"
                 raise checks.not_boolean(name.removesuffix("s"), flag, where)
             self._check_keys(env_id, name, flags)

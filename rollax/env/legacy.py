@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 
 from rollax.env import checks
-from rollax.env.dict_rows import ALL, BOOLEANS
+from rollax.env.adapters import parameters_of
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, are_dicts
+from rollax.env.rows import ALL
 from rollax.env.vector.vector_env import VectorEnv
 from rollax.errors import EnvError
 
 
-def is_legacy(env: Any) -> bool:
-    """True where `reset` takes no seed, or can leave its info out, as in the old interface."""
-    reset = getattr(env, "vector_reset", None) or getattr(env, "reset", None)
-    if reset is None or isinstance(env, gym.vector.VectorEnv):
-        return False
-    parameters = _parameters(reset)
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    return "return_info" in parameters or not (takes_any or "seed" in parameters or "seeds" in parameters)
-
-
 def adapt(env: Any) -> gym.Env | VectorEnv | MultiAgentEnv:
-    """The same environment behind the interface of today; said once per class. One that needs none is left as it is."""
-    if not is_legacy(env):
-        return env
+    """The same environment behind today's interface, which is logged once per class."""
     name = type(env).__name__
     checks.say_once(
         "legacy",
@@ -171,7 +158,7 @@ def _are_infos(value: Any, count: int) -> bool:
 
 def _is_up(done: Any) -> bool:
     """Whether it is a flag, and up."""
-    return type(done) in BOOLEANS and bool(done)
+    return type(done) in checks.BOOLEANS and bool(done)
 
 
 def _was_cut(info: Any) -> bool | None:
@@ -181,7 +168,7 @@ def _was_cut(info: Any) -> bool | None:
 
 
 def _reset(env: Any, seed: int | None) -> Any:
-    if "seed" in _parameters(env.reset):
+    if "seed" in parameters_of(env.reset):
         return env.reset(seed=seed)
     _seed(env, seed)
     return env.reset()
@@ -196,15 +183,8 @@ def _render(env: Any) -> Any:
     render = getattr(env, "render", None)
     if render is None:
         return None
-    return render(mode="rgb_array") if "mode" in _parameters(render) else render()
+    return render(mode="rgb_array") if "mode" in parameters_of(render) else render()
 
 
 def _close(env: Any) -> None:
     getattr(env, "close", lambda: None)()
-
-
-def _parameters(function: Callable) -> Any:
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # written in another language: it says nothing of what it takes
-        return {"seed": inspect.Parameter("seed", inspect.Parameter.KEYWORD_ONLY)}

@@ -10,20 +10,20 @@ from rollax.env import checks
 from rollax.env.base_env import BaseEnv
 from rollax.env.context import EnvContext
 from rollax.env.convert import to_base_env
-from rollax.errors import ConfigError, EnvError, RollaxError
+from rollax.errors import ConfigError, RollaxError
 
 
 def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num_envs: int, **settings: Any) -> BaseEnv:
-    """The `BaseEnv` of one worker: a creator that can make a native vector env does, any other makes copies.
+    """The `BaseEnv` of one worker: from the creator's `make_vector` if it has one, else of copies.
 
     Args:
         creator: makes an environment from an `EnvContext`.
-        context: for the first of them.
+        context: for the first environment.
         num_envs: how many.
         settings: keywords of `to_base_env`.
     Raises:
         ConfigError: an `env_config` that the environment does not take.
-        EnvError: what making one raised.
+        EnvError: the creator raised.
     """
 
     def make_env(index: int) -> Any:
@@ -39,10 +39,7 @@ def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num
         return to_base_env(_make(creator, context), make_env, num_envs, **settings)
     except RollaxError:
         raise
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # a module that exits as it is imported would end the run as if all was well
+    except (Exception, SystemExit) as error:  # a module that exits at its import would end the run without an error
         raise _not_made(creator, context, error) from error
 
 
@@ -54,7 +51,7 @@ def _not_made(creator: Callable[[EnvContext], Any], context: EnvContext, error: 
         where=f"env_config, env {_name_of(creator)}",
         got=f"{dict(context)!r}: TypeError: {error}",
         expected=_parameters_of(creator),
-        fix="correct the keys of env_config; the traceback above shows who refused them",
+        fix="correct the keys of env_config; the traceback above shows what refused them",
     )
 
 
@@ -63,7 +60,7 @@ def _name_of(creator: Any) -> str:
 
 
 def _parameters_of(creator: Any) -> str:
-    """What an environment is made from, as its signature says."""
+    """The signature of what makes an environment."""
     made_by = getattr(creator, "entry_point", creator)
     try:
         return f"{getattr(made_by, '__qualname__', made_by)}{inspect.signature(made_by)}"
@@ -81,24 +78,9 @@ def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
                 where="env_config",
                 got=dict(context),
                 expected=f"{creator!r} to take one argument, the EnvContext",
-                fix="leave env_config out, or let the class take it",
+                fix="omit env_config, or let the class take it",
             ) from None
-        return _called(creator)
+        return creator()
     except ValueError:
         pass  # a builtin without a signature
-    return _called(creator, context)
-
-
-def _called(creator: Callable[..., Any], *context: EnvContext) -> Any:
-    try:
-        return creator(*context)
-    except AttributeError as error:
-        if error.name != "with_agent_groups":
-            raise
-        raise EnvError(
-            "An environment that has no agent groups.",
-            where=f"{creator!r}",
-            got=error,
-            expected="a MultiAgentEnv",
-            fix="of PettingZoo's environments write from_pettingzoo(env).with_agent_groups({'team': [...]})",
-        ) from error
+    return creator(context)

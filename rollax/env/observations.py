@@ -1,4 +1,8 @@
-"""Checks on observations: in full for single ones, and the cheap ones in bulk, for columns."""
+"""Checks on observations, and their conversion to columns of the space's dtypes.
+
+Every observation passes `_checked_leaf`: as a single one in the first episode of each sub-environment, with its bounds;
+in bulk always.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,55 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax import trees
-from rollax.env.checks import Where, all_finite, outline, say_once
+from rollax.env.checks import FirstEpisodes, Where, all_finite, outline, say_once
 from rollax.errors import EnvError
-from rollax.spaces import bounds, stack, zeros
+from rollax.spaces import Path, bounds, of_each, path_text, stack, walk, zeros
 
-# Numbers of a kind may narrow (float64 to float32), whole numbers may widen into floats; the rest loses meaning.
+# Numbers of one kind may narrow (float64 to float32) and whole numbers may become floats; other casts lose meaning.
 _SAFE_KINDS = ("ff", "ii", "uu", "iu", "ui", "if", "uf", "bi", "bu", "bf")
+
+
+class ObservationChecks:
+    """Checks of the observations of sub-environments with one agent each.
+
+    Args:
+        space: of the observations.
+        num_envs: the number of sub-environments.
+    """
+
+    def __init__(self, space: spaces.Space, num_envs: int) -> None:
+        self._space = space
+        self.first_episodes = FirstEpisodes(num_envs)
+
+    def columns(self, obs: Any, count: int, where: Where) -> trees.Tree:
+        """Columns that the environment made itself.
+
+        Args:
+            obs: the columns.
+            count: the number of rows.
+            where: names a row.
+        Raises:
+            EnvError: they do not belong to the space.
+        """
+        columns = as_columns(self._space, obs, count, where)
+        if self.first_episodes.indices:
+            check_bounds(self._space, columns, where)
+        return columns
+
+    def stacked(self, obs: Sequence[Any], env_index: np.ndarray, where: Where) -> trees.Tree:
+        """Columns of single observations.
+
+        Args:
+            obs: one for each row.
+            env_index: the sub-environment of each row.
+            where: names a row.
+        """
+        watched = self.first_episodes.indices
+        if watched:
+            for row, index in enumerate(env_index.tolist()):
+                if index in watched:
+                    check_observation(self._space, obs[row], where(row))
+        return stacked(self._space, obs, where)
 
 
 def stacked(space: spaces.Space, values: Sequence[Any], where: Where) -> trees.Tree:
@@ -25,171 +72,160 @@ def stacked(space: spaces.Space, values: Sequence[Any], where: Where) -> trees.T
     """
     if not len(values):
         return zeros(space, 0)
+
+    def column(leaf: spaces.Space, path: Path, parts: Sequence[Any]) -> np.ndarray:
+        return _checked_leaf(leaf, path, np.array(parts), len(parts), where, silent=True)
+
     try:
-        columns = _stacked_alike(space, values, where)
-        _check_arrays(space, columns, where)
-        return columns
+        return walk(column, space, values, part=of_each, enter=_check_lengths)
     except Exception as error:
-        # Which one is it? One by one, and in full: that also finds what only hides behind the first problem.
+        # One by one and in full: that finds the row, and also what hides behind the first problem.
         for row, value in enumerate(values):
             check_observation(space, value, where(row))
         try:
-            return stack(space, values)  # each can be cast, only not all of them from the dtype that they have together
+            return stack(space, values)  # each can be cast, only not from the common dtype of all
         except Exception:
             raise EnvError(
                 "Observations that do not stack.", where=where(0), got=error, expected=space, fix="return equal shapes"
             ) from error
 
 
-def _stacked_alike(space: spaces.Space, values: Sequence[Any], where: Where) -> trees.Tree:
-    """Columns of values that have the structure of the space, and dtypes that can be cast to its own."""
-    if isinstance(space, spaces.Dict):
-        if set(map(len, values)) != {len(space.spaces)}:
-            raise ValueError("Dict observations with other keys than the space")
-        return {
-            key: _stacked_alike(part, [value[key] for value in values], where) for key, part in space.spaces.items()
-        }
-    if isinstance(space, spaces.Tuple):
-        if set(map(len, values)) != {len(space.spaces)}:
-            raise ValueError("Tuple observations of other lengths than the space")
-        return tuple(_stacked_alike(part, [value[i] for value in values], where) for i, part in enumerate(space.spaces))
-    return _cast(space, np.array(values), where, silent=True)  # it is said of single ones, which are looked at first
+def _check_lengths(space: spaces.Dict | spaces.Tuple, path: Path, values: Sequence[Any]) -> None:
+    if set(map(len, values)) != {len(space.spaces)}:
+        raise ValueError(f"observations of another structure than {space}")
 
 
 def as_columns(space: spaces.Space, columns: trees.Tree, count: int, where: Where) -> trees.Tree:
-    """Columns that an environment made itself: the same arrays, but for a cast where the dtype is not the space's.
+    """Columns that an environment made itself: the same arrays, or casts of those whose dtype is not the space's.
 
     Raises:
         EnvError: a wrong structure, shape or number of rows, a dtype that cannot be cast safely, a NaN.
     """
-    if (
-        isinstance(columns, np.ndarray)
-        and columns.dtype == space.dtype
-        and columns.shape == (count, *(space.shape or ()))
-    ):
-        _check_finite(space, columns, where)
-        return columns
-    if isinstance(space, spaces.Dict):
-        _check_keys(space, columns, where(0))
-        return {
-            key: as_columns(part, columns[key], count, _at(where, f"key {key!r}")) for key, part in space.spaces.items()
-        }
-    if isinstance(space, spaces.Tuple):
-        _check_length(space, columns, where(0))
-        return tuple(
-            as_columns(part, columns[i], count, _at(where, f"element {i}")) for i, part in enumerate(space.spaces)
-        )
-    array = _array(columns)
-    if array.shape != (count, *(space.shape or ())):
-        raise EnvError(
-            "Observations of the wrong shape.",
-            where=where(0),
-            got=f"shape {array.shape}" if array.dtype.kind != "O" else outline(columns),
-            expected=f"shape {(count, *(space.shape or ()))}: {count} sub-environments, {space}",
-            fix="correct the observations or the observation space",
-        )
-    array = _cast(space, array, where)
-    _check_finite(space, array, where)
-    return array
+
+    def column(leaf: spaces.Space, path: Path, part: Any) -> np.ndarray:
+        return _checked_leaf(leaf, path, _array(part), count, where)
+
+    return walk(column, space, columns, enter=lambda outer, path, tree: _check_structure(outer, path, tree, where(0)))
 
 
 def check_bounds(space: spaces.Space, columns: trees.Tree, where: Where) -> None:
-    """Says once, in bulk, that observations lie outside of their space."""
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            check_bounds(part, columns[key], _at(where, f"key {key!r}"))
-    elif isinstance(space, spaces.Tuple):
-        for i, part in enumerate(space.spaces):
-            check_bounds(part, columns[i], _at(where, f"element {i}"))
-    else:
-        low, high = bounds(space)
-        outside = (columns < low) | (columns > high)
+    """Logs once, in bulk, that observations lie outside their space."""
+
+    def check(leaf: spaces.Space, path: Path, column: np.ndarray) -> None:
+        low, high = bounds(leaf)
+        outside = (column < low) | (column > high)
         if outside.any():
             row = int(np.argwhere(outside)[0][0])
-            _say_outside(space, columns[row], where(row))
+            shown = np.array2string(column[row], threshold=20)
+            message = f"{where(row)}{path_text(path)}: an observation outside of its space {leaf}: {shown}. Said once."
+            say_once("bounds", str(leaf), message)
+
+    walk(check, space, columns)
 
 
 def check_observation(space: spaces.Space, value: Any, where: str) -> None:
-    """One observation against its space, in full; out of bounds is said once, everything else is refused.
+    """One observation against its space, in full; out of bounds is logged once, everything else is refused.
 
     Raises:
         EnvError: wrong Dict keys, Tuple length or shape, a dtype that cannot be cast safely, a NaN.
     """
-    if isinstance(space, spaces.Dict):
-        _check_keys(space, value, where)
-        for key, part in space.spaces.items():
-            check_observation(part, value[key], f"{where}, key {key!r}")
-    elif isinstance(space, spaces.Tuple):
-        _check_length(space, value, where)
-        for i, part in enumerate(space.spaces):
-            check_observation(part, value[i], f"{where}, element {i}")
+
+    def check(leaf: spaces.Space, path: Path, part: Any) -> None:
+        column = _array(part)[None]
+        _checked_leaf(leaf, path, column, None, lambda row: where)
+        check_bounds(leaf, column, lambda row: where + path_text(path))
+
+    walk(check, space, value, enter=lambda outer, path, tree: _check_structure(outer, path, tree, where))
+
+
+def _checked_leaf(
+    space: spaces.Space, path: Path, column: np.ndarray, count: int | None, where: Where, *, silent: bool = False
+) -> np.ndarray:
+    """The column in the dtype of the space.
+
+    Args:
+        space: a leaf.
+        path: of the leaf.
+        column: [count, *shape of the space].
+        count: the number of rows; None for a single observation, whose leading axis error messages do not show.
+        where: names a row.
+        silent: do not log a cast of or to floats.
+    Raises:
+        EnvError: a wrong shape, a dtype that cannot be cast safely, a NaN, a number that the dtype cannot hold.
+    """
+    shape = space.shape or ()
+    if column.shape != ((1 if count is None else count), *shape):
+        single = count is None
+        missing = single and column.dtype == object and column.ndim == 1 and column[0] is None
+        raise EnvError(
+            "An observation of the wrong shape." if single else "Observations of the wrong shape.",
+            where=where(0) + path_text(path),
+            got="None" if missing else f"shape {column.shape[1:] if single else column.shape}",
+            expected=f"shape {shape} of {space}"
+            if single
+            else f"shape {(count, *shape)}: {count} sub-environments, {space}",
+            fix="correct the observation or the observation space",
+        )
+    if column.dtype != space.dtype:
+        column = _cast(space, path, column, where, silent)
+    if column.dtype.kind == "f" and not all_finite(column):
+        infinite_allowed = isinstance(space, spaces.Box) and not space.is_bounded("both")
+        bad = np.isnan(column) if infinite_allowed else ~np.isfinite(column)
+        if bad.any():
+            row = int(np.argwhere(bad)[0][0])
+            raise EnvError(
+                "A NaN or infinite observation.",
+                where=where(row) + path_text(path),
+                got=column[row],
+                expected=f"finite numbers in {space}",
+                fix="find the division or overflow in the env that made it",
+            )
+    return column
+
+
+def _cast(space: spaces.Space, path: Path, array: np.ndarray, where: Where, silent: bool) -> np.ndarray:
+    """The same numbers in the dtype of the space."""
+    assert space.dtype is not None
+    kinds = array.dtype.kind + space.dtype.kind
+    if kinds not in _SAFE_KINDS:
+        raise EnvError(
+            "An observation of a dtype that cannot be cast safely.",
+            where=where(0) + path_text(path),
+            got=f"{array.dtype}: {array!r}",
+            expected=str(space.dtype),
+            fix="return the dtype of the observation space",
+        )
+    with np.errstate(over="ignore"):
+        cast = array.astype(space.dtype)
+    lost = cast != array if space.dtype.kind != "f" else np.isinf(cast) & np.isfinite(array)
+    if lost.any():
+        row = int(np.argwhere(lost)[0][0])
+        raise EnvError(
+            f"An observation that {space.dtype} cannot hold.",
+            where=where(row) + path_text(path),
+            got=f"{array.dtype}: {array[row]!r}",
+            expected=str(space),
+            fix="return the dtype of the observation space, or give the space a wider one",
+        )
+    if "f" in kinds and not silent:
+        said = f"observations of dtype {array.dtype} are cast to {space.dtype}. Said once."
+        say_once("dtype", str(space), f"{where(0)}{path_text(path)}: {said}")
+    return cast
+
+
+def _check_structure(space: spaces.Dict | spaces.Tuple, path: Path, value: Any, where: str) -> None:
+    if isinstance(space, spaces.Tuple):
+        if isinstance(value, tuple | list) and len(value) == len(space.spaces):
+            return
+        what, got, expected = "Tuple observation of the wrong length", outline(value), f"{len(space.spaces)} elements"
     else:
-        _check_leaf(space, value, where)
-
-
-def _check_leaf(space: spaces.Space, value: Any, where: str) -> None:
-    array = _array(value)
-    if array.shape != (space.shape or ()):
-        _refuse_shape(where, array.shape, space, value)
-    _check_finite(space, array[None], lambda row: where)
-    _cast(space, array[None], lambda row: where)
-    low, high = bounds(space)
-    if ((array < low) | (array > high)).any():
-        _say_outside(space, value, where)
-
-
-def _check_arrays(space: spaces.Space, columns: trees.Tree, where: Where) -> None:
-    """Shape and finiteness of columns of the space's own structure and dtypes."""
-    if isinstance(columns, dict):
-        assert isinstance(space, spaces.Dict)
-        for key, part in space.spaces.items():
-            _check_arrays(part, columns[key], _at(where, f"key {key!r}"))
-    elif isinstance(columns, tuple):
-        assert isinstance(space, spaces.Tuple)
-        for i, part in enumerate(space.spaces):
-            _check_arrays(part, columns[i], _at(where, f"element {i}"))
-    else:
-        if columns.shape[1:] != (space.shape or ()):
-            _refuse_shape(where(0), columns.shape[1:], space)
-        _check_finite(space, columns, where)
-
-
-def _check_finite(space: spaces.Space, columns: np.ndarray, where: Where) -> None:
-    if columns.dtype.kind != "f" or all_finite(columns):
-        return
-    infinite_allowed = isinstance(space, spaces.Box) and not space.is_bounded("both")
-    bad = np.isnan(columns) if infinite_allowed else ~np.isfinite(columns)
-    if bad.any():
-        row = int(np.argwhere(bad)[0][0])
-        raise EnvError(
-            "A NaN or infinite observation.",
-            where=where(row),
-            got=columns[row],
-            expected=f"finite numbers in {space}",
-            fix="find the division or overflow in the env that made it",
-        )
-
-
-def _check_keys(space: spaces.Dict, value: Any, where: str) -> None:
-    if not isinstance(value, dict) or value.keys() != space.spaces.keys():
-        raise EnvError(
-            "A Dict observation with the wrong keys.",
-            where=where,
-            got=sorted(map(str, value)) if isinstance(value, dict) else outline(value),
-            expected=sorted(map(str, space.spaces)),
-            fix="return exactly the keys of the observation space",
-        )
-
-
-def _check_length(space: spaces.Tuple, value: Any, where: str) -> None:
-    if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
-        raise EnvError(
-            "A Tuple observation of the wrong length.",
-            where=where,
-            got=outline(value),
-            expected=f"{len(space.spaces)} elements",
-            fix="return one element per part of the observation space",
-        )
+        if isinstance(value, dict) and value.keys() == space.spaces.keys():
+            return
+        what, expected = "Dict observation with the wrong keys", sorted(map(str, space.spaces))
+        got = sorted(map(str, value)) if isinstance(value, dict) else outline(value)
+    raise EnvError(
+        f"A {what}.", where=where + path_text(path), got=got, expected=expected, fix="return the parts of the space"
+    )
 
 
 def _array(value: Any) -> np.ndarray:
@@ -197,63 +233,3 @@ def _array(value: Any) -> np.ndarray:
         return np.asarray(value)
     except ValueError:  # a ragged list
         return np.array([*value, None], dtype=object)[:-1]
-
-
-def _cast(space: spaces.Space, array: np.ndarray, where: Where, *, silent: bool = False) -> np.ndarray:
-    """The same numbers in the space's dtype; a cast of or to floats is said once.
-
-    Raises:
-        EnvError: a dtype that cannot be cast safely, or a number that the space's dtype cannot hold.
-    """
-    if array.dtype == space.dtype:
-        return array
-    assert space.dtype is not None
-    kinds = array.dtype.kind + space.dtype.kind
-    if kinds not in _SAFE_KINDS:
-        raise EnvError(
-            "An observation of a dtype that cannot be cast safely.",
-            where=where(0),
-            got=f"{array.dtype}: {array!r}",
-            expected=str(space.dtype),
-            fix="return the dtype of the observation space",
-        )
-    with np.errstate(over="ignore"):
-        cast = array.astype(space.dtype)
-    if space.dtype.kind != "f":
-        lost = cast != array
-    elif all_finite(cast):
-        lost = None
-    else:
-        lost = np.isinf(cast) & np.isfinite(array)
-    if lost is not None and lost.any():
-        row = int(np.argwhere(lost)[0][0])
-        raise EnvError(
-            f"An observation that {space.dtype} cannot hold.",
-            where=where(row),
-            got=f"{array.dtype}: {array[row]!r}",
-            expected=str(space),
-            fix="return the dtype of the observation space, or give the space a wider one",
-        )
-    if "f" in kinds and not silent:
-        said = f"{where(0)}: observations of dtype {array.dtype} are cast to {space.dtype}. Said once."
-        say_once("dtype", str(space), said)
-    return cast
-
-
-def _refuse_shape(where: str, shape: tuple[int, ...], space: spaces.Space, value: Any = ()) -> None:
-    raise EnvError(
-        "An observation of the wrong shape.",
-        where=where,
-        got="None" if value is None else f"shape {shape}",
-        expected=f"shape {space.shape} of {space}",
-        fix="correct the observation or the observation space",
-    )
-
-
-def _say_outside(space: spaces.Space, value: Any, where: str) -> None:
-    shown = np.array2string(np.asarray(value), threshold=20)
-    say_once("bounds", str(space), f"{where}: an observation outside of its space {space}: {shown}. Said once.")
-
-
-def _at(where: Where, part: str) -> Where:
-    return lambda row: f"{where(row)}, {part}"

@@ -1,4 +1,4 @@
-"""From what a user names as an environment to a creator function of one `EnvContext`."""
+"""The creator function of an environment given by name, path, class or function."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import difflib
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
+from rollax.env.adapters import EnvAdapter, register_env_adapter, registered_adapters
 from rollax.env.context import EnvContext
 from rollax.errors import ConfigError
 from rollax.importing import REGISTERED, import_module, import_object
@@ -19,6 +20,10 @@ from rollax.importing import REGISTERED, import_module, import_object
 EnvCreator = Callable[[EnvContext], Any]
 log = logging.getLogger("rollax.env")
 _REGISTERED_BY_THEIR_PACKAGE = ("gymnasium.", "ale_py.")
+_CREATORS_BY_PREFIX = {
+    "ALE/": "rollax.env.atari:AtariCreator",
+    "pettingzoo/": "rollax.env.multi_agent.pettingzoo_names:pettingzoo_creator",
+}
 _creators: dict[str, EnvCreator] = {}
 
 
@@ -26,7 +31,7 @@ def register_env(name: str, creator: EnvCreator) -> None:
     """Makes `name` usable as an environment; a later registration of the same name replaces the earlier one.
 
     Args:
-        name: what configs and the command line call it.
+        name: its name in configs and on the command line.
         creator: takes one `EnvContext`, returns an environment of any kind.
     """
     if not callable(creator):
@@ -48,42 +53,46 @@ def registered_envs() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Registrations:
-    """What another process must know to make the same environments by name."""
+    """What another process needs to make the same environments."""
 
     creators: Mapping[str, EnvCreator]
     specs: Mapping[str, Any]
+    adapters: Mapping[str, EnvAdapter] = field(default_factory=dict)
 
 
 def registrations(pickled: Callable[[Any], bytes]) -> Registrations:
-    """What is registered here, and with Gymnasium by other packages than its own, as far as it can travel.
+    """What users registered in this process, with rollax or with Gymnasium, as far as it can be pickled.
 
     Args:
-        pickled: raises for what cannot travel.
+        pickled: raises for what cannot be pickled.
     """
     specs = {}
     for env_id, spec in gym.registry.items():
         entry_point = spec.entry_point
         if not (isinstance(entry_point, str) and entry_point.startswith(_REGISTERED_BY_THEIR_PACKAGE)):
             specs[env_id] = spec
-    return Registrations(_travelling(_creators, pickled), _travelling(specs, pickled))
+    return Registrations(*(_picklable(entries, pickled) for entries in (_creators, specs, registered_adapters())))
 
 
 def register_all(registered: Registrations) -> None:
-    """Takes over what is registered in another process; what is known here already stays as it is."""
+    """Registers what another process has registered; entries of this process stay as they are."""
     for name, creator in registered.creators.items():
         _creators.setdefault(name, creator)
         REGISTERED.add(name)
     for env_id, spec in registered.specs.items():
         gym.registry.setdefault(env_id, spec)
+    for kind, adapter in registered.adapters.items():
+        if kind not in registered_adapters():
+            register_env_adapter(kind, adapter.adapter, adapter.recognizes)
 
 
-def _travelling(entries: Mapping[str, Any], pickled: Callable[[Any], bytes]) -> dict[str, Any]:
+def _picklable(entries: Mapping[str, Any], pickled: Callable[[Any], bytes]) -> dict[str, Any]:
     kept = {}
     for name, entry in entries.items():
         try:
             pickled(entry)
         except Exception as error:
-            log.debug("%s does not travel to other processes: %s", name, error)
+            log.debug("%s cannot be pickled and is unknown in other processes: %s", name, error)
         else:
             kept[name] = entry
     return kept
@@ -100,7 +109,7 @@ def env_creator(env: Any) -> EnvCreator:
             return _creators[env]
         module, colon, name = env.partition(":")
         if colon:
-            # Gymnasium too knows "module:id": importing the module registers the id.
+            # "module:id" is a form of Gymnasium's: importing the module registers the id.
             import_module(module, env, f"env={env!r}")
             return _from_id(name) if name in gym.registry else env_creator(import_object(env, f"env={env!r}"))
         return _from_id(env)
@@ -116,12 +125,10 @@ def env_creator(env: Any) -> EnvCreator:
 
 
 def _from_id(env_id: str) -> EnvCreator:
-    if env_id.startswith("pettingzoo/"):
-        # Only now, as with Atari.
-        from rollax.env.multi_agent.pettingzoo_names import pettingzoo_creator
-
-        return pettingzoo_creator(env_id)
     import_atari_if_named(env_id)
+    for prefix, creator in _CREATORS_BY_PREFIX.items():
+        if env_id.startswith(prefix) and (prefix != "ALE/" or env_id in gym.registry):
+            return import_object(creator, f"env={env_id!r}")(env_id)
     try:
         gym.spec(env_id)
     except gym.error.Error as error:
@@ -135,15 +142,11 @@ def _from_id(env_id: str) -> EnvCreator:
             fix="correct the name, install the package that brings it, or call register_env(name, creator), "
             "on the command line in a module that --import names",
         ) from error
-    if env_id.startswith("ALE/"):
-        from rollax.env.atari import AtariCreator
-
-        return AtariCreator(env_id)
     return _IdCreator(env_id)
 
 
 class _IdCreator:
-    """Makes what a Gymnasium id names; `env_config` are keywords of `gymnasium.make`.
+    """Makes the environment of a Gymnasium id; `env_config` holds keywords of `gymnasium.make`.
 
     Args:
         env_id: the id.
@@ -153,7 +156,7 @@ class _IdCreator:
         self.env_id = env_id
 
     def __call__(self, context: EnvContext) -> gym.Env:
-        # rollax checks what environments return by itself, so Gymnasium's checker would only cost a call per step.
+        # rollax checks what environments return, so Gymnasium's checker would only cost a call per step.
         return gym.make(self.env_id, **{"disable_env_checker": True, **context})
 
     @property
@@ -164,13 +167,13 @@ class _IdCreator:
 
 
 def import_atari_if_named(env_id: str) -> None:
-    """Registers ale-py's ids where one of them is asked for.
+    """Registers ale-py's ids, if `env_id` is one of them.
 
     Raises:
         ConfigError: ale-py is not installed.
     """
     if env_id.startswith("ALE/"):
-        # Only now: who plays no Atari need not load it.
+        # Imported here: only Atari games need it.
         from rollax.env.atari import register_games
 
         register_games()

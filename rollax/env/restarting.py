@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from rollax.env import checks
-from rollax.env.copies import NO_SPACES, Spaces, check_spaces
+from rollax.env.copies import NO_SPACES, EnvCopies, Spaces, check_spaces, no_more
 from rollax.errors import EnvError, RollaxError, WorkerError
 from rollax.processes.failures import FailureRules, Failures
 
@@ -111,6 +111,11 @@ class Restarts:
         self._declared = declared
         self._broken: set[int] = set()
         self.failures = EnvFailures(restart_failed=make_env is not None)
+
+    @classmethod
+    def of(cls, copies: EnvCopies) -> Self:
+        """The restarts of copies, if the config requests them."""
+        return cls(copies.make_env or no_more, copies.declared) if copies.restart_failed else cls()
 
     def failed(self, index: int, error: EnvError, cause: Exception) -> None:
         """Counts a failure and waits, if the sub-environment is to be recreated.

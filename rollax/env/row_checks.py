@@ -9,16 +9,22 @@ import numpy as np
 
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
+from rollax.env.copies import EnvCopies
 from rollax.env.idle_polls import IdlePolls
-from rollax.env.one_agent_checks import OneAgentChecks
+from rollax.env.observations import ObservationChecks
 from rollax.env.rows import Rows
 from rollax.errors import EnvError
+from rollax.spaces import check_space
 
 _COLUMNS = ("env_index", "slots", "rewards", "terminateds", "truncateds", "starts", "acts")
 
 
-def with_checked_rows(env: BaseEnv) -> BaseEnv:
-    """The same environment; what its own columnar view returns is looked at from now on."""
+def with_checked_rows(copies: EnvCopies) -> BaseEnv:
+    """The environment itself; from now on the rows of a user's own columnar view are checked."""
+    env: BaseEnv = copies.first
+    for kind in ("observation_space", "action_space"):
+        if getattr(env, kind) is not None:
+            check_space(getattr(env, kind), f"{type(env).__name__}.{kind}")
     own = type(env).poll_rows is not BaseEnv.poll_rows and not type(env).__module__.startswith("rollax.")
     if own and "poll_rows" not in vars(env):
         check, poll, reset = RowChecks(env), env.poll_rows, env.reset_rows
@@ -45,7 +51,7 @@ class RowChecks:
 
     def __init__(self, env: BaseEnv) -> None:
         self._name, space = type(env).__name__, env.observation_space
-        self._checks = None if space is None else OneAgentChecks(space, env.num_envs)
+        self._checks = None if space is None else ObservationChecks(space, env.num_envs)
         self._idle = IdlePolls(self._name)
         self._alive = np.zeros(64, bool)  # by slot
 

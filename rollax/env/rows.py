@@ -16,6 +16,9 @@ from rollax.env.observations import stacked
 DEFAULT_AGENT = "agent0"
 """The agent id of a single-agent environment."""
 
+ALL = "__all__"
+"""The key of the flag dicts that ends a sub-environment's episode."""
+
 NO_ENVS = np.empty(0, np.int64)
 
 

@@ -1,26 +1,26 @@
-"""Whether the whole numbers among actions are those of the action space; Box parts are the action map's."""
+"""Checks that actions are in Discrete, MultiDiscrete and MultiBinary spaces; the action map handles Boxes."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
-from rollax.spaces import bounds
+from rollax.spaces import at, bounds, leaves
 from rollax.trees import Tree
 
 
 class OutsideAction(NamedTuple):
-    """An action that is not in the action space, with its row and the space that it should be of."""
+    """An action outside the action space: its row, and the leaf of the space that does not contain it."""
 
     row: int
-    got: Any
+    got: object
     space: spaces.Space
 
 
 class ActionRanges:
-    """Finds actions that are not in Discrete, MultiDiscrete and MultiBinary spaces, nested as they may be, in bulk.
+    """Finds actions outside Discrete, MultiDiscrete and MultiBinary spaces, nested or not, in bulk.
 
     Args:
         action_space: of the actions.
@@ -28,39 +28,22 @@ class ActionRanges:
 
     def __init__(self, action_space: spaces.Space) -> None:
         self.space = action_space
-        self._has_whole = _has_whole(action_space)
+        self._whole = [
+            (path, leaf, bounds(leaf)) for path, leaf in leaves(action_space) if not isinstance(leaf, spaces.Box)
+        ]
 
     def outside(self, actions: Tree) -> OutsideAction | None:
-        """The first action that is outside; None where there is none.
+        """The first action outside the space, or None.
 
         Args:
             actions: columns of actions.
         """
-        return _outside(self.space, actions) if self._has_whole else None
-
-
-def _has_whole(space: spaces.Space) -> bool:
-    if isinstance(space, spaces.Dict):
-        return any(map(_has_whole, space.spaces.values()))
-    if isinstance(space, spaces.Tuple):
-        return any(map(_has_whole, space.spaces))
-    return not isinstance(space, spaces.Box)
-
-
-def _outside(space: spaces.Space, actions: Any) -> OutsideAction | None:
-    if isinstance(space, spaces.Dict):
-        found = (_outside(part, actions[key]) for key, part in space.spaces.items())
-        return next((outside for outside in found if outside is not None), None)
-    if isinstance(space, spaces.Tuple):
-        found = (_outside(*pair) for pair in zip(space.spaces, actions, strict=True))
-        return next((outside for outside in found if outside is not None), None)
-    if isinstance(space, spaces.Box):
+        for path, leaf, (low, high) in self._whole:
+            column = at(actions, path)
+            if column.dtype.kind not in "iub" or column.shape[1:] != leaf.shape:
+                return OutsideAction(0, f"{column.dtype} of shape {column.shape[1:]}: {column[0]!r}", leaf)
+            wrong = (column < low) | (column > high)
+            if np.count_nonzero(wrong):
+                row = int(np.argwhere(wrong)[0][0])
+                return OutsideAction(row, column[row], leaf)
         return None
-    low, high = bounds(space)
-    if actions.dtype.kind not in "iub" or actions.shape[1:] != space.shape:
-        return OutsideAction(0, f"{actions.dtype} of shape {actions.shape[1:]}: {actions[0]!r}", space)
-    wrong = (actions < low) | (actions > high)
-    if not np.count_nonzero(wrong):
-        return None
-    row = int(np.argwhere(wrong)[0][0])
-    return OutsideAction(row, actions[row], space)

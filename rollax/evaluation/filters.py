@@ -7,7 +7,7 @@ last time: the driver merges every worker's `take_delta()`, and the workers `syn
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,6 +16,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollax.errors import CheckpointError, ConfigError, ShapeError
+from rollax.spaces import Path, leaves
 from rollax.trees import Tree
 
 State = dict[str, NDArray]
@@ -244,19 +245,17 @@ def make_filter(name: str, observation_space: spaces.Space) -> ObservationFilter
     )
 
 
-def _float_boxes(space: spaces.Space, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], spaces.Box]]:
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            if key not in UNFILTERED_KEYS:
-                yield from _float_boxes(part, (*path, key))
-    elif isinstance(space, spaces.Tuple):
-        for i, part in enumerate(space.spaces):
-            yield from _float_boxes(part, (*path, i))
-    elif isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        yield path, space
+def _float_boxes(space: spaces.Space) -> list[tuple[Path, spaces.Box]]:
+    return [
+        (path, leaf)
+        for path, leaf in leaves(space)
+        if isinstance(leaf, spaces.Box)
+        and np.issubdtype(leaf.dtype, np.floating)
+        and not any(key in UNFILTERED_KEYS for key in path)
+    ]
 
 
-def _name(path: tuple[Any, ...]) -> str:
+def _name(path: Path) -> str:
     """The prefix of a leaf's arrays. Slashes in keys are escaped as in a JSON pointer: no two leaves share a prefix."""
     return "".join(f"{str(key).replace('~', '~0').replace('/', '~1')}/" for key in path)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
 
 from rollax.errors import EnvError
+from rollax.spaces import choices
 
 KEY = "action_mask"
 """The key of a Dict observation that says which actions are valid."""
@@ -24,7 +24,7 @@ class ActionMasks:
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
         self.present = isinstance(observation_space, spaces.Dict) and KEY in observation_space.spaces
-        counts = list(_choices(action_space))
+        counts = choices(action_space)
         self._width = sum(counts)
         # Where the entries of each discrete action begin in a mask.
         self._starts = np.cumsum([0, *counts])[:-1]
@@ -47,15 +47,3 @@ class ActionMasks:
                 expected="at least one 1",
                 fix="leave one action valid, or end the episode instead of asking for an action",
             )
-
-
-def _choices(action_space: Space) -> Iterator[int]:
-    """The number of choices of each discrete action, in the order of a mask's entries."""
-    if isinstance(action_space, spaces.Discrete):
-        yield int(action_space.n)
-    elif isinstance(action_space, spaces.MultiDiscrete):
-        yield from action_space.nvec.ravel().tolist()
-    elif isinstance(action_space, spaces.Dict | spaces.Tuple):
-        parts = action_space.spaces
-        for part in parts.values() if isinstance(parts, dict) else parts:
-            yield from _choices(part)

@@ -10,6 +10,7 @@ from gymnasium import Space, spaces
 
 from rollax import trees
 from rollax.errors import EnvError, NonFiniteError
+from rollax.spaces import Path, path_text, walk
 
 
 def columns_of_one(space: Space, obs: Any, where: str) -> trees.Tree:
@@ -50,17 +51,19 @@ def columns_of(space: Space, observations: Any, where: str) -> trees.Tree:
 
 
 def _columns(space: Space, value: Any, where: str, *, one: bool) -> trees.Tree:
-    if isinstance(space, spaces.Dict):
-        if not isinstance(value, Mapping) or not value.keys() >= space.spaces.keys():
-            got = f"keys {sorted(map(str, value))}" if isinstance(value, Mapping) else value
-            raise _misfit(where, got, f"a dict with the keys {sorted(map(str, space.spaces))}", one=one)
-        parts = space.spaces.items()
-        return {key: _columns(part, value[key], f"{where}, key {key!r}", one=one) for key, part in parts}
-    if isinstance(space, spaces.Tuple):
-        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
-            raise _misfit(where, value, f"a tuple of {len(space.spaces)}, one part for each of {space}", one=one)
-        pairs = enumerate(zip(space.spaces, value, strict=True))
-        return tuple(_columns(part, inner, f"{where}, element {i}", one=one) for i, (part, inner) in pairs)
+    def enter(outer: Any, path: Path, given: Any) -> None:
+        place = where + path_text(path)
+        if isinstance(outer, spaces.Dict):
+            if not isinstance(given, Mapping) or not given.keys() >= outer.spaces.keys():
+                got = f"keys {sorted(map(str, given))}" if isinstance(given, Mapping) else given
+                raise _misfit(place, got, f"a dict with the keys {sorted(map(str, outer.spaces))}", one=one)
+        elif not isinstance(given, tuple | list) or len(given) != len(outer.spaces):
+            raise _misfit(place, given, f"a tuple of {len(outer.spaces)}, one part for each of {outer}", one=one)
+
+    return walk(lambda leaf, path, part: _column(leaf, part, where + path_text(path), one), space, value, enter=enter)
+
+
+def _column(space: Space, value: Any, where: str, one: bool) -> np.ndarray:
     try:
         column = np.array([value] if one else value, dtype=space.dtype)
     except (TypeError, ValueError, OverflowError) as error:

@@ -11,6 +11,7 @@ from gymnasium import Space, spaces
 from rollax.config import TrainerConfig
 from rollax.errors import ConfigError
 from rollax.memory import gib, memory_there
+from rollax.spaces import leaves
 
 _COPIES = 4  # of the parameters: themselves, gradients, and the two means of Adam
 _NUMBER = 4
@@ -66,19 +67,11 @@ def _check_fits(what: str, wanted: int, where: str, fix: str) -> None:
         )
 
 
-def _leaves(space: Space) -> list[Space]:
-    if isinstance(space, spaces.Dict):
-        return [leaf for part in space.values() for leaf in _leaves(part)]
-    if isinstance(space, spaces.Tuple):
-        return [leaf for part in space for leaf in _leaves(part)]
-    return [space]
-
-
 def _inputs(space: Space) -> int:
     """Numbers that an observation gives a layer: one for each value of a Discrete; none for images."""
     return sum(
         _values(leaf) if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else math.prod(leaf.shape or ())
-        for leaf in _leaves(space)
+        for _, leaf in leaves(space)
         if len(leaf.shape or ()) < 3
     )
 
@@ -87,7 +80,7 @@ def _outputs(space: Space) -> int:
     """Numbers that stand for an action's distribution or values, at the least."""
     return sum(
         _values(leaf) if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else math.prod(leaf.shape or ())
-        for leaf in _leaves(space)
+        for _, leaf in leaves(space)
     )
 
 
@@ -98,6 +91,6 @@ def _values(space: Space) -> int:
 def _bytes(space: Space) -> int:
     return sum(
         math.prod(leaf.shape) * leaf.dtype.itemsize
-        for leaf in _leaves(space)
+        for _, leaf in leaves(space)
         if leaf.shape is not None and leaf.dtype is not None
     )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rollax import EnvError, MultiAgentEnv, VectorEnv, to_base_env
-from rollax.env.legacy import is_legacy
+from rollax.env.adapters import is_legacy
 from tests.env.drive import clock_story, drive
 from tests.env.old_worlds import OldClock, OldParty, OldVector
 from tests.env.refused import play, refused

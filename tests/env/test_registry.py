@@ -8,7 +8,7 @@ import pytest
 
 from rollax import ConfigError, EnvContext, register_env
 from rollax.env import registry
-from rollax.env.multi_agent.pettingzoo_env import is_pettingzoo
+from rollax.env.adapters import adapter_of
 from rollax.env.registry import env_creator
 from tests.env.refused import refused
 from tests.env.worlds import CLOCK_ID, Clock
@@ -75,11 +75,9 @@ def test_4_unknown_id():
 
 def test_the_names_of_pettingzoo():
     parallel = env_creator("pettingzoo/rps_v2")(EnvContext({"max_cycles": 3}))
-    assert is_pettingzoo(parallel)
-    assert not hasattr(parallel, "last")
+    assert adapter_of(parallel).kind == "pettingzoo.ParallelEnv"
     aec = env_creator("pettingzoo/classic/connect_four-v3")(EnvContext())
-    assert is_pettingzoo(aec)
-    assert hasattr(aec, "last")
+    assert adapter_of(aec).kind == "pettingzoo.AECEnv"
     refused(
         ConfigError, env_creator, "pettingzoo/conect_four_v3", says="PettingZoo...pettingzoo/classic/connect_four_v3"
     )

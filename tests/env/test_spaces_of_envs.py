@@ -35,7 +35,10 @@ BAD = {
     "not Gymnasium's": (Gymless(), "No Gymnasium space...Gymless...gymnasium.spaces"),
     "a dict by agent": ({"a": OBS_SPACE}, "No Gymnasium space...'a': Box"),
     "text": (spaces.Text(5), "An unsupported space...Text...Box, Discrete"),
-    "inside": (spaces.Dict({"x": spaces.Tuple([OBS_SPACE, spaces.Text(3)])}), "unsupported...['x'][1]...Text"),
+    "inside": (
+        spaces.Dict({"x": spaces.Tuple([OBS_SPACE, spaces.Text(3)])}),
+        "unsupported...key 'x', element 1",
+    ),
     "empty dict": (spaces.Dict({}), "An empty space"),
     "empty tuple": (spaces.Tuple([]), "An empty space"),
     "empty box": (spaces.Box(0, 1, (3, 0)), "An empty space...(3, 0)"),

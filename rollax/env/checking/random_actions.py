@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from rollax.errors import EnvError
+from rollax.spaces import choices, walk
 
 MASK = "action_mask"
 
@@ -26,7 +28,7 @@ class RandomActions:
         self._spaces: dict[int, tuple[spaces.Space, spaces.Space]] = {}  # by identity: the space, and a seeded copy
 
     def draw(self, space: spaces.Space, obs: Any, where: str) -> Any:
-        """An action that the space has and the observation's `action_mask` allows.
+        """An action of the space that the observation's `action_mask` allows.
 
         Raises:
             EnvError: a mask of the wrong size, or one that allows nothing.
@@ -55,31 +57,17 @@ class RandomActions:
                     where=where,
                     got=mask,
                     expected="at least one 1 for each discrete action",
-                    fix="leave one action valid, or end the episode instead of asking for an action",
+                    fix="leave one action valid, or end the episode instead of requesting an action",
                 )
             allowed.append(int(self._random.choice(np.flatnonzero(part))))
-        return _with_choices(space, action, iter(allowed))
+        chosen = iter(allowed)
+        return walk(lambda leaf, path, part: _with_choices(leaf, part, chosen), space, action)
 
 
-def choices(space: spaces.Space) -> list[int]:
-    """How many choices each discrete action of a space has, in the order of its mask."""
-    if isinstance(space, spaces.Discrete):
-        return [int(space.n)]
-    if isinstance(space, spaces.MultiDiscrete):
-        return space.nvec.ravel().tolist()
-    parts = space.spaces if isinstance(space, spaces.Tuple | spaces.Dict) else ()
-    inner = parts.values() if isinstance(parts, dict) else parts
-    return [width for part in inner for width in choices(part)]
-
-
-def _with_choices(space: spaces.Space, action: Any, chosen: Any) -> Any:
-    """The same action with other choices."""
+def _with_choices(space: spaces.Space, action: Any, chosen: Iterator[int]) -> Any:
+    """A discrete action of these choices; any other action as it is."""
     if isinstance(space, spaces.Discrete):
         return space.start + next(chosen)
     if isinstance(space, spaces.MultiDiscrete):
         return space.start + np.array([next(chosen) for _ in range(space.nvec.size)]).reshape(space.nvec.shape)
-    if isinstance(space, spaces.Dict):
-        return {key: _with_choices(part, action[key], chosen) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_with_choices(part, action[i], chosen) for i, part in enumerate(space.spaces))
     return action

@@ -6,18 +6,15 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import gymnasium as gym
 from gymnasium import Space
 
+from rollax.env.adapters import adapter_of
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import env_name
-from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
-from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv
-from rollax.env.vector.vector_env import SteppedInTurn, VectorEnv
+from rollax.env.vector.vector_env import SteppedInTurn
 
 Severity = Literal["warning", "note"]
 
-_KINDS = (gym.vector.VectorEnv, gym.Env, VectorEnv, ExternalEnv, ExternalMultiAgentEnv, MultiAgentEnv)
 _SAID: dict[str, tuple[Severity, str]] = {
     "bounds": ("warning", "out of bounds"),
     "first reward": ("warning", "first reward"),
@@ -100,15 +97,8 @@ def findings_of(said: Mapping[tuple[str, str], str]) -> list[Finding]:
 
 def kind_of(base: BaseEnv) -> str:
     """The interface of what was given, such as "gymnasium.Env"."""
-    given = _given(base)
-    roots = {cls.__name__: cls.__module__.partition(".")[0] for cls in reversed(type(given).__mro__)}
-    from_pettingzoo = [name for name, root in roots.items() if root == "pettingzoo"]
-    if from_pettingzoo:
-        return f"pettingzoo.{from_pettingzoo[0]}"
-    found = next((kind for kind in _KINDS if isinstance(given, kind)), None)
-    if found is not None:
-        return f"{found.__module__.partition('.')[0]}.{found.__name__}"
-    return "rollax.BaseEnv" if isinstance(given, BaseEnv) else "the old Gym interface"
+    package, dot, name = adapter_of(_given(base)).kind.rpartition(".")
+    return f"{package.partition('.')[0]}{dot}{name}"
 
 
 def name_of(base: BaseEnv) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from rollax import spaces, trees
 from rollax.env.base_env import BaseEnv, action_values
+from rollax.env.copies import EnvCopies
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
 from rollax.env.external.queue import EnvStoppedError, Event, ExternalEpisode, Trajectory
 from rollax.env.row_builder import RowBuilder
@@ -21,6 +22,11 @@ from rollax.errors import EnvError
 
 log = logging.getLogger("rollax.env")
 _SECONDS_TO_STOP = 10.0
+
+
+def external_base_env(copies: EnvCopies) -> BaseEnv:
+    """The `BaseEnv` of an external environment."""
+    return ExternalBaseEnv(copies.first)
 
 
 class ExternalBaseEnv(BaseEnv):

@@ -6,32 +6,17 @@ import warnings
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-import gymnasium as gym
-
 from rollax.env import checks
-from rollax.env.dict_rows import ALL, BOOLEANS
+from rollax.env.adapters import asks_spaces_by_agent, takes_turns
 from rollax.env.idle_polls import MOST_IDLE_POLLS, stuck
 from rollax.env.multi_agent.agent_spaces import common_space
 from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, are_dicts
+from rollax.env.rows import ALL
 from rollax.errors import EnvError, MultiAgentError
 
 AgentDict = dict[Hashable, Any]
 _COMMON = "common"
 """A key that belongs to no agent."""
-
-
-def is_pettingzoo(env: Any) -> bool:
-    """True where spaces are asked for by agent: `observation_space(agent)`, as in no other kind of environment."""
-    space = getattr(env, "observation_space", None)
-    steps = hasattr(env, "reset") and hasattr(env, "step")
-    return steps and callable(space) and not isinstance(space, gym.Space) and not isinstance(env, type)
-
-
-def adapt(env: Any) -> Any:
-    """The same environment as a `MultiAgentEnv`. One that is none of PettingZoo's is left as it is."""
-    if not is_pettingzoo(env):
-        return env
-    return AECPettingZooEnv(env) if hasattr(env, "last") and hasattr(env, "observe") else ParallelPettingZooEnv(env)
 
 
 def from_pettingzoo(env: Any) -> MultiAgentEnv:
@@ -44,7 +29,7 @@ def from_pettingzoo(env: Any) -> MultiAgentEnv:
     Raises:
         EnvError: none of PettingZoo's.
     """
-    if not is_pettingzoo(env):
+    if not asks_spaces_by_agent(env):
         raise EnvError(
             "No environment of PettingZoo.",
             where="from_pettingzoo",
@@ -52,7 +37,7 @@ def from_pettingzoo(env: Any) -> MultiAgentEnv:
             expected="an environment of the parallel or the AEC API",
             fix="pass an instance; other kinds of environment need no adapter",
         )
-    return adapt(env)
+    return AECPettingZooEnv(env) if takes_turns(env) else ParallelPettingZooEnv(env)
 
 
 class _Spec(NamedTuple):
@@ -166,7 +151,7 @@ class AECPettingZooEnv(PettingZooEnv):
             checks.check_step(result, f"{name}, agent {agent!r}", "last()")
             value, rewards[agent], terminated, truncated, infos[agent] = result
             for kind, flag in (("terminated", terminated), ("truncated", truncated)):
-                if type(flag) not in BOOLEANS:
+                if type(flag) not in checks.BOOLEANS:
                     raise checks.not_boolean(kind, flag, f"{name}, agent {agent!r}")
             if not (terminated or truncated):
                 obs[agent] = value

@@ -21,7 +21,6 @@ from rollax.env.making import make_base_env
 from rollax.env.recording.video import VideoFile, encoder
 from rollax.env.registry import EnvCreator, env_creator
 from rollax.env.rows import Rows
-from rollax.env.vector.native_vector_env import NativeVectorEnv
 from rollax.errors import EnvError
 
 Chosen = Callable[[int, int, int], bool]
@@ -139,7 +138,7 @@ class RecordedEnv(BaseEnv):
         self._running: set[int] = set()
         self._videos: dict[int, VideoFile] = {}
         # There the step that ends an episode has also drawn the first frame of the next one.
-        self._shows_next = isinstance(env, NativeVectorEnv) and env.mode is AutoresetMode.SAME_STEP
+        self._shows_next = getattr(env, "mode", None) is AutoresetMode.SAME_STEP
 
     def __repr__(self) -> str:
         return f"RecordedEnv({self.env!r}, folder={str(self.folder)!r})"

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 from rollax.env import checks
-from rollax.env.adapting import adapted
+from rollax.env.adapters import adapted
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import NO_SPACES, Spaces, check_spaces, env_name, space_of
 from rollax.env.multi_agent.agent_spaces import spaces_of_agents

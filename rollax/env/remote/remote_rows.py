@@ -11,7 +11,7 @@ from rollax import trees
 from rollax.env import checks
 from rollax.env.dict_rows import DictRows
 from rollax.env.multi_agent.multi_agent_env import checked_reset, checked_step
-from rollax.env.one_agent_checks import OneAgentChecks
+from rollax.env.observations import ObservationChecks
 from rollax.env.remote.env_host import EnvFacts
 from rollax.env.rows import NO_ENVS, Rows
 
@@ -27,7 +27,7 @@ class OneAgentEach:
     def __init__(self, facts: EnvFacts, num_envs: int) -> None:
         self._name = facts.name
         space: Any = facts.observation_space
-        self._checks = OneAgentChecks(space, num_envs)
+        self._checks = ObservationChecks(space, num_envs)
 
     def beginning(self, results: dict[int, Any]) -> Rows:
         """The rows of sub-environments that were reset: number -> `(obs, info)`."""

@@ -7,21 +7,24 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rollax import trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
-from rollax.env.copies import env_name
+from rollax.env.copies import EnvCopies, env_name
 from rollax.env.idle_polls import IdlePolls
-from rollax.env.observations import as_columns, stacked
-from rollax.env.one_agent_checks import OneAgentChecks
+from rollax.env.observations import ObservationChecks, as_columns, stacked
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.env.vector.vector_base_env import Answers
 from rollax.env.vector.vector_infos import final_observations, info_list, without_final
 from rollax.errors import EnvError
-from rollax.spaces import check_space
+from rollax.spaces import Path, check_space, walk
+
+
+def native_base_env(copies: EnvCopies) -> BaseEnv:
+    """The `BaseEnv` of a native vector environment."""
+    return NativeVectorEnv(copies.vector())
 
 
 class NativeVectorEnv(BaseEnv):
@@ -51,11 +54,11 @@ class NativeVectorEnv(BaseEnv):
         self._begun = False
         self._next: tuple[trees.Tree, Any] = (None, None)  # SAME_STEP: what the resets of the last poll gave
         self._answers = Answers(self._everyone, self.name)
-        self._checks = OneAgentChecks(self.observation_space, self.num_envs)
+        self._checks = ObservationChecks(self.observation_space, self.num_envs)
         self._idle = IdlePolls(self.name)
 
     def poll_rows(self) -> Rows:
-        actions = _cast(self.env.single_action_space, self._answers.take())
+        actions = walk(_cast, self.env.single_action_space, self._answers.take())
         self._begun = False  # until this step is done: after one that was interrupted all are reset
         try:
             result = self.env.step(actions)
@@ -272,12 +275,7 @@ def _autoreset_mode(env: gym.vector.VectorEnv, name: str) -> AutoresetMode:
     return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
 
 
-def _cast(space: gym.Space, actions: trees.Tree) -> trees.Tree:
-    """The same actions, in the dtypes of the action space."""
-    if isinstance(space, spaces.Dict):
-        return {key: _cast(part, actions[key]) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_cast(part, columns) for part, columns in zip(space.spaces, actions, strict=True))
+def _cast(space: gym.Space, path: Path, actions: np.ndarray) -> np.ndarray:
     return actions if actions.dtype == space.dtype else actions.astype(space.dtype)
 
 

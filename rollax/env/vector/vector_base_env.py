@@ -11,13 +11,25 @@ from gymnasium.spaces import Tuple
 from rollax import trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv, action_values
-from rollax.env.one_agent_checks import OneAgentChecks
+from rollax.env.copies import EnvCopies
+from rollax.env.observations import ObservationChecks
+from rollax.env.restarting import Restarts
 from rollax.env.rows import NO_ENVS, Rows
-from rollax.env.vector.vector_env import VectorEnv
+from rollax.env.vector.vector_env import SteppedInTurn, VectorEnv
 from rollax.errors import EnvError, RollaxError
 from rollax.spaces import check_space
 
 _OVER, _WAITING, _ANSWERED = range(3)
+
+
+def vector_base_env(copies: EnvCopies) -> BaseEnv:
+    """The `BaseEnv` of a `VectorEnv`."""
+    return VectorBaseEnv(copies.vector())
+
+
+def copied_base_env(copies: EnvCopies) -> BaseEnv:
+    """The `BaseEnv` of copies of a single-agent environment."""
+    return VectorBaseEnv(SteppedInTurn(copies.make(), Restarts.of(copies), copies.declared))
 
 
 class VectorBaseEnv(BaseEnv):
@@ -38,7 +50,7 @@ class VectorBaseEnv(BaseEnv):
         self._everyone = np.arange(self.num_envs)
         self._answers = Answers(self._everyone, self.name)
         self._none_set, self._all_set = np.zeros(self.num_envs, bool), np.ones(self.num_envs, bool)
-        self._checks = OneAgentChecks(self.observation_space, self.num_envs)
+        self._checks = ObservationChecks(self.observation_space, self.num_envs)
 
     def poll_rows(self) -> Rows:
         actions = action_values(self._answers.take())

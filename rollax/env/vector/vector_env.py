@@ -91,22 +91,14 @@ class VectorEnv:
             existing_envs: those that there are already; the rest comes from `make_env`.
             num_envs: how many in all.
         """
-        return SteppedInTurn(make_env, existing_envs, num_envs)
+        return SteppedInTurn(make_copies(existing_envs, make_env, num_envs))
 
 
 class SteppedInTurn(VectorEnv):
     """Single Gymnasium environments behind the `VectorEnv` interface."""
 
-    def __init__(
-        self,
-        make_env: Callable[[int], gym.Env] | None,
-        existing_envs: Sequence[gym.Env],
-        num_envs: int,
-        *,
-        restarts: Restarts | None = None,
-        declared: Spaces = NO_SPACES,
-    ) -> None:
-        self.envs = make_copies(existing_envs, make_env, num_envs, declared=declared)
+    def __init__(self, envs: Sequence[gym.Env], restarts: Restarts | None = None, declared: Spaces = NO_SPACES) -> None:
+        self.envs = list(envs)
         first = self.envs[0]
         self.name = env_name(first)
         super().__init__(

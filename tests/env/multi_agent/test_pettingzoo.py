@@ -275,13 +275,10 @@ class TestGroups:
             type(pettingzoo.make("parallel", "classic/rps-v2"))
         ]
 
-    def test_the_error_of_one_that_is_not_adapted_names_it(self):
-        says = "no agent groups...from_pettingzoo(env)"
+    def test_groups_of_one_that_is_not_adapted(self):
+        says = "AttributeError in its creator...'with_agent_groups'"
         refused(EnvError, RolloutWorker, lambda c: Dance().with_agent_groups({}), Encode, says=says)
         refused(EnvError, RolloutWorker, lambda: Dance().with_agent_groups({}), Encode, says=says)
-        refused(
-            EnvError, RolloutWorker, lambda c: Dance().other, Encode, says="AttributeError in its creator...'other'"
-        )
 
     def test_what_is_none_of_pettingzoos(self):
         refused(EnvError, from_pettingzoo, Together(False), says="No environment of PettingZoo...Together")

@@ -1,0 +1,200 @@
+"""The table of environment kinds: how each is recognized, and which function adapts it.
+
+The module of an adapter is imported when the first environment of its kind is met. A kind is recognized by the import
+path of a class among the bases of the environment's class, or by its methods: the library that it belongs to is never
+imported here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+
+from rollax.errors import ConfigError, EnvError
+from rollax.importing import import_object
+
+
+@dataclass(frozen=True, slots=True)
+class EnvAdapter:
+    """One kind of environment.
+
+    Args:
+        kind: the import path of its base class, or a name.
+        adapter: a function of one environment, or its path "module:function". It returns an environment of another
+            kind; with `makes_base_env` it takes an `EnvCopies` and returns a `BaseEnv`.
+        recognizes: whether an environment is of this kind; None compares the base classes with `kind`.
+        makes_base_env: the last step of every conversion.
+    """
+
+    kind: str
+    adapter: Callable[[Any], Any] | str
+    recognizes: Callable[[Any], bool] | None = None
+    makes_base_env: bool = False
+
+    def matches(self, env: Any) -> bool:
+        """Whether the environment is of this kind."""
+        return has_base(env, self.kind) if self.recognizes is None else self.recognizes(env)
+
+    def __call__(self, env: Any) -> Any:
+        """The adapted environment."""
+        if isinstance(self.adapter, str):
+            return import_object(self.adapter, f"the adapter of {self.kind}")(env)
+        return self.adapter(env)
+
+
+def has_base(env: Any, path: str) -> bool:
+    """Whether a class of this import path is among the bases of the environment's class.
+
+    The path may be that of a package which re-exports the class: `dm_env.Environment` is defined in
+    `dm_env._environment`.
+    """
+    package, _, name = path.rpartition(".")
+    return any(cls.__name__ == name and f"{cls.__module__}.".startswith(f"{package}.") for cls in type(env).__mro__)
+
+
+def asks_spaces_by_agent(env: Any) -> bool:
+    """Whether `observation_space` is a method of the agent id, as in PettingZoo's environments only."""
+    space = getattr(env, "observation_space", None)
+    return is_stepped(env) and callable(space) and not isinstance(space, gym.Space) and not isinstance(env, type)
+
+
+def takes_turns(env: Any) -> bool:
+    """Whether it is an environment of PettingZoo's AEC API."""
+    return asks_spaces_by_agent(env) and hasattr(env, "last") and hasattr(env, "observe")
+
+
+def is_legacy(env: Any) -> bool:
+    """Whether `reset` takes no seed or may omit its info, as in the old Gym interface."""
+    reset = getattr(env, "vector_reset", None) or getattr(env, "reset", None)
+    if reset is None or isinstance(env, gym.vector.VectorEnv):
+        return False
+    parameters = parameters_of(reset)
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    return "return_info" in parameters or not (takes_any or "seed" in parameters or "seeds" in parameters)
+
+
+def parameters_of(function: Callable) -> Any:
+    """The parameters of a function, by name."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # compiled functions may have no signature
+        return {"seed": inspect.Parameter("seed", inspect.Parameter.KEYWORD_ONLY)}
+
+
+def is_stepped(env: Any) -> bool:
+    """Whether it has `reset` and `step`."""
+    return hasattr(env, "reset") and hasattr(env, "step")
+
+
+_BUILT_IN = (
+    EnvAdapter("rollax.env.base_env.BaseEnv", "rollax.env.row_checks:with_checked_rows", makes_base_env=True),
+    EnvAdapter("ray.rllib.env.multi_agent_env.MultiAgentEnv", "rollax.env.multi_agent.rllib_env:RLlibEnv"),
+    EnvAdapter("stable_baselines3.common.vec_env.VecEnv", "rollax.env.vector.sb3_vec_env:SB3VectorEnv"),
+    EnvAdapter("dm_env.Environment", "rollax.env.dm_environment:DMEnvironment"),
+    EnvAdapter("pettingzoo.AECEnv", "rollax.env.multi_agent.pettingzoo_env:AECPettingZooEnv", takes_turns),
+    EnvAdapter(
+        "pettingzoo.ParallelEnv", "rollax.env.multi_agent.pettingzoo_env:ParallelPettingZooEnv", asks_spaces_by_agent
+    ),
+    EnvAdapter("the old Gym interface", "rollax.env.legacy:adapt", is_legacy),
+    EnvAdapter(
+        "gymnasium.vector.VectorEnv", "rollax.env.vector.native_vector_env:native_base_env", makes_base_env=True
+    ),
+    EnvAdapter(
+        "rollax.env.vector.vector_env.VectorEnv",
+        "rollax.env.vector.vector_base_env:vector_base_env",
+        makes_base_env=True,
+    ),
+    *(
+        EnvAdapter(
+            f"rollax.env.external.external_env.{name}",
+            "rollax.env.external.external_base_env:external_base_env",
+            makes_base_env=True,
+        )
+        for name in ("ExternalEnv", "ExternalMultiAgentEnv")
+    ),
+    EnvAdapter(
+        "rollax.env.multi_agent.multi_agent_env.MultiAgentEnv",
+        "rollax.env.multi_agent.multi_agent_base_env:multi_agent_base_env",
+        makes_base_env=True,
+    ),
+    EnvAdapter("gymnasium.Env", "rollax.env.vector.vector_base_env:copied_base_env", is_stepped, makes_base_env=True),
+)
+_registered: dict[str, EnvAdapter] = {}
+
+
+def register_env_adapter(
+    kind: str, adapter: Callable[[Any], Any] | str, recognizes: Callable[[Any], bool] | None = None
+) -> None:
+    """Adds a kind of environment; it is then accepted wherever an environment is.
+
+    Registered kinds are tried before the built-in ones, the latest first. A later registration of the same kind
+    replaces the earlier one. Worker processes know them too.
+
+    Args:
+        kind: the import path of the base class of these environments, such as "mylib.Env". Its library is not imported.
+        adapter: a function of one environment, or its path "module:function", which is imported when it is first
+            needed. It returns an environment of any other kind.
+        recognizes: whether an environment is of this kind, where a base class does not tell; `kind` is then only a
+            name.
+    Raises:
+        ConfigError: an adapter that is neither a function nor a path.
+    """
+    if not (callable(adapter) or (isinstance(adapter, str) and ":" in adapter)):
+        raise ConfigError(
+            "An adapter that cannot be called.",
+            where=f"register_env_adapter({kind!r})",
+            got=adapter,
+            expected='a function of one environment, or its path "module:function"',
+            fix="pass the function itself",
+        )
+    _registered.pop(kind, None)
+    _registered[kind] = EnvAdapter(kind, adapter, recognizes)
+
+
+def registered_adapters() -> dict[str, EnvAdapter]:
+    """The kinds registered in this process, by their names."""
+    return dict(_registered)
+
+
+def adapter_of(env: Any, where: str = "to_base_env") -> EnvAdapter:
+    """The first entry of the table that recognizes an environment.
+
+    Raises:
+        EnvError: none does.
+    """
+    for adapter in (*reversed(_registered.values()), *_BUILT_IN):
+        if adapter.matches(env):
+            return adapter
+    raise EnvError(
+        "No environment.",
+        where=where,
+        got=env,
+        expected="a BaseEnv, VectorEnv, gymnasium.vector.VectorEnv, MultiAgentEnv, ExternalEnv, an env with reset and "
+        "step, or one of another kind with an adapter",
+        fix="return an instance from the creator, not a class or None; register_env_adapter adds a kind",
+    )
+
+
+def adapted(env: Any, where: str = "to_base_env") -> Any:
+    """The environment in an interface that a `BaseEnv` can be made from; the same object if it has one already.
+
+    Raises:
+        EnvError: no environment, or an adapter that returns its own kind again.
+    """
+    kinds: list[str] = []
+    while not (adapter := adapter_of(env, where)).makes_base_env:
+        if adapter.kind in kinds:
+            raise EnvError(
+                "Adapters that go round in a circle.",
+                where=f"register_env_adapter({adapter.kind!r})",
+                got=" -> ".join([*kinds, adapter.kind]),
+                expected="an environment of another kind",
+                fix="let the adapter return, for instance, a gymnasium.Env or a rollax.MultiAgentEnv",
+            )
+        kinds.append(adapter.kind)
+        env = adapter(env)
+    return env

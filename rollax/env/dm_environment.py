@@ -1,0 +1,118 @@
+"""DeepMind's `dm_env.Environment` as a `gymnasium.Env`; dm_env itself is never imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rollax import trees
+from rollax.env import checks
+from rollax.errors import EnvError, SpaceError
+from rollax.spaces import Path, walk
+
+_FIRST, _LAST = 0, 2  # of dm_env.StepType
+
+
+class DMEnvironment(gym.Env):
+    """Spaces from specs, and Gymnasium's five values from a `TimeStep`.
+
+    `LAST` with discount 0 is terminated, with any other discount truncated. Floating-point observations become
+    float32. Actions get the dtype of their spec and stay inside its bounds.
+
+    Args:
+        env: the environment.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env = self.as_written = env
+        self.name = type(env).__name__
+        self._action_spec = env.action_spec()
+        self.observation_space = _space(env.observation_spec(), f"{self.name}.observation_spec()")
+        self.action_space = _space(self._action_spec, f"{self.name}.action_spec()", acts=True)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        if seed is not None:
+            checks.say_once(
+                "seed",
+                self.name,
+                f"{self.name} takes no seed at a reset: pass it to the constructor, for instance in env_config.",
+            )
+        step = self.env.reset()
+        return self._observation(step), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
+        step = self.env.step(trees.tree_map(_action, self._action_spec, action))
+        if step.step_type == _FIRST:
+            raise EnvError(
+                "A step that began an episode.",
+                where=f"{self.name}.step()",
+                got="StepType.FIRST",
+                expected="StepType.MID or StepType.LAST until reset() is called",
+                fix="begin an episode only in reset(), and in step() after StepType.LAST",
+            )
+        last, discount = step.step_type == _LAST, step.discount
+        if not last and discount is not None and np.ndim(discount) == 0 and discount != 1:
+            checks.say_once(
+                "discount",
+                self.name,
+                f"{self.name}: discount {discount} in the middle of an episode is ignored; the config's gamma counts.",
+            )
+        terminated = last and bool(np.all(discount == 0))
+        return self._observation(step), step.reward, terminated, last and not terminated, {}
+
+    def _observation(self, step: Any) -> Any:
+        return walk(_as_float32, self.observation_space, step.observation)
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def _as_float32(space: spaces.Space, path: Path, value: Any) -> Any:
+    return value if space.dtype != np.float32 else np.asarray(value, np.float32)
+
+
+def _action(spec: Any, action: Any) -> Any:
+    """One action in the dtype of its spec; float32 may round a bound to a number just outside it."""
+    cast = np.asarray(action, spec.dtype)[()]
+    return np.clip(cast, spec.minimum, spec.maximum) if cast.dtype.kind == "f" and hasattr(spec, "minimum") else cast
+
+
+def _space(spec: Any, where: str, *, acts: bool = False) -> spaces.Space:
+    """The space of a spec, or of a nested dict, list or tuple of specs."""
+    if isinstance(spec, Mapping):
+        return spaces.Dict([(key, _space(part, f"{where}[{key!r}]", acts=acts)) for key, part in spec.items()])
+    if isinstance(spec, tuple | list):
+        return spaces.Tuple([_space(part, f"{where}[{i}]", acts=acts) for i, part in enumerate(spec)])
+    shape, dtype = tuple(getattr(spec, "shape", ())), np.dtype(getattr(spec, "dtype", object))
+    if dtype.kind not in "biuf":
+        raise SpaceError(
+            "A spec that no space describes.",
+            where=where,
+            got=spec,
+            expected="specs of numbers or booleans, in dicts, lists or tuples",
+            fix="leave this part out of the observations",
+        )
+    if dtype.kind == "b":
+        return spaces.MultiBinary(shape) if shape else spaces.Discrete(2)
+    if hasattr(spec, "num_values"):
+        return spaces.Discrete(int(spec.num_values))
+    low, high = _bounds(spec, shape, dtype)
+    if acts and dtype.kind in "iu":
+        count = high.astype(np.int64) - low.astype(np.int64) + 1
+        if shape:
+            return spaces.MultiDiscrete(count, start=low.astype(np.int64))
+        return spaces.Discrete(int(count), start=int(low))
+    kept = np.float32 if dtype.kind == "f" else dtype.type
+    with np.errstate(over="ignore"):  # a bound that float32 cannot hold is no bound
+        return spaces.Box(low.astype(kept), high.astype(kept), shape, kept)
+
+
+def _bounds(spec: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Least and greatest values; those of the dtype where the spec names none."""
+    ends = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    low, high = (getattr(spec, name, end) for name, end in zip(("minimum", "maximum"), ends, strict=True))
+    return np.broadcast_to(np.asarray(low, dtype), shape), np.broadcast_to(np.asarray(high, dtype), shape)

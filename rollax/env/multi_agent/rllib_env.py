@@ -1,0 +1,67 @@
+"""RLlib's multi-agent environments as `MultiAgentEnv`s; RLlib itself is never imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import gymnasium as gym
+
+from rollax.env.adapters import is_legacy
+from rollax.env.legacy import LegacyMultiAgentEnv
+from rollax.env.multi_agent.multi_agent_env import AgentDict, MultiAgentEnv, are_dicts
+from rollax.env.rows import ALL
+
+
+class RLlibEnv(MultiAgentEnv):
+    """Adds what RLlib does not require: `"__all__"` in both flag dicts, and spaces by agent in attributes.
+
+    Args:
+        env: what is stepped; of the old Gym interface too.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.as_written = env
+        self.env = LegacyMultiAgentEnv(env) if is_legacy(env) else env
+        self.metadata, self.render_mode = getattr(env, "metadata", None) or {}, getattr(env, "render_mode", None)
+        self.possible_agents = list(getattr(env, "possible_agents", None) or ()) or None
+        self.observation_space, self.observation_spaces = _spaces(env, "observation_space")
+        self.action_space, self.action_spaces = _spaces(env, "action_space")
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, actions: AgentDict) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
+        result = self.env.step(actions)
+        if not are_dicts(result, 5):
+            return result  # refused as that of any environment
+        obs, rewards, terminateds, truncateds, infos = result
+        return obs, rewards, {ALL: False, **terminateds}, {ALL: False, **truncateds}, infos
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def _spaces(env: Any, kind: str) -> tuple[gym.Space | None, dict[Hashable, gym.Space] | None]:
+    """The space of every agent, and that of each by its id; one of them is None.
+
+    RLlib has a dict by agent in `observation_spaces`, a Dict space by agent in `observation_space`, one space for all
+    there, or the method `get_observation_space(agent)`.
+    """
+    by_agent, shared = getattr(env, f"{kind}s", None), getattr(env, kind, None)
+    if not by_agent:
+        known = (getattr(env, name, None) for name in ("possible_agents", "agents", "_agent_ids"))
+        agents = sorted(next(filter(None, known), ()), key=str)
+        by_agent = {agent: space for agent in agents if (space := _space(env, kind, agent)) is not None}
+    return (None, dict(by_agent)) if by_agent else (shared, None)
+
+
+def _space(env: Any, kind: str, agent: Hashable) -> gym.Space | None:
+    ask = getattr(env, f"get_{kind}", None)
+    if ask is not None:
+        return ask(agent)
+    shared = getattr(env, kind, None)  # early versions of RLlib have no such method
+    return shared[agent] if isinstance(shared, gym.spaces.Dict) and agent in shared.spaces else shared

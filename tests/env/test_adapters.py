@@ -1,0 +1,122 @@
+"""The table of environment kinds, and a kind that a user adds."""
+
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import ConfigError, EnvError, check_env, register_env_adapter, to_base_env
+from rollax.env import adapters
+from rollax.env.registry import register_all, registrations
+from tests.env.refused import refused
+from tests.env.worlds import Clock, Party
+
+
+@pytest.fixture(autouse=True)
+def _nothing_registered(monkeypatch):
+    monkeypatch.setattr(adapters, "_registered", {})
+
+
+class Machine:
+    """An environment of nobody's interface: `begin() -> obs`, `turn(action) -> (obs, reward, over)`."""
+
+    def begin(self):
+        self.left = 3
+        return 0
+
+    def turn(self, action):
+        self.left -= 1
+        return 0, float(action), self.left == 0
+
+
+class FastMachine(Machine):
+    """A subclass: recognized by its base."""
+
+
+class MachineEnv(gym.Env):
+    observation_space, action_space = gym.spaces.Discrete(1), gym.spaces.Discrete(2)
+
+    def __init__(self, machine):
+        self.machine = self.as_written = machine
+
+    def reset(self, *, seed=None, options=None):
+        return self.machine.begin(), {}
+
+    def step(self, action):
+        obs, reward, over = self.machine.turn(action)
+        return obs, reward, over, False, {}
+
+
+KIND = f"{Machine.__module__}.Machine"
+
+
+@pytest.mark.parametrize("adapter", [MachineEnv, f"{Machine.__module__}:MachineEnv"])
+def test_a_kind_that_a_user_adds(adapter):
+    refused(EnvError, to_base_env, Machine(), says="No environment...register_env_adapter")
+    register_env_adapter(KIND, adapter)
+    base = to_base_env(FastMachine(), lambda index: FastMachine(), 3)
+    assert base.num_envs == 3
+    assert [type(env) for env in base.get_sub_environments()] == [FastMachine] * 3
+    base.send_rows(base.reset_rows(np.arange(3)), None, np.array([0, 1, 1]))
+    assert base.poll_rows().rewards.tolist() == [0, 1, 1]
+    report = check_env(lambda context: Machine(), episodes=1)
+    assert (report.kind, report.name, report.findings) == ("tests.Machine", "Machine", ())
+
+
+def test_a_kind_recognized_by_its_methods_comes_before_the_built_in_ones():
+    register_env_adapter("a clock", lambda env: Party(), recognizes=lambda env: isinstance(env, Clock))
+    assert set(to_base_env(Clock()).try_reset()[0][0]) <= set("abcd")
+    register_env_adapter("a clock", MachineEnv, recognizes=lambda env: isinstance(env, Machine))  # replaces it
+    assert "agent0" in to_base_env(Clock()).try_reset()[0][0]
+
+
+def test_an_adapter_that_does_not_adapt():
+    register_env_adapter(KIND, lambda env: env)
+    refused(EnvError, to_base_env, Machine(), says=f"go round in a circle...{KIND} -> {KIND}...another kind")
+    register_env_adapter(KIND, lambda env: None)
+    refused(EnvError, to_base_env, Machine(), says="No environment...None")
+
+
+@pytest.mark.parametrize("adapter", [None, "no_path", 3])
+def test_what_is_no_adapter(adapter):
+    refused(ConfigError, register_env_adapter, KIND, adapter, says="cannot be called...register_env_adapter")
+
+
+def test_an_adapter_that_does_not_import():
+    register_env_adapter(KIND, "no_such_module:adapt")
+    refused(ConfigError, to_base_env, Machine(), says=f"does not import...the adapter of {KIND}...no_such_module:adapt")
+
+
+def test_other_processes_know_it_too():
+    register_env_adapter(KIND, MachineEnv)
+    register_env_adapter("stays here", MachineEnv, recognizes=lambda env: False)
+    registered = registrations(lambda entry: b"" if entry.kind == KIND else 1 / 0)
+    adapters._registered.clear()
+    register_all(registered)
+    assert list(adapters.registered_adapters()) == [KIND]
+    assert to_base_env(Machine()).num_envs == 1
+
+
+def test_training_loads_only_the_kinds_that_are_met():
+    """A process that makes CartPole has no module of another kind of environment."""
+    code = """
+import sys
+from rollax.env.making import make_base_env
+from rollax.env.registry import env_creator
+from rollax import EnvContext
+import rollax.env.recording.record_env
+make_base_env(env_creator("CartPole-v1"), EnvContext(), 2)
+print(*(name for name in sys.modules if name.startswith("rollax.env.")))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "rollax.env.vector.vector_base_env" in loaded
+    kinds = ("external", "multi_agent", "remote", "legacy", "native", "sb3", "dm_environment", "dict_rows", "atari")
+    assert [name for name in loaded if any(kind in name for kind in kinds)] == []
+
+
+def test_copies_may_need_an_adapter_where_the_first_does_not():
+    register_env_adapter(KIND, MachineEnv)
+    assert to_base_env(MachineEnv(Machine()), lambda index: Machine(), 2).num_envs == 2
