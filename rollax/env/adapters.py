@@ -92,7 +92,7 @@ def is_stepped(env: Any) -> bool:
 
 _BUILT_IN = (
     EnvAdapter("rollax.env.base_env.BaseEnv", "rollax.env.row_checks:with_checked_rows", makes_base_env=True),
-    EnvAdapter("ray.rllib.env.multi_agent_env.MultiAgentEnv", "rollax.env.multi_agent.rllib_env:RLlibEnv"),
+    EnvAdapter("ray.rllib.env.multi_agent_env.MultiAgentEnv", "rollax.env.rllib_env:RLlibEnv"),
     EnvAdapter("stable_baselines3.common.vec_env.VecEnv", "rollax.env.vector.sb3_vec_env:SB3VectorEnv"),
     EnvAdapter("dm_env.Environment", "rollax.env.dm_environment:DMEnvironment"),
     EnvAdapter("pettingzoo.AECEnv", "rollax.env.multi_agent.pettingzoo_env:AECPettingZooEnv", takes_turns),

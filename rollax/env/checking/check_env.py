@@ -53,7 +53,7 @@ def check_env(
         What was seen, with what is suspicious.
     Raises:
         ConfigError: there is no such environment.
-        EnvError, SpaceError, MultiAgentError: what is wrong, where, what was got and expected, and how to mend it.
+        EnvError, SpaceError, MultiAgentError: what is wrong, where, what was got and expected, and how to fix it.
     """
     quiet_without_screen()
     creator = env_creator(env) if isinstance(env, str) or callable(env) else None

@@ -6,7 +6,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 from rollax import PGTrainer, check_env, to_base_env
-from rollax.env.multi_agent.rllib_env import RLlibEnv
+from rollax.env.rllib_env import RLlibEnv
 
 
 class MultiAgentEnv(gym.Env):
