@@ -62,6 +62,20 @@ def stack(trees: Sequence[Tree]) -> Tree:
     return tree_map(lambda *parts: np.stack(parts), *trees)
 
 
+def unstack(columns: Tree) -> list[Any]:
+    """Returns single actions from columns: Python ints for integers, arrays for other leaves, in dicts and tuples."""
+    if isinstance(columns, dict):
+        parts = [unstack(value) for value in columns.values()]
+        return [dict(zip(columns, values, strict=True)) for values in zip(*parts, strict=True)]
+    if isinstance(columns, tuple | list):
+        return list(zip(*(unstack(value) for value in columns), strict=True))
+    if columns.ndim == 1 and columns.dtype.kind in "iu":
+        return columns.tolist()
+    if columns.ndim == 1:
+        return [np.asarray(value) for value in columns]  # an action of a Box with shape () is an array
+    return list(columns)
+
+
 def empty_like(tree: Tree, rows: int) -> Tree:
     """Returns uninitialized columns of `rows` rows with the row shapes and dtypes of `tree`."""
     return tree_map(lambda leaf: np.empty((rows, *leaf.shape[1:]), leaf.dtype), tree)

@@ -143,7 +143,7 @@ class BaseEnv:
         if self.__collected is None:
             self.__collected = {}
         chosen = range(len(rows)) if selection is None else selection.tolist()
-        for row, action in zip(chosen, action_values(actions), strict=True):
+        for row, action in zip(chosen, trees.unstack(actions), strict=True):
             self.__collected.setdefault(int(rows.env_index[row]), {})[rows.agent_of(row)] = action
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
@@ -259,17 +259,3 @@ def _one_row(action: Any, space: Space | None) -> trees.Tree:
     if isinstance(action, tuple):
         return tuple(_one_row(part, None) for part in action)
     return np.asarray(action)[None]
-
-
-def action_values(columns: trees.Tree) -> list[Any]:
-    """Action columns as single actions: Python ints for whole numbers, arrays for the rest, in the same structure."""
-    if isinstance(columns, dict):
-        parts = [action_values(value) for value in columns.values()]
-        return [dict(zip(columns, values, strict=True)) for values in zip(*parts, strict=True)]
-    if isinstance(columns, tuple | list):
-        return list(zip(*(action_values(value) for value in columns), strict=True))
-    if columns.ndim == 1 and columns.dtype.kind in "iu":
-        return columns.tolist()
-    if columns.ndim == 1:
-        return [np.asarray(value) for value in columns]  # a Box without axes takes an array, and no NumPy number
-    return list(columns)

@@ -210,7 +210,7 @@ class PolicyRunner:
         states = None if state is None else [np.asarray(part)[None] for part in state]
         memory = self._memory(1, states, None if prev_action is None else [prev_action], [prev_reward])
         actions, states_out, fetches = self._actions(columns, explore, memory)
-        action = spaces.unstack(self.policy.action_space, actions)[0]
+        action = trees.unstack(actions)[0]
         if state is None and not memory["state_batches"]:
             return action
         return action, [part[0] for part in states_out], {name: column[0] for name, column in fetches.items()}

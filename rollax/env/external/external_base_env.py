@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rollax import spaces, trees
-from rollax.env.base_env import BaseEnv, action_values
+from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
 from rollax.env.external.queue import EnvStoppedError, Event, ExternalEpisode, Trajectory
@@ -84,7 +84,7 @@ class ExternalBaseEnv(BaseEnv):
                     fix="answer only the rows that act, each once",
                 )
         # Copies: the sampler still reads its own arrays when a player may already write into the action.
-        values = action_values(trees.tree_map(np.array, actions))
+        values = trees.unstack(trees.tree_map(np.array, actions))
         self._queue.answer([self._alive[slot] for slot in slots], values)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rollax import trees
 from rollax.env import checks
-from rollax.env.base_env import BaseEnv, action_values
+from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies, env_name
 from rollax.env.dict_rows import DictRows
 from rollax.env.multi_agent.agent_spaces import spaces_of_agents
@@ -89,7 +89,7 @@ class MultiAgentBaseEnv(BaseEnv):
         return rows
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        values, agents = action_values(actions), rows.agents
+        values, agents = trees.unstack(actions), rows.agents
         assert agents is not None
         answered = sum(map(len, self._actions))
         if selection is not None:

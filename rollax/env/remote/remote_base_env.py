@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollax import trees
-from rollax.env.base_env import BaseEnv, action_values
+from rollax.env.base_env import BaseEnv
 from rollax.env.copies import NO_SPACES, Spaces
 from rollax.env.remote.remote_envs import RemoteEnvs, RemoteSubEnvironment, ray_envs
 from rollax.env.remote.remote_rows import ManyAgents, OneAgentEach
@@ -99,7 +99,7 @@ class RemoteBaseEnv(BaseEnv):
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         chosen = range(len(rows)) if selection is None else selection.tolist()
-        for row, action in zip(chosen, action_values(actions), strict=True):
+        for row, action in zip(chosen, trees.unstack(actions), strict=True):
             index, agent = int(rows.env_index[row]), rows.agent_of(row)
             if agent not in self._waiting[index] or agent in self._answers[index]:
                 raise EnvError(

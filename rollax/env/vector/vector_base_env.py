@@ -10,7 +10,7 @@ from gymnasium.spaces import Tuple
 
 from rollax import trees
 from rollax.env import checks
-from rollax.env.base_env import BaseEnv, action_values
+from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies
 from rollax.env.observations import ObservationChecks
 from rollax.env.restarting import Restarts
@@ -53,7 +53,7 @@ class VectorBaseEnv(BaseEnv):
         self._checks = ObservationChecks(self.observation_space, self.num_envs)
 
     def poll_rows(self) -> Rows:
-        actions = action_values(self._answers.take())
+        actions = trees.unstack(self._answers.take())
         try:
             result = self.env.vector_step(actions)
         except RollaxError:
