@@ -144,6 +144,7 @@ def test_population_based_training_keeps_what_it_perturbed(small_cluster, tmp_pa
     assert poor.metrics_dataframe["episode_reward_mean"].tolist()[1:3] == [0.0, 4.0]
 
 
+@pytest.mark.long
 def test_workers_live_in_the_trial_and_there_is_one_ray_and_a_wrong_config_fails_alone(small_cluster, tmp_path):
     def here():
         """1 for the bundles of a trial, and 2 for the same Ray."""

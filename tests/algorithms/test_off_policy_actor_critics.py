@@ -137,7 +137,9 @@ def test_after_a_restore_it_goes_on_where_it_was(algorithm, tmp_path):
                 np.testing.assert_array_equal(value, restored.get_policy().targets[name])
 
 
-@each_algorithm
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param("DDPG", marks=pytest.mark.long), pytest.param("TD3", marks=pytest.mark.long), "SAC"]
+)
 def test_one_worker_gives_the_numbers_of_none(algorithm, small_ray):
     config = {**SMALL, "env_config": {"space": BOX}, "exploration": "OrnsteinUhlenbeckNoise"}
     found = []
@@ -170,7 +172,12 @@ def test_compiles_for_a_few_sizes_only(algorithm):
         ("TD3", Echo, {"env_config": {"space": BOX}}),
         ("SAC", Echo, {"env_config": {"space": BOX}}),
         ("SAC", Echo, {"env_config": {"space": spaces.Discrete(4, start=-1)}, "target_entropy": 0.2}),
-        ("SAC", Level, {"model": {"fcnet_hiddens": (64, 64), "conv_filters": ((8, 4, 2),), "conv_dense": 32}}),
+        pytest.param(
+            "SAC",
+            Level,
+            {"model": {"fcnet_hiddens": (64, 64), "conv_filters": ((8, 4, 2),), "conv_dense": 32}},
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["DDPG", "TD3", "SAC", "SAC, discrete", "SAC, images"],
 )

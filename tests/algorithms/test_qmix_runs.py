@@ -80,6 +80,7 @@ def test_groups_of_which_members_leave_beside_another_policy(model):
     np.testing.assert_array_equal(team["obs"][1]["seen"][:, 0] > 0, step < 3)
 
 
+@pytest.mark.long
 def test_several_groups_with_a_policy_each():
     config = {
         **SMALL,
@@ -117,6 +118,7 @@ def test_after_a_restore_it_goes_on_where_it_was(tmp_path, model, mixer):
 
 
 @pytest.mark.usefixtures("small_ray")
+@pytest.mark.long
 def test_one_worker_gives_the_numbers_of_none():
     weights = []
     for num_workers in (0, 1):

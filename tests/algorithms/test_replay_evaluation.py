@@ -77,7 +77,7 @@ def test_evaluation_is_greedy(made, trainer_class):
     [
         (DQNTrainer, {}),
         (DQNTrainer, {"exploration": "SoftQ"}),
-        (DQNTrainer, {"noisy": True}),
+        pytest.param(DQNTrainer, {"noisy": True}, marks=pytest.mark.long),
         (RainbowTrainer, {}),
     ],
     ids=["epsilon", "soft", "noisy", "rainbow"],

@@ -83,6 +83,7 @@ def test_a_trainer_makes_as_many_as_it_steps(cls, num_envs, diary):
 
 
 @pytest.mark.parametrize("cls", [LazyAgents])
+@pytest.mark.long
 def test_remote_ones_are_made_where_they_are_stepped_and_nowhere_else(cls, diary, small_ray):
     config = TrainerConfig(
         env_config={"diary": diary},

@@ -96,6 +96,7 @@ def test_several_policies():
             assert np.isfinite(result["info"]["learner"][policy_id]["q_loss"])
 
 
+@pytest.mark.long
 def test_33_a_worker_that_is_killed_is_started_anew():
     with ApexDQNTrainer("CartPole-v1", CONFIG) as trainer:
         trainer.train()

@@ -109,6 +109,7 @@ def test_33_and_31_one_that_hangs_and_a_policy_that_fails(make, orders):
     assert process != before[0][1]
 
 
+@pytest.mark.long
 def test_34_one_that_always_raises_ends_the_run_with_what_it_raised(make, orders):
     orders.give_always("raise")
     trainer = make(num_workers=1, num_consecutive_worker_failures_tolerance=1)
@@ -125,6 +126,7 @@ def test_34_one_that_always_raises_ends_the_run_with_what_it_raised(make, orders
         trainer.train()
 
 
+@pytest.mark.long
 def test_33_without_restarts_the_original_error_is_raised(make, orders):
     trainer = make(recreate_failed_workers=False, num_cpus_per_worker=0.5)  # as the error of too many CPUs tells
     trainer.train()
@@ -151,6 +153,7 @@ def test_33_without_restarts_the_original_error_is_raised(make, orders):
     assert "\x1b" not in str(raised.value.__cause__)
 
 
+@pytest.mark.long
 def test_34_without_those_that_failed_until_none_is_left(make, orders):
     trainer = make(recreate_failed_workers=False, ignore_worker_failures=True)
     trainer.train()

@@ -68,6 +68,7 @@ def test_one_that_dies_is_made_anew_and_the_others_go_on(make, diary, cls, caplo
     assert "The process of a sub-environment is gone" in caplog.text
 
 
+@pytest.mark.long
 def test_the_new_one_has_a_stream_of_its_own_seed(make, diary):
     def after_a_death():
         env = make(num_envs=1)
@@ -117,6 +118,7 @@ def test_what_one_raises_is_raised_with_its_traceback(make):
 
 
 @BOTH
+@pytest.mark.long
 def test_one_that_raises_is_made_anew_if_told_so(make, diary, cls, caplog):
     env = make(cls, 2, restart_failed_sub_environments=True)
     rows = act(env, env.reset_rows(np.arange(2)), {0: RAISE})
@@ -163,6 +165,7 @@ def test_it_is_not_made_anew_forever(make, diary, monkeypatch):
     assert diary.count("made") == 5
 
 
+@pytest.mark.long
 def test_it_is_not_waited_for_while_it_is_made_anew(make, caplog, monkeypatch):
     """A pause before another try stops nobody else."""
     monkeypatch.setattr(EnvFailures, "FIRST_PAUSE_S", 1.0)

@@ -60,6 +60,7 @@ def _by_letter(agent_id):
     return "first" if agent_id in "ab" else "other"
 
 
+@pytest.mark.long
 def test_without_waiting_a_trainer_learns_and_evaluates(small_ray):
     config = {
         "num_envs_per_worker": 2,
@@ -83,6 +84,7 @@ class Doomed(Fragile):
 
 
 @pytest.mark.parametrize("wait_ms", [0, LOCKSTEP])
+@pytest.mark.long
 def test_of_an_episode_that_was_lost_nothing_is_learned(small_ray, tmp_path, wait_ms):
     diary = Diary(tmp_path / "diary")
     config = TrainerConfig(
