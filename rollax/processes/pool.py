@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from rollax.errors import WorkerError
@@ -145,9 +146,17 @@ class ActorPool:
     @property
     def pending(self) -> list[Call]:
         """The calls that `ready` is still to return."""
-        under_way = [call for actor in self._live.values() for call in actor.calls.values()]
-        held = [call for restart in self._restarts.values() for call in restart.calls]
-        return [call for call in (*under_way, *held, *self._over) if call.collected]
+        return list(self._pending())
+
+    def _pending(self) -> Iterator[Call]:
+        under_way = (actor.calls.values() for actor in self._live.values())
+        held = (restart.calls for restart in self._restarts.values())
+        return (call for calls in chain(under_way, held, [self._over]) for call in calls if call.collected)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether there are any such calls."""
+        return next(self._pending(), None) is not None
 
     def health(self) -> dict[str, Any]:
         """How many actors are healthy, how many restarts there were, and the last error of each that ever failed."""
@@ -176,7 +185,7 @@ class ActorPool:
             Exception: the error of an actor that is neither restarted nor left out.
         """
         until = time.monotonic() + timeout_s
-        while self.pending:
+        while self.is_pending:
             self._take(0.0 if self._over else until - time.monotonic(), others_s)
             if self._over or time.monotonic() >= until:
                 break
@@ -187,7 +196,7 @@ class ActorPool:
         """`ready` does not return these pending calls; those that wait for a restart are not made."""
         for restart in self._restarts.values():
             restart.calls = [call for call in restart.calls if not which(call)]
-        for call in self.pending:
+        for call in self._pending():
             if which(call):
                 call.collected = False
         self._over = [call for call in self._over if call.collected]
@@ -296,8 +305,9 @@ class ActorPool:
             actor = actor_of[reference]
             if self._live.get(actor.index) is actor and reference in actor.calls:  # else another of its calls failed
                 self._record(actor, reference, outcome)
-        for actor in list(self._live.values()):  # only now: an actor that has answered unnoticed has not hung
-            now = time.monotonic()
+        # Only now: an actor that has answered unnoticed has not hung. Deadlines have only moved away since.
+        now = time.monotonic()
+        for actor in list(self._live.values()) if now + _EARLY_S >= wake_up else ():
             if now + _EARLY_S >= self._deadline(actor):
                 call, waited_s = str(next(iter(actor.calls.values()))), now - actor.since
                 error = self.failures.hung(actor.index, call, waited_s, starting=not actor.started)
