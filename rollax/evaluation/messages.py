@@ -41,7 +41,7 @@ class Fragment:
         filters: policy id -> what its observation filter saw, or all that it knows.
         whole_filters: which of the two: an only worker sends all, which is exact, where a sum of parts is rounded.
         sample_s: seconds of sampling.
-        gradients: policy id -> `(gradients, statistics)` over its rows; empty where rows were asked for.
+        gradients: policy id -> `(gradients, statistics)` over its rows; empty where rows were requested.
         gradients_s: seconds of computing them.
     """
 

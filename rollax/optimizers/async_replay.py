@@ -61,21 +61,21 @@ class AsyncReplayOptimizer(Optimizer):
     Args:
         local_worker, remote_workers, policies_to_train, count_steps_by: see `Optimizer`.
         train_batch_size: rows of one update.
-        make_buffers: gives for a policy what makes its buffers, in whatever process; by default prioritized ones, with
-            its γ.
-        buffer_size: places for rows, shared out among the shards by the workers that they have.
-        num_replay_shards: processes that keep rows; not more than there are workers.
+        make_buffers: returns the factory of a policy's buffers, which is pickled; by default of prioritized replay with
+            the policy's γ.
+        buffer_size: rows in all shards together, divided in proportion to their workers.
+        num_replay_shards: processes that store rows; at most one per worker.
         learning_starts: steps in memory before the first update.
         training_intensity: updates for each step.
-        updates_per_draw: how many are drawn for at once.
+        updates_per_draw: updates that one draw serves.
         beta: of prioritized replay, see `PrioritizedReplay`.
-        max_requests_in_flight_per_worker: fragments that each worker is asked for ahead.
+        max_requests_in_flight_per_worker: fragments requested of each worker ahead.
         learner_queue_size: draws that may be under way or wait for the learner.
         max_weight_sync_delay: steps that a worker samples, on average, before it gets new weights.
         rules: for shards that fail.
         seed: of the draws.
-        store_buffers: whether a checkpoint holds what is kept; without it a restored run begins with nothing, and waits
-            for `learning_starts` steps again.
+        store_buffers: whether a checkpoint holds the buffers; without it a restored run begins with empty buffers, and
+            waits for `learning_starts` steps again.
     """
 
     rests_between_steps = False

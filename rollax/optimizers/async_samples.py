@@ -36,11 +36,11 @@ class AsyncSamplesOptimizer(Optimizer):
 
     Args:
         local_worker, remote_workers, train_batch_size, policies_to_train, count_steps_by: see `Optimizer`.
-        max_requests_in_flight_per_worker: fragments that each worker is asked for ahead.
+        max_requests_in_flight_per_worker: fragments requested of each worker ahead.
         learner_queue_size: train batches that may wait for the learner.
-        broadcast_interval: updates from one handing out of the weights to the next.
-        replay_proportion: recent fragments that are learned from once more, for each fresh one.
-        replay_buffer_num_slots: recent fragments that are kept for that.
+        broadcast_interval: updates from one broadcast of the weights to the next.
+        replay_proportion: recent fragments replayed for each fresh one.
+        replay_buffer_num_slots: recent fragments kept for replay.
         seed: of the choice among them.
     """
 

@@ -1,4 +1,4 @@
-"""Which buffers the experience of a policy is kept in, and how much of it an update learns from."""
+"""The replay buffers of a policy, and the rows of one update."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _OF_ALL_POLICIES = (
 
 
 def uniform_buffers(policy: Policy) -> BufferOfSize:
-    """What makes buffers that are drawn from uniformly, with the policy's γ and single steps."""
+    """Returns a factory of uniform replay buffers, with the policy's γ and single steps."""
     return _simple(UniformReplay, policy)
 
 
 def prioritized_buffers(policy: Policy) -> BufferOfSize:
-    """What makes buffers that are drawn from by priority, with the policy's γ and single steps."""
+    """Returns a factory of prioritized replay buffers, with the policy's γ and single steps."""
     return _simple(PrioritizedReplay, policy)
 
 
 def buffers_of(policy: Policy, config: Any, *columns: str) -> BufferOfSize:
-    """What makes the buffers of a policy, from a config with `ReplayFields`.
+    """Returns a factory of the buffers of a policy, from a config with `ReplayFields`.
 
     Args:
         policy: it.
@@ -73,12 +73,12 @@ def buffers_of(policy: Policy, config: Any, *columns: str) -> BufferOfSize:
 
 
 def rows_of_update(policy: Policy, train_batch_size: int) -> int:
-    """Rows of one update: the policy's own number, where it was made with one, or that of the optimizer."""
+    """Rows of one update: the policy's own number if it has one, else the optimizer's."""
     return getattr(policy, "sgd_minibatch_size", None) or train_batch_size
 
 
 def learns_in_minibatches(policy: Policy) -> bool:
-    """Whether one `learn_on_batch` makes an update of each `rows_of_update` that it gets; others make one of all."""
+    """Whether `learn_on_batch` makes one update per `rows_of_update` rows; other policies make one of all rows."""
     return getattr(policy, "sgd_minibatch_size", None) is not None
 
 
@@ -126,7 +126,7 @@ def _simple(kind: type[UniformReplay], policy: Policy) -> BufferOfSize:
 
 
 def _of_sequences(policy: Policy) -> tuple[str, ...]:
-    """The further columns that a policy with memory wants to be kept."""
+    """The further columns that a recurrent policy requires."""
     return () if policy.replayed is None else policy.replayed.columns
 
 
@@ -135,7 +135,7 @@ def _where(policy: Policy) -> str:
 
 
 def inexact_without_buffers() -> ConfigError:
-    """The error for an exact save that leaves out what the buffers keep."""
+    """The error for an exact save without the buffers."""
     return inexact(
         got="store_buffer_in_checkpoints=False: a restored run begins with empty buffers",
         expected="store_buffer_in_checkpoints=True",

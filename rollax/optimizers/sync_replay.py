@@ -1,4 +1,4 @@
-"""`SyncReplayOptimizer`: sample a little, keep it, learn from what is drawn of all that is kept."""
+"""`SyncReplayOptimizer`: sample, store in replay buffers, learn from draws."""
 
 from __future__ import annotations
 
@@ -33,27 +33,26 @@ _MOST_UPDATES = 1024  # in one compiled call
 class SyncReplayOptimizer(Optimizer):
     """Each step stores a fragment of each worker, and makes the updates that are due by then.
 
-    Due are `training_intensity` updates for every step that is stored after the first `learning_starts` of them,
-    neither more nor less; see `UpdatesDue`. Steps after which there is nothing to draw make none due. An update is one
-    of each policy of which something can be drawn: one whose experience comes late makes no more of them later. All
-    updates of a step are made in one call of each policy that learns in minibatches: what they learn from is drawn
-    before the first of them, with the priorities of then. A policy without `sgd_minibatch_size` is called for each
-    update, with what is drawn then.
+    Each step stored after the first `learning_starts` makes exactly `training_intensity` updates due; see `UpdatesDue`.
+    Steps after which there is nothing to draw make none due. An update includes each policy that has rows to draw; a
+    policy whose experience comes late does not catch up. A policy that learns in minibatches makes all updates of a
+    step in one call, with rows drawn before the first of them. A policy without `sgd_minibatch_size` is called once per
+    update, with rows drawn for it.
 
     Source: Mnih et al. (2015), doi:10.1038/nature14236, Algorithm 1.
 
     Args:
         local_worker, remote_workers, policies_to_train, count_steps_by: see `Optimizer`.
-        train_batch_size: rows of one update, where a policy does not name another number; of a policy that learns from
-            sequences as many of those as have that many rows to learn from, at least one.
-        make_buffers: gives for a policy what makes its buffer; by default one that is drawn from uniformly, with its γ.
-        buffer_size: rows that each buffer keeps.
+        train_batch_size: rows of one update, unless a policy has its own number; a policy that learns from sequences
+            draws as many of them as have that many rows, at least one.
+        make_buffers: returns the factory of a policy's buffer; by default of uniform replay with the policy's γ.
+        buffer_size: capacity of each buffer in rows.
         learning_starts: steps in memory before the first update.
         training_intensity: updates for each step.
         beta: of prioritized replay, see `PrioritizedReplay`.
         seed: of the draws.
-        store_buffers: whether a checkpoint holds what is kept; without it a restored run begins with nothing, and waits
-            for `learning_starts` steps again.
+        store_buffers: whether a checkpoint holds the buffers; without it a restored run begins with empty buffers, and
+            waits for `learning_starts` steps again.
     """
 
     def __init__(

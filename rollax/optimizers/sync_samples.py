@@ -14,8 +14,8 @@ log = logging.getLogger("rollax.optimizers")
 class SyncSamplesOptimizer(Optimizer):
     """Each step samples a train batch with the current weights and learns from it.
 
-    Fragments are joined in the order of the workers, whichever comes first: with one seed and as many workers the
-    numbers are the same in every run.
+    Fragments are joined in the order of the workers, not of arrival: runs with the same seed and number of workers have
+    the same numbers.
     """
 
     gives_fragments = True
