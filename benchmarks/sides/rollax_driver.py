@@ -79,7 +79,7 @@ def main() -> None:
     optimizer = AsyncSamplesOptimizer(
         driver,
         _actors(fragment, args.num_workers) if args.ray else RemoteWorkers(AtOnce(fragment), args.num_workers),
-        train_batch_size=fragment.env_steps,
+        {"train_batch_size": fragment.env_steps},
     )
 
     def collect() -> int:

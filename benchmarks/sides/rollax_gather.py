@@ -16,6 +16,7 @@ def main() -> None:
 
     from rollax import SyncSamplesOptimizer
     from rollax.algorithms.ppo import PPOConfig, PPOPolicy
+    from rollax.config import MultiAgentConfig
     from rollax.evaluation.workers.worker_set import WorkerSet
     from rollax.models.config import ModelConfig
 
@@ -25,16 +26,14 @@ def main() -> None:
         num_envs_per_worker=args.num_envs,
         rollout_fragment_length=args.fragment,
         model=ModelConfig(fcnet_hiddens=(64, 64), fcnet_activation="tanh"),
+        train_batch_size=args.num_workers * args.num_envs * args.fragment,
+        sgd_minibatch_size=1,
+        multiagent=MultiAgentConfig(policies_to_train=()),
         ray_address="local",
         seed=0,
     )
     workers = WorkerSet(config, PPOPolicy)
-    optimizer = SyncSamplesOptimizer(
-        workers.local,
-        workers.remote,
-        train_batch_size=args.num_workers * args.num_envs * args.fragment,
-        policies_to_train=[],
-    )
+    optimizer = SyncSamplesOptimizer(workers.local, workers.remote)
 
     def collect() -> int:
         before = optimizer.env_steps

@@ -51,6 +51,4 @@ class A2CTrainer(Trainer):
     name = "A2C"
     config_class = A2CConfig
     policy_class = A2CPolicy
-
-    def make_optimizer(self) -> SyncSamplesOptimizer:
-        return SyncSamplesOptimizer(**self.optimizer_settings())
+    optimizer_class = SyncSamplesOptimizer

@@ -85,6 +85,4 @@ class A3CTrainer(Trainer):
     name = "A3C"
     config_class = A3CConfig
     policy_class = A3CPolicy
-
-    def make_optimizer(self) -> AsyncGradientsOptimizer:
-        return AsyncGradientsOptimizer(**self.optimizer_settings())
+    optimizer_class = AsyncGradientsOptimizer

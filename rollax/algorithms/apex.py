@@ -11,7 +11,7 @@ from rollax.algorithms.dqn import EPSILON, GREEDY, DQNConfig, DQNPolicy, DQNTrai
 from rollax.batch import SampleBatch
 from rollax.config.groups import AsyncReplayFields
 from rollax.evaluation.initial_priorities import add_priorities
-from rollax.optimizers.async_replay import AsyncReplayOptimizer, async_replay_settings
+from rollax.optimizers.async_replay import AsyncReplayOptimizer
 from rollax.policy.exploration.parameter_noise import ParameterNoise
 from rollax.policy.exploration.per_worker import worker_scale
 from rollax.policy.exploration.q_values import EpsilonGreedy
@@ -54,6 +54,4 @@ class ApexDQNTrainer(DQNTrainer):
     name = "APEX"
     config_class = ApexDQNConfig
     policy_class = ApexDQNPolicy
-
-    def make_optimizer(self) -> AsyncReplayOptimizer:
-        return AsyncReplayOptimizer(**self.optimizer_settings(), **async_replay_settings(self.config))
+    optimizer_class = AsyncReplayOptimizer

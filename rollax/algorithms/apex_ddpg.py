@@ -10,7 +10,7 @@ from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, DDPGTrainer
 from rollax.batch import SampleBatch
 from rollax.config.groups import AsyncReplayFields
 from rollax.evaluation.initial_priorities import add_priorities
-from rollax.optimizers.async_replay import AsyncReplayOptimizer, async_replay_settings
+from rollax.optimizers.async_replay import AsyncReplayOptimizer
 from rollax.policy.exploration.action_noise import AddedNoise
 from rollax.policy.exploration.parameter_noise import ParameterNoise
 from rollax.policy.exploration.per_worker import worker_scale
@@ -50,6 +50,4 @@ class ApexDDPGTrainer(DDPGTrainer):
     name = "APEX_DDPG"
     config_class = ApexDDPGConfig
     policy_class = ApexDDPGPolicy
-
-    def make_optimizer(self) -> AsyncReplayOptimizer:
-        return AsyncReplayOptimizer(**self.optimizer_settings(), **async_replay_settings(self.config))
+    optimizer_class = AsyncReplayOptimizer

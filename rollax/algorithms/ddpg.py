@@ -31,7 +31,7 @@ from rollax.models.distributions.factory import check_box
 from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import smoothed_actions, td_target, twin_errors
 from rollax.ops.masked import masked_mean
-from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
+from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.actor_critic_policy import ActorCriticPolicy
 from rollax.policy.exploration.action_noise import Deterministic
 from rollax.policy.exploration.exploration import Exploration
@@ -180,6 +180,4 @@ class DDPGTrainer(Trainer):
     name = "DDPG"
     config_class = DDPGConfig
     policy_class = DDPGPolicy
-
-    def make_optimizer(self) -> SyncReplayOptimizer:
-        return SyncReplayOptimizer(**self.optimizer_settings(), **replay_settings(self.config))
+    optimizer_class = SyncReplayOptimizer

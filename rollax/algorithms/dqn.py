@@ -31,7 +31,7 @@ from rollax.models.parametric import check_parametric
 from rollax.models.q_network import CustomQNetwork, QNetwork, expected_values
 from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import categorical_cross_entropy, categorical_entropy, chosen, huber, projected, q_target
-from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
+from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
 from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ
@@ -218,6 +218,4 @@ class DQNTrainer(Trainer):
     name = "DQN"
     config_class = DQNConfig
     policy_class = DQNPolicy
-
-    def make_optimizer(self) -> SyncReplayOptimizer:
-        return SyncReplayOptimizer(**self.optimizer_settings(), **replay_settings(self.config))
+    optimizer_class = SyncReplayOptimizer

@@ -11,7 +11,6 @@ The observation after a trajectory segment is a row of the batch, which the lear
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import get_annotations
 from typing import Any, Literal
 
 import jax
@@ -182,10 +181,4 @@ class IMPALATrainer(Trainer):
     name = "IMPALA"
     config_class = IMPALAConfig
     policy_class = IMPALAPolicy
-
-    def make_optimizer(self) -> AsyncSamplesOptimizer:
-        return AsyncSamplesOptimizer(**self.optimizer_settings())
-
-    def optimizer_settings(self) -> dict[str, Any]:
-        streaming = {name: getattr(self.config, name) for name in get_annotations(AsyncSamplesFields)}
-        return {**super().optimizer_settings(), **streaming, "seed": self.config.seed}
+    optimizer_class = AsyncSamplesOptimizer

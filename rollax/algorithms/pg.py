@@ -62,6 +62,4 @@ class PGTrainer(Trainer):
     name = "PG"
     config_class = PGConfig
     policy_class = PGPolicy
-
-    def make_optimizer(self) -> SyncSamplesOptimizer:
-        return SyncSamplesOptimizer(**self.optimizer_settings())
+    optimizer_class = SyncSamplesOptimizer

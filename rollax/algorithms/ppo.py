@@ -173,6 +173,4 @@ class PPOTrainer(Trainer):
     name = "PPO"
     config_class = PPOConfig
     policy_class = PPOPolicy
-
-    def make_optimizer(self) -> SyncSamplesOptimizer:
-        return SyncSamplesOptimizer(**self.optimizer_settings())
+    optimizer_class = SyncSamplesOptimizer

@@ -29,7 +29,7 @@ from rollax.models.group_view import GroupView, by_member
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.n_step import n_step_targets
-from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
+from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.groups import GroupExploration
 from rollax.policy.exploration.q_values import EpsilonGreedy
@@ -202,9 +202,7 @@ class QMIXTrainer(Trainer):
     name = "QMIX"
     config_class = QMIXConfig
     policy_class = QMIXPolicy
-
-    def make_optimizer(self) -> SyncReplayOptimizer:
-        return SyncReplayOptimizer(**self.optimizer_settings(), **replay_settings(self.config))
+    optimizer_class = SyncReplayOptimizer
 
 
 def _chosen(values: jax.Array, actions: jax.Array) -> jax.Array:

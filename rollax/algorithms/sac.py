@@ -30,7 +30,7 @@ from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
 from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import chosen
-from rollax.optimizers.sync_replay import SyncReplayOptimizer, replay_settings
+from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy import action_masks
 from rollax.policy.actor_critic_policy import ActorCriticPolicy
 from rollax.policy.exploration.exploration import Exploration
@@ -196,6 +196,4 @@ class SACTrainer(Trainer):
     name = "SAC"
     config_class = SACConfig
     policy_class = SACPolicy
-
-    def make_optimizer(self) -> SyncReplayOptimizer:
-        return SyncReplayOptimizer(**self.optimizer_settings(), **replay_settings(self.config))
+    optimizer_class = SyncReplayOptimizer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
@@ -29,7 +28,7 @@ from rollax.runs.fit import FitOptions, FitResult, fit
 from rollax.runs.stopping import StopConditions
 
 
-class Trainer(ABC):
+class Trainer:
     """Trains the policies of one algorithm.
 
     Args:
@@ -42,6 +41,8 @@ class Trainer(ABC):
     name: ClassVar[str]
     config_class: ClassVar[type[TrainerConfig]]
     policy_class: ClassVar[type[Policy]]
+    optimizer_class: ClassVar[type[Optimizer]]
+    """How samples become updates."""
 
     def __init__(self, env: Any = None, config: Mapping[str, Any] | TrainerConfig | None = None) -> None:
         refuse_config_of_another(config, type(self))
@@ -55,7 +56,7 @@ class Trainer(ABC):
                 fix=f"{type(self).__name__}(env='CartPole-v1')",
             )
         self.workers = WorkerSet(self.config, self.policy_class)
-        self.optimizer: Optimizer = self.make_optimizer()
+        self.optimizer = self.optimizer_class(self.workers.local, self.workers.remote, self.config)
         self.iteration = 0
         self.time_total_s = 0.0
         self.restored_from: Path | None = None
@@ -85,20 +86,6 @@ class Trainer(ABC):
     def worker(self) -> RolloutWorker:
         """The local worker, which holds the trained policies."""
         return self.workers.local
-
-    @abstractmethod
-    def make_optimizer(self) -> Optimizer:
-        """Returns the optimizer, which decides how samples become updates."""
-
-    def optimizer_settings(self) -> dict[str, Any]:
-        """Returns the arguments common to all optimizers, from this trainer's workers and config."""
-        return {
-            "local_worker": self.workers.local,
-            "remote_workers": self.workers.remote,
-            "train_batch_size": self.config.train_batch_size,
-            "policies_to_train": self.config.multiagent.policies_to_train,
-            "count_steps_by": self.config.count_steps_by,
-        }
 
     def train(self) -> TrainResult:
         """Runs one iteration, steps of the optimizer and an evaluation if due, and returns its result.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +42,7 @@ def trainer_class_named(run: str) -> type[Trainer]:
     from rollax.algorithms.trainer import Trainer
 
     found = import_object(run, "--run")
-    if not (isinstance(found, type) and issubclass(found, Trainer) and not inspect.isabstract(found)):
+    if not (isinstance(found, type) and issubclass(found, Trainer) and hasattr(found, "optimizer_class")):
         raise ConfigError("No trainer class.", where="--run", got=run, expected="the path of a subclass of Trainer")
     return found
 

@@ -11,7 +11,7 @@ _REQUEST = "sample_gradients"
 class AsyncGradientsOptimizer(Optimizer):
     """Each step applies the gradients that have arrived, and sends their workers the new weights.
 
-    How much one gradient is computed from is the workers' `rollout_fragment_length`; `train_batch_size` is not read.
+    A gradient is computed from one fragment, so its size is the workers' `rollout_fragment_length`.
 
     Source: Mnih et al. (2016), arXiv:1602.01783, with processes in the place of threads.
     """

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
 import numpy as np
 
 from rollax.batch import SampleBatch
+from rollax.config import TrainerConfig
+from rollax.config.groups import AsyncReplayFields
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.workers.remote_workers import RemoteWorkers, Reply
 from rollax.optimizers.learner_thread import LearnerThread
@@ -19,7 +21,6 @@ from rollax.optimizers.replay_buffers import (
     check_keys_of_policies,
     inexact_without_buffers,
     learns_in_minibatches,
-    prioritized_buffers,
 )
 from rollax.optimizers.replay_shards import Drawn, ReplayShards, shard_actors, shard_capacities, shard_settings
 from rollax.optimizers.updates_due import UpdatesDue
@@ -58,64 +59,31 @@ class AsyncReplayOptimizer(Optimizer):
     Source: Horgan et al. (2018), arXiv:1803.00933, Algorithms 1 and 2. Deviations: the bounds above; shards are drawn
     from in proportion to their priorities; new rows overwrite the oldest ones one by one.
 
+    Without `store_buffer_in_checkpoints` a restored run begins with empty buffers, and waits for `learning_starts`
+    steps again.
+
     Args:
-        local_worker, remote_workers, policies_to_train, count_steps_by: see `Optimizer`.
-        train_batch_size: rows of one update.
-        make_buffers: returns the factory of a policy's buffers, which is pickled; by default of prioritized replay with
-            the policy's γ.
-        buffer_size: rows in all shards together, divided in proportion to their workers.
-        num_replay_shards: processes that store rows; at most one per worker.
-        learning_starts: steps in memory before the first update.
-        training_intensity: updates for each step.
-        updates_per_draw: updates that one draw serves.
-        beta: of prioritized replay, see `PrioritizedReplay`.
-        max_requests_in_flight_per_worker: fragments requested of each worker ahead.
-        learner_queue_size: draws that may be under way or wait for the learner.
-        max_weight_sync_delay: steps that a worker samples, on average, before it gets new weights.
-        rules: for shards that fail.
-        seed: of the draws.
-        store_buffers: whether a checkpoint holds the buffers; without it a restored run begins with empty buffers, and
-            waits for `learning_starts` steps again.
+        local_worker, remote_workers: see `Optimizer`.
+        config: with `AsyncReplayFields`.
+    Raises:
+        ConfigError: a policy's spec changes a key that has one value for all policies.
     """
 
+    config_class = AsyncReplayFields
     rests_between_steps = False
 
     def __init__(
         self,
         local_worker: RolloutWorker,
         remote_workers: Sequence[Any] | RemoteWorkers = (),
-        *,
-        train_batch_size: int = 512,
-        policies_to_train: Sequence[str] | None = None,
-        count_steps_by: str = "env_steps",
-        make_buffers: Callable[[Policy], BufferOfSize] = prioritized_buffers,
-        buffer_size: int = 50_000,
-        num_replay_shards: int = 1,
-        learning_starts: int = 1000,
-        training_intensity: float = 0.1,
-        updates_per_draw: int = 1,
-        beta: float = 0.4,
-        max_requests_in_flight_per_worker: int = 2,
-        learner_queue_size: int = 4,
-        max_weight_sync_delay: int = 400,
-        rules: FailureRules = FailureRules(restart=True),  # noqa: B008  it is frozen
-        seed: int | None = None,
-        store_buffers: bool = False,
+        config: TrainerConfig | Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(
-            local_worker,
-            remote_workers,
-            train_batch_size=train_batch_size,
-            policies_to_train=policies_to_train,
-            count_steps_by=count_steps_by,
-        )
-        self.learning_starts, self.training_intensity = learning_starts, training_intensity
-        self.updates_per_draw = updates_per_draw
-        self._requests_ahead, self._queue_size = max_requests_in_flight_per_worker, learner_queue_size
-        self._steps_per_sync = max_weight_sync_delay * max(len(self.remote), 1)
-        self._store_buffers = store_buffers
+        super().__init__(local_worker, remote_workers, config)
+        own = self.config
+        check_keys_of_policies(own, *_STREAMING)
+        self._steps_per_sync = own.max_weight_sync_delay * max(len(self.remote), 1)
         self.num_updates = 0
-        self._due = UpdatesDue(learning_starts, training_intensity)
+        self._due = UpdatesDue(own.learning_starts, own.training_intensity)
         self._requested = 0  # updates whose draws are made or requested
         self._waiting: deque[Drawn] = deque()  # for room in the queue
         self._learned: deque[tuple[Drawn, Errors]] = deque()  # errors to be returned to the shards
@@ -125,9 +93,14 @@ class AsyncReplayOptimizer(Optimizer):
         self._begun = False
         self._learner: LearnerThread | None = None
         policies = {policy_id: local_worker.policies[policy_id] for policy_id in self.policies_to_train}
-        capacities = shard_capacities(buffer_size, num_replay_shards, max(len(self.remote), 1))
-        settings = shard_settings(policies, make_buffers, capacities, train_batch_size, beta, seed)
+        capacities = shard_capacities(own.buffer_size, own.num_replay_shards, max(len(self.remote), 1))
+        beta, seed, rules = own.prioritized_replay_beta, own.seed, FailureRules.of(own)
+        settings = shard_settings(policies, self.buffers_of, capacities, own.train_batch_size, beta, seed)
         self.shards = ReplayShards(shard_actors(settings, remote=bool(self.remote)), len(capacities), rules, seed)
+
+    def buffers_of(self, policy: Policy) -> BufferOfSize:
+        """What makes the buffers of a policy, in whatever process."""
+        return buffers_of(policy, self.config, *((SampleBatch.PRIORITIES,) if self.config.prioritized_replay else ()))
 
     def step(self) -> Stats:
         """Passes on samples, draws, errors and weights until as many more fragments are stored as there are workers."""
@@ -162,7 +135,7 @@ class AsyncReplayOptimizer(Optimizer):
 
     def begin_exactly(self) -> None:
         super().begin_exactly()
-        if not self._store_buffers:
+        if not self.config.store_buffer_in_checkpoints:
             raise inexact_without_buffers()
 
     def get_state(self) -> dict[str, Any]:
@@ -173,7 +146,7 @@ class AsyncReplayOptimizer(Optimizer):
             "due": self._due.get_state(),
             "choices": self.shards.choices.bit_generator.state,
         }
-        return {**state, "shards": self.shards.get_state()} if self._store_buffers else state
+        return {**state, "shards": self.shards.get_state()} if self.config.store_buffer_in_checkpoints else state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` returned, and drops earlier draws; a state without contents empties the shards.
@@ -219,13 +192,13 @@ class AsyncReplayOptimizer(Optimizer):
         """Resumes the learner and the workers; the first time, and after a restore, weights are broadcast."""
         self.local_worker.set_timestep(self.steps)
         if self._learner is None:
-            self._learner = LearnerThread(self._learn_from, self._queue_size, self.timings)
+            self._learner = LearnerThread(self._learn_from, self.config.learner_queue_size, self.timings)
         if not self._begun:
             self._broadcast()
             self._synced_steps = self.steps
             self._begun = True
         self._count_asked()
-        self._paused = self.remote.short_of(self._requests_ahead)
+        self._paused = self.remote.short_of(self.config.max_requests_in_flight_per_worker)
         self._request_fragments()
         self._learner.resume()
         return self._learner
@@ -235,7 +208,7 @@ class AsyncReplayOptimizer(Optimizer):
         queued = 0 if self._learner is None else len(self._learner)
         self.shards.take_lost_draws()
         draws = self.shards.draws_under_way + len(self._waiting) + queued
-        self._requested = self.num_updates + self.updates_per_draw * draws
+        self._requested = self.num_updates + self.config.updates_per_draw * draws
 
     def _wait(self, learner: LearnerThread) -> None:
         """Waits until a worker, a shard or the learner has something to pass on."""
@@ -268,7 +241,7 @@ class AsyncReplayOptimizer(Optimizer):
 
     def _take_draws(self) -> None:
         self._waiting += self.shards.collect()
-        self._requested -= self.updates_per_draw * self.shards.take_lost_draws()
+        self._requested -= self.config.updates_per_draw * self.shards.take_lost_draws()
 
     def _return_errors(self) -> None:
         while self._learned:
@@ -288,19 +261,19 @@ class AsyncReplayOptimizer(Optimizer):
 
     def _request_draw(self) -> bool:
         """Requests a draw; False where nothing is stored yet."""
-        requested = self.shards.request_draw(self.updates_per_draw)
-        self._requested += self.updates_per_draw * requested
+        requested = self.shards.request_draw(self.config.updates_per_draw)
+        self._requested += self.config.updates_per_draw * requested
         if not requested and not self.shards.adds_under_way:
             self._due.skip(self._requested)
         return requested
 
     def _is_due(self) -> bool:
         """Whether another draw is due."""
-        return self._due.updates - self._requested >= self.updates_per_draw
+        return self._due.updates - self._requested >= self.config.updates_per_draw
 
     def _has_room(self) -> bool:
         queued = 0 if self._learner is None else len(self._learner)
-        return queued + len(self._waiting) + self.shards.draws_under_way < self._queue_size
+        return queued + len(self._waiting) + self.shards.draws_under_way < self.config.learner_queue_size
 
     def _is_behind(self) -> bool:
         return self._is_due() and not self._has_room()
@@ -318,8 +291,8 @@ class AsyncReplayOptimizer(Optimizer):
                 if SampleBatch.TD_ERROR in stats:
                     errors[policy_id] = rows[SampleBatch.INDICES], stats.pop(SampleBatch.TD_ERROR)
                 self.stats[policy_id] = stats
-        self.num_updates += self.updates_per_draw
-        self._version += self.updates_per_draw
+        self.num_updates += self.config.updates_per_draw
+        self._version += self.config.updates_per_draw
         self._learned.append((drawn, errors))
         if self.remote and self.steps - self._synced_steps >= self._steps_per_sync:
             self._synced_steps = self.steps
@@ -327,7 +300,7 @@ class AsyncReplayOptimizer(Optimizer):
 
     def _learn_from_rows(self, policy: Policy, rows: SampleBatch) -> dict[str, Any]:
         """Statistics of the last update of a draw, and the errors of all rows if the policy reports them."""
-        size = len(rows) if learns_in_minibatches(policy) else len(rows) // self.updates_per_draw
+        size = len(rows) if learns_in_minibatches(policy) else len(rows) // self.config.updates_per_draw
         found = [dict(policy.learn_on_batch(rows[at : at + size]) or {}) for at in range(0, len(rows), size)]
         if SampleBatch.TD_ERROR in found[-1]:
             found[-1][SampleBatch.TD_ERROR] = np.concatenate([stats[SampleBatch.TD_ERROR] for stats in found])
@@ -337,25 +310,3 @@ class AsyncReplayOptimizer(Optimizer):
         if self._learner is not None:
             self._learner.stop()
             self._learner = None
-
-
-def async_replay_settings(config: Any) -> dict[str, Any]:
-    """What the optimizer takes beside the common settings, from a config with `AsyncReplayFields` too.
-
-    Raises:
-        ConfigError: a policy's spec changes a key that there is one value of for all policies.
-    """
-    check_keys_of_policies(config, *_STREAMING)
-    errors = (SampleBatch.PRIORITIES,) if config.prioritized_replay else ()
-    streaming = {name: getattr(config, name) for name in _STREAMING}
-    return {
-        **streaming,
-        "buffer_size": config.buffer_size,
-        "learning_starts": config.learning_starts,
-        "training_intensity": config.training_intensity,
-        "seed": config.seed,
-        "make_buffers": lambda policy: buffers_of(policy, config, *errors),
-        "beta": config.prioritized_replay_beta,
-        "rules": FailureRules.of(config),
-        "store_buffers": config.store_buffer_in_checkpoints,
-    }

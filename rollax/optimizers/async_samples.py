@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollax.batch import MultiAgentBatch
+from rollax.config import TrainerConfig
+from rollax.config.groups import AsyncSamplesFields
 from rollax.evaluation.messages import Fragment
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.workers.remote_workers import RemoteWorkers
@@ -35,14 +37,11 @@ class AsyncSamplesOptimizer(Optimizer):
     Source: Espeholt et al. (2018), arXiv:1802.01561, section 3.
 
     Args:
-        local_worker, remote_workers, train_batch_size, policies_to_train, count_steps_by: see `Optimizer`.
-        max_requests_in_flight_per_worker: fragments requested of each worker ahead.
-        learner_queue_size: train batches that may wait for the learner.
-        broadcast_interval: updates from one broadcast of the weights to the next.
-        replay_proportion: recent fragments replayed for each fresh one.
-        replay_buffer_num_slots: recent fragments kept for replay.
-        seed: of the choice among them.
+        local_worker, remote_workers: see `Optimizer`.
+        config: with `AsyncSamplesFields`.
     """
+
+    config_class = AsyncSamplesFields
 
     gives_fragments = True
     rests_between_steps = False
@@ -51,30 +50,11 @@ class AsyncSamplesOptimizer(Optimizer):
         self,
         local_worker: RolloutWorker,
         remote_workers: Sequence[Any] | RemoteWorkers = (),
-        *,
-        train_batch_size: int = 500,
-        policies_to_train: Sequence[str] | None = None,
-        count_steps_by: str = "env_steps",
-        max_requests_in_flight_per_worker: int = 2,
-        learner_queue_size: int = 4,
-        broadcast_interval: int = 1,
-        replay_proportion: float = 0.0,
-        replay_buffer_num_slots: int = 0,
-        seed: int | None = None,
+        config: TrainerConfig | Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(
-            local_worker,
-            remote_workers,
-            train_batch_size=train_batch_size,
-            policies_to_train=policies_to_train,
-            count_steps_by=count_steps_by,
-        )
-        self._requests_ahead = max_requests_in_flight_per_worker
-        self._queue_size = learner_queue_size
-        self._broadcast_interval = broadcast_interval
-        self._replay_proportion = replay_proportion
-        self._recent: deque[Fragment] = deque(maxlen=replay_buffer_num_slots)
-        self._rng = np.random.default_rng(seed)
+        super().__init__(local_worker, remote_workers, config)
+        self._recent: deque[Fragment] = deque(maxlen=self.config.replay_buffer_num_slots)
+        self._rng = np.random.default_rng(self.config.seed)  # chooses what is replayed
         self._gathered: list[Fragment] = []
         self._waiting: _TrainBatch | None = None  # for room in the queue
         self._learner: LearnerThread | None = None
@@ -87,11 +67,11 @@ class AsyncSamplesOptimizer(Optimizer):
         if not self.remote:
             return self._serial_step()
         if self._learner is None:
-            self._learner = LearnerThread(self._learn_from, self._queue_size, self.timings)
+            self._learner = LearnerThread(self._learn_from, self.config.learner_queue_size, self.timings)
         learner, before = self._learner, self._learner.updates
         if not self.remote.requests_under_way:
             self._broadcast()
-        for index in self.remote.short_of(self._requests_ahead):
+        for index in self.remote.short_of(self.config.max_requests_in_flight_per_worker):
             self.remote.request(index, "sample_fragment")
         learner.resume()
         try:
@@ -172,7 +152,7 @@ class AsyncSamplesOptimizer(Optimizer):
         size = 0
         for number, fragment in enumerate(self._gathered, start=1):
             size += self._size(fragment)
-            if size >= self.train_batch_size:
+            if size >= self.config.train_batch_size:
                 fresh, self._gathered = self._gathered[:number], self._gathered[number:]
                 train_batch = _TrainBatch(fresh, self._replayed(number))
                 self._recent.extend(fresh)
@@ -180,8 +160,8 @@ class AsyncSamplesOptimizer(Optimizer):
         return None
 
     def _replayed(self, fresh: int) -> list[Fragment]:
-        wanted = fresh * self._replay_proportion
-        count = int(wanted) + int(self._rng.random() < wanted % 1)
+        number = fresh * self.config.replay_proportion
+        count = int(number) + int(self._rng.random() < number % 1)
         if not self._recent:
             return []
         return [self._recent[place] for place in self._rng.integers(len(self._recent), size=count)]
@@ -194,5 +174,5 @@ class AsyncSamplesOptimizer(Optimizer):
             self._trained_on(fragment)
         self.replayed_steps += sum(map(self._size, train_batch.replayed))
         self._version += 1
-        if self.remote and self._version % self._broadcast_interval == 0:
+        if self.remote and self._version % self.config.broadcast_interval == 0:
             self._weights.append((self._version, self.local_worker.get_weights()))

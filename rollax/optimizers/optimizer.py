@@ -10,6 +10,7 @@ from itertools import zip_longest
 from typing import Any, ClassVar
 
 from rollax.batch import MultiAgentBatch
+from rollax.config import TrainerConfig, resolve_config
 from rollax.config.groups import ReplayFields
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.messages import Fragment, Update
@@ -23,21 +24,23 @@ Stats = dict[str, dict[str, Any]]
 
 
 class Optimizer(ABC):
-    """Turns samples into updates, a step at a time.
+    """Turns samples into updates, one step at a time.
 
     Args:
-        local_worker: holds the policies that learn; without remote workers it samples too.
+        local_worker: holds the policies that learn; without remote workers it also samples.
         remote_workers: those that sample: a `RemoteWorkers`, or Ray actors of `RolloutWorker.as_remote()`.
-        train_batch_size: steps to learn from at once, at least.
-        policies_to_train: ids of the policies that learn; None for all.
-        count_steps_by: "env_steps" or "agent_steps".
+        config: of the optimizer's `config_class`, or a dict of its keys; None: the config of the local worker.
     Attributes:
         env_steps, agent_steps: learned from so far.
         stats: policy id -> statistics of its last update; the values of a policy that had no data yet, or none in the
             last batch, are None.
     Raises:
-        PolicyError: one of those to train cannot learn from what it would be given.
+        ConfigError: the config is not of the optimizer's `config_class`.
+        PolicyError: a policy to train cannot learn from the samples of this optimizer.
     """
+
+    config_class: ClassVar[type[TrainerConfig]] = TrainerConfig
+    """The fields that it reads."""
 
     gives_fragments: ClassVar[bool] = False
     """Whether policies learn from fragments as they were sampled, not from what a replay buffer makes of them."""
@@ -50,18 +53,15 @@ class Optimizer(ABC):
         self,
         local_worker: RolloutWorker,
         remote_workers: Sequence[Any] | RemoteWorkers = (),
-        *,
-        train_batch_size: int = 200,
-        policies_to_train: Sequence[str] | None = None,
-        count_steps_by: str = "env_steps",
+        config: TrainerConfig | Mapping[str, Any] | None = None,
     ) -> None:
+        self.config: Any = resolve_config(self.config_class, local_worker.config if config is None else config)
         self.local_worker = local_worker
         self.remote = RemoteWorkers.of(remote_workers)
-        self.train_batch_size = train_batch_size
-        self.policies_to_train = list(local_worker.policies) if policies_to_train is None else list(policies_to_train)
+        learning = self.config.multiagent.policies_to_train
+        self.policies_to_train = list(local_worker.policies if learning is None else learning)
         if self.gives_fragments:
             self._check_learn_from_fragments()
-        self.count_steps_by = count_steps_by
         self.env_steps = 0
         self.agent_steps = 0
         policies = local_worker.policies
@@ -71,7 +71,7 @@ class Optimizer(ABC):
         self._episodes: list[EpisodeMetrics] = []
 
     def __repr__(self) -> str:
-        sizes = f"train_batch_size={self.train_batch_size}, {self.count_steps_by}={self.steps}"
+        sizes = f"train_batch_size={self.config.train_batch_size}, {self.config.count_steps_by}={self.steps}"
         return f"{type(self).__name__}({sizes}, remote_workers={len(self.remote)})"
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Optimizer(ABC):
     @property
     def steps(self) -> int:
         """Steps trained on so far, in the unit of `count_steps_by`."""
-        return self.env_steps if self.count_steps_by == "env_steps" else self.agent_steps
+        return self.env_steps if self.config.count_steps_by == "env_steps" else self.agent_steps
 
     def get_state(self) -> dict[str, Any]:
         """The state that a checkpoint holds, apart from the counters."""
@@ -119,7 +119,7 @@ class Optimizer(ABC):
 
     def _size(self, fragment: Fragment) -> int:
         """What a fragment counts for, in the unit of `train_batch_size`."""
-        return fragment.env_steps if self.count_steps_by == "env_steps" else fragment.agent_steps
+        return fragment.env_steps if self.config.count_steps_by == "env_steps" else fragment.agent_steps
 
     def _broadcast(self) -> None:
         """Publishes the present weights and filters: remote workers act with them from their next request on."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -26,16 +25,6 @@ _OF_ALL_POLICIES = (
     "frame_stack_axis",
     "store_buffer_in_checkpoints",
 )
-
-
-def uniform_buffers(policy: Policy) -> BufferOfSize:
-    """Returns a factory of uniform replay buffers, with the policy's γ and single steps."""
-    return _simple(UniformReplay, policy)
-
-
-def prioritized_buffers(policy: Policy) -> BufferOfSize:
-    """Returns a factory of prioritized replay buffers, with the policy's γ and single steps."""
-    return _simple(PrioritizedReplay, policy)
 
 
 def buffers_of(policy: Policy, config: Any, *columns: str) -> BufferOfSize:
@@ -117,12 +106,6 @@ def _stacked_frames(policy: Policy, axis: int) -> StackedFrames:
             fix="leave it out for observations that are not stacked",
         )
     return StackedFrames(shape[axis], axis)
-
-
-def _simple(kind: type[UniformReplay], policy: Policy) -> BufferOfSize:
-    config = policy.config
-    gamma = config.get("gamma", 0.99) if isinstance(config, Mapping) else config.gamma
-    return partial(kind, gamma=gamma, columns=_of_sequences(policy), where=_where(policy))
 
 
 def _of_sequences(policy: Policy) -> tuple[str, ...]:

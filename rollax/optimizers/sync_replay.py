@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rollax.batch import MultiAgentBatch, SampleBatch
+from rollax.config import TrainerConfig
+from rollax.config.groups import ReplayFields
 from rollax.evaluation.messages import Fragment
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.workers.remote_workers import RemoteWorkers
@@ -18,7 +20,6 @@ from rollax.optimizers.replay_buffers import (
     inexact_without_buffers,
     learns_in_minibatches,
     rows_of_update,
-    uniform_buffers,
 )
 from rollax.optimizers.updates_due import UpdatesDue
 from rollax.policy.policy import Policy
@@ -41,51 +42,35 @@ class SyncReplayOptimizer(Optimizer):
 
     Source: Mnih et al. (2015), doi:10.1038/nature14236, Algorithm 1.
 
+    Without `store_buffer_in_checkpoints` a restored run begins with empty buffers, and waits for `learning_starts`
+    steps again.
+
     Args:
-        local_worker, remote_workers, policies_to_train, count_steps_by: see `Optimizer`.
-        train_batch_size: rows of one update, unless a policy has its own number; a policy that learns from sequences
-            draws as many of them as have that many rows, at least one.
-        make_buffers: returns the factory of a policy's buffer; by default of uniform replay with the policy's γ.
-        buffer_size: capacity of each buffer in rows.
-        learning_starts: steps in memory before the first update.
-        training_intensity: updates for each step.
-        beta: of prioritized replay, see `PrioritizedReplay`.
-        seed: of the draws.
-        store_buffers: whether a checkpoint holds the buffers; without it a restored run begins with empty buffers, and
-            waits for `learning_starts` steps again.
+        local_worker, remote_workers: see `Optimizer`.
+        config: with `ReplayFields`. `train_batch_size` counts where a policy does not name another number of rows.
+    Raises:
+        ConfigError: a policy's spec changes a key that has one value for all policies.
     """
+
+    config_class = ReplayFields
 
     def __init__(
         self,
         local_worker: RolloutWorker,
         remote_workers: Sequence[Any] | RemoteWorkers = (),
-        *,
-        train_batch_size: int = 32,
-        policies_to_train: Sequence[str] | None = None,
-        count_steps_by: str = "env_steps",
-        make_buffers: Callable[[Policy], BufferOfSize] = uniform_buffers,
-        buffer_size: int = 50_000,
-        learning_starts: int = 1000,
-        training_intensity: float = 0.25,
-        beta: float = 0.4,
-        seed: int | None = None,
-        store_buffers: bool = False,
+        config: TrainerConfig | Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(
-            local_worker,
-            remote_workers,
-            train_batch_size=train_batch_size,
-            policies_to_train=policies_to_train,
-            count_steps_by=count_steps_by,
-        )
-        self.buffers = {i: make_buffers(local_worker.policies[i])(buffer_size) for i in self.policies_to_train}
-        self.learning_starts = learning_starts
-        self.training_intensity = training_intensity
-        self.beta = beta
-        self._store_buffers = store_buffers
+        super().__init__(local_worker, remote_workers, config)
+        check_keys_of_policies(self.config)
+        policies = {policy_id: local_worker.policies[policy_id] for policy_id in self.policies_to_train}
+        self.buffers = {i: self.buffers_of(policy)(self.config.buffer_size) for i, policy in policies.items()}
         self.num_updates = 0
-        self._due = UpdatesDue(learning_starts, training_intensity)
-        self._rng = np.random.default_rng(seed)
+        self._due = UpdatesDue(self.config.learning_starts, self.config.training_intensity)
+        self._rng = np.random.default_rng(self.config.seed)
+
+    def buffers_of(self, policy: Policy) -> BufferOfSize:
+        """What makes the buffer of a policy."""
+        return buffers_of(policy, self.config)
 
     def step(self) -> Stats:
         """Broadcast, sample, store, learn."""
@@ -138,13 +123,18 @@ class SyncReplayOptimizer(Optimizer):
 
     def _drawn(self, policy: Policy, buffer: UniformReplay, count: int) -> SampleBatch:
         """What a policy learns from in `count` updates."""
-        rows = rows_of_update(policy, self.train_batch_size)
-        asked = policy.replayed
+        rows = rows_of_update(policy, self.config.train_batch_size)
+        asked, beta = policy.replayed, self.config.prioritized_replay_beta
         if asked is None:
-            return buffer.sample(count * rows, self._rng, beta=self.beta)
+            return buffer.sample(count * rows, self._rng, beta=beta)
         sequences = count * max(rows // asked.length, 1)
         return buffer.sample_sequences(
-            sequences, asked.length, self._rng, burn_in=asked.burn_in, beta=self.beta, aligned=True
+            sequences,
+            asked.length,
+            self._rng,
+            burn_in=asked.burn_in,
+            beta=beta,
+            aligned=True,
         )
 
     def report(self) -> dict[str, Any]:
@@ -154,22 +144,22 @@ class SyncReplayOptimizer(Optimizer):
 
     def begin_exactly(self) -> None:
         super().begin_exactly()
-        if not self._store_buffers:
+        if not self.config.store_buffer_in_checkpoints:
             raise inexact_without_buffers()
 
     def get_state(self) -> dict[str, Any]:
-        """How far updates and draws have come, and what is kept, if that is to be stored."""
+        """The number of updates, the random state, and the buffers where the config stores them."""
         state = {
             "num_updates": self.num_updates,
             "due": self._due.get_state(),
             "rng": self._rng.bit_generator.state,
         }
-        if not self._store_buffers:
+        if not self.config.store_buffer_in_checkpoints:
             return state
         return {**state, "buffers": {policy_id: buffer.get_state() for policy_id, buffer in self.buffers.items()}}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` returned; without what was kept there nothing is kept here either.
+        """Takes over what `get_state` returned; without stored buffers they are emptied.
 
         Raises:
             CheckpointError: a buffer or a number does not fit; nothing has changed then.
@@ -183,21 +173,3 @@ class SyncReplayOptimizer(Optimizer):
         set_states(self.buffers, buffers)
         self.num_updates = num_updates
         self._rng.bit_generator.state = rng
-
-
-def replay_settings(config: Any) -> dict[str, Any]:
-    """What the optimizer takes beside the common settings, from a config with `ReplayFields`.
-
-    Raises:
-        ConfigError: a policy's spec changes a key that there is one value of for all policies.
-    """
-    check_keys_of_policies(config)
-    return {
-        "make_buffers": lambda policy: buffers_of(policy, config),
-        "buffer_size": config.buffer_size,
-        "learning_starts": config.learning_starts,
-        "training_intensity": config.training_intensity,
-        "beta": config.prioritized_replay_beta,
-        "seed": config.seed,
-        "store_buffers": config.store_buffer_in_checkpoints,
-    }

@@ -32,7 +32,7 @@ class SyncSamplesOptimizer(Optimizer):
     def gather(self) -> list[Fragment]:
         """The fragments of a train batch, sampled with the weights of the last broadcast."""
         fragments: list[Fragment] = []
-        missing = self.train_batch_size
+        missing = self.config.train_batch_size
         try:
             while missing > 0:
                 found = self._round(1 if not fragments else max(missing // max(self._size(fragments[-1]), 1), 1))

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.spaces import Discrete
 
 from rollax import MultiAgentBatch, SampleBatch
+from rollax.config.groups import ReplayFields
 from rollax.policy.policy import Policy
 from rollax.processes.actors import LocalActors, ProcessLostError
 from rollax.replay.shard import ReplayShard, ShardSettings
@@ -24,7 +25,7 @@ class RowNotes(Policy):
     """
 
     def __init__(self) -> None:
-        super().__init__(Discrete(10_000_000), Discrete(2), {"gamma": 0.9})
+        super().__init__(Discrete(10_000_000), Discrete(2), ReplayFields(gamma=0.9))
         self.updates = 0
         self.learned: list[list[int]] = []
         self.before: Callable[[int], Any] = lambda updates: None

@@ -169,6 +169,12 @@ def pool_of(count: int, rules: FailureRules | None = None, **settings: Any) -> t
     return RemoteWorkers(processes, count, rules or FailureRules(restart=True)), processes
 
 
+def learning(worker: FragmentWorker, *policies: str) -> dict[str, Any]:
+    """The config key that lets only these policies of a worker learn."""
+    known = dict.fromkeys(worker.policies)
+    return {"multiagent": {"policies": known, "policy_mapping_fn": str, "policies_to_train": policies}}
+
+
 def until(condition: Callable[[], Any]) -> None:
     """Waits for what another thread brings about."""
     deadline = time.monotonic() + LONG

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollax import AsyncGradientsOptimizer
-from tests.optimizers.stand_ins import STEPS, FragmentWorker, Notes, pool_of
+from tests.optimizers.stand_ins import STEPS, FragmentWorker, Notes, learning, pool_of
 
 
 def policy_of(optimizer):
@@ -69,7 +69,8 @@ def test_without_workers_in_the_callers_process():
 
 
 def test_only_those_that_learn():
-    optimizer = AsyncGradientsOptimizer(FragmentWorker(0, a=1, b=1), policies_to_train=["a"])
+    worker = FragmentWorker(0, a=1, b=1)
+    optimizer = AsyncGradientsOptimizer(worker, config=learning(worker, "a"))
     assert optimizer.step() == {"a": {"rows": STEPS}}
     untouched = optimizer.local_worker.policies["b"]
     assert isinstance(untouched, Notes)

@@ -13,13 +13,21 @@ from rollax import AsyncReplayOptimizer
 from rollax.errors import CheckpointError, ConfigError, WorkerError
 from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.optimizers import async_replay
+from rollax.optimizers.replay_buffers import buffers_of
 from rollax.policy.policy import ReplayedSequences
 from rollax.processes.failures import FailureRules
 from rollax.replay.prioritized import PrioritizedReplay
 from tests.optimizers.replay_stand_ins import MortalShards, RowActors, RowWorker
-from tests.optimizers.stand_ins import LONG, STEPS, learner_threads, until
+from tests.optimizers.stand_ins import LONG, STEPS, learner_threads, learning, until
 
-SMALL = {"train_batch_size": 4, "learning_starts": 0, "buffer_size": 4000, "seed": 0}
+SMALL = {"train_batch_size": 4, "learning_starts": 0, "buffer_size": 4000, "training_intensity": 0.1, "seed": 0}
+
+
+class Rows(AsyncReplayOptimizer):
+    """Over workers whose rows bring no priorities."""
+
+    def buffers_of(self, policy):
+        return buffers_of(policy, self.config)
 
 
 @pytest.fixture
@@ -31,7 +39,7 @@ def make(monkeypatch):
     def make_one(count=2, *, seed=0, fails=None, agents=None, **settings):
         processes = RowActors(seed, fails)
         remote = RemoteWorkers(processes, count, FailureRules(restart=True))
-        made.append(AsyncReplayOptimizer(RowWorker(0, **(agents or {})), remote, **{**SMALL, **settings}))
+        made.append(Rows(RowWorker(0, **(agents or {})), remote, {**SMALL, **settings}))
         return made[-1], processes
 
     yield make_one
@@ -62,7 +70,7 @@ def steps(optimizer, count):
 
 
 def due(optimizer):
-    return int(max(optimizer.steps - optimizer.learning_starts, 0) * optimizer.training_intensity)
+    return int(max(optimizer.steps - optimizer.config.learning_starts, 0) * optimizer.config.training_intensity)
 
 
 class TestKeeping:
@@ -88,15 +96,16 @@ class TestKeeping:
         numbers = [number for shard in shards_of(optimizer) for number in numbers_in(shard)]
         assert len(numbers) == len(set(numbers)) == optimizer.env_steps == optimizer.agent_steps
 
-    def test_settings_that_no_buffer_takes_are_refused_at_once(self, make):
+    def test_settings_that_no_buffer_takes_are_refused_at_once(self, make, monkeypatch):
+        monkeypatch.setattr(Rows, "buffers_of", lambda self, policy: partial(PrioritizedReplay, alpha=-1.0))
         with pytest.raises(ConfigError, match="alpha"):
-            make(1, make_buffers=lambda policy: partial(PrioritizedReplay, alpha=-1.0))
+            make(1)
 
     def test_policies_that_want_sequences_are_refused(self):
         worker = RowWorker(0)
         worker.policies["a"].replayed = ReplayedSequences(4)
         with pytest.raises(ConfigError, match="learns from sequences"):
-            AsyncReplayOptimizer(worker)
+            Rows(worker, config=SMALL)
 
 
 class TestPriorities:
@@ -239,7 +248,7 @@ class TestFaults:
         assert optimizer._requested == 100 - 2 * 3
 
     def test_one_that_dies_now_and_then_is_started_anew_each_time(self, make):
-        optimizer, _ = make(1, rules=FailureRules(restart=True, tolerance=1), training_intensity=0.5)
+        optimizer, _ = make(1, num_consecutive_worker_failures_tolerance=1, training_intensity=0.5)
         for deaths in range(1, 4):
             updates = optimizer.num_updates
             while optimizer.num_updates < updates + 20:
@@ -263,7 +272,7 @@ class TestFaults:
         assert shard.state is not drawn.shard
 
     def test_one_that_hangs_is_replaced(self, make, monkeypatch):
-        optimizer, _ = make(1, rules=FailureRules(restart=True, timeout_s=0.1))
+        optimizer, _ = make(1, sample_timeout_s=0.1)
         steps(optimizer, 3)
         processes = optimizer.shards._actors
         (hung,) = shards_of(optimizer)
@@ -283,7 +292,7 @@ class TestFaults:
         assert numbers_in(shards_of(optimizer)[-1])
 
     def test_one_that_always_dies_ends_the_run_with_its_error(self, make):
-        optimizer, _ = make(1, rules=FailureRules(restart=True, tolerance=2, delay_s=0.0))
+        optimizer, _ = make(1, num_consecutive_worker_failures_tolerance=2, delay_between_worker_restarts_s=0.0)
         processes = optimizer.shards._actors
         start = processes.start
         processes.start = lambda *place: processes.doomed.add(shard := start(*place)) or shard
@@ -295,7 +304,7 @@ class TestFaults:
         assert len(shards_of(optimizer)) == 3
 
     def test_without_restarts_its_error_is_raised(self, make):
-        optimizer, _ = make(1, rules=FailureRules())
+        optimizer, _ = make(1, recreate_failed_workers=False)
         optimizer.shards._actors.doomed.add(shards_of(optimizer)[0])
         with pytest.raises(WorkerError, match="is gone"):
             steps(optimizer, 50)
@@ -332,7 +341,7 @@ class TestFaults:
 
 class TestState:
     def test_it_goes_on_with_what_was_kept(self, make):
-        settings = {"num_replay_shards": 2, "store_buffers": True, "training_intensity": 0.5}
+        settings = {"num_replay_shards": 2, "store_buffer_in_checkpoints": True, "training_intensity": 0.5}
         optimizer, _ = make(2, **settings)
         steps(optimizer, 10)
         state = optimizer.get_state()
@@ -347,9 +356,9 @@ class TestState:
         assert other.shards.rows["a"] > optimizer.shards.rows["a"]
 
     def test_another_number_of_shards_is_refused(self, make):
-        optimizer, _ = make(2, num_replay_shards=2, store_buffers=True)
+        optimizer, _ = make(2, num_replay_shards=2, store_buffer_in_checkpoints=True)
         steps(optimizer, 3)
-        other, _ = make(2, num_replay_shards=1, store_buffers=True)
+        other, _ = make(2, num_replay_shards=1, store_buffer_in_checkpoints=True)
         with pytest.raises(CheckpointError, match="another number of shards"):
             other.set_state(optimizer.get_state())
 
@@ -400,7 +409,7 @@ class TestState:
 
     @pytest.mark.parametrize("wrong", ["shards", "capacity"])
     def test_what_is_refused_changes_nothing(self, make, wrong):
-        settings = {"num_replay_shards": 2, "store_buffers": True, "training_intensity": 0.5}
+        settings = {"num_replay_shards": 2, "store_buffer_in_checkpoints": True, "training_intensity": 0.5}
         saved, _ = make(3, **settings)
         steps(saved, 5)
         state = saved.get_state()
@@ -431,7 +440,7 @@ class TestState:
 
 class TestWithoutWorkers:
     def make(self, **settings):
-        return AsyncReplayOptimizer(RowWorker(**settings.pop("agents", {})), **{**SMALL, **settings})
+        return Rows(RowWorker(**settings.pop("agents", {})), config={**SMALL, **settings})
 
     def test_samples_and_learns_in_turn_in_the_callers_thread(self):
         threads = []
@@ -476,9 +485,9 @@ class TestWithoutWorkers:
         assert all(there[number] == pytest.approx((number + 1) ** 0.6, rel=1e-6) for number in range(10, 20))
 
     def test_a_restored_run_is_the_same_run(self):
-        optimizer = self.make(training_intensity=0.5, store_buffers=True)
+        optimizer = self.make(training_intensity=0.5, store_buffer_in_checkpoints=True)
         steps(optimizer, 10)
-        other = self.make(training_intensity=0.5, store_buffers=True)
+        other = self.make(training_intensity=0.5, store_buffer_in_checkpoints=True)
         other.set_state(optimizer.get_state())
         other.env_steps, other.local_worker.fragments = optimizer.env_steps, optimizer.local_worker.fragments
         before = len(policy_of(optimizer).learned)
@@ -493,7 +502,7 @@ class TestWithoutWorkers:
         assert optimizer.shards.rows == {"a": 100, "b": 100}
 
     def test_one_that_does_not_learn_keeps_nothing(self):
-        optimizer = self.make(agents={"a": 1, "b": 1}, policies_to_train=["b"], training_intensity=0.5)
+        optimizer = self.make(agents={"a": 1, "b": 1}, training_intensity=0.5, **learning(RowWorker(a=1, b=1), "b"))
         steps(optimizer, 10)
         assert policy_of(optimizer, "a").updates == 0 < policy_of(optimizer, "b").updates
         assert optimizer.shards.rows == {"b": 100}

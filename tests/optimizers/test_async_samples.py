@@ -21,7 +21,7 @@ def make():
 
     def make_one(count=2, rules=None, *, seed=0, fails=None, **settings):
         workers, processes = pool_of(count, rules, seed=seed, fails=fails)
-        made.append(AsyncSamplesOptimizer(FragmentWorker(), workers, **{"train_batch_size": STEPS, **settings}))
+        made.append(AsyncSamplesOptimizer(FragmentWorker(), workers, {"train_batch_size": STEPS, **settings}))
         return made[-1], processes
 
     yield make_one
@@ -223,7 +223,7 @@ def test_with_workers_nothing_is_saved_exactly(make):
 
 def test_a_restore_drops_the_samples_of_before(make):
     settings = {"train_batch_size": STEPS, "replay_proportion": 2.0, "replay_buffer_num_slots": 3}
-    before, after = (AsyncSamplesOptimizer(FragmentWorker(), seed=seed, **settings) for seed in (0, 1))
+    before, after = (AsyncSamplesOptimizer(FragmentWorker(), (), {"seed": seed, **settings}) for seed in (0, 1))
     steps(before, 4)
     before.begin_exactly()
     state = before.get_state()
@@ -239,7 +239,7 @@ def test_a_restore_drops_the_samples_of_before(make):
 class TestWithoutWorkers:
     def test_samples_and_learns_in_turn_in_the_callers_thread(self):
         threads = []
-        optimizer = AsyncSamplesOptimizer(FragmentWorker(), train_batch_size=25)
+        optimizer = AsyncSamplesOptimizer(FragmentWorker(), config={"train_batch_size": 25})
         policy_of(optimizer).before = lambda updates: threads.append(threading.current_thread())
         assert optimizer.step() == {"a": {"rows": 30, "first": 1}}
         optimizer.step()
@@ -252,9 +252,8 @@ class TestWithoutWorkers:
 
     @pytest.mark.parametrize("proportion", [0.5, 2.0])
     def test_recent_fragments_are_learned_from_again(self, proportion):
-        optimizer = AsyncSamplesOptimizer(
-            FragmentWorker(), train_batch_size=STEPS, replay_proportion=proportion, replay_buffer_num_slots=3, seed=0
-        )
+        replay = {"replay_proportion": proportion, "replay_buffer_num_slots": 3, "seed": 0}
+        optimizer = AsyncSamplesOptimizer(FragmentWorker(), config={"train_batch_size": STEPS, **replay})
         steps(optimizer, 300)
         batches = policy_of(optimizer).learned
         assert batches[0] == [(1, 0)]

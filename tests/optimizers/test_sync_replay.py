@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from rollax import MultiAgentBatch, SyncReplayOptimizer
+from rollax.config.groups import ReplayFields
 from rollax.errors import CheckpointError
-from rollax.optimizers.replay_buffers import prioritized_buffers
 from rollax.policy.policy import Policy
 from rollax.replay.frames import StackedFrames
 from rollax.replay.uniform import UniformReplay
 from tests.optimizers.replay_stand_ins import RowWorker
-from tests.optimizers.stand_ins import STEPS
+from tests.optimizers.stand_ins import STEPS, learning
 
 SMALL = {"train_batch_size": 4, "learning_starts": 0, "buffer_size": 500, "training_intensity": 0.5, "seed": 0}
 
@@ -28,7 +28,7 @@ class Late(RowWorker):
 
 
 def make(worker=None, **settings):
-    return SyncReplayOptimizer(worker or RowWorker(), **{**SMALL, **settings})
+    return SyncReplayOptimizer(worker or RowWorker(), config={**SMALL, **settings})
 
 
 def policy_of(optimizer, policy_id="a"):
@@ -48,9 +48,9 @@ def plain(state):
 
 
 class TestUpdates:
-    @pytest.mark.parametrize("buffers", [None, prioritized_buffers], ids=["uniform", "prioritized"])
-    def test_a_policy_that_takes_its_batch_whole_is_called_for_each(self, buffers):
-        optimizer = make(**({} if buffers is None else {"make_buffers": buffers}))
+    @pytest.mark.parametrize("prioritized", [False, True], ids=["uniform", "prioritized"])
+    def test_a_policy_that_takes_its_batch_whole_is_called_for_each(self, prioritized):
+        optimizer = make(prioritized_replay=prioritized)
         steps(optimizer, 6)  # of ten steps
         policy = policy_of(optimizer)
         assert optimizer.num_updates == policy.updates == 30
@@ -65,7 +65,7 @@ class TestUpdates:
 
     def test_errors_count_for_the_next_update(self):
         # Of 64 rows drawn of 10 all are learned from; the error of number k is k + 1, and 1 for those not drawn yet.
-        optimizer = make(make_buffers=prioritized_buffers, train_batch_size=64, training_intensity=0.1)
+        optimizer = make(prioritized_replay=True, train_batch_size=64, training_intensity=0.1)
         optimizer.step()
         buffer = optimizer.buffers["a"]
         numbers = buffer._rows.columns.read_column("obs", np.arange(10))
@@ -83,7 +83,9 @@ class TestUpdates:
                 flags = {name: np.zeros(11, bool) for name in ("terminateds", "truncateds")}
                 return type(batch)({**more, **rest, **flags, "trajectory_id": np.full(11, 1)}, env_steps=10)
 
-        optimizer = make(LongWindows(), make_buffers=lambda policy: lambda size: UniformReplay(size, n_step=25))
+        worker = LongWindows()
+        worker.policies["a"].config = ReplayFields(n_step=25)
+        optimizer = make(worker)
         made = []
         for _ in range(5):
             optimizer.step()
@@ -106,7 +108,7 @@ class TestUpdates:
 
 
 class TestRestored:
-    settings = {"learning_starts": 20, "store_buffers": True}
+    settings = {"learning_starts": 20, "store_buffer_in_checkpoints": True}
 
     def used(self, count=10, **settings):
         optimizer = make(**{**self.settings, **settings})
@@ -125,7 +127,7 @@ class TestRestored:
 
     @pytest.mark.parametrize("count", [0, 4])
     def test_without_it_waits_for_as_many_steps_as_at_first(self, count):
-        state = self.used(store_buffers=False).get_state()
+        state = self.used(store_buffer_in_checkpoints=False).get_state()
         assert "buffers" not in state
         other = self.used(count)
         other.set_state(plain(state))
@@ -160,7 +162,8 @@ class TestRestored:
         assert other.num_updates == (45 if kept else 40)
 
     def test_for_fewer_policies_and_for_more(self):
-        both, one = (make(RowWorker(a=1, b=1), policies_to_train=ids, **self.settings) for ids in (["a", "b"], ["b"]))
+        workers = {ids: RowWorker(a=1, b=1) for ids in ("ab", "b")}
+        both, one = (make(each, **learning(each, *ids), **self.settings) for ids, each in workers.items())
         steps(both, 4)
         one.set_state(plain(both.get_state()))
         assert len(one.buffers["b"]) == 40
@@ -170,15 +173,16 @@ class TestRestored:
         steps(both, 1)
 
     def test_what_does_not_fit_changes_nothing(self):
-        def buffers(policy: Policy):
-            # The second of them cannot take over what the first one can.
-            frames = StackedFrames(2, path=("none",)) if policy.name == "b" else None
-            return lambda size: UniformReplay(size, frames=frames)
+        class Different(SyncReplayOptimizer):
+            def buffers_of(self, policy: Policy):
+                # The second of them cannot take over what the first one can.
+                frames = StackedFrames(2, path=("none",)) if policy.name == "b" else None
+                return lambda size: UniformReplay(size, frames=frames)
 
         saved, worker = make(RowWorker(a=1, b=1), **self.settings), RowWorker(a=1, b=1)
         steps(saved, 4)
         worker.policies["b"].name = "b"
-        other = make(worker, make_buffers=buffers, **self.settings)
+        other = Different(worker, config={**SMALL, **self.settings})
         other.buffers["a"].add(RowWorker(a=1, b=1).sample()["a"])
         with pytest.raises(CheckpointError, match="another number of stacked frames"):
             other.set_state(plain(saved.get_state()))
@@ -190,6 +194,6 @@ class TestRestored:
         with pytest.raises(CheckpointError, match=r"another capacity(.|\n)*config keys: buffer_size"):
             smaller.set_state(plain(self.used().get_state()))
         assert len(smaller.buffers["a"]) == 20
-        smaller.set_state(plain(self.used(store_buffers=False).get_state()))
+        smaller.set_state(plain(self.used(store_buffer_in_checkpoints=False).get_state()))
         assert len(smaller.buffers["a"]) == 0
         steps(smaller, 4)

@@ -9,11 +9,11 @@ from rollax import RolloutWorker, SyncSamplesOptimizer
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import PolicyError
 from rollax.processes.failures import FailureRules
-from tests.optimizers.stand_ins import FragmentWorker, Notes, pool_of
+from tests.optimizers.stand_ins import FragmentWorker, Notes, learning, pool_of
 
 
-def make(worker, **settings):
-    return SyncSamplesOptimizer(worker, **settings)
+def make(worker, remote_workers=(), **settings):
+    return SyncSamplesOptimizer(worker, remote_workers, settings)
 
 
 def test_gathers_until_the_batch_is_full():
@@ -38,7 +38,7 @@ def test_counts_env_or_agent_steps(unit, fragments):
 
 def test_only_those_to_train_and_only_with_data():
     worker = FragmentWorker(a=1, b=1, c=1)
-    optimizer = make(worker, train_batch_size=10, policies_to_train=["a", "c"])
+    optimizer = make(worker, train_batch_size=10, **learning(worker, "a", "c"))
     assert optimizer.step() == {"a": {"rows": 10, "first": 1}, "c": {"rows": 10, "first": 1}}
     worker.agents["c"] = 0
     assert optimizer.step() == {"a": {"rows": 10, "first": 2}, "c": {"rows": None, "first": None}}
