@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rollax import PPOTrainer, SampleBatch, Sampler, trees
+from rollax import Fragment, PPOTrainer, Sampler, trees
 from rollax.env.rows import Rows
-from rollax.policy.policy import Segments
 
 
 @dataclass
@@ -27,7 +26,7 @@ class PlainSampler(Sampler):
 
     rows: Rows | None = None
 
-    def sample(self) -> tuple[dict[str, tuple[SampleBatch, Segments]], int]:
+    def sample(self) -> tuple[dict[str, Fragment], int]:
         ((policy_id, _),) = self.runners.items()
         steps = 0
         while steps < self.fragment_length * self.env.num_envs:
@@ -92,18 +91,17 @@ class PlainSampler(Sampler):
             self.trajectories.append(self.running[i])
             self.next_trajectory += 1
 
-    def _fragment(self) -> tuple[SampleBatch, Segments]:
+    def _fragment(self) -> Fragment:
         """The rows of all trajectories, one after another, and what came after each of them."""
         trajectories = [trajectory for trajectory in self.trajectories if trajectory.rows]
-        batch = SampleBatch(trees.stack([row for trajectory in trajectories for row in trajectory.rows]))
-        batch["rewards"] = batch["rewards"].astype(np.float32)
-        last = np.zeros(len(batch), bool)
-        last[np.cumsum([len(trajectory.rows) for trajectory in trajectories]) - 1] = True
-        after = trees.stack([trajectory.next_obs for trajectory in trajectories])
+        columns: Any = trees.stack([row for trajectory in trajectories for row in trajectory.rows])
+        columns["rewards"] = columns["rewards"].astype(np.float32)
+        ends = np.cumsum([len(trajectory.rows) for trajectory in trajectories]) - 1
+        after = {"obs": trees.stack([trajectory.next_obs for trajectory in trajectories])}
         self.trajectories = sorted(self.running.values(), key=lambda trajectory: trajectory.number)
         for trajectory in self.trajectories:
             trajectory.rows = []
-        return batch, Segments(last, after)
+        return Fragment(columns, ends, after)
 
 
 def main(iterations: int = 10) -> float:

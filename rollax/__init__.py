@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from rollax.algorithms.vdn import VDNConfig as VDNConfig
     from rollax.algorithms.vdn import VDNPolicy as VDNPolicy
     from rollax.algorithms.vdn import VDNTrainer as VDNTrainer
+    from rollax.batch import Fragment as Fragment
     from rollax.batch import MultiAgentBatch as MultiAgentBatch
     from rollax.batch import SampleBatch as SampleBatch
     from rollax.config import TrainerConfig as TrainerConfig
@@ -128,7 +129,7 @@ _NAMES_OF = {
     "rollax.algorithms.td3": "TD3Config TD3Policy TD3Trainer",
     "rollax.algorithms.trainer": "Trainer",
     "rollax.algorithms.vdn": "VDNConfig VDNPolicy VDNTrainer",
-    "rollax.batch": "MultiAgentBatch SampleBatch",
+    "rollax.batch": "Fragment MultiAgentBatch SampleBatch",
     "rollax.config": "TrainerConfig",
     "rollax.env.adapters": "register_env_adapter",
     "rollax.env.base_env": "BaseEnv",

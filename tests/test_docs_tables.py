@@ -74,10 +74,9 @@ def test_the_columns_that_postprocessing_adds_and_losses_read(name):
     config = trainer_class.config_class(rollout_fragment_length=8, seed=0)
     worker = RolloutWorker(ENVIRONMENTS.get(name, "CartPole-v1"), trainer_class.policy_class, config=config)
     policy = worker.get_policy()
-    fragment, _ = worker.sampler.sample()
-    batch, segments = fragment["default_policy"]
-    sampled = set(batch)
-    processed = policy.postprocess_rows(batch, segments)
+    fragments, _ = worker.sampler.sample()
+    sampled = set(fragments["default_policy"])
+    processed = policy.postprocess_rows(fragments["default_policy"])
     learned = processed
     if isinstance(config, ReplayFields):
         buffer = UniformReplay(64)
@@ -94,7 +93,7 @@ def test_every_column_of_a_batch_is_described():
     described = {name for cell in re.findall(r"^\| (`.*?) \|", content, re.MULTILINE) for name in names(cell)}
     constants = {value for name, value in vars(SampleBatch).items() if name.isupper()}
     # What only goes from one part of the library to another.
-    internal = {"new_prev_actions", "new_prev_rewards", "seq_lens", "td_error"}
+    internal = {"seq_lens", "td_error"}
     assert constants - internal <= described
 
 

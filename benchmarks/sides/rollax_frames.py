@@ -26,8 +26,8 @@ def main() -> None:
     process = psutil.Process()
     before = process.memory_info().rss
     # The buffer also stores the three images before the first one of an episode.
-    places = args.transitions + (STACK + 1) * (args.transitions // EPISODE + 1)
-    buffer = UniformReplay(places, frames=StackedFrames(STACK, axis=-1))
+    slots = args.transitions + (STACK + 1) * (args.transitions // EPISODE + 1)
+    buffer = UniformReplay(slots, frames=StackedFrames(STACK, axis=-1))
     _fill(buffer, args.transitions)
     installed = versions("rollax", "jax", "flax", "gymnasium", "numpy")
     if args.measure == "memory":
@@ -55,7 +55,7 @@ def main() -> None:
 
 def _fill(buffer, transitions: int) -> None:
     """Adds whole episodes."""
-    from rollax import SampleBatch
+    from rollax.batch import Fragment
 
     columns = {
         "obs": stacks(EPISODE),
@@ -65,7 +65,8 @@ def _fill(buffer, transitions: int) -> None:
         "truncateds": np.zeros(EPISODE, np.bool_),
     }
     for trajectory in range(transitions // EPISODE):
-        buffer.add(SampleBatch({**columns, "trajectory_id": np.full(EPISODE, trajectory)}))
+        columns["trajectory_id"] = np.full(EPISODE, trajectory)
+        buffer.add(Fragment(columns, [EPISODE - 1], {"obs": columns["obs"][-1:]}))
 
 
 def _serve_memory(grown: int, transitions: int, installed: dict[str, str]) -> None:

@@ -14,12 +14,14 @@ def main() -> None:
     parser.add_argument("--work", choices=("all", "sample"), required=True)
     args = parser.parse_args()
 
-    from rollax import SampleBatch
+    from rollax.batch import Fragment
     from rollax.replay.prioritized import PrioritizedReplay
 
     episodes = segments()
     columns = {name: np.concatenate([segment[name][:STEPS] for segment in episodes]) for name in episodes[0]}
     columns["truncateds"] = np.zeros(BATCH, np.bool_)
+    ends = np.flatnonzero(columns["terminateds"])
+    after = {"obs": columns["obs"][ends]}
     buffer, rng, next_errors = PrioritizedReplay(CAPACITY, alpha=ALPHA), np.random.default_rng(0), errors()
     trajectories = 0
 
@@ -27,7 +29,7 @@ def main() -> None:
         nonlocal trajectories
         trajectory = trajectories + np.arange(BATCH) // STEPS
         trajectories += len(episodes)
-        buffer.add(SampleBatch({**columns, "trajectory_id": trajectory}))
+        buffer.add(Fragment({**columns, "trajectory_id": trajectory}, ends, after))
 
     def work() -> int:
         if args.work == "all":

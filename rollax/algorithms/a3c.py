@@ -15,7 +15,7 @@ import jax
 from gymnasium import Space
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.config.groups import CentralizedCriticFields, StateValueFields
 from rollax.evaluation.advantages import add_advantages
@@ -25,7 +25,6 @@ from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.values import explained_variance, value_loss
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.policy import Segments
 
 
 class A3CConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
@@ -48,8 +47,8 @@ class A3CPolicy(JaxPolicy):
         super().__init__(observation_space, action_space, config)
         self._entropy_coeff = self.config.schedule("entropy_coeff")
 
-    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
-        return add_advantages(self, batch, segments, gamma=self.config.gamma, lambda_=self.config.lambda_)
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         names = (SampleBatch.ADVANTAGES, SampleBatch.VALUE_TARGETS, SampleBatch.CRITIC_OBS)

@@ -8,14 +8,13 @@ independently; see `AsyncReplayOptimizer` and `worker_scale`.
 from __future__ import annotations
 
 from rollax.algorithms.dqn import EPSILON, GREEDY, DQNConfig, DQNPolicy, DQNTrainer
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.config.groups import AsyncReplayFields
 from rollax.evaluation.initial_priorities import add_priorities
 from rollax.optimizers.async_replay import AsyncReplayOptimizer
 from rollax.policy.exploration.parameter_noise import ParameterNoise
 from rollax.policy.exploration.per_worker import worker_scale
 from rollax.policy.exploration.q_values import EpsilonGreedy
-from rollax.policy.policy import Segments
 from rollax.schedules import Schedule
 
 
@@ -41,11 +40,11 @@ class ApexDQNPolicy(DQNPolicy):
             epsilon = worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, worker_index, num_workers)
             greedy.epsilon = Schedule(epsilon)
 
-    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
-        batch = super().postprocess_rows(batch, segments)
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        super().postprocess_rows(fragment)
         if not self.config.prioritized_replay:
-            return batch
-        return add_priorities(batch, self.td_errors, n_step=self.config.n_step, gamma=self.config.gamma)
+            return fragment
+        return add_priorities(fragment, self.td_errors, n_step=self.config.n_step, gamma=self.config.gamma)
 
 
 class ApexDQNTrainer(DQNTrainer):

@@ -7,7 +7,7 @@ worker has its own noise scale, in the place of the ε of Ape-X DQN.
 from __future__ import annotations
 
 from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, DDPGTrainer
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.config.groups import AsyncReplayFields
 from rollax.evaluation.initial_priorities import add_priorities
 from rollax.optimizers.async_replay import AsyncReplayOptimizer
@@ -15,7 +15,6 @@ from rollax.policy.exploration.action_noise import AddedNoise
 from rollax.policy.exploration.parameter_noise import ParameterNoise
 from rollax.policy.exploration.per_worker import worker_scale
 from rollax.policy.exploration.wrapper import RandomAtFirst
-from rollax.policy.policy import Segments
 
 
 class ApexDDPGConfig(AsyncReplayFields, DDPGConfig):
@@ -37,11 +36,11 @@ class ApexDDPGPolicy(DDPGPolicy):
             scale = config.schedule("noise_scale")
             noise.scale = lambda timestep: part * scale(timestep)
 
-    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
-        batch = super().postprocess_rows(batch, segments)
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        super().postprocess_rows(fragment)
         if not self.config.prioritized_replay:
-            return batch
-        return add_priorities(batch, self.td_errors, n_step=self.config.n_step, gamma=self.config.gamma)
+            return fragment
+        return add_priorities(fragment, self.td_errors, n_step=self.config.n_step, gamma=self.config.gamma)
 
 
 class ApexDDPGTrainer(DDPGTrainer):

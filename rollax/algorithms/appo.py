@@ -20,14 +20,13 @@ from gymnasium import Space
 from pydantic import Field
 
 from rollax.algorithms.impala import IMPALAConfig, IMPALAPolicy, IMPALATrainer, learned_rows
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.config import resolve_config
 from rollax.evaluation.advantages import add_advantages
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate, truncated_reference
 from rollax.policy.jax_policy import Columns
-from rollax.policy.policy import Segments
 from rollax.state import number
 
 _TARGET_LOGP, _TARGET_DIST_INPUTS = "target_logp", "target_dist_inputs"
@@ -72,10 +71,10 @@ class APPOPolicy(IMPALAPolicy):
         self.target_update_interval = config.target_update_frequency * config.num_sgd_iter
         self.kl_coeff = self.config.kl_coeff
 
-    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         if self.config.vtrace:
-            return super().postprocess_rows(batch, segments)
-        return add_advantages(self, batch, segments, gamma=self.config.gamma, lambda_=self.config.lambda_)
+            return super().postprocess_rows(fragment)
+        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         columns = super().train_columns(batch)

@@ -21,10 +21,9 @@ from jax import lax
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.config.groups import ActorCriticFields
 from rollax.errors import SpaceError
-from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics
 from rollax.models.config import ModelConfig
 from rollax.models.distributions.factory import check_box
@@ -37,7 +36,6 @@ from rollax.policy.exploration.action_noise import Deterministic
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
 from rollax.policy.jax_policy import Columns
-from rollax.policy.policy import Segments
 
 _TARGET, _NOISE = "q_target", "target_noise"
 
@@ -111,9 +109,9 @@ class DDPGPolicy(ActorCriticPolicy):
         due: Any = self._is_due
         return optax.conditionally_mask(optimizer, due) if part == "actor" else optimizer
 
-    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
-        self.adapt_exploration(batch)
-        return add_bootstrap_rows(batch, segments)
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        self.adapt_exploration(fragment)
+        return fragment
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         columns = super().train_columns(batch)

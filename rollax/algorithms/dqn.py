@@ -20,11 +20,10 @@ from gymnasium import Space, spaces
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.config import But, resolve_config
 from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.errors import ConfigError, SpaceError
-from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.models.catalog import make_custom_model
 from rollax.models.outputs import Outputs, is_noisy
 from rollax.models.parametric import check_parametric
@@ -36,7 +35,6 @@ from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
 from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.policy import Segments
 from rollax.policy.policy_model import check_layers
 from rollax.schedules import Schedule
 
@@ -165,9 +163,9 @@ class DQNPolicy(JaxPolicy):
             rngs=rngs,
         )
 
-    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
-        self.adapt_exploration(batch)
-        return add_bootstrap_rows(batch, segments)
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        self.adapt_exploration(fragment)
+        return fragment
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         names = (SampleBatch.REWARDS, SampleBatch.NEW_OBS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS)

@@ -20,12 +20,11 @@ from gymnasium import Space
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.config import resolve_config
 from rollax.config.groups import AsyncSamplesFields, StateValueFields
 from rollax.errors import ConfigError
 from rollax.evaluation.advantages import check_critic_obs
-from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
@@ -33,7 +32,6 @@ from rollax.ops.values import explained_variance, value_loss
 from rollax.ops.vtrace import vtrace
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.policy import Segments
 
 _MAX_LOG_RHO = 60.0
 
@@ -86,14 +84,15 @@ class IMPALAPolicy(JaxPolicy):
         self.num_sgd_iter = self.config.num_sgd_iter
         self._entropy_coeff = self.config.schedule("entropy_coeff")
 
-    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
-        check_critic_obs(batch, segments, self.name)
-        return add_bootstrap_rows(batch, segments)
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        check_critic_obs(fragment, self.name)
+        fragment[SampleBatch.DISCOUNTS] = fragment.discounts(self.config.gamma)
+        return fragment.with_bootstrap_rows()
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         names = (
             SampleBatch.REWARDS,
-            SampleBatch.TERMINATEDS,
+            SampleBatch.DISCOUNTS,
             SampleBatch.ACTION_LOGP,
             SampleBatch.BOOTSTRAP,
             SampleBatch.CRITIC_OBS,
@@ -129,7 +128,7 @@ class IMPALAPolicy(JaxPolicy):
         config = self.config
         return vtrace(
             logp - batch[SampleBatch.ACTION_LOGP],
-            jnp.where(batch[SampleBatch.TERMINATEDS], 0.0, config.gamma),
+            batch[SampleBatch.DISCOUNTS],
             batch[SampleBatch.REWARDS],
             values,
             batch[SampleBatch.BOOTSTRAP],

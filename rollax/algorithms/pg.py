@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.evaluation.postprocessing import discounted_returns
 from rollax.models.outputs import Outputs
@@ -21,7 +21,6 @@ from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.learning import standardized
-from rollax.policy.policy import Segments
 
 
 class PGConfig(TrainerConfig):
@@ -38,11 +37,11 @@ class PGPolicy(JaxPolicy):
     statistics = ("policy_loss", "entropy")
     batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS})
 
-    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
-        batch[SampleBatch.ADVANTAGES] = discounted_returns(
-            batch[SampleBatch.REWARDS], None, batch[SampleBatch.TERMINATEDS], segments.last, gamma=self.config.gamma
-        )
-        return batch
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        rewards, terminateds = fragment[SampleBatch.REWARDS], fragment[SampleBatch.TERMINATEDS]
+        returns = discounted_returns(rewards, None, terminateds, fragment.last, gamma=self.config.gamma)
+        fragment[SampleBatch.ADVANTAGES] = returns
+        return fragment
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         returns = standardized(batch[SampleBatch.ADVANTAGES])

@@ -19,7 +19,7 @@ from gymnasium import Space
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.config import SET, SchedulePoints, TrainerConfig
 from rollax.config.groups import CentralizedCriticFields, StateValueFields
 from rollax.evaluation.advantages import add_advantages
@@ -31,7 +31,6 @@ from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.learner import StopsUpdate
 from rollax.policy.learning import standardized
-from rollax.policy.policy import Segments
 from rollax.state import number
 
 _KL_MARGIN = 1.5
@@ -95,8 +94,8 @@ class PPOPolicy(JaxPolicy):
         self._clip = self.config.schedule("clip_param")
         self._entropy_coeff = self.config.schedule("entropy_coeff")
 
-    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
-        return add_advantages(self, batch, segments, gamma=self.config.gamma, lambda_=self.config.lambda_)
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         names = (

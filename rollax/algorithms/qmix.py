@@ -23,19 +23,17 @@ from rollax.batch import SampleBatch
 from rollax.config import resolve_config
 from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.errors import ConfigError
-from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.models.group_q_network import GroupQNetwork, make_group_model
 from rollax.models.group_view import GroupView, by_member
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
-from rollax.ops.n_step import n_step_targets
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.groups import GroupExploration
 from rollax.policy.exploration.q_values import EpsilonGreedy
 from rollax.policy.group_masks import GroupMasks
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.policy import ActionsResult, ReplayedSequences, Segments
+from rollax.policy.policy import ActionsResult, ReplayedSequences
 
 _TARGET = "joint_target"
 
@@ -128,39 +126,23 @@ class QMIXPolicy(JaxPolicy):
         self._group_masks.check(obs_batch, f"policy {self.name!r}")
         return super().compute_actions(obs_batch, state_batches, prev_action_batch, prev_reward_batch, explore)
 
-    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
-        return add_bootstrap_rows(batch, segments)
-
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        columns = {**super().train_columns(batch), SampleBatch.WEIGHTS: batch[SampleBatch.WEIGHTS]}
-        columns[SampleBatch.REWARDS] = batch[SampleBatch.REWARDS]
-        if self.memory.present:
-            further = (SampleBatch.TERMINATEDS, SampleBatch.BOOTSTRAP)
-        else:
-            further = (SampleBatch.NEW_OBS, SampleBatch.DISCOUNTS)
-        return {**columns, **{name: batch[name] for name in further}}
+        valued = SampleBatch.TARGET_STEPS if self.memory.present else SampleBatch.NEW_OBS
+        names = (SampleBatch.REWARDS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS, valued)
+        return {**super().train_columns(batch), **{name: batch[name] for name in names}}
 
     def target_columns(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
-        rewards = batch[SampleBatch.REWARDS]
+        rewards, discounts = batch[SampleBatch.REWARDS][:, None], batch[SampleBatch.DISCOUNTS][:, None]
         if not self.memory.present:
             values = self._greedy_values(model, target_model, {SampleBatch.OBS: batch[SampleBatch.NEW_OBS]})
-            return {_TARGET: rewards[:, None] + batch[SampleBatch.DISCOUNTS][:, None] * values}
+            return {_TARGET: rewards + discounts * values}
         values = self._greedy_values(model, target_model, batch)
         sequences = len(batch[SampleBatch.STATE_IN][0])
-
-        def by_sequence(column: jax.Array) -> jax.Array:
-            return column.reshape(sequences, -1, *column.shape[1:])
-
-        targets = n_step_targets(
-            by_sequence(rewards),
-            by_sequence(jnp.where(batch[SampleBatch.TERMINATEDS], 0.0, self.config.gamma)),
-            by_sequence(mask * ~batch[SampleBatch.BOOTSTRAP]),
-            by_sequence(values),
-            self.config.n_step,
-        )
-        return {_TARGET: targets.reshape(values.shape)}
+        steps = batch[SampleBatch.TARGET_STEPS].reshape(sequences, -1, 1)
+        valued = jnp.take_along_axis(values.reshape(sequences, -1, values.shape[-1]), steps, axis=1)
+        return {_TARGET: rewards + discounts * valued.reshape(values.shape)}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns

@@ -23,7 +23,6 @@ from rollax.batch import SampleBatch
 from rollax.config import But
 from rollax.config.groups import ActorCriticFields
 from rollax.errors import ConfigError, SpaceError
-from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics
 from rollax.models.distributions.factory import check_box
 from rollax.models.outputs import Outputs
@@ -35,7 +34,6 @@ from rollax.policy import action_masks
 from rollax.policy.actor_critic_policy import ActorCriticPolicy
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.jax_policy import Columns
-from rollax.policy.policy import Segments
 
 _TARGET, _NOISE, _NEXT_NOISE = "q_target", "noise", "next_noise"
 _SHARE_OF_ENTROPY = 0.98
@@ -116,9 +114,6 @@ class SACPolicy(ActorCriticPolicy):
     def part_rates(self) -> dict[str, float | None]:
         config = self.config
         return {"actor": config.actor_lr, "critics": config.critic_lr, "log_alpha": config.alpha_lr}
-
-    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
-        return add_bootstrap_rows(batch, segments)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         columns = super().train_columns(batch)

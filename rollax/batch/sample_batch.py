@@ -47,13 +47,10 @@ class SampleBatch(MutableMapping[str, Any]):
     T = "t"
     PREV_ACTIONS = "prev_actions"
     PREV_REWARDS = "prev_rewards"
-    NEW_PREV_ACTIONS = "new_prev_actions"
-    NEW_PREV_REWARDS = "new_prev_rewards"
     ACTION_LOGP = "action_logp"
     ACTION_DIST_INPUTS = "action_dist_inputs"
     VF_PREDS = "vf_preds"
     CRITIC_OBS = "critic_obs"
-    NEW_CRITIC_OBS = "new_critic_obs"
     ADVANTAGES = "advantages"
     VALUE_TARGETS = "value_targets"
     STATE_IN = "state_in"
@@ -62,6 +59,7 @@ class SampleBatch(MutableMapping[str, Any]):
     BOOTSTRAP = "bootstrap"
     WEIGHTS = "weights"
     DISCOUNTS = "discounts"
+    TARGET_STEPS = "target_steps"
     Q_VALUE = "q_value"
     TD_ERROR = "td_error"
     INDICES = "indices"
@@ -94,6 +92,10 @@ class SampleBatch(MutableMapping[str, Any]):
     def env_steps(self) -> int:
         """Steps of the environment behind these rows. A part of a batch counts its own rows."""
         return self.agent_steps if self._env_steps is None else self._env_steps
+
+    @env_steps.setter
+    def env_steps(self, steps: int) -> None:
+        self._env_steps = whole_number(steps, 0, "SampleBatch.env_steps")
 
     @property
     def seq_lens(self) -> np.ndarray | None:
@@ -317,6 +319,10 @@ class SampleBatch(MutableMapping[str, Any]):
         check_kind(parts, SampleBatch)
         return concatenated(parts, "concat_samples")
 
+    def _joined(self, columns: dict[str, Any], parts: Sequence[SampleBatch], env_steps: int | None) -> SampleBatch:
+        """The batch of the concatenated columns of `parts`, of which this is the first."""
+        return SampleBatch(columns, env_steps=env_steps)
+
     def _units(self) -> int:
         return self.count if self.seq_lens is None else len(self.seq_lens)
 
@@ -377,4 +383,4 @@ def concatenated(batches: Sequence[SampleBatch], where: str) -> SampleBatch:
         check_alike(first, batch, f"{where}: batch {position} of {len(batches)}, against batch 0")
     columns = {name: trees.concat([batch[name] for batch in batches]) for name in first}
     known = any(batch._env_steps is not None for batch in batches)
-    return SampleBatch(columns, env_steps=sum(batch.env_steps for batch in batches) if known else None)
+    return first._joined(columns, batches, sum(batch.env_steps for batch in batches) if known else None)

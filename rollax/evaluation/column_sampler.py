@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollax import trees
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.env.idle_polls import MOST_IDLE_POLLS, stuck
 from rollax.env.rows import DEFAULT_AGENT, NO_ENVS, Rows
 from rollax.evaluation.sampler import Sampler
 from rollax.evaluation.slot_memory import SlotMemory
 from rollax.evaluation.slot_table import SlotTable
 from rollax.evaluation.trajectories import Inputs, Trajectories
-from rollax.policy.policy import Segments
 
 log = logging.getLogger("rollax.sampling")
 
@@ -86,7 +85,7 @@ class ColumnSampler(Sampler):
         self._memories_are_read = any(memory.active for memory in self._memories.values())
         self._final_memories: dict[str, tuple[np.ndarray, Inputs]] = {}
 
-    def sample(self) -> tuple[dict[str, tuple[SampleBatch, Segments]], int]:
+    def sample(self) -> tuple[dict[str, Fragment], int]:
         self._enter()
         while not self._is_full():
             if self._rows is None:
@@ -384,18 +383,18 @@ class ColumnSampler(Sampler):
 
     # Fragments.
 
-    def _cut(self) -> tuple[dict[str, tuple[SampleBatch, Segments]], int]:
+    def _cut(self) -> tuple[dict[str, Fragment], int]:
         finished, finished_steps = self.episodes.take_finished()
         steps = finished_steps if self.complete_episodes else self._steps
         self._steps = 0
         fragments = {}
         for policy_id, trajectories in self._trajectories.items():
             next_inputs_of = partial(self._waiting_inputs, policy_id)
-            cut = trajectories.cut(next_inputs_of, finished if self.complete_episodes else None)
-            if cut is not None:
+            fragment = trajectories.cut(next_inputs_of, finished if self.complete_episodes else None)
+            if fragment is not None:
                 # Here, not as they arrive: several rewards of one row are clipped as their sum.
-                cut[0][SampleBatch.REWARDS] = self.runners[policy_id].clipped(cut[0][SampleBatch.REWARDS])
-                fragments[policy_id] = cut
+                fragment[SampleBatch.REWARDS] = self.runners[policy_id].clipped(fragment[SampleBatch.REWARDS])
+                fragments[policy_id] = fragment
         return fragments, steps
 
     def _waiting_inputs(self, policy_id: str, trajectories: np.ndarray) -> Inputs:

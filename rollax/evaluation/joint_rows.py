@@ -8,12 +8,10 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rollax import trees
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.errors import ConfigError, MultiAgentError
-from rollax.policy.policy import Segments
 from rollax.spaces import same_space, zeros
 
-Fragment = Mapping[str, tuple[SampleBatch, Segments]]
 ABSENT, SEEN_BEFORE, ACTS_NOW = 0, 1, 2
 """What `presence` says of another agent: nothing known; known from an earlier step; acts at this very step."""
 
@@ -54,7 +52,9 @@ class JointRows:
         other = spaces.Dict({"presence": spaces.Discrete(3), "parts": spaces.Tuple(parts)})
         return spaces.Dict({"agent": spaces.Discrete(len(self._numbers)), "obs": observation_space, "other": other})
 
-    def join(self, fragment: Fragment, policy_ids: Sequence[str]) -> dict[str, tuple[trees.Tree, trees.Tree]]:
+    def join(
+        self, fragments: Mapping[str, Fragment], policy_ids: Sequence[str]
+    ) -> dict[str, tuple[trees.Tree, trees.Tree]]:
         """Columns of joint rows for some of the policies: those of every row, and those after each segment's last row.
 
         What follows a segment is the agent's own next observation, and of the others what is known one env step after
@@ -62,18 +62,16 @@ class JointRows:
         followed their latest action; and their action at that step or, where there is none, the latest.
 
         Args:
-            fragment: policy id -> its rows, and where their trajectories end; all policies, each with the columns
-                `eps_id`, `agent_id` and `t`.
+            fragments: policy id -> its rows; all policies, each with the columns `eps_id`, `agent_id` and `t`.
             policy_ids: whose rows to join.
         """
-        table = self._table(fragment)
+        table = self._table(fragments)
         joined = {}
         for policy_id in policy_ids:
-            batch, segments = fragment[policy_id]
-            mine = table.rows_of[policy_id]
-            last = mine.start + np.flatnonzero(segments.last)
-            now = self._joint(table, np.arange(mine.start, mine.stop), batch[SampleBatch.OBS], ahead=0)
-            joined[policy_id] = now, self._joint(table, last, segments.next_obs, ahead=1)
+            fragment, mine = fragments[policy_id], table.rows_of[policy_id]
+            now = self._joint(table, np.arange(mine.start, mine.stop), fragment[SampleBatch.OBS], ahead=0)
+            after = self._joint(table, mine.start + fragment.ends, fragment.after[SampleBatch.OBS], ahead=1)
+            joined[policy_id] = now, after
         return joined
 
     def _kind(self, observation_space: Space, action_space: Space) -> int:
@@ -83,21 +81,21 @@ class JointRows:
         self._kinds.append((observation_space, action_space))
         return len(self._kinds) - 1
 
-    def _table(self, fragment: Fragment) -> _Table:
-        batches = [batch for batch, _ in fragment.values()]
+    def _table(self, fragments: Mapping[str, Fragment]) -> _Table:
+        batches = list(fragments.values())
         lengths = [len(batch) for batch in batches]
         starts = np.cumsum([0, *lengths])
         agent = np.concatenate([self._agents_of(batch) for batch in batches])
         episode = np.unique(np.concatenate([batch[SampleBatch.EPS_ID] for batch in batches]), return_inverse=True)[1]
         t = np.concatenate([batch[SampleBatch.T] for batch in batches]).astype(np.int64)
-        kind = np.repeat([self._kind_of[policy_id] for policy_id in fragment], lengths)
+        kind = np.repeat([self._kind_of[policy_id] for policy_id in fragments], lengths)
         place = np.zeros(len(t), np.int64)
         columns = []
         for number in range(len(self._kinds)):
-            ids = [policy_id for policy_id in fragment if self._kind_of[policy_id] == number]
-            columns.append(_Columns([fragment[policy_id] for policy_id in ids]) if ids else None)
+            ids = [policy_id for policy_id in fragments if self._kind_of[policy_id] == number]
+            columns.append(_Kind([fragments[policy_id] for policy_id in ids]) if ids else None)
             place[kind == number] = np.arange(np.count_nonzero(kind == number))
-        rows_of = {p: slice(start, stop) for p, start, stop in zip(fragment, starts[:-1], starts[1:], strict=True)}
+        rows_of = {p: slice(start, stop) for p, start, stop in zip(fragments, starts[:-1], starts[1:], strict=True)}
         return _Table(agent, episode, t, kind, place, columns, rows_of)
 
     def _agents_of(self, batch: SampleBatch) -> np.ndarray:
@@ -139,14 +137,14 @@ def _nothing(observation_space: Space, action_space: Space, shape: tuple[int, in
     return trees.tree_map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), columns)
 
 
-class _Columns:
-    """The observations and actions of all policies of one kind, one after another."""
+class _Kind:
+    """The observations and actions of all policies with the same spaces, one after another."""
 
-    def __init__(self, cuts: Sequence[tuple[SampleBatch, Segments]]) -> None:
-        self.obs = trees.concat([batch[SampleBatch.OBS] for batch, _ in cuts])
-        self.actions = trees.concat([batch[SampleBatch.ACTIONS] for batch, _ in cuts])
-        self.next_obs = trees.concat([segments.next_obs for _, segments in cuts])
-        last = np.concatenate([segments.last for _, segments in cuts])
+    def __init__(self, fragments: Sequence[Fragment]) -> None:
+        self.obs = trees.concat([fragment[SampleBatch.OBS] for fragment in fragments])
+        self.actions = trees.concat([fragment[SampleBatch.ACTIONS] for fragment in fragments])
+        self.next_obs = trees.concat([fragment.after[SampleBatch.OBS] for fragment in fragments])
+        last = np.concatenate([fragment.last for fragment in fragments])
         self.segment_ended = np.where(last, np.cumsum(last) - 1, -1)
 
     def take(self, places: np.ndarray, known: np.ndarray, went_on: np.ndarray) -> trees.Tree:
@@ -187,7 +185,7 @@ class _Table:
         t: np.ndarray,
         kind: np.ndarray,
         place: np.ndarray,
-        columns: Sequence[_Columns | None],
+        columns: Sequence[_Kind | None],
         rows_of: Mapping[str, slice],
     ) -> None:
         self.agent, self.episode, self.t, self.kind, self.place = agent, episode, t, kind, place

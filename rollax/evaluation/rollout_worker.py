@@ -147,17 +147,17 @@ class RolloutWorker:
                 expected="a worker made with record=True",
                 fix="call evaluate(), or make another worker",
             )
-        fragment, env_steps = self.sampler.sample()
-        while not fragment:  # the outcome of every row is still to come
-            fragment, more = self.sampler.sample()
+        fragments, env_steps = self.sampler.sample()
+        while not fragments:  # no row has its outcome yet
+            fragments, more = self.sampler.sample()
             env_steps += more
         episodes = self.sampler.episodes
-        batches = postprocess(fragment, self.policies, episodes.by_id, self._joint_rows)
+        batches = postprocess(fragments, self.policies, episodes.by_id, self._joint_rows)
         episodes.past.clear()
         samples: SampleBatch | MultiAgentBatch = MultiAgentBatch(batches, env_steps)
         if len(self.policies) == 1:
-            (policy_id,) = self.policies
-            samples = SampleBatch(batches[policy_id].to_dict(), env_steps=env_steps)
+            (samples,) = batches.values()
+            samples.env_steps = env_steps
         if overrides(self.callbacks, "on_sample_end"):
             self.callbacks.on_sample_end(worker=self, samples=samples)
         return samples

@@ -5,12 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment
 from rollax.env.base_env import BaseEnv
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.policy.policy import Segments
 
 
 class Sampler(ABC):
@@ -58,7 +57,7 @@ class Sampler(ABC):
         self.next_trajectory = episodes.next_id
 
     @abstractmethod
-    def sample(self) -> tuple[dict[str, tuple[SampleBatch, Segments]], int]:
+    def sample(self) -> tuple[dict[str, Fragment], int]:
         """A fragment for each policy, and the number of env steps behind them; no fragment where no row is complete.
 
         After a call that raised, or was interrupted, fresh episodes begin.

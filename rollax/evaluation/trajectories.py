@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from rollax import trees
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.errors import PolicyError
 from rollax.evaluation.table import Index, Table
-from rollax.policy.policy import Segments
 
 _EPISODE, _COMPLETE = "_episode", "_complete"
 _TRAJECTORY = SampleBatch.TRAJECTORY_ID
@@ -163,14 +162,14 @@ class Trajectories:
 
     def cut(
         self, next_inputs_of: Callable[[np.ndarray], Inputs], finished: np.ndarray | None = None
-    ) -> tuple[SampleBatch, Segments] | None:
-        """Takes out the rows that are complete, sorted by trajectory and in time order inside each.
+    ) -> Fragment | None:
+        """Removes the complete rows and returns them, sorted by trajectory and in time order inside each.
 
         Args:
             next_inputs_of: trajectories -> columns of what they are about to act on.
             finished: the episodes whose rows are taken; None takes every complete row.
         Returns:
-            The batch and where its segments end; None where no row is complete.
+            One segment per trajectory; None where no row is complete.
         """
         size = self._size
         if size == 0:
@@ -187,13 +186,12 @@ class Trajectories:
         in_batch = taken[order]
         last = ~(continues & np.append(in_batch[1:], False))[in_batch]
         ends = np.flatnonzero(in_batch)[last]
-        following = self._following(rows, order, ends, continues, next_inputs_of)
-        segments = Segments(last, following.pop(SampleBatch.OBS), following)
+        after = self._following(rows, order, ends, continues, next_inputs_of)
         picked = order[in_batch]
-        batch = {name: trees.index(column, picked) for name, column in rows.items() if name not in self._left_out}
-        batch[SampleBatch.EPS_ID] = batch.pop(_EPISODE)
+        columns = {name: trees.index(column, picked) for name, column in rows.items() if name not in self._left_out}
+        columns[SampleBatch.EPS_ID] = columns.pop(_EPISODE)
         self._keep(np.flatnonzero(~taken & ~(rows[_COMPLETE] & ~learned)))
-        return SampleBatch(batch), segments
+        return Fragment(columns, np.flatnonzero(last), after)
 
     def _following(
         self, rows: dict, order: np.ndarray, ends: np.ndarray, continues: np.ndarray, next_inputs_of: Callable

@@ -292,8 +292,8 @@ class JaxPolicy(Policy):
 
         Args:
             obs_batch: columns of N observations.
-            memory: what goes with them into a policy with memory, as in `Segments.next_memory`; or `critic_obs`, of
-                which the values are then.
+            memory: the further inputs of a policy with memory, as in `Fragment.after`; or `critic_obs`, whose values
+                are then returned.
         Raises:
             PolicyError: nothing is given of what a memory needs.
         """

@@ -93,7 +93,7 @@ class Memory:
                 where=f"{where}, compute_values",
                 got="observations alone",
                 expected=f"memory with {sorted(self.columns)}",
-                fix="compute_values(segments.next_obs, segments.next_memory)",
+                fix="compute_values(fragment.after['obs'], fragment.after)",
             )
 
     def sequences(self, columns: Columns, batch: SampleBatch) -> tuple[dict[str, Any], int]:

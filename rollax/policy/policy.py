@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import Space
 
 from rollax import spaces, trees
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.errors import PolicyError
 from rollax.policy.raw_observations import columns_of_one
 from rollax.spaces import space_text
@@ -20,31 +20,6 @@ from rollax.state import count, entry, section
 
 Weights = Mapping[str, Any]
 ActionsResult = tuple[Any, Sequence[Any], Mapping[str, Any]]
-
-NEXT_COLUMN = {
-    SampleBatch.OBS: SampleBatch.NEW_OBS,
-    SampleBatch.CRITIC_OBS: SampleBatch.NEW_CRITIC_OBS,
-    SampleBatch.STATE_IN: SampleBatch.STATE_OUT,
-    SampleBatch.PREV_ACTIONS: SampleBatch.NEW_PREV_ACTIONS,
-    SampleBatch.PREV_REWARDS: SampleBatch.NEW_PREV_REWARDS,
-}
-"""Column -> the column with its next value: what it holds one row later in the same trajectory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """Where the trajectories of a batch end: its rows are sorted by trajectory and in time order inside each.
-
-    Args:
-        last: [N] true on the last row of each of the P trajectory segments.
-        next_obs: columns of P observations: what followed each segment's last row, also where the episode ended there.
-        next_memory: what goes with them, under the names of the columns that hold the same for every row: into a policy
-            with memory `state_in`, `prev_actions`, `prev_rewards`, and `critic_obs` into a critic that sees more.
-    """
-
-    last: np.ndarray
-    next_obs: trees.Tree
-    next_memory: Mapping[str, trees.Tree] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +186,19 @@ class Policy(ABC):
 
     def postprocess_trajectory(
         self,
-        sample_batch: SampleBatch,
-        other_agent_batches: Mapping[Any, tuple[Policy, SampleBatch]] | None = None,
+        sample_batch: Fragment,
+        other_agent_batches: Mapping[Any, tuple[Policy, Fragment]] | None = None,
         episode: Any = None,
     ) -> SampleBatch:
         """Adds columns to one trajectory segment of one agent. Overriding it costs a Python call per segment.
 
         A critic that sees something else than the actor reads it from the column `critic_obs`, which may be filled
-        here, and `new_critic_obs` after the last row, where the episode does not end there.
+        here, and from `sample_batch.after["critic_obs"]` after the last row, where the episode does not end there.
 
         Args:
             sample_batch: the rows of one agent's trajectory, in time order, as far as they have been sampled;
-                `new_obs`, `agent_id`, `trajectory_id` and `t` are among its columns, and of a policy with memory
-                `state_in` and `state_out`.
+                `agent_id`, `trajectory_id` and `t` are among its columns. `sample_batch.following("obs")` are the next
+                observations.
             other_agent_batches: the other agents of the episode: agent id -> (its policy, its rows, one trajectory
                 after another where it has ended and come back).
             episode: the episode.
@@ -231,20 +206,11 @@ class Policy(ABC):
             The batch with what `postprocess_rows` adds, unless overridden: advantages for instance, which an override
             gets by calling this one, with its own rows or another agent's.
         """
-        last = np.arange(len(sample_batch)) == len(sample_batch) - 1
-        if SampleBatch.TRAJECTORY_ID in sample_batch:
-            last[:-1] = np.diff(sample_batch[SampleBatch.TRAJECTORY_ID]) != 0
-        further = {
-            name: trees.index(sample_batch[after], last)
-            for name, after in NEXT_COLUMN.items()
-            if name in sample_batch and after in sample_batch
-        }
-        next_obs = further.pop(SampleBatch.OBS)
-        return self.postprocess_rows(sample_batch, Segments(last, next_obs, further))
+        return self.postprocess_rows(sample_batch)
 
-    def postprocess_rows(self, batch: SampleBatch, segments: Segments) -> SampleBatch:
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         """Adds columns to all trajectory segments of a fragment at once."""
-        return batch
+        return fragment
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         """Improves the policy; returns its own statistics."""

@@ -1,1 +1,1 @@
-"""Replay buffers: what was experienced is kept, each observation once, and drawn again to learn from."""
+"""Replay buffers: ring buffers of experience, each observation stored once."""

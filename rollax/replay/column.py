@@ -1,4 +1,4 @@
-"""One column of a replay buffer: the arrays of a tree, one row per place."""
+"""One column of a replay buffer: the arrays of a tree, one row per ring buffer slot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Column:
     """Rows of a tree of arrays; there is no room for any before `allocate`.
 
     Args:
-        template: a column of such rows; its own rows do not matter.
+        template: a column of such rows; its values are not used.
     """
 
     def __init__(self, template: trees.Tree) -> None:
@@ -25,8 +25,8 @@ class Column:
         self.arrays = [np.empty((0, *shape), dtype) for shape, dtype in self._kept_rows()]
 
     @property
-    def bytes_per_place(self) -> int:
-        """Memory that a place needs."""
+    def bytes_per_slot(self) -> int:
+        """Bytes per slot."""
         return sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in self.arrays)
 
     def allocate(self, size: int) -> None:
@@ -34,21 +34,26 @@ class Column:
         self.arrays = [np.empty((size, *array.shape[1:]), array.dtype) for array in self.arrays]
 
     def differs(self, column: trees.Tree) -> str | None:
-        """What a row of another column looks like, where that is not as here; else None."""
+        """The row layout of another column where it differs from this one; else None."""
         found = described(column)
         return None if found == described(self.template) else str(found)
 
-    def put(self, places: NDArray[np.int64], column: trees.Tree, index: NDArray[np.int64]) -> None:
-        """Writes K rows of a column to K places."""
+    def put(self, slots: NDArray[np.int64], column: trees.Tree) -> None:
+        """Writes the K rows of a column to K slots."""
         for array, leaf in zip(self.arrays, self._leaves(column), strict=True):
-            array[places] = np.take(leaf, index, axis=0)
+            array[slots] = leaf
 
-    def read(self, places: NDArray[np.integer]) -> trees.Tree:
-        """A copy of the rows at K places."""
-        return self._tree([np.take(array, places, axis=0) for array in self.arrays])
+    def clear(self, slots: NDArray[np.int64]) -> None:
+        """Writes zeros to K slots."""
+        for array in self.arrays:
+            array[slots] = 0
+
+    def read(self, slots: NDArray[np.integer]) -> trees.Tree:
+        """A copy of the rows at K slots."""
+        return self._tree([np.take(array, slots, axis=0) for array in self.arrays])
 
     def _kept_rows(self) -> list[tuple[tuple[int, ...], np.dtype]]:
-        """Shape and dtype of what is kept of a row, for each array."""
+        """Shape and dtype of a stored row, for each array."""
         return [(leaf.shape[1:], leaf.dtype) for leaf in trees.leaves(self.template)]
 
     def _leaves(self, column: trees.Tree) -> list[NDArray]:
@@ -61,12 +66,12 @@ class Column:
 
 
 class StackedColumn(Column):
-    """Observations with stacks of images in them, each image kept once.
+    """Observations that contain a stack of images, each image stored once.
 
     Args:
         template: as for `Column`.
         frames: where the stacks are, and how they are stacked.
-        links: how places are linked; stacks are put together along them.
+        links: the links of the slots, along which stacks are assembled.
     Raises:
         ConfigError: there are no such stacks.
     """
@@ -77,25 +82,20 @@ class StackedColumn(Column):
         self._position = next(i for i, leaf in enumerate(trees.leaves(template)) if leaf is stacks)
         super().__init__(template)
 
-    def put(
-        self,
-        places: NDArray[np.int64],
-        column: trees.Tree,
-        index: NDArray[np.int64],
-        images: NDArray[np.int64] | None = None,
+    def put_entries(
+        self, slots: NDArray[np.int64], column: trees.Tree, images: NDArray[np.int64], fresh: NDArray[np.bool_]
     ) -> None:
-        """As `Column.put`, with [K] how many images more to keep before each place."""
-        extra = np.zeros(len(places), np.int64) if images is None else images
+        """Writes M rows to M slots, with [M] `images` more in the slots before them; stacks only where `fresh`."""
         for position, (array, leaf) in enumerate(zip(self.arrays, self._leaves(column), strict=True)):
             if position == self._position:
-                self._frames.put(array, self._links, self._frames.stacks(leaf)[index], places, extra)
+                self._frames.put(array, self._links, self._frames.stacks(leaf)[fresh], slots[fresh], images[fresh])
             else:
-                array[places] = np.take(leaf, index, axis=0)
+                array[slots] = leaf
 
-    def read(self, places: NDArray[np.integer]) -> trees.Tree:
-        """A copy of the rows at K places, stacks as they were added."""
+    def read(self, slots: NDArray[np.integer]) -> trees.Tree:
+        """A copy of the rows at K slots, stacks as they were added."""
         leaves = [
-            self._frames.read(array, self._links, places) if i == self._position else np.take(array, places, axis=0)
+            self._frames.read(array, self._links, slots) if i == self._position else np.take(array, slots, axis=0)
             for i, array in enumerate(self.arrays)
         ]
         return self._tree(leaves)
@@ -117,7 +117,7 @@ def described(tree: trees.Tree) -> Any:
 
 
 def from_description(description: Any) -> trees.Tree:
-    """A column without rows, of what `described` said."""
+    """An empty column with the layout that `described` returned."""
     if "dict" in description:
         return {key: from_description(part) for key, part in description["dict"].items()}
     for kind in (tuple, list):

@@ -1,4 +1,4 @@
-"""The columns of a replay buffer, made from the first batch, and what a batch must be like to be added."""
+"""The columns of a replay buffer, and the checks of a fragment before it is added."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollax import trees
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.errors import BatchError, NonFiniteError
 from rollax.replay.column import Column, StackedColumn, described, from_description
-from rollax.replay.following import Rows, same_rows
+from rollax.replay.entries import Entries, same_rows
 from rollax.replay.frames import StackedFrames
 from rollax.replay.links import Links
 from rollax.state import entry, wrong
@@ -23,13 +23,13 @@ _MARKS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.TRAJECTOR
 
 
 class Columns:
-    """What rows hold, by place. There is no room for any before `allocate`.
+    """The stored columns, by slot. Memory is taken by `allocate`.
 
     Args:
-        templates: columns by name, like those to keep.
+        templates: columns by name, with the layout of those to store.
         frames: how observations are stacked; None: not at all.
-        links: how places are linked.
-        where: which buffer it is, for error messages.
+        links: the links of the slots.
+        where: the buffer's name in error messages.
     Raises:
         ConfigError: the observations are not stacked as `frames` says.
     """
@@ -44,18 +44,18 @@ class Columns:
         self._columns[_OBS] = self._obs
 
     @property
-    def bytes_per_place(self) -> int:
-        """Memory that a place needs."""
-        return sum(column.bytes_per_place for column in self._columns.values())
+    def bytes_per_slot(self) -> int:
+        """Bytes per slot."""
+        return sum(column.bytes_per_slot for column in self._columns.values())
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that are kept."""
+        """The names of the columns."""
         return tuple(self._columns)
 
     @property
     def rewards(self) -> NDArray:
-        """[places] the rewards as they were given."""
+        """[slots] the rewards of single steps."""
         return self._columns[SampleBatch.REWARDS].arrays[0]
 
     def allocate(self, size: int) -> None:
@@ -63,68 +63,83 @@ class Columns:
         for column in self._columns.values():
             column.allocate(size)
 
-    def check(self, batch: SampleBatch) -> None:
-        """Raises BatchError where the batch's columns are unlike those of the first batch; see also `check_batch`."""
-        check_batch(batch, tuple(self._columns), self._where)
+    def check(self, fragment: Fragment) -> None:
+        """Raises BatchError where a column is unlike that of the first fragment; see also `check_fragment`."""
+        check_fragment(fragment, tuple(self._columns), self._where)
         for name, column in self._columns.items():
-            if got := column.differs(batch[name]):
+            if got := column.differs(fragment[name]) or column.differs(fragment.after.get(name, column.template)):
                 raise BatchError(
                     "A column whose rows are unlike those in the replay buffer.",
                     where=f"{self._where}, column {name!r}",
                     got=f"row {got}",
                     expected=f"row {described(column.template)}",
-                    fix="add batches of one policy only, sampled from the same spaces",
+                    fix="add fragments of one policy only, sampled from the same spaces",
                 )
 
-    def images_before(self, batch: SampleBatch, rows: Rows) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """As `StackedFrames.images_before`; without stacks no row needs another image."""
+    def stacked_obs(self, fragment: Fragment, entries: Entries) -> trees.Tree | None:
+        """Columns of M observations, in the order of the entries; None where they are not stacked."""
         if self._frames is None:
-            return rows.previous >= 0, np.zeros(len(rows), np.int64)
-        return self._frames.images_before(batch[_OBS], rows)
+            return None
+        return trees.tree_map(entries.of, fragment[_OBS], fragment.after[_OBS])
 
-    def observed_at(self, places: NDArray[np.int64], batch: SampleBatch, index: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[K] true where what was observed at K places is what K rows of the batch observe."""
-        return same_rows(self._obs.read(places), np.arange(len(places)), batch[_OBS], index)
+    def observed_at(self, slots: NDArray[np.int64], obs: trees.Tree) -> NDArray[np.bool_]:
+        """[K] true where the observations at K slots are these."""
+        return same_rows(self._obs.read(slots), obs)
 
-    def put(self, places: NDArray[np.int64], batch: SampleBatch, index: NDArray[np.int64]) -> None:
-        """Writes K rows of the batch to K places, all but their observations."""
-        for name, column in self._columns.items():
-            if name != _OBS:
-                column.put(places, batch[name], index)
-
-    def put_obs(
-        self, places: NDArray[np.int64], batch: SampleBatch, index: NDArray[np.int64], images: NDArray[np.int64]
+    def put(
+        self,
+        slots: NDArray[np.int64],
+        fragment: Fragment,
+        entries: Entries,
+        obs: trees.Tree | None,
+        images: NDArray[np.int64],
+        fresh: NDArray[np.bool_],
     ) -> None:
-        """Writes the observations of K rows to K places; of stacks also [K] `images` to the places before."""
-        if isinstance(self._obs, StackedColumn):
-            self._obs.put(places, batch[_OBS], index, images)
-        else:
-            self._obs.put(places, batch[_OBS], index)
+        """Writes the entries of a fragment to M slots.
 
-    def read(self, places: NDArray[np.integer]) -> dict[str, trees.Tree]:
-        """Copies of the rows at K places, by column."""
-        return {name: column.read(places) for name, column in self._columns.items()}
+        Args:
+            slots: [M].
+            fragment: the fragment.
+            entries: its M entries.
+            obs: their observations, where these are stacked; see `stacked_obs`.
+            images: [M] how many images are kept in the slots before each entry.
+            fresh: [M] true where the observation is not in its slot already.
+        """
+        row_slots, end_slots = slots[entries.rows], slots[entries.ends]
+        for name, column in self._columns.items():
+            if obs is not None and isinstance(column, StackedColumn):
+                column.put_entries(slots, obs, images, fresh)
+                continue
+            column.put(row_slots, fragment[name])
+            if name in fragment.after:
+                column.put(end_slots, trees.index(fragment.after[name], entries.segments))
+            else:
+                column.clear(end_slots)
 
-    def read_obs(self, places: NDArray[np.integer]) -> trees.Tree:
-        """A copy of the observations at K places."""
-        return self._obs.read(places)
+    def read(self, slots: NDArray[np.integer]) -> dict[str, trees.Tree]:
+        """Copies of the rows at K slots, by column."""
+        return {name: column.read(slots) for name, column in self._columns.items()}
 
-    def read_column(self, name: str, places: NDArray[np.integer]) -> trees.Tree:
-        """A copy of one column's rows at K places."""
-        return self._columns[name].read(places)
+    def read_obs(self, slots: NDArray[np.integer]) -> trees.Tree:
+        """A copy of the observations at K slots."""
+        return self._obs.read(slots)
+
+    def read_column(self, name: str, slots: NDArray[np.integer]) -> trees.Tree:
+        """A copy of one column's rows at K slots."""
+        return self._columns[name].read(slots)
 
     def get_state(self, filled: int) -> dict[str, Any]:
-        """The first `filled` places of every column, and what the columns are like."""
+        """The first `filled` slots of every column, with the layout of the columns."""
         return {
             name: {"like": described(column.template), "arrays": [array[:filled].copy() for array in column.arrays]}
             for name, column in self._columns.items()
         }
 
     def check_state(self, state: Mapping[str, Any], filled: int) -> None:
-        """Refuses what `get_state` of like columns cannot have returned.
+        """Refuses what `get_state` of equal columns cannot have returned.
 
         Raises:
-            CheckpointError: an array is missing, or is not of the shape and type that the column is described with.
+            CheckpointError: an array is missing, or has not the shape and type of its column.
         """
         for name, column in self._columns.items():
             arrays = entry(state[name], "arrays", f"{self._where}, column {name!r}")
@@ -134,17 +149,17 @@ class Columns:
                 raise wrong(f"{self._where}, column {name!r}", str(found), str(expected))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` of like columns returned; see `check_state`."""
+        """Restores what `get_state` of equal columns returned; see `check_state`."""
         for name, column in self._columns.items():
             for array, values in zip(column.arrays, state[name]["arrays"], strict=True):
                 array[: len(values)] = values
 
 
 def templates_in(state: Mapping[str, Any], where: str) -> dict[str, trees.Tree]:
-    """What the columns were like whose `get_state` this is.
+    """Empty columns with the layout of those whose `get_state` this is.
 
     Raises:
-        CheckpointError: a description that `described` cannot have made.
+        CheckpointError: the layout is not one of `described`.
     """
     templates = {}
     for name, column in state.items():
@@ -157,54 +172,55 @@ def templates_in(state: Mapping[str, Any], where: str) -> dict[str, trees.Tree]:
     return templates
 
 
-def check_batch(batch: SampleBatch, names: Sequence[str], where: str) -> None:
-    """Refuses a batch that cannot be kept.
+def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> None:
+    """Refuses a fragment that cannot be stored.
 
     Raises:
-        BatchError: a column is missing, or holds objects.
+        BatchError: it is no fragment, or a column is missing, or holds objects.
         NonFiniteError: a column holds a NaN, or another one than the observations infinity.
     """
-    missing = [name for name in (*names, *_MARKS) if name not in batch]
-    if missing or batch.seq_lens is not None:
+    missing = [name for name in (*names, *_MARKS) if name not in fragment]
+    if missing or not isinstance(fragment, Fragment) or _OBS not in fragment.after:
         raise BatchError(
             "A batch that cannot be added to a replay buffer.",
             where=where,
-            got=f"no columns {missing}" if missing else "padded sequences",
-            expected=f"flat rows with the columns {[*names, *_MARKS]}",
-            fix="let the policy name these columns in its batch_columns, and add batches before sequences()",
+            got=f"no columns {missing}" if missing else f"a {type(fragment).__name__} without what came after its rows",
+            expected=f"a Fragment with the columns {[*names, *_MARKS]}, and `obs` after its segments",
+            fix="let the policy name these columns in its batch_columns, and return the fragment, or what "
+            "super().postprocess_trajectory returns, from postprocessing",
         )
     for name in names:
-        if any(leaf.dtype.hasobject for leaf in trees.leaves(batch[name])):
+        if any(leaf.dtype.hasobject for leaf in trees.leaves(fragment[name])):
             raise BatchError(
-                "A replay buffer keeps numbers, not objects.",
+                "A replay buffer stores numbers, not objects.",
                 where=f"{where}, column {name!r}",
                 got="an array of objects",
                 fix="leave the column out of the buffer's columns, or make numbers of it",
             )
-    if batch[SampleBatch.REWARDS].ndim != 1:
+    if fragment[SampleBatch.REWARDS].ndim != 1:
         raise BatchError(
             "A row has one reward.",
             where=f"{where}, column 'rewards'",
-            got=f"shape {batch[SampleBatch.REWARDS].shape}",
+            got=f"shape {fragment[SampleBatch.REWARDS].shape}",
             expected="[rows]",
             fix="add up the rewards of each row",
         )
     for name in names:
-        _check_numbers(name, batch, where)
+        _check_numbers(name, fragment[name], "row", where)
+        if name in fragment.after:
+            _check_numbers(name, trees.index(fragment.after[name], fragment.goes_on), "segment", where)
 
 
-def _check_numbers(name: str, batch: SampleBatch, where: str) -> None:
-    """Kept, a NaN would be drawn again and again. Infinity is refused too, but some observation spaces allow it."""
-    for leaf in trees.leaves(batch[name]):
+def _check_numbers(name: str, column: trees.Tree, what: str, where: str) -> None:
+    """Refuses NaN, and infinity in all but observations, whose space may allow it."""
+    for leaf in trees.leaves(column):
         if leaf.dtype.kind != "f":
             continue
         bad = np.isnan(leaf) if name == _OBS else ~np.isfinite(leaf)
-        if bad.any() and name != _OBS and SampleBatch.BOOTSTRAP in batch:
-            bad[batch[SampleBatch.BOOTSTRAP]] = False  # of such a row nothing but the observation is read
         if bad.any():
             raise NonFiniteError(
-                "A batch with NaN or infinity for a replay buffer; nothing of it is kept.",
-                where=f"{where}, column {name!r}, row {int(np.argwhere(bad)[0][0])} of {len(leaf)}",
+                "A fragment with NaN or infinity for a replay buffer; nothing of it is stored.",
+                where=f"{where}, column {name!r}, {what} {int(np.argwhere(bad)[0][0])} of {len(leaf)}",
                 got=leaf[bad][0],
                 expected="finite numbers",
                 fix="look for the callback, filter or postprocessing that made it: environments are checked before",

@@ -1,4 +1,4 @@
-"""Observations that are the last k images: every image is kept once, and the stacks are put together when drawn."""
+"""Observations of the last k images: each image is stored once, and stacks are assembled when drawn."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.errors import ConfigError
-from rollax.replay.following import Rows
+from rollax.replay.entries import Entries
 from rollax.replay.links import Links
 
 
 @dataclass(frozen=True)
 class StackedFrames:
-    """Says that an observation is made of the last images, so that a replay buffer need not keep each of them k times.
+    """How observations are stacked from images, of which a replay buffer then stores each one once.
 
-    Nothing is taken on trust: where a stack is not that of the row before, moved on by one image, its images are kept
-    beside it, and what is drawn equals what was added, bit for bit.
+    Where a stack is not that of the row before, moved on by one image, all of its images are stored. So drawn
+    observations equal the added ones, bit for bit.
 
     Args:
-        count: k, how many images make a stack, at least 2.
-        axis: of the observation (without the axis of rows), the one along which they are stacked, the newest last.
-        path: where the stack is in a Dict or Tuple observation: the keys that lead to it. () is the observation itself.
+        count: k, images per stack, at least 2.
+        axis: the axis of the observation (without that of rows) along which they are stacked, the newest last.
+        path: the keys that lead to the stack in a Dict or Tuple observation; () for the observation itself.
     Raises:
         ConfigError: fewer than two images.
     """
@@ -35,7 +35,7 @@ class StackedFrames:
     def __post_init__(self) -> None:
         if self.count < 2:
             raise ConfigError(
-                "Frames of which one is no stack.",
+                "A stack of fewer than two images.",
                 where="StackedFrames(count=...)",
                 got=self.count,
                 expected="at least 2",
@@ -64,60 +64,57 @@ class StackedFrames:
         """[rows, k, ...] a view of that array."""
         return np.moveaxis(array, self._axis, 1)
 
-    def images_before(self, obs: trees.Tree, rows: Rows) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Which rows' stacks go on from the row before, and how many images more the others need.
+    def images_before(self, obs: trees.Tree, entries: Entries) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Which of M stacks go on from the entry before, and how many more images the others need.
 
         Returns:
-            [M] true where the stack is that of the row before, moved on by one image; [M] where it is not, how many
+            [M] true where the stack is that of the entry before, moved on by one image; [M] where it is not, how many
             images to keep before its newest: as many as differ from the oldest, which stands for all before it.
         """
         stacks = self.stacks(self.array(obs))
-        goes_on = rows.previous >= 0
-        later = np.flatnonzero(goes_on)
-        newer = stacks[rows.index[later]][:, :-1]
-        older = stacks[rows.index[rows.previous[later]]][:, 1:]
-        goes_on[later] = _equal(newer, older, 1)
-        images = np.zeros(len(rows), np.int64)
+        goes_on = ~entries.first
+        goes_on[1:] &= _equal(stacks[1:, :-1], stacks[:-1, 1:], 1)
+        images = np.zeros(len(entries), np.int64)
         anew = np.flatnonzero(~goes_on)
-        first = stacks[rows.index[anew]]
+        first = stacks[anew]
         alike = _equal(first[:, 1:], first[:, :1], 2)
         images[anew] = self.count - 1 - np.cumprod(alike, axis=1).sum(axis=1)
         return goes_on, images
 
     def put(
-        self, frames: NDArray, links: Links, stacks: NDArray, places: NDArray[np.int64], images: NDArray[np.int64]
+        self, frames: NDArray, links: Links, stacks: NDArray, slots: NDArray[np.int64], images: NDArray[np.int64]
     ) -> None:
-        """Writes the newest image of each stack to its place, and `images` more to the places before.
+        """Writes the newest image of each stack to its slot, and `images` more to the slots before.
 
         Args:
-            frames: [places, ...] what holds the images.
-            links: gets the links back from each image to the one before, as if no stack went on from another.
+            frames: [slots, ...] the stored images.
+            links: gets the links from each image back to the one before.
             stacks: [K, k, ...] the stacks.
-            places: [K] where to.
-            images: [K] how many images more are kept of each.
+            slots: [K] their slots.
+            images: [K] how many further images of each are stored.
         """
-        frames[places] = stacks[:, -1]
-        links.back[places] = places
-        # Image by image, k - 1 at most: which of them a stack needs differs from stack to stack.
+        frames[slots] = stacks[:, -1]
+        links.back[slots] = slots
+        # Image by image, k - 1 at most: stacks differ in how many they need.
         for age in range(1, self.count):
             kept = np.flatnonzero(images >= age)
-            newer, older = ((places[kept] - steps) % links.size for steps in (age - 1, age))
+            newer, older = ((slots[kept] - steps) % links.size for steps in (age - 1, age))
             frames[older] = stacks[kept, -1 - age]
             links.back[newer], links.back[older] = older, older
             links.following[older] = newer
             links.observed[older] = True
 
-    def read(self, frames: NDArray, links: Links, places: NDArray[np.integer]) -> NDArray:
-        """[K, ...] the stacks at these places, as they were added."""
-        image_places = links.image_places(places)
+    def read(self, frames: NDArray, links: Links, slots: NDArray[np.integer]) -> NDArray:
+        """[K, ...] the stacks at these slots, as they were added."""
+        image_slots = links.image_slots(slots)
         shape = list(frames.shape)
-        shape[0] = len(places)
+        shape[0] = len(slots)
         shape.insert(self._axis if self._axis > 0 else len(shape) + 1 + self._axis, self.count)
         whole = np.empty(shape, frames.dtype)
         by_image = self.stacks(whole)
         # Image by image: five times faster than moving the axis of the images afterwards.
         for image in range(self.count):
-            by_image[:, image] = np.take(frames, image_places[:, image], axis=0)
+            by_image[:, image] = np.take(frames, image_slots[:, image], axis=0)
         return whole
 
     @property
@@ -127,7 +124,7 @@ class StackedFrames:
 
     def _mismatch(self, found: trees.Tree) -> ConfigError:
         return ConfigError(
-            "The observations are not stacked as the replay buffer was told.",
+            "The observations are not stacked as the replay buffer expects.",
             where=f"StackedFrames, path {self.path}",
             got=trees.tree_map(lambda leaf: leaf.shape[1:], found),
             expected=f"{self.count} images along axis {self.axis} of an observation",
@@ -136,6 +133,6 @@ class StackedFrames:
 
 
 def _equal(first: NDArray, second: NDArray, axes: int) -> NDArray[np.bool_]:
-    """Whether all is equal beyond the first `axes` axes."""
+    """Equality over all axes but the first `axes`."""
     equal = first == second
     return equal.all(axis=tuple(range(axes, equal.ndim)))

@@ -1,4 +1,4 @@
-"""Whether a replay buffer fits into memory, asked before any of it is taken."""
+"""Checks that a replay buffer fits into memory, before any is allocated."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def check_fits(capacity: int, bytes_per_transition: int, where: str) -> None:
 
     Args:
         capacity: transitions.
-        bytes_per_transition: what each needs, bookkeeping included.
-        where: which buffer it is.
+        bytes_per_transition: memory of each, bookkeeping included.
+        where: the buffer's name.
     Raises:
-        ConfigError: with what is wanted, what is there, and the capacity that would fit.
+        ConfigError: they do not fit; it names the capacity that would.
     """
     wanted, there = capacity * bytes_per_transition, memory_there()
     if wanted > there:
@@ -31,12 +31,12 @@ def check_fits(capacity: int, bytes_per_transition: int, where: str) -> None:
 
 
 def check_fit_together(sizes: Mapping[str, int]) -> None:
-    """Refuses several buffers that need more memory together than there is, though each of them would fit.
+    """Refuses buffers that each fit into memory, but not all together.
 
     Args:
-        sizes: which buffer -> the bytes that it takes once it is full.
+        sizes: buffer -> its bytes when it is full.
     Raises:
-        ConfigError: with what each of them wants, and what is there.
+        ConfigError: they do not fit.
     """
     wanted, there = sum(sizes.values()), memory_there()
     if wanted > there:

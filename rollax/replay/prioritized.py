@@ -1,4 +1,4 @@
-"""A replay buffer that draws the more often the larger a transition's error was."""
+"""A replay buffer that draws transitions by the size of their last error."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class PrioritizedReplay(UniformReplay):
         p_i = |δ_i| + ε; new transitions get the largest priority so far (Algorithm 1); section 3.4: importance weights
         w_i = (1/N · 1/P(i))^β / max_i w_i. Deviations: the maximum is that of the drawn batch, not of the buffer.
 
-    Where the batches that are added have a column `priorities` and `columns` names it, these are the errors that
-    transitions begin with (Ape-X: Horgan et al. (2018), arXiv:1803.00933, Algorithm 1).
+    If `columns` names `priorities`, that column of the added fragments holds the first errors (Ape-X: Horgan
+    et al. (2018), arXiv:1803.00933, Algorithm 1).
 
     Args:
-        capacity: places for rows, as for `UniformReplay`, as are `gamma`, `n_step`, `columns`, `frames` and `where`.
+        capacity: slots for rows, as for `UniformReplay`, as are `gamma`, `n_step`, `columns`, `frames` and `where`.
         alpha: α: 0 draws uniformly, 1 in proportion to the errors.
-        eps: ε: how likely transitions without an error still are.
+        eps: ε, the priority of transitions without an error.
     Raises:
         ConfigError: a number out of range.
     """
@@ -55,26 +55,26 @@ class PrioritizedReplay(UniformReplay):
 
     @property
     def total_priority(self) -> float:
-        """The sum over all transitions of what they are drawn in proportion to: p_i^α."""
+        """The sum of p_i^α over all transitions."""
         return self._tree.total if len(self) else 0.0
 
     def update_priorities(self, indices: NDArray[np.integer], errors: NDArray[np.floating]) -> None:
-        """Sets how likely transitions are to be drawn; what has been given up since it was drawn is left alone.
+        """Sets the priorities of transitions; those overwritten since they were drawn are ignored.
 
         Args:
-            indices: [K] `indices` of what was drawn; of one that is named several times the last error holds.
-            errors: [K] the error δ that each had when it was learned from, of either sign.
+            indices: [K] `indices` of drawn transitions; of duplicates the last error counts.
+            errors: [K] their errors δ when they were learned from, of either sign.
         Raises:
             NonFiniteError: an error is not a finite number.
         """
         self._finish()
-        places, there = self._rows.links.places_of(np.asarray(indices))
-        there &= self._drawable[places]
+        slots, there = self._rows.links.slots_of(np.asarray(indices))
+        there &= self._drawable[slots]
         priorities = self._priorities(np.asarray(errors, np.float64))
-        self._set(places[there], priorities[there])
+        self._set(slots[there], priorities[there])
 
     def get_state(self) -> dict[str, Any]:
-        """Everything, as arrays and values that JSON can hold."""
+        """The whole state, as arrays and JSON values."""
         state = super().get_state()
         if state:
             state["priorities"] = self._tree.leaves[: self._rows.links.filled].copy()
@@ -100,45 +100,45 @@ class PrioritizedReplay(UniformReplay):
             ConfigError: the capacity is larger than the memory.
         """
         self.check_state(state)
-        self._largest = float(state.get("largest_priority", 1.0))  # what a uniform buffer has saved has none
+        self._largest = float(state.get("largest_priority", 1.0))  # a uniform buffer saves none
         super().set_state(state)
         alpha = float(state.get("alpha", self.alpha))
-        if "priorities" in state and alpha > 0:  # with α = 0 all were alike: nothing tells what their errors were
-            # Transitions that a shorter window has made drawable keep the priority of new ones.
+        if "priorities" in state and alpha > 0:  # α = 0 has lost the errors
+            # Transitions that became drawable by a shorter window keep the priority of new ones.
             had_one = self._drawable[: len(state["priorities"])] & (state["priorities"] > 0)
-            places = np.flatnonzero(had_one)
-            weights = state["priorities"][places]
-            self._tree.set(places, weights if alpha == self.alpha else weights ** (self.alpha / alpha))
+            slots = np.flatnonzero(had_one)
+            weights = state["priorities"][slots]
+            self._tree.set(slots, weights if alpha == self.alpha else weights ** (self.alpha / alpha))
 
-    def _own_bytes_per_place(self) -> int:
-        return super()._own_bytes_per_place() + 10  # eight for the leaf of the sum tree, and one in seven above it
+    def _own_bytes_per_slot(self) -> int:
+        return super()._own_bytes_per_slot() + 10  # eight for the leaf of the sum tree, and one in seven above it
 
     def _make_room(self) -> None:
-        self._tree = SumTree(self.capacity)  # first: that there is room is seen by what follows
+        self._tree = SumTree(self.capacity)  # first: `_drawable` shows that all is allocated
         super()._make_room()
 
-    def _begin(self, places: NDArray[np.int64]) -> None:
+    def _begin(self, slots: NDArray[np.int64]) -> None:
         if self._errors_given:
-            errors = self._rows.columns.read_column(SampleBatch.PRIORITIES, places)
-            self._set(places, self._priorities(errors.astype(np.float64)))
+            errors = self._rows.columns.read_column(SampleBatch.PRIORITIES, slots)
+            self._set(slots, self._priorities(errors.astype(np.float64)))
         else:
-            self._tree.set(places, self._largest**self.alpha)
+            self._tree.set(slots, self._largest**self.alpha)
 
-    def _give_up(self, places: NDArray[np.int64]) -> None:
-        super()._give_up(places)
-        self._tree.set(places, 0.0)
+    def _overwrite(self, slots: NDArray[np.int64]) -> None:
+        super()._overwrite(slots)
+        self._tree.set(slots, 0.0)
 
-    def _weigh_anew(self) -> None:
+    def _reset_priorities(self) -> None:
         missing = np.flatnonzero(self._drawable & (self._tree.leaves <= 0))
         self._tree.set(np.flatnonzero(~self._drawable), 0.0)
         self._tree.set(missing, self._largest**self.alpha)
 
     def _draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        return rng.permutation(self._tree.sample(count, rng))  # what is drawn may be learned from part by part
+        return rng.permutation(self._tree.sample(count, rng))  # minibatches are consecutive parts of the draw
 
-    def _weights(self, places: NDArray[np.int64], beta: float) -> NDArray[np.float32]:
-        # N and the sum of all priorities are the same for all, so dividing by the maximum leaves neither.
-        weights = self._tree.get(places) ** -beta
+    def _weights(self, slots: NDArray[np.int64], beta: float) -> NDArray[np.float32]:
+        # N and the sum of all priorities cancel when dividing by the maximum.
+        weights = self._tree.get(slots) ** -beta
         return (weights / weights.max()).astype(np.float32)
 
     def _priorities(self, errors: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -149,15 +149,15 @@ class PrioritizedReplay(UniformReplay):
         """
         if not np.isfinite(errors).all():
             raise NonFiniteError(
-                "An error that is to be a priority is no finite number.",
+                "An error for a priority is not a finite number.",
                 where=self.where,
                 got=errors[~np.isfinite(errors)][0],
                 expected="finite numbers",
-                fix="look for the update that made them: a learning rate too high, or rewards that are too large",
+                fix="lower the learning rate, or scale the rewards: an update has diverged",
             )
         return np.abs(errors) + self.eps
 
-    def _set(self, places: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
-        if len(places):
+    def _set(self, slots: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        if len(slots):
             self._largest = max(self._largest, float(priorities.max()))
-            self._tree.set(places, priorities**self.alpha)
+            self._tree.set(slots, priorities**self.alpha)

@@ -13,7 +13,7 @@ from rollax.replay.uniform import UniformReplay
 from rollax.state import generator_state, section
 
 BufferOfSize = Callable[[int], UniformReplay]
-"""Makes a buffer of so many places. It travels to the buffer's process."""
+"""Makes a buffer of so many slots. It travels to the buffer's process."""
 Errors = Mapping[str, tuple[np.ndarray, np.ndarray]]
 """Policy id -> `(indices, errors)` of what was drawn, as `update_priorities` takes them."""
 

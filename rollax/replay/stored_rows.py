@@ -1,4 +1,4 @@
-"""Rows of experience in a ring: how batches are added, and where their rows come to lie."""
+"""The rows of a replay buffer: which slots a fragment takes, and how it is stored there."""
 
 from __future__ import annotations
 
@@ -10,58 +10,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollax import trees
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.errors import BatchError, CheckpointError, ConfigError
-from rollax.replay.columns import ALWAYS, Columns, check_batch, templates_in
-from rollax.replay.following import Rows, rows_of
+from rollax.replay.columns import ALWAYS, Columns, check_fragment, templates_in
+from rollax.replay.entries import Entries, entries_of
 from rollax.replay.frames import StackedFrames
 from rollax.replay.links import Links
 from rollax.replay.memory import check_fits
 from rollax.state import entry, section
 
 log = logging.getLogger("rollax.replay")
-_ENOUGH_STACKS = 100  # to tell whether most of them go on from the one before
+_ENOUGH_STACKS = 100  # before warning that most do not continue the one before
 
 
 class Addition(NamedTuple):
-    """What adding a batch is to change.
+    """The changes that adding a fragment makes.
 
     Args:
-        batch: what is added.
-        rows: its M rows.
-        places: [M] where they are to lie.
-        goes_on: [M] true where the images of the row before are a part of the observation.
-        images: [M] how many images are kept beside each row's own.
-        fresh: [M] true where nothing of the row lies there already.
-        needed: places that are taken.
-        taken: places that have then been taken since the beginning.
-        given_up: places that hold no row any more.
+        fragment: the fragment.
+        entries: its M entries.
+        obs: columns of M observations where these are stacked; else None.
+        slots: [M] the slots of the entries.
+        goes_on: [M] true where the images of the entry before are a part of the observation.
+        images: [M] the number of images that are kept in the slots before each entry's own.
+        fresh: [M] false where the observation is in its slot already.
+        needed: slots that are taken.
+        taken: slots that have then been taken since the beginning.
+        overwritten: slots that hold no row any more.
     """
 
-    batch: SampleBatch
-    rows: Rows
-    places: NDArray[np.int64]
+    fragment: Fragment
+    entries: Entries
+    obs: trees.Tree | None
+    slots: NDArray[np.int64]
     goes_on: NDArray[np.bool_]
     images: NDArray[np.int64]
     fresh: NDArray[np.bool_]
     needed: int
     taken: int
-    given_up: NDArray[np.int64]
+    overwritten: NDArray[np.int64]
 
     @property
     def new_rows(self) -> NDArray[np.int64]:
-        """The places of the rows that something was done in, in order."""
-        return self.places[~self.rows.observed]
+        """The slots of the fragment's rows, in order."""
+        return self.slots[self.entries.rows]
 
 
 class StoredRows:
-    """The newest rows, each observation once; memory is taken when the first batch comes.
+    """The newest rows, each observation once; memory is taken for the first fragment.
 
     Args:
-        capacity: places.
-        names: of columns to keep beside `obs`, `actions` and `rewards`.
+        capacity: slots.
+        names: further columns to store, beside `obs`, `actions` and `rewards`.
         frames: how observations are stacked; None: not at all.
-        owners_bytes: per place, what the owner of the rows needs for itself.
+        owners_bytes: bytes per slot that the owner of the rows needs.
         where: the buffer's name in error messages.
     """
 
@@ -72,16 +74,16 @@ class StoredRows:
         self._names = tuple(dict.fromkeys((*ALWAYS, *names)))
         self._frames, self._owners_bytes, self._where = frames, owners_bytes, where
         self._images = 1 if frames is None else frames.count
-        self._stacks, self._broken = 0, 0  # inside of segments, and those of them that do not go on
+        self._stacks, self._broken = 0, 0  # inside of segments, and those that do not continue the one before
         self._warned = False
         self._kept: tuple[Columns, Links] | None = None
 
     @property
     def columns(self) -> Columns:
-        """What the rows hold.
+        """The stored columns.
 
         Raises:
-            BatchError: there are none yet.
+            BatchError: nothing has been added yet.
         """
         if self._kept is None:
             raise BatchError("A replay buffer that is empty.", where=self._where, fix="add batches before drawing")
@@ -89,65 +91,74 @@ class StoredRows:
 
     @property
     def links(self) -> Links:
-        """How the rows are linked; once there are some."""
+        """The links of the slots; only after the first fragment."""
         assert self._kept is not None
         return self._kept[1]
 
     @property
-    def bytes_per_place(self) -> int:
-        """Memory that a place needs, the owner's included; 0 before the first batch."""
+    def bytes_per_slot(self) -> int:
+        """Bytes per slot, the owner's included; 0 before the first fragment."""
         return 0 if self._kept is None else self._needed(self.columns)
 
-    def addition(self, batch: SampleBatch) -> Addition:
-        """What adding a batch over the oldest rows is to change; at the first one memory is taken.
+    def check(self, fragment: Fragment) -> None:
+        """Refuses what cannot be added; memory is taken for the first fragment.
 
         Raises:
-            BatchError: a column is missing or unlike those before, or a segment's end lacks what came after it.
+            BatchError: it is no fragment, or a column is missing or unlike those before.
             NonFiniteError: a NaN, or infinity in anything but an observation.
-            ConfigError: the capacity is larger than the memory, or smaller than the batch.
+            ConfigError: the capacity is larger than the memory.
         """
         if self._kept is None:
-            check_batch(batch, self._names, self._where)
-            self._allocate({name: batch[name] for name in self._names})
-        self.columns.check(batch)
-        rows = rows_of(batch)
-        goes_on, images = self.columns.images_before(batch, rows)
-        self._look_for_broken_stacks(rows, goes_on)
-        taken_over = self._taken_over(batch, rows, len(rows) + int(images.sum()))
+            check_fragment(fragment, self._names, self._where)
+            self._allocate({name: fragment[name] for name in self._names})
+        self.columns.check(fragment)
+
+    def addition(self, fragment: Fragment) -> Addition:
+        """The changes that adding a fragment over the oldest rows makes; `check` has accepted it.
+
+        Raises:
+            BatchError: a trajectory ends inside a segment.
+            ConfigError: the fragment is larger than the capacity.
+        """
+        entries = entries_of(fragment)
+        obs = self.columns.stacked_obs(fragment, entries)
+        goes_on, images = ~entries.first, np.zeros(len(entries), np.int64)
+        if self._frames is not None:
+            goes_on, images = self._frames.images_before(obs, entries)
+        self._look_for_broken_stacks(entries, goes_on)
+        taken_over = self._taken_over(fragment, entries, len(entries) + int(images.sum()))
         fresh = taken_over < 0
         needed = np.where(fresh, 1 + images, 0)
-        places = np.where(fresh, (self.links.taken + np.cumsum(needed) - 1) % self.capacity, taken_over)
+        slots = np.where(fresh, (self.links.taken + np.cumsum(needed) - 1) % self.capacity, taken_over)
         count = int(needed.sum())
         self._check_room(count)
-        taken, given_up = self.links.taken + count, self.links.dying(count)
-        return Addition(batch, rows, places, goes_on, images, fresh, count, taken, given_up)
+        taken, overwritten = self.links.taken + count, self.links.overwritten_by(count)
+        return Addition(fragment, entries, obs, slots, goes_on, images, fresh, count, taken, overwritten)
 
     def put(self, added: Addition) -> None:
-        """Adds a batch; nothing is changed between `addition` and this."""
-        batch, rows, fresh = added.batch, added.rows, added.fresh
-        self.links.give_up(added.needed, added.given_up)
-        self.columns.put(added.places, batch, rows.index)
-        self.columns.put_obs(added.places[fresh], batch, rows.index[fresh], added.images[fresh])
-        self.links.put(rows, added.places, added.goes_on)
+        """Adds a fragment; nothing is changed between `addition` and this."""
+        self.links.overwrite(added.needed, added.overwritten)
+        self.columns.put(added.slots, added.fragment, added.entries, added.obs, added.images, added.fresh)
+        self.links.put(added.entries, added.slots, added.goes_on)
 
     def take_back(self, added: Addition) -> NDArray[np.int64]:
-        """Leaves out a batch that was put only in part; returns the places that hold no row any more."""
+        """Removes a fragment that was stored only in part; returns the slots that are empty now."""
         new = (added.taken - 1 - np.arange(added.needed)) % self.capacity
-        gone = np.union1d(added.given_up, new)
-        self.links.cut_out(gone, added.places[~added.fresh], added.taken)
+        gone = np.union1d(added.overwritten, new)
+        self.links.cut_out(gone, added.slots[~added.fresh], added.taken)
         return gone
 
     def get_state(self) -> dict[str, Any]:
-        """Everything, as arrays and values that JSON can hold; without rows nothing."""
+        """The whole state, as arrays and JSON values; {} without rows."""
         if self._kept is None or not self.links.filled:
             return {}
         return {"links": self.links.get_state(), "columns": self.columns.get_state(self.links.filled)}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Refuses what `set_state` cannot take over; nothing is changed.
+        """Refuses what `set_state` would refuse; nothing is changed.
 
         Raises:
-            CheckpointError: it is of rows with another capacity, other columns or other frames.
+            CheckpointError: another capacity, other columns or other frames.
             ConfigError: the capacity is larger than the memory.
         """
         if not state:
@@ -164,14 +175,14 @@ class StoredRows:
                     where=self._where,
                     got=stored,
                     expected=own,
-                    fix=f"restore with the {what} of the run that saved it (config keys: {keys}); to go on with "
-                    "another, hand over the weights of a trainer that was restored so: set_weights(get_weights())",
+                    fix=f"restore with the {what} of the run that saved it (config keys: {keys}); to continue with "
+                    "another, pass on the weights of a trainer that was restored so: set_weights(get_weights())",
                 )
         own_columns, own_links = self._prepared(templates_in(columns, self._where))
         own_columns.check_state(columns, own_links.check_state(links, self._where))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` of rows of the same capacity, columns and frames returned; see `check_state`."""
+        """Restores what `get_state` of rows of the same capacity, columns and frames returned; see `check_state`."""
         if not state:
             self._kept = None
             return
@@ -180,7 +191,7 @@ class StoredRows:
         self.links.set_state(state["links"])
 
     def _prepared(self, templates: Mapping[str, trees.Tree]) -> tuple[Columns, Links]:
-        """Columns and links for such rows, checked, without the memory for them."""
+        """Columns and links for such rows, without their memory, after a check that it is available."""
         links = Links(self.capacity, self._images)
         columns = Columns(templates, self._frames, links, self._where)
         check_fits(self.capacity, self._needed(columns), self._where)
@@ -193,52 +204,51 @@ class StoredRows:
         self._kept = columns, links
 
     def _needed(self, columns: Columns) -> int:
-        links = Links.bytes_per_place(self.capacity, self._images)
-        return columns.bytes_per_place + links + self._owners_bytes
+        links = Links.bytes_per_slot(self.capacity, self._images)
+        return columns.bytes_per_slot + links + self._owners_bytes
 
-    def _taken_over(self, batch: SampleBatch, rows: Rows, at_most: int) -> NDArray[np.int64]:
-        """[M] the place where a row's observation lies already, as the end of an earlier segment of its trajectory;
-        else -1.
+    def _taken_over(self, fragment: Fragment, entries: Entries, at_most: int) -> NDArray[np.int64]:
+        """[M] the slot where an observation is already, as the end of an earlier segment of its trajectory; else -1.
 
         Args:
-            batch: what is added.
-            rows: its rows.
-            at_most: the number of places that may be taken for it.
+            fragment: what is added.
+            entries: its entries.
+            at_most: the number of slots that may be taken for it.
         """
-        places = np.full(len(rows), -1)
-        first = np.flatnonzero(rows.previous < 0)
-        ends = self.links.open_places(rows.trajectory[first])
-        first, ends = first[ends >= 0], ends[ends >= 0]
-        lasting = self.links.lasts(ends, at_most)
-        first, ends = first[lasting], ends[lasting]
-        if len(first):
-            # A trajectory whose number was given twice, or of which something was lost, does not go on from there.
-            places[first] = np.where(self.columns.observed_at(ends, batch, rows.index[first]), ends, -1)
-        return places
+        slots = np.full(len(entries), -1)
+        ends = self.links.open_slots(entries.trajectory[entries.first])
+        known = np.flatnonzero(ends >= 0)
+        known = known[self.links.lasts(ends[known], at_most)]
+        if len(known):
+            # If a fragment was lost, or a number used twice, the observation differs.
+            obs = trees.index(fragment[SampleBatch.OBS], fragment.starts[known])
+            same = known[self.columns.observed_at(ends[known], obs)]
+            slots[np.flatnonzero(entries.first)[same]] = ends[same]
+        return slots
 
-    def _look_for_broken_stacks(self, rows: Rows, goes_on: NDArray[np.bool_]) -> None:
+    def _look_for_broken_stacks(self, entries: Entries, goes_on: NDArray[np.bool_]) -> None:
         """Warns once where most stacks inside a trajectory are not those of the row before, shifted by one image."""
         if self._frames is None or self._warned:
             return
-        inside = rows.previous >= 0
+        inside = ~entries.first
         self._stacks += int(np.count_nonzero(inside))
         self._broken += int(np.count_nonzero(inside & ~goes_on))
         if self._stacks >= _ENOUGH_STACKS and 2 * self._broken > self._stacks:
             self._warned = True
             log.warning(
-                "%s: %d of %d stacks of %d images do not go on from the one before, and take up to %d places each "
-                "instead of one. Look whether axis %d (frame_stack_axis) is the one that images are stacked along, the "
-                "newest last; leave it out for observations that are no such stacks.",
+                "%s: %d of %d stacks of %d images do not continue the one before, and take up to %d slots each instead "
+                "of one. Check that images are stacked along axis %d (frame_stack_axis), the newest last; leave "
+                "frame_stack_axis out for other observations.",
                 *(self._where, self._broken, self._stacks, self._images, self._images, self._frames.axis),
             )
 
     def _check_room(self, needed: int) -> None:
         if needed > self.capacity:
             raise ConfigError(
-                "A batch does not fit into the replay buffer.",
+                "A fragment does not fit into the replay buffer.",
                 where=f"capacity of {self._where}",
                 got=self.capacity,
                 expected=f"at least {needed}",
-                fix="set a larger capacity (config key 'buffer_size'), or sample smaller batches (num_envs_per_worker, "
-                "rollout_fragment_length)",
+                fix="set a larger capacity (config key 'buffer_size'), or sample smaller fragments "
+                "(num_envs_per_worker, rollout_fragment_length)",
             )

@@ -80,7 +80,7 @@ class SumTree:
 
         Args:
             count: how many; some weight must be above 0.
-            rng: draws the place inside each part.
+            rng: draws the slot inside each part.
         Returns:
             [count] in rising order; never one whose weight is 0.
         """

@@ -10,8 +10,8 @@ import pytest
 from gymnasium import spaces
 
 from rollax import A3CConfig, A3CPolicy, RolloutWorker, SampleBatch
+from rollax.batch import Fragment
 from rollax.policy.learning import MinibatchPlan
-from rollax.policy.policy import Segments
 from tests.algorithms.envs import Corridor
 from tests.algorithms.tables import Table, f32
 
@@ -82,16 +82,17 @@ def test_advantages_by_hand():
     # γ = 0.1 and λ = 1: A_t + V_t reads as digits, the last one is the value that a segment goes on with.
     policy = make(10, gamma=0.1)
     policy.set_weights({**policy.get_weights(), "values": f32(0, 0, 0, 0, 0, 0, 0, 7, 8, 9)})
-    batch = SampleBatch(
+    batch = Fragment(
         {
             "obs": np.arange(5),
             "rewards": f32(1, 2, 3, 4, 5),
             "vf_preds": f32(0, 0, 0, 0, 0.5),
             "terminateds": np.array([0, 1, 0, 0, 0], bool),
-        }
+        },
+        [1, 3, 4],  # terminated, cut, cut
+        {"obs": np.array([7, 8, 9])},
     )
-    #                                terminated      cut   cut
-    policy.postprocess_rows(batch, Segments(np.array([0, 1, 0, 1, 1], bool), np.array([7, 8, 9])))
+    policy.postprocess_rows(batch)
     np.testing.assert_allclose(batch["value_targets"], f32(1.2, 2, 3.48, 4.8, 5.9), rtol=1e-6)
     np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.48, 4.8, 5.4), rtol=1e-6)
 

@@ -9,8 +9,8 @@ from gymnasium import spaces
 from rollax import RolloutWorker, SampleBatch
 from rollax.algorithms.apex_ddpg import ApexDDPGConfig, ApexDDPGPolicy, ApexDDPGTrainer
 from rollax.algorithms.ddpg import DDPGPolicy
+from rollax.batch import Fragment
 from rollax.policy.exploration.parameter_noise import action_distance
-from rollax.policy.policy import Segments
 from rollax.replay.prioritized import PrioritizedReplay
 from tests.algorithms.envs import Echo
 
@@ -43,7 +43,7 @@ def test_priorities_are_the_errors_that_the_learner_finds():
         "truncateds": np.zeros(10, bool),
         "trajectory_id": (np.arange(10) > 5).astype(np.int64),
     }
-    batch = policy.postprocess_rows(SampleBatch(columns), Segments(np.isin(np.arange(10), [5, 9]), obs[[6, 10]]))
+    batch = policy.postprocess_rows(Fragment(columns, [5, 9], {"obs": obs[[6, 10]]}))
     buffer = PrioritizedReplay(100, gamma=0.9, n_step=3, columns=("priorities",))
     buffer.add(batch)
     drawn = buffer.sample(64, rng)

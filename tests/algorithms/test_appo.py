@@ -10,8 +10,8 @@ import pytest
 from gymnasium import spaces
 
 from rollax import APPOConfig, APPOPolicy, RolloutWorker, SampleBatch
+from rollax.batch import Fragment
 from rollax.policy.learning import MinibatchPlan
-from rollax.policy.policy import Segments
 from tests.algorithms.envs import Corridor
 from tests.algorithms.tables import Table, f32
 
@@ -80,7 +80,7 @@ class TestLoss:
             "actions": np.zeros(6, int),
             "action_logp": np.log(f32(*self.MU[:3], 1e-9, self.MU[3], NAN)),
             "rewards": f32(2, 1, 1, NAN, 3, NAN),
-            "terminateds": np.array([0, 0, 0, 0, 1, 0], bool),
+            "discounts": f32(0.5, 0.5, 0.5, 0, 0, NAN),
             "bootstrap": np.array([0, 0, 0, 1, 0, 0], bool),
         }
         return one_gradient(policy, columns, [0, 1, 2, 3, 4, -1])
@@ -197,8 +197,8 @@ def experience(policy, rows=12):
     actions, _, fetches = policy.compute_actions(obs)
     flags = {"terminateds": np.zeros(rows, bool), "truncateds": np.zeros(rows, bool)}
     rewards = np.where(actions == obs % 2, 1, -1).astype(np.float32)
-    batch = SampleBatch({"obs": obs, "actions": actions, "rewards": rewards, **flags, **fetches})
-    return policy.postprocess_rows(batch, Segments(np.arange(rows) % 5 == 1, np.zeros(3, int)))
+    columns = {"obs": obs, "actions": actions, "rewards": rewards, **flags, **fetches}
+    return policy.postprocess_rows(Fragment(columns, [1, 6, 11], {"obs": np.zeros(3, int)}))
 
 
 def same(arrays, others):

@@ -11,8 +11,8 @@ from gymnasium import spaces
 
 from rollax import A2CTrainer, A3CTrainer, MultiAgentEnv, PolicySpec, PPOTrainer, RolloutWorker, load_policy
 from rollax.algorithms.ppo import PPOPolicy
+from rollax.batch import Fragment
 from rollax.errors import ConfigError, PolicyError
-from rollax.evaluation import postprocess as postprocess_module
 from rollax.models.outputs import Outputs
 
 COIN = spaces.Discrete(2)
@@ -159,7 +159,7 @@ class TestActing:
             return compute_values(self, obs_batch, *memory)
 
         monkeypatch.setattr(PPOPolicy, "compute_values", counted)
-        monkeypatch.setattr(postprocess_module, "_segments", None)
+        monkeypatch.setattr(Fragment, "segments", None)
         made = worker(rollout_fragment_length=64)
         made.sample()
         # For each policy all 4 * 64 rows, and then what follows its segments: 8 episodes in each of the 4 environments.
@@ -177,9 +177,9 @@ class TestActing:
 class Kept(PPOPolicy):
     """Remembers what it was given."""
 
-    def postprocess_rows(self, batch, segments):
-        self.segments = segments
-        return super().postprocess_rows(batch, segments)
+    def postprocess_rows(self, fragment):
+        self.fragment = fragment
+        return super().postprocess_rows(fragment)
 
 
 def test_what_follows_a_cut_is_what_all_agents_observe_next():
@@ -187,13 +187,13 @@ def test_what_follows_a_cut_is_what_all_agents_observe_next():
     samples = made.sample()
     for mine, others in (("a", "b"), ("b", "a")):
         policy, batch = made.policies[mine], samples[mine]
-        following, last = policy.segments.next_memory["critic_obs"], policy.segments.last
+        following, last = policy.fragment.after["critic_obs"], policy.fragment.last
         (part,) = following["other"]["parts"]
-        np.testing.assert_array_equal(following["obs"], policy.segments.next_obs)
-        np.testing.assert_array_equal(part["obs"][:, 0], made.policies[others].segments.next_obs)
+        np.testing.assert_array_equal(following["obs"], policy.fragment.after["obs"])
+        np.testing.assert_array_equal(part["obs"][:, 0], made.policies[others].fragment.after["obs"])
         np.testing.assert_array_equal(part["actions"][:, 0], samples[others]["actions"][last])
         assert not np.array_equal(following["obs"], batch["obs"][last])
-        values = policy.compute_values(policy.segments.next_obs, {"critic_obs": following})
+        values = policy.compute_values(policy.fragment.after["obs"], {"critic_obs": following})
         delta = batch["rewards"][last] + 0.99 * values - batch["vf_preds"][last]
         np.testing.assert_allclose(batch["advantages"][last], delta, rtol=1e-4, atol=1e-5)
 
@@ -310,7 +310,7 @@ class TestRefused:
             PPOPolicy(COIN, COIN, {**SMALL, "centralized_critic": True})
 
     def test_by_hand_without_what_follows(self):
-        with pytest.raises(PolicyError, match="new_critic_obs"):
+        with pytest.raises(PolicyError, match=r"sample_batch\.after\['critic_obs'\]"):
             worker({"a": ByHand, "b": ByHand}, **BY_HAND, rollout_fragment_length=3).sample()
 
 
@@ -340,8 +340,8 @@ class ByHand(PPOPolicy):
         columns = (sample_batch["obs"], other["obs"], other["actions"])
         sample_batch["critic_obs"] = np.stack(columns, axis=1).astype(np.float32)
         if self.fills_what_follows:
-            columns = (sample_batch["new_obs"], other["new_obs"], other["actions"])
-            sample_batch["new_critic_obs"] = np.stack(columns, axis=1).astype(np.float32)
+            columns = (sample_batch.after["obs"], other.after["obs"], other["actions"][-1:])
+            sample_batch.after["critic_obs"] = np.stack(columns, axis=1).astype(np.float32)
         return super().postprocess_trajectory(sample_batch)
 
 
@@ -360,8 +360,8 @@ class TestByHand:
         batch = samples["a"]
         made = worker({"a": ByHandWithNext, "b": ByHandWithNext}, **BY_HAND).policies["a"]
         values = made.compute_values(batch["obs"], {"critic_obs": batch["critic_obs"]})
-        following = made.compute_values(batch["obs"], {"critic_obs": batch["new_critic_obs"]})
+        following = made.compute_values(batch.after["obs"], batch.after)
         np.testing.assert_allclose(batch["vf_preds"], values, rtol=1e-5)
-        last = batch["t"] == 2
-        delta = batch["rewards"] + 0.99 * following - values
-        np.testing.assert_allclose(batch["advantages"][last], delta[last], rtol=1e-4, atol=1e-5)
+        assert batch["t"][batch.ends].tolist() == [2] * len(batch.ends)
+        delta = batch["rewards"][batch.ends] + 0.99 * following - values[batch.ends]
+        np.testing.assert_allclose(batch["advantages"][batch.ends], delta, rtol=1e-4, atol=1e-5)

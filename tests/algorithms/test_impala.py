@@ -11,9 +11,9 @@ import pytest
 from gymnasium import spaces
 
 from rollax import IMPALAConfig, IMPALAPolicy, RolloutWorker, SampleBatch
+from rollax.batch import Fragment
 from rollax.errors import ConfigError, PolicyError
 from rollax.policy.learning import MinibatchPlan
-from rollax.policy.policy import Segments
 from tests.algorithms.envs import Corridor, Echo
 from tests.algorithms.tables import Table, f32
 
@@ -61,7 +61,7 @@ class TestLoss:
             "actions": np.array([*self.ACTIONS, 0, 0]),
             "action_logp": f32(*np.log(self.MU), -50, NAN),
             "rewards": f32(2, 3, 1, 1, NAN, NAN),
-            "terminateds": np.array([0, 1, 0, 0, 0, 0], bool),
+            "discounts": f32(0.5, 0, 0.5, 0.5, 0, NAN),
             "bootstrap": np.array([0, 0, 0, 0, 1, 0], bool),
         }
         plan = MinibatchPlan(np.array([[0, 1, 2, 3, 4, -1]], np.int32), 1, 0, 6)
@@ -138,9 +138,9 @@ def test_an_observation_after_the_end_may_allow_no_action():
     obs = {"action_mask": np.array([[1, 0, 1], [0, 1, 1]], np.int8), "x": np.ones((2, 2), np.float32)}
     actions, _, fetches = policy.compute_actions(obs)
     flags = {"terminateds": np.zeros(2, bool), "truncateds": np.array([False, True])}
-    batch = SampleBatch({"obs": obs, "actions": actions, "rewards": f32(1, 2), **flags, **fetches})
+    columns = {"obs": obs, "actions": actions, "rewards": f32(1, 2), **flags, **fetches}
     after = {"action_mask": np.zeros((1, 3), np.int8), "x": np.ones((1, 2), np.float32)}
-    batch = policy.postprocess_rows(batch, Segments(np.array([False, True]), after))
+    batch = policy.postprocess_rows(Fragment(columns, [1], {"obs": after}))
     assert batch["bootstrap"].tolist() == [False, False, True]
     gradients, stats = policy.compute_gradients(batch)
     assert all(np.isfinite(value).all() for value in jax.tree.leaves((gradients, stats)))
@@ -152,11 +152,12 @@ def test_an_observation_after_the_end_may_allow_no_action():
 def test_a_critic_that_sees_more_must_be_told_what_follows():
     policy = make()
     flags = {"terminateds": np.zeros(1, bool)}
-    batch = SampleBatch({"obs": np.zeros(1, int), "critic_obs": np.zeros((1, 2)), **flags})
-    with pytest.raises(PolicyError, match="new_critic_obs"):
-        policy.postprocess_rows(batch, Segments(np.array([True]), np.zeros(1, int)))
-    further = {"critic_obs": np.ones((1, 2))}
-    batch = policy.postprocess_rows(batch, Segments(np.array([True]), np.zeros(1, int), further))
+    columns = {"obs": np.zeros(1, int), "critic_obs": np.zeros((1, 2)), **flags}
+    fragment = Fragment(columns, [0], {"obs": np.zeros(1, int)})
+    with pytest.raises(PolicyError, match=r"sample_batch\.after\['critic_obs'\]"):
+        policy.postprocess_rows(fragment)
+    fragment.after["critic_obs"] = np.ones((1, 2))
+    batch = policy.postprocess_rows(fragment)
     assert batch["critic_obs"].tolist() == [[0, 0], [1, 1]]
 
 

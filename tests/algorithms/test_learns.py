@@ -128,9 +128,9 @@ class TestValueOfAnEndlessTask:
 
 
 class TruncationIsTermination:
-    def postprocess_rows(self, batch, segments):
-        batch["terminateds"] |= batch["truncateds"]
-        return super().postprocess_rows(batch, segments)  # type: ignore[misc]
+    def postprocess_rows(self, fragment):
+        fragment["terminateds"] |= fragment["truncateds"]
+        return super().postprocess_rows(fragment)  # type: ignore[misc]
 
 
 class MistakenPPO(TruncationIsTermination, PPOPolicy):

@@ -10,8 +10,8 @@ from gymnasium import spaces
 
 from rollax import PGConfig, PGTrainer, RolloutWorker, SampleBatch
 from rollax.algorithms.pg import PGPolicy
+from rollax.batch import Fragment
 from rollax.policy.learning import MinibatchPlan
-from rollax.policy.policy import Segments
 from tests.algorithms.envs import Corridor
 from tests.algorithms.tables import Table, f32
 
@@ -45,14 +45,16 @@ def test_loss_and_gradient():
 def test_returns_stop_at_the_end_of_a_segment():
     # γ = 0.1 lets returns be read as digits. A cut segment is not bootstrapped: there is no value function.
     policy = make(gamma=0.1)
-    batch = SampleBatch(
+    batch = Fragment(
         {
             "rewards": f32(1, 2, 3, 4, 5),
             "terminateds": np.array([0, 1, 0, 0, 0], bool),
             "truncateds": np.array([0, 0, 0, 1, 0], bool),
-        }
+        },
+        [1, 3, 4],
+        {"obs": np.zeros(3, np.int64)},
     )
-    policy.postprocess_rows(batch, Segments(np.array([0, 1, 0, 1, 1], bool), np.zeros(3, np.int64)))
+    policy.postprocess_rows(batch)
     np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.4, 4, 5), rtol=1e-6)
 
 

@@ -10,9 +10,9 @@ from gymnasium import spaces
 
 from rollax import PPOConfig, RolloutWorker, SampleBatch
 from rollax.algorithms.ppo import PPOPolicy
+from rollax.batch import Fragment
 from rollax.errors import ConfigError
 from rollax.policy.learning import MinibatchPlan
-from rollax.policy.policy import Segments
 from tests.algorithms.envs import Corridor
 from tests.algorithms.tables import Table, f32
 
@@ -123,18 +123,18 @@ class TestAdvantages:
         # γ = 0.1 and λ = 1: A_t + V_t reads as digits, the last one is the value that a segment goes on with.
         policy = make(10, gamma=0.1, **{"lambda": 1.0})
         self.values_of(policy, *[0] * 7, 7, 8, 9)
-        batch = SampleBatch(
+        batch = Fragment(
             {
                 "obs": np.arange(7),
                 "rewards": f32(1, 2, 3, 4, 5, 6, 1),
                 "vf_preds": f32(0, 0, 0, 0, 0, 0, 0.5),
                 "terminateds": np.array([0, 1, 0, 0, 0, 0, 0], bool),
                 "truncateds": np.array([0, 0, 0, 1, 0, 0, 0], bool),
-            }
+            },
+            [1, 3, 5, 6],  # terminated, truncated, cut, cut
+            {"obs": np.array([7, 7, 8, 9])},
         )
-        #             terminated   truncated      cut   cut
-        last = np.array([0, 1, 0, 1, 0, 1, 1], bool)
-        policy.postprocess_rows(batch, Segments(last, np.array([7, 7, 8, 9])))
+        policy.postprocess_rows(batch)
         np.testing.assert_allclose(batch["value_targets"], f32(1.2, 2, 3.47, 4.7, 5.68, 6.8, 1.9), rtol=1e-6)
         np.testing.assert_allclose(batch["advantages"], f32(1.2, 2, 3.47, 4.7, 5.68, 6.8, 1.4), rtol=1e-6)
 

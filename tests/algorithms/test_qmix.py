@@ -8,9 +8,10 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import ConfigError, SampleBatch, SpaceError
+from rollax import ConfigError, SampleBatch, SpaceError, trees
 from rollax.algorithms.qmix import QMIXConfig, QMIXPolicy
 from rollax.algorithms.vdn import VDNConfig
+from rollax.batch import Fragment
 from rollax.models.outputs import Outputs
 from tests.algorithms.group_tables import KERNEL, LINE, SMALL, TABLE, TARGET_TABLE, TWO, rows, with_table
 from tests.algorithms.tables import f32
@@ -120,20 +121,19 @@ def trajectory(first_state=(0.0, 0.0), end="terminated"):
 
     `end`: what follows is nothing, a limit of time, or a next fragment; in the latter two state 1 is seen last by both.
     """
-    goes_on = end != "terminated"
     lefts, rights = np.array([0, 1, 2, 1]), np.array([1, 2, 2, 1])
     before = np.stack([np.cumsum(lefts) - lefts, np.cumsum(rights) - rights], axis=1) + np.array(first_state)
     columns = {
         "obs": (lefts, rights),
         "actions": (np.zeros(4, int), np.zeros(4, int)),
         "rewards": f32(1, 2, 3, 0),
-        "terminateds": np.array([False, False, not goes_on, False]),
+        "terminateds": np.array([False, False, end == "terminated", False]),
         "truncateds": np.array([False, False, end == "truncated", False]),
         "trajectory_id": np.zeros(4, int),
         "state_in": (before[..., None].astype(np.float32),),
-        "bootstrap": np.array([False, False, False, True]),
     }
-    return SampleBatch(columns)[: 4 if goes_on else 3]
+    after = {name: trees.index(columns[name], slice(3, 4)) for name in ("obs", "state_in")}
+    return Fragment(SampleBatch(columns)[:3].to_dict(), [2], after)
 
 
 class TestLossOfSequences:
@@ -146,7 +146,7 @@ class TestLossOfSequences:
         weights = {name: np.zeros(value.shape, np.float32) for name, value in policy.get_weights().items()}
         policy.set_weights({**weights, "network.table": np.asarray(self.table, np.float32)})
         asked = policy.replayed
-        buffer = AllOfThem(100, columns=asked.columns)
+        buffer = AllOfThem(100, gamma=policy.config.gamma, n_step=policy.config.n_step, columns=asked.columns)
         buffer.add(batch)
         sequences = buffer.sample_sequences(0, asked.length, RNG, burn_in=asked.burn_in, aligned=True)
         policy.sgd_minibatch_size = None
@@ -176,8 +176,8 @@ class TestLossOfSequences:
     def test_whole_trajectories(self, end, n_step, errors):
         stats = self.drawn(trajectory(end=end), n_step=n_step)
         np.testing.assert_allclose(stats["q_loss"], np.mean(np.square(errors)), rtol=1e-5)
-        # each of three transitions draws the sequence that it is in: one and the same
-        np.testing.assert_allclose(stats["td_error"], [np.abs(errors).sum()] * 3, rtol=1e-5)
+        # each transition whose n steps are stored draws the sequence that it is in: one and the same
+        np.testing.assert_allclose(stats["td_error"], np.abs(errors).sum(), rtol=1e-5)
 
     @pytest.mark.parametrize("burn_in", [0, 1])
     def test_parts_of_trajectories_begin_with_the_state_that_was_acted_on(self, burn_in):

@@ -11,7 +11,6 @@ import pytest
 from rollax import ApexDQNTrainer, ConfigError, DQNPolicy, DQNTrainer, Policy, PolicyError, PolicySpec, PPOPolicy
 from rollax.algorithms.registry import get_trainer_class
 from rollax.batch import SampleBatch
-from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
 from tests.algorithms.envs import TwoAgents
 from tests.algorithms.replayed import SMALL
 
@@ -31,9 +30,6 @@ class Counting(Policy):
 
     def compute_actions(self, obs_batch):  # type: ignore[override]
         return np.zeros(len(obs_batch), np.int64), [], {}
-
-    def postprocess_rows(self, batch, segments):
-        return add_bootstrap_rows(batch, segments)
 
     def learn_on_batch(self, batch):
         self.given.append(len(batch))

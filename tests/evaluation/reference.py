@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rollax import SampleBatch
-from rollax.policy.policy import Segments
+from rollax.batch import Fragment
 
 ALL = "__all__"
 Key = tuple[float, ...]
@@ -144,15 +143,15 @@ class Auditor:
         self.seen: set[Key] = set()
         self.episode_ids: dict[int, tuple] = {}
 
-    def check(self, fragment: Mapping[str, tuple[SampleBatch, Segments]]) -> None:
+    def check(self, fragments: Mapping[str, Fragment]) -> None:
         """One fragment, right after it was sampled."""
         expected = expected_rows(self.envs)
-        for batch, segments in fragment.values():
-            self._check_batch(batch, segments, expected)
+        for fragment in fragments.values():
+            self._check_batch(fragment, expected)
         due = {key for key, row in expected.items() if row.episode_over or not self.whole_episodes}
         assert self.seen == due, f"{len(due - self.seen)} rows are missing, {len(self.seen - due)} came too early"
 
-    def _check_batch(self, batch: SampleBatch, segments: Segments, expected: Mapping[Key, Row]) -> None:
+    def _check_batch(self, batch: Fragment, expected: Mapping[Key, Row]) -> None:
         keys = [_key(obs) for obs in batch["obs"]]
         assert len(set(keys)) == len(keys)
         assert not self.seen.intersection(keys)
@@ -170,16 +169,16 @@ class Auditor:
         for episode_id, row in zip(batch["eps_id"].tolist(), rows, strict=True):
             assert self.episode_ids.setdefault(episode_id, row.trajectory[:2]) == row.trajectory[:2]
         assert len(set(self.episode_ids.values())) == len(self.episode_ids), "one episode under two ids"
-        self._check_segments(keys, rows, segments)
+        self._check_segments(keys, rows, batch)
 
     @staticmethod
-    def _check_segments(keys: list[Key], rows: list[Row], segments: Segments) -> None:
-        ends = segments.last.nonzero()[0].tolist()
+    def _check_segments(keys: list[Key], rows: list[Row], fragment: Fragment) -> None:
+        ends = fragment.ends.tolist()
         assert ends[-1] == len(rows) - 1
-        assert [_key(obs) for obs in segments.next_obs] == [_key(rows[end].new_obs) for end in ends]
+        assert [_key(obs) for obs in fragment.after["obs"]] == [_key(rows[end].new_obs) for end in ends]
         assert len({rows[end].trajectory for end in ends}) == len(ends), "a trajectory in two segments"
         for here, key_after, row_after in zip(range(len(rows)), keys[1:], rows[1:], strict=False):
-            if not segments.last[here]:
+            if not fragment.last[here]:
                 assert rows[here].trajectory == row_after.trajectory
                 assert _key(rows[here].new_obs) == key_after
 

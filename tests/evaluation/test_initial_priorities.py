@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import SampleBatch
 from rollax.algorithms.apex import ApexDQNPolicy
-from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
-from rollax.evaluation.initial_priorities import add_priorities, transitions_of
-from rollax.policy.policy import Segments
+from rollax.batch import Fragment
+from rollax.evaluation.initial_priorities import add_priorities
 from rollax.replay.prioritized import PrioritizedReplay
 
 F, T = False, True
@@ -18,16 +16,17 @@ F, T = False, True
 
 def fragment():
     """Three segments: one terminates after two rows, one is truncated after three, one continues after one."""
-    return SampleBatch(
+    return Fragment(
         {
-            "obs": np.array([0, 1, 10, 11, 12, 13, 20, 21]),
-            "actions": np.zeros(8, np.int64),
-            "rewards": np.array([1, 2, 3, 4, 5, 0, 6, 0], np.float32),
-            "terminateds": np.array([F, T, F, F, F, F, F, F]),
-            "truncateds": np.array([F, F, F, F, T, F, F, F]),
-            "bootstrap": np.array([F, F, F, F, F, T, F, T]),
-            "trajectory_id": np.array([5, 5, 6, 6, 6, 6, 7, 7]),
-        }
+            "obs": np.array([0, 1, 10, 11, 12, 20]),
+            "actions": np.zeros(6, np.int64),
+            "rewards": np.array([1, 2, 3, 4, 5, 6], np.float32),
+            "terminateds": np.array([F, T, F, F, F, F]),
+            "truncateds": np.array([F, F, F, F, T, F]),
+            "trajectory_id": np.array([5, 5, 6, 6, 6, 7]),
+        },
+        [1, 4, 5],
+        {"obs": np.array([2, 13, 21])},
     )
 
 
@@ -37,9 +36,8 @@ class TestTransitions:
         #   row 0: 1 + 0.2 and terminated there: 1.2, discount 0
         #   row 1: 2, terminated
         #   row 2: 3.4, then 12: γ²; row 3: 4.5, then 13: γ²; row 4: 5, cut off, then 13: γ
-        #   row 6: 6, then 21, for there is nothing more: γ
-        rows, transitions = transitions_of(fragment(), 2, 0.1)
-        assert rows.tolist() == [0, 1, 2, 3, 4, 6]
+        #   row 5: 6, then 21, for there is nothing more: γ
+        transitions = fragment().transitions(2, 0.1)
         np.testing.assert_allclose(transitions["rewards"], [1.2, 2, 3.4, 4.5, 5, 6], rtol=1e-6)
         np.testing.assert_allclose(transitions["discounts"], [0, 0, 0.01, 0.01, 0.1, 0.1], rtol=1e-6)
         assert transitions["new_obs"][2:].tolist() == [12, 13, 13, 21]
@@ -52,7 +50,7 @@ class TestTransitions:
         batch = fragment()
         buffer.add(batch)
         drawn = buffer.sample(500, np.random.default_rng(0))
-        _, transitions = transitions_of(batch, n_step, 0.9)
+        transitions = batch.transitions(n_step, 0.9)
         place = {number: place for place, number in enumerate(transitions["obs"].tolist())}
         same = [place[number] for number in drawn["obs"].tolist()]
         assert len(set(same)) == (6 if n_step == 1 else 5)  # the last one waits there for what comes
@@ -63,7 +61,7 @@ class TestTransitions:
 
     def test_priorities_stand_at_their_rows(self):
         batch = add_priorities(fragment(), lambda rows: -rows["obs"] - 0.5, n_step=1, gamma=0.9)
-        assert batch["priorities"].tolist() == [0.5, 1.5, 10.5, 11.5, 12.5, 0, 20.5, 0]
+        assert batch["priorities"].tolist() == [0.5, 1.5, 10.5, 11.5, 12.5, 20.5]
 
 
 @pytest.mark.parametrize("options", [{}, {"num_atoms": 7, "v_min": -2.0, "v_max": 2.0}, {"double_q": False}], ids=str)
@@ -80,7 +78,7 @@ def test_they_are_the_errors_that_the_learner_finds(options):
         "truncateds": np.zeros(12, bool),
         "trajectory_id": (np.arange(12) > 6).astype(np.int64),
     }
-    batch = policy.postprocess_rows(SampleBatch(columns), Segments(np.isin(np.arange(12), [6, 11]), obs[[7, 12]]))
+    batch = policy.postprocess_rows(Fragment(columns, [6, 11], {"obs": obs[[7, 12]]}))
     buffer = PrioritizedReplay(100, gamma=0.9, n_step=2, columns=("priorities",))
     buffer.add(batch)
     drawn = buffer.sample(64, rng)
@@ -88,16 +86,16 @@ def test_they_are_the_errors_that_the_learner_finds(options):
     learned = policy.learn_on_batch(drawn)["td_error"]
     np.testing.assert_allclose(np.abs(learned), begun, rtol=1e-4, atol=1e-6)
     # And it is by them that rows are drawn.
-    places = np.flatnonzero(buffer._drawable)
-    expected = buffer._rows.columns.read_column("priorities", places)
-    np.testing.assert_allclose(buffer._tree.get(places), (expected + 1e-6) ** 0.6, rtol=1e-6)
+    slots = np.flatnonzero(buffer._drawable)
+    expected = buffer._rows.columns.read_column("priorities", slots)
+    np.testing.assert_allclose(buffer._tree.get(slots), (expected + 1e-6) ** 0.6, rtol=1e-6)
     assert np.ptp(expected) > 0.1
 
 
 def test_nothing_is_learned_from_being_asked():
     policy = ApexDQNPolicy(spaces.Discrete(3), spaces.Discrete(2), {"seed": 0})
     before = policy.get_weights()
-    batch = SampleBatch(
+    batch = Fragment(
         {
             "obs": np.arange(3),
             "actions": np.zeros(3, np.int64),
@@ -105,13 +103,14 @@ def test_nothing_is_learned_from_being_asked():
             "terminateds": np.array([F, F, T]),
             "truncateds": np.zeros(3, bool),
             "trajectory_id": np.zeros(3, np.int64),
-        }
+        },
+        [2],
+        {"obs": np.array([0])},
     )
-    segments = Segments(np.array([F, F, T]), np.array([0]))
-    once = policy.postprocess_rows(SampleBatch(batch.to_dict()), segments)["priorities"]
-    again = policy.postprocess_rows(SampleBatch(batch.to_dict()), segments)["priorities"]
+    once = policy.postprocess_rows(batch.copy())["priorities"]
+    again = policy.postprocess_rows(batch.copy())["priorities"]
     np.testing.assert_array_equal(once, again)
     assert policy.learner.num_updates == 0
     for name, value in policy.get_weights().items():
         np.testing.assert_array_equal(value, before[name])
-    assert "priorities" not in add_bootstrap_rows(batch, segments)
+    assert "priorities" not in batch

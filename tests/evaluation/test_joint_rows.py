@@ -10,22 +10,22 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollax import SampleBatch, trees
+from rollax import trees
+from rollax.batch import Fragment
 from rollax.errors import ConfigError, MultiAgentError
 from rollax.evaluation.joint_rows import JointRows
-from rollax.policy.policy import Segments
 
 LINE, CHOICE = spaces.Box(-1, 99, (1,), np.float32), spaces.Discrete(10)
 POINT, PUSH = spaces.Dict({"at": spaces.Box(-1, 99, (2,), np.float32)}), spaces.Box(-1, 99, (1,), np.float32)
 
 
-def cut(*trajectories) -> tuple[SampleBatch, Segments]:
+def cut(*trajectories) -> Fragment:
     """Rows of one policy, trajectory after trajectory: (episode, agent, [(t, obs, action), ...], next obs)."""
     rows = [(episode, agent, *row) for episode, agent, steps, _ in trajectories for row in steps]
     episodes, agents, t, obs, actions = zip(*rows, strict=True)
     ids = np.empty(len(rows), object)
     ids[:] = agents
-    last = np.concatenate([np.arange(len(steps)) == len(steps) - 1 for _, _, steps, _ in trajectories])
+    ends = np.cumsum([len(steps) for _, _, steps, _ in trajectories]) - 1
     following = np.array([[after] for _, _, _, after in trajectories], np.float32)
     columns = {
         "eps_id": np.array(episodes),
@@ -34,7 +34,7 @@ def cut(*trajectories) -> tuple[SampleBatch, Segments]:
         "obs": np.array(obs, np.float32)[:, None],
         "actions": np.array(actions),
     }
-    return SampleBatch(columns), Segments(last, following)
+    return Fragment(columns, ends, {"obs": following})
 
 
 def joined(fragment, agents="abc", of=None, policy_spaces=None):
@@ -119,17 +119,18 @@ class TestByHand:
 
     def test_policies_with_different_spaces(self):
         """Each other agent has a part for each kind of policy; the one that does not act for it is all zeros."""
-        driver = SampleBatch(
+        driver = Fragment(
             {
                 "eps_id": np.array([1, 1]),
                 "agent_id": np.array(["d", "d"], object),
                 "t": np.array([0, 1]),
                 "obs": {"at": np.array([[1, 2], [3, 4]], np.float32)},
                 "actions": np.array([[0.5], [0.6]], np.float32),
-            }
+            },
+            [1],
+            {"obs": {"at": np.array([[5, 6]], np.float32)}},
         )
-        segments = Segments(np.array([False, True]), {"at": np.array([[5, 6]], np.float32)})
-        fragment = {"walker": cut((1, "w", [(0, 10, 1), (1, 11, 2)], 12)), "driver": (driver, segments)}
+        fragment = {"walker": cut((1, "w", [(0, 10, 1), (1, 11, 2)], 12)), "driver": driver}
         rows = JointRows(("d", "w"), {"walker": (LINE, CHOICE), "driver": (POINT, PUSH), "nobody": (LINE, CHOICE)})
         both = rows.join(fragment, ["walker", "driver"])
         walkers, drivers = (both[policy_id][0]["other"]["parts"] for policy_id in ("walker", "driver"))
@@ -151,13 +152,13 @@ class TestByHand:
 
     def test_nothing_of_the_fragment_is_changed(self):
         fragment = {"x": cut((1, "a", [(0, 10, 1)], 11), (1, "b", [(1, 20, 2)], 21))}
-        before = {name: np.copy(column) for name, column in fragment["x"][0].items()}
+        before = {name: np.copy(column) for name, column in fragment["x"].items()}
         for part in JointRows("abc", {"x": (LINE, CHOICE)}).join(fragment, ["x"])["x"]:
             for leaf in trees.leaves(part["other"]):
                 leaf[:] = 77
         for name, column in before.items():
-            np.testing.assert_array_equal(fragment["x"][0][name], column)
-        np.testing.assert_array_equal(fragment["x"][1].next_obs, [[11], [21]])
+            np.testing.assert_array_equal(fragment["x"][name], column)
+        np.testing.assert_array_equal(fragment["x"].after["obs"], [[11], [21]])
 
 
 def assert_fits(joint, space: spaces.Dict) -> None:

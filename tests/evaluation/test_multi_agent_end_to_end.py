@@ -169,11 +169,10 @@ class TestTrajectories:
         """Read from the script: who saw what when, and what each step was paid in the end."""
         config = {"rollout_fragment_length": 6, "batch_mode": "complete_episodes"}
         worker = RolloutWorker(scripted(LIVELY), Encode, config=config)
-        (batch, segments) = worker.sampler.sample()[0]["default_policy"]
+        batch = worker.sampler.sample()[0]["default_policy"]
         (env,) = worker.env.get_sub_environments()
-        ends = segments.last.nonzero()[0]
         told = []
-        for start, end in zip([0, *(ends[:-1] + 1)], ends, strict=True):
+        for start, end in zip(batch.starts, batch.ends, strict=True):
             rows = slice(start, end + 1)
             agent = batch["agent_id"][start]
             assert set(batch["agent_id"][rows]) == {agent}

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from rollax import MultiAgentBatch, Policy, RolloutWorker, SampleBatch
+from rollax import MultiAgentBatch, Policy, RolloutWorker
 from rollax.algorithms.ppo import PPOPolicy
+from rollax.batch import Fragment
 from rollax.evaluation.postprocess import postprocess
-from rollax.policy.policy import Segments
 from tests.evaluation.reference import expected_rows
 from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Line, Scripted, action_for
 
@@ -79,9 +79,9 @@ class TestNewObs:
 
     def test_by_hand(self):
         # Segments of 2, 1 and 2 rows.
-        batch = SampleBatch({"obs": {"x": np.array([1, 2, 3, 4, 5])}, "eps_id": np.zeros(5, int)})
-        segments = Segments(np.array([0, 1, 1, 0, 1], bool), {"x": np.array([20, 30, 50])})
-        done = postprocess({"p": (batch, segments)}, {"p": Encode(OBS_SPACE, ACTION_SPACE)})
+        columns = {"obs": {"x": np.array([1, 2, 3, 4, 5])}, "eps_id": np.zeros(5, int)}
+        fragment = Fragment(columns, [1, 2, 4], {"obs": {"x": np.array([20, 30, 50])}})
+        done = postprocess({"p": fragment}, {"p": Encode(OBS_SPACE, ACTION_SPACE)})
         assert done["p"]["new_obs"]["x"].tolist() == [2, 20, 30, 5, 50]
 
 
@@ -195,10 +195,10 @@ def test_rows_at_once_for_all_others():
     calls = []
 
     class AtOnce(Encode):
-        def postprocess_rows(self, batch, segments):
-            calls.append((len(batch), np.count_nonzero(segments.last), len(segments.next_obs)))
-            batch["advantages"] = batch["rewards"] * 2
-            return batch
+        def postprocess_rows(self, fragment):
+            calls.append((len(fragment), len(fragment.ends), len(fragment.after["obs"])))
+            fragment["advantages"] = fragment["rewards"] * 2
+            return fragment
 
     batch = make(AtOnce, fragment=5, num_envs=1).sample()
     assert calls == [(11, 4, 4)]

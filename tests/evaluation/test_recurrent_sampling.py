@@ -38,7 +38,7 @@ class Counting(Policy):
             *(SampleBatch.STATE_OUT, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS),
         }
     )
-    segments: Any = None
+    fragment: Any = None
 
     def get_initial_state(self):
         return [0, [0.0, 0.0]]
@@ -48,9 +48,9 @@ class Counting(Policy):
         assert len(prev_action_batch) == len(prev_reward_batch) == len(obs_batch)
         return [action_for(obs) for obs in obs_batch], [(steps + 1).tolist(), digest(table, obs_batch).tolist()], {}
 
-    def postprocess_rows(self, batch, segments):
-        self.segments = segments
-        return batch
+    def postprocess_rows(self, fragment):
+        self.fragment = fragment
+        return fragment
 
 
 class Forgetful(Policy):
@@ -68,16 +68,15 @@ class Follower:
         self.over: set[int] = set()
         self.carried = self.unseen = 0
 
-    def check(self, batch: SampleBatch, segments: Any) -> None:
-        starts = np.flatnonzero(np.append(True, segments.last[:-1]))
-        for number, (start, end) in enumerate(zip(starts, np.flatnonzero(segments.last), strict=True)):
+    def check(self, batch: SampleBatch, fragment: Any) -> None:
+        for number, (start, end) in enumerate(zip(fragment.starts, fragment.ends, strict=True)):
             trajectory = int(batch["trajectory_id"][start])
             assert trajectory not in self.over
             self.carried += trajectory in self.before
             for row in range(start, end + 1):
                 assert batch["trajectory_id"][row] == trajectory
                 self._check_row(batch, row, trajectory)
-            self._check_next(batch, end, trees.index(segments.next_memory, np.array([number])), trajectory)
+            self._check_next(batch, end, trees.index(fragment.after, np.array([number])), trajectory)
             if batch["terminateds"][end] or batch["truncateds"][end]:
                 self.over.add(trajectory)
 
@@ -110,7 +109,7 @@ def follow(worker: RolloutWorker, policy_id: str = "default_policy", fragments: 
         samples = worker.sample()
         batch = samples if isinstance(samples, SampleBatch) else samples.policy_batches.get(policy_id)
         if batch is not None:
-            follower.check(batch, policy.segments)  # type: ignore[attr-defined]
+            follower.check(batch, policy.fragment)  # type: ignore[attr-defined]
     assert len(follower.over) > 10
     return follower
 
@@ -172,7 +171,7 @@ def test_evaluation_in_between_begins_new_trajectories_and_leaves_no_trace():
     for _ in range(10):
         batch = worker.sample()
         assert isinstance(batch, SampleBatch)
-        follower.check(batch, policy.segments)  # type: ignore[attr-defined]
+        follower.check(batch, policy.fragment)  # type: ignore[attr-defined]
         worker.evaluate(4)
     assert follower.carried == 0
 
@@ -210,13 +209,13 @@ SETTINGS = {"num_envs_per_worker": 3, "rollout_fragment_length": 20, "seed": 4, 
 
 
 class Watched(PPOPolicy):
-    """PPO that shows the segments of its last fragment."""
+    """PPO that shows its last fragment."""
 
-    segments: Any = None
+    fragment: Any = None
 
-    def postprocess_rows(self, batch, segments):
-        self.segments = segments
-        return super().postprocess_rows(batch, segments)
+    def postprocess_rows(self, fragment):
+        self.fragment = fragment
+        return super().postprocess_rows(fragment)
 
 
 class ByTrajectory(PPOPolicy):
@@ -245,11 +244,11 @@ def test_what_jax_policies_store_is_what_they_acted_on(kind):
     logp = policy.fetches_of(batch["actions"], fetches)["action_logp"]
     np.testing.assert_allclose(logp, batch["action_logp"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(fetches["vf_preds"], batch["vf_preds"], rtol=1e-4, atol=1e-5)
-    inner = np.flatnonzero(~policy.segments.last)
+    inner = np.flatnonzero(~policy.fragment.last)
     np.testing.assert_allclose(after[inner], batch["state_in"][0][inner + 1], rtol=1e-4, atol=1e-5)
-    ends = policy.segments.last.nonzero()[0]
-    seen = (batch["obs"][ends] != policy.segments.next_obs).any(axis=1)
-    following = policy.segments.next_memory["state_in"][0]
+    ends = policy.fragment.ends
+    seen = (batch["obs"][ends] != policy.fragment.after["obs"]).any(axis=1)
+    following = policy.fragment.after["state_in"][0]
     np.testing.assert_allclose(after[ends[seen]], following[seen], rtol=1e-4, atol=1e-5)
     _, (unmoved,), _ = policy.compute_actions(batch["obs"])
     assert np.abs(unmoved - after)[batch["state_in"][0].any(axis=1)].max(axis=1).min() > 1e-3
@@ -261,10 +260,10 @@ def test_called_by_trajectory_it_bootstraps_alike():
         for ours, theirs in zip(trees.leaves(together[name]), trees.leaves(one_by_one[name]), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=name)
     last = np.append(np.diff(together["trajectory_id"]) != 0, True)
-    cut, still = last & ~together["terminateds"], (one_by_one["obs"] == one_by_one["new_obs"]).all(axis=1)
+    cut, still = last & ~together["terminateds"], (one_by_one["obs"] == one_by_one.following("obs")).all(axis=1)
     assert (cut & ~together["truncateds"]).any()
     assert (cut & still).any()  # cut off without a last observation
-    assert one_by_one.keys() - together.keys() >= {"state_out", "new_prev_actions", "new_prev_rewards"}
+    assert one_by_one.ends.tolist() == together.ends.tolist() == np.flatnonzero(last).tolist()
 
 
 def test_same_seed_same_numbers():

@@ -176,8 +176,8 @@ class TestFragments:
     def test_many_fragments_are_one_long_run(self):
         many = make_worker(Line, 4, rollout_fragment_length=3)
         one = make_worker(Line, 4, rollout_fragment_length=300)
-        segments = [many.sampler.sample()[0]["default_policy"][0] for _ in range(100)]
-        (whole, _) = one.sampler.sample()[0]["default_policy"]
+        segments = [many.sampler.sample()[0]["default_policy"] for _ in range(100)]
+        whole = one.sampler.sample()[0]["default_policy"]
         for name in whole:
             parts = np.concatenate([segment[name] for segment in segments])
             assert len(parts) == len(whole) == 1200

@@ -55,15 +55,15 @@ class TestCut:
         t, waiting = self.make(), Waiting(L0=6)
         cut = t.cut(waiting)
         assert cut is not None
-        batch, segments = cut
+        batch = cut
         assert batch["obs"]["x"].tolist() == [1, 4, 2]
         assert batch["actions"].tolist() == [10, 40, 20]
         assert batch["rewards"].tolist() == [0.5, 2.5, 1.5]
         assert batch["terminateds"].tolist() == [False, False, True]
         assert batch["eps_id"].tolist() == [7, 7, 7]
-        assert segments.last.tolist() == [False, True, True]
+        assert batch.ends.tolist() == [1, 2]
         # Trajectory 0 waits with 6; trajectory 1 ended with 9.
-        assert segments.next_obs["x"].tolist() == [6, 9]
+        assert batch.after["obs"]["x"].tolist() == [6, 9]
         assert waiting.asked == [0]
         assert not [name for name in batch if name.startswith("_")]
         assert len(t) == 2
@@ -76,13 +76,13 @@ class TestCut:
         final(t, slots(2), [8])
         cut = t.cut(Waiting(L0=11, L3=12))
         assert cut is not None
-        batch, segments = cut
+        batch = cut
         assert batch["obs"]["x"].tolist() == [6, 3, 5]
         assert batch["rewards"].tolist() == [0.25, 9, 1]  # trajectory 2: 3.5 + 4.5 before the cut, 1 after it
         assert batch["truncateds"].tolist() == [False, True, False]
         assert batch["eps_id"].tolist() == [7, 7, 8]
-        assert segments.last.all()
-        assert segments.next_obs["x"].tolist() == [11, 8, 12]
+        assert batch.ends.tolist() == [0, 1, 2]
+        assert batch.after["obs"]["x"].tolist() == [11, 8, 12]
         assert len(t) == 0
 
     def test_a_row_before_a_carried_one_is_followed_by_it(self):
@@ -92,7 +92,7 @@ class TestCut:
         decide(t, slots(0), [0], [2])
         cut = t.cut(Waiting())  # nobody waits: the trajectory has acted on its last observation
         assert cut is not None
-        assert cut[1].next_obs["x"].tolist() == [2]
+        assert cut.after["obs"]["x"].tolist() == [2]
 
     def test_an_end_without_a_last_observation_goes_on_from_the_one_acted_on(self):
         t = Trajectories()
@@ -100,7 +100,7 @@ class TestCut:
         settle(t, slots(0), [1], trunc=[True])
         cut = t.cut(Waiting())
         assert cut is not None
-        assert cut[1].next_obs["x"].tolist() == [5]
+        assert cut.after["obs"]["x"].tolist() == [5]
 
     def test_only_finished_episodes(self):
         t = self.make()
@@ -108,13 +108,13 @@ class TestCut:
         assert t.cut(Waiting(), finished=slots(99)) is None
         cut = t.cut(Waiting(), finished=slots(8))
         assert cut is not None
-        assert cut[0]["obs"]["x"].tolist() == [5]
+        assert cut["obs"]["x"].tolist() == [5]
         # Trajectory 0 of episode 7 runs on, so the rows of that episode stay, last observations included.
         settle(t, slots(0), [0], term=[True])
         cut = t.cut(Waiting(), finished=slots(7))
         assert cut is not None
-        assert cut[0]["obs"]["x"].tolist() == [1, 4, 2, 3]
-        assert cut[1].next_obs["x"].tolist() == [4, 9, 3]
+        assert cut["obs"]["x"].tolist() == [1, 4, 2, 3]
+        assert cut.after["obs"]["x"].tolist() == [4, 9, 3]
 
     def test_nothing(self):
         t = Trajectories()
@@ -128,7 +128,7 @@ class TestCut:
         settle(t, slots(0), [0])
         cut = t.cut(Waiting(L1=3))
         assert cut is not None
-        assert cut[0]["rewards"].tolist() == [0]
+        assert cut["rewards"].tolist() == [0]
 
 
 class TestColumns:
@@ -140,9 +140,9 @@ class TestColumns:
             settle(t, everyone, np.ones(count))
         cut = t.cut(lambda trajectories: {"obs": {"x": trajectories.astype(np.float32) + 3000}})
         assert cut is not None
-        assert len(cut[0]) == 3 * count
-        assert cut[0]["obs"]["x"][:6].tolist() == [0, 1000, 2000, 1, 1001, 2001]
-        assert cut[1].next_obs["x"].tolist() == (everyone + 3000.0).tolist()
+        assert len(cut) == 3 * count
+        assert cut["obs"]["x"][:6].tolist() == [0, 1000, 2000, 1, 1001, 2001]
+        assert cut.after["obs"]["x"].tolist() == (everyone + 3000.0).tolist()
 
     def test_batches_are_no_views(self):
         t = Trajectories()
@@ -151,7 +151,7 @@ class TestColumns:
         cut = t.cut(Waiting())
         decide(t, slots(0), [1], [2])
         assert cut is not None
-        assert cut[0]["obs"]["x"].tolist() == cut[1].next_obs["x"].tolist() == [1]
+        assert cut["obs"]["x"].tolist() == cut.after["obs"]["x"].tolist() == [1]
 
     @pytest.mark.parametrize("second", [{"obs": [1.0]}, {"obs": [1.0], "a": [1]}, {"obs": [1.0], "b": [1], "a": [1]}])
     def test_changing_names_are_refused(self, second):

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Discrete
 
-from rollax import MultiAgentBatch, SampleBatch
+from rollax import MultiAgentBatch
+from rollax.batch import Fragment
 from rollax.config.groups import ReplayFields
 from rollax.policy.policy import Policy
 from rollax.processes.actors import LocalActors, ProcessLostError
@@ -57,26 +58,29 @@ class RowWorker(FragmentWorker):
         self.fragments += 1
         rows = {name: self._trajectory(place) for place, name in enumerate(self.agents)}
         if len(rows) == 1:
-            return SampleBatch(rows[next(iter(rows))].to_dict(), env_steps=STEPS)
+            (only,) = rows.values()
+            only.env_steps = STEPS
+            return only
         return MultiAgentBatch(rows, STEPS)
 
     def sample_apart(self, update=None):
         fragment = self.sample_fragment(update)
         return fragment, fragment.batch
 
-    def _trajectory(self, place: int) -> SampleBatch:
+    def _trajectory(self, place: int) -> Fragment:
         number = 1000 * self.worker_index + self.fragments
         steps = np.arange(STEPS)
-        return SampleBatch(
+        return Fragment(
             {
                 "obs": STEPS * number + steps,
                 "actions": np.zeros(STEPS, np.int64),
                 "rewards": np.ones(STEPS, np.float32),
                 "terminateds": steps == STEPS - 1,
                 "truncateds": np.zeros(STEPS, bool),
-                "bootstrap": np.zeros(STEPS, bool),
                 "trajectory_id": np.full(STEPS, 10 * number + place),
-            }
+            },
+            [STEPS - 1],
+            {"obs": np.zeros(1, np.int64)},
         )
 
 

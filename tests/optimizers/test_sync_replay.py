@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rollax import MultiAgentBatch, SyncReplayOptimizer
+from rollax.batch import Fragment
 from rollax.config.groups import ReplayFields
 from rollax.errors import CheckpointError
 from rollax.policy.policy import Policy
@@ -78,10 +79,9 @@ class TestUpdates:
             def sample(self):
                 batch = super().sample()
                 number = 10 * self.fragments - 10
-                more = {"obs": np.arange(number, number + 11), "bootstrap": np.arange(11) == 10}
-                rest = {name: np.append(batch[name], batch[name][-1]) for name in ("actions", "rewards")}
-                flags = {name: np.zeros(11, bool) for name in ("terminateds", "truncateds")}
-                return type(batch)({**more, **rest, **flags, "trajectory_id": np.full(11, 1)}, env_steps=10)
+                more = {"obs": np.arange(number, number + 10), "terminateds": np.zeros(10, bool)}
+                columns = {**batch, **more, "trajectory_id": np.full(10, 1)}
+                return Fragment(columns, [9], {"obs": np.array([number + 10])}, env_steps=10)
 
         worker = LongWindows()
         worker.policies["a"].config = ReplayFields(n_step=25)

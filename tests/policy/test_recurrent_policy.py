@@ -93,7 +93,7 @@ class TestActing:
     def test_values_need_to_know_what_is_remembered(self):
         policy = make()
         obs, state = np.ones((2, 3), np.float32), np.ones((2, 16), np.float32)
-        with pytest.raises(PolicyError, match=r"value of an observation depends(.|\n)*state_in(.|\n)*next_memory"):
+        with pytest.raises(PolicyError, match=r"value of an observation depends(.|\n)*state_in(.|\n)*fragment\.after"):
             policy.compute_values(obs)
         values = policy.compute_values(obs, {"state_in": (state,)})
         np.testing.assert_allclose(values, policy.compute_actions(obs, [state])[2]["vf_preds"], rtol=1e-5)

@@ -12,7 +12,7 @@ from rollax.replay.uniform import UniformReplay
 
 
 class AllOfThem(UniformReplay):
-    """Draws every transition once, in the order of places."""
+    """Draws every transition once, in the order of slots."""
 
     def _draw(self, count, rng):
         return np.flatnonzero(self._drawable)
@@ -28,7 +28,7 @@ class Node:
     """An observation; `row` is what was done there, if anything was."""
 
     obs: Any
-    images: list[int]  # numbers of the places of its images, the oldest first; without stacks only its own
+    images: list[int]  # numbers of the slots of its images, the oldest first; without stacks only its own
     row: dict[str, Any] | None = None
     next: Node | None = field(default=None, repr=False)
 
@@ -43,22 +43,28 @@ class Reference:
         self.open: dict[int, Node] = {}
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Adds a batch, a list of its rows."""
-        kept = []
-        for i, row in enumerate(rows):
-            later = next((other for other in rows[i + 1 :] if other["trajectory_id"] == row["trajectory_id"]), None)
-            again = row["bootstrap"] and not row["final"] and later and np.array_equal(later["obs"], row["obs"])
-            if not again:
-                kept.append(row)
+        """Adds a fragment, a list of its rows; of a trajectory that has two segments, the second one later."""
+        part: list[dict[str, Any]] = []
+        begins, seen = True, set()
+        for row in rows:
+            if begins and row["trajectory_id"] in seen:
+                self._add_part(part)
+                part, seen = [], set()
+            seen.add(row["trajectory_id"])
+            part.append(row)
+            begins = row["bootstrap"] or row["terminateds"]
+        self._add_part(part)
+
+    def _add_part(self, rows: list[dict[str, Any]]) -> None:
         before: dict[int, dict] = {}
         at_most = 0
-        for row in kept:
+        for row in rows:
             last = before.get(row["trajectory_id"])
             row["previous"] = last if last is not None and not last["bootstrap"] else None
             before[row["trajectory_id"]] = row
             at_most += 1 + self._extra(row)
         oldest = self.taken + at_most - self.capacity
-        for row in kept:
+        for row in rows:
             self._add_row(row, oldest)
 
     def _extra(self, row: dict) -> int:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rollax import SampleBatch
+from rollax import trees
+from rollax.batch import Fragment, SampleBatch
 
 Row = dict[str, Any]
 
@@ -75,11 +76,22 @@ class TrajectoryStream:
         return np.concatenate([self._obs[env][1:], self._image()[None]])
 
 
-def batch_of(rows: list[Row]) -> SampleBatch:
-    """These rows as a batch."""
+def batch_of(rows: list[Row]) -> Fragment:
+    """These rows as a fragment."""
     dtypes = {"actions": np.int64, "rewards": np.float32, "trajectory_id": np.int64}
     columns = {
         name: np.array([row[name] for row in rows], dtypes.get(name, np.bool_))
         for name in ("actions", "rewards", "terminateds", "truncateds", "trajectory_id", "bootstrap")
     }
-    return SampleBatch({"obs": np.stack([row["obs"] for row in rows]), **columns})
+    return fragment_of(SampleBatch({"obs": np.stack([row["obs"] for row in rows]), **columns}))
+
+
+def fragment_of(batch: SampleBatch) -> Fragment:
+    """The fragment of a batch that has a row more, marked as `bootstrap`, after each segment that goes on."""
+    observed = batch["bootstrap"]
+    bounds = np.flatnonzero(observed | batch["terminateds"])
+    ends = np.cumsum(~observed)[bounds] - 1
+    after = {"obs": trees.index(batch["obs"], bounds)}
+    rows = batch.rows(~observed).to_dict()
+    del rows["bootstrap"]
+    return Fragment(rows, ends, after)

@@ -69,7 +69,8 @@ def test_stacked_frames(seed: int, envs: int, n_step: int, stack: int, padding: 
     reference = Reference(capacity, n_step, 0.9, stack)
     for rows in batches(TrajectoryStream(envs, rng, stack=stack, padding=padding), rng, capacity // 4):
         batch = batch_of(rows)
-        batch["obs"] = np.ascontiguousarray(np.moveaxis(batch["obs"], 1, axis if axis < 0 else axis + 1))
+        for columns in (batch, batch.after):
+            columns["obs"] = np.ascontiguousarray(np.moveaxis(columns["obs"], 1, axis if axis < 0 else axis + 1))
         buffer.add(batch)
         reference.add(rows)
         compare(buffer, reference, axis)

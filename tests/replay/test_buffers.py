@@ -11,22 +11,23 @@ import pytest
 
 from rollax import BatchError, CheckpointError, ConfigError, SampleBatch, storage, trees
 from rollax.algorithms.checkpoint import _with_arrays, _without_arrays
+from rollax.batch import Fragment
 from rollax.replay import memory
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
 from tests.replay.reference import AllOfThem, everything
-from tests.replay.streams import TrajectoryStream, batch_of
+from tests.replay.streams import TrajectoryStream, batch_of, fragment_of
 from tests.replay.test_windows import rows
 
 BUFFERS = pytest.mark.parametrize("kind", [UniformReplay, PrioritizedReplay])
 
 
-def structured(count: int, trajectory: int = 0) -> SampleBatch:
+def structured(count: int, trajectory: int = 0) -> Fragment:
     """A trajectory of `count` steps with observations and actions in trees; the number of a row is in each of them."""
     row = np.arange(count + 1)
     stacks = np.stack([row, row + 1], 1).astype(np.uint8)
-    return SampleBatch(
+    batch = SampleBatch(
         {
             "obs": {
                 "place": row[:, None].astype(np.float32),
@@ -42,6 +43,7 @@ def structured(count: int, trajectory: int = 0) -> SampleBatch:
             "bootstrap": row == count,
         }
     )
+    return fragment_of(batch)
 
 
 @pytest.mark.parametrize("frames", [None, StackedFrames(2, 0, path=("eyes", 0))])
@@ -73,14 +75,14 @@ def test_trees_and_dtypes(frames: StackedFrames | None):
 
 
 def test_uniform_draws_are_uniform():
-    # Nine rows in twelve places, and two among three hundred: drawing again, and choosing among those there are. With
+    # Nine rows in twelve slots, and two among three hundred: drawing again, and choosing among those there are. With
     # 30,000 draws a share of 1/9 has a standard deviation of 0.0018, one of 1/2 of 0.0029.
     for capacity, digits in ((12, "123456789"), (1000, "12")):
         buffer = UniformReplay(capacity)
         buffer.add(rows(digits + "/"))
         if capacity == 1000:
             for trajectory in range(2, 300):
-                buffer.add(rows("1", trajectory_ids=[trajectory])[1:])  # a place for nothing but an observation
+                buffer.add(rows("1", trajectory_ids=[trajectory])[1:])  # a slot for nothing but an observation
         drawn = buffer.sample(30_000, np.random.default_rng(0))
         np.testing.assert_allclose(np.bincount(drawn["actions"])[1:] / 30_000, 1 / len(digits), atol=0.012)
         assert (drawn["weights"] == 1).all()
@@ -215,7 +217,7 @@ def test_memory_is_what_it_says_and_stays(kind: type[UniformReplay]):
 
 def test_a_million_atari_transitions_fit_into_8_gb():
     # One env in fragments of 4 steps, trajectories of about 800 steps, 84×84 images, each 7056 bytes. One in five of
-    # the rows that come is what came after a fragment; the next fragment begins with it, so it takes no place of its
+    # the rows that come is what came after a fragment; the next fragment begins with it, so it takes no slot of its
     # own.
     buffer = PrioritizedReplay(2000, n_step=3, frames=StackedFrames(4))
     rng = np.random.default_rng(0)
@@ -228,7 +230,7 @@ def test_a_million_atari_transitions_fit_into_8_gb():
         columns = {"obs": obs, "actions": steps, "rewards": np.ones(5, np.float32), "terminateds": over}
         batch = SampleBatch({**columns, "truncateds": over & False, "trajectory_id": np.full(5, trajectory)})
         batch["bootstrap"] = steps == start + 4
-        buffer.add(batch[:4] if over.any() else batch)
+        buffer.add(fragment_of(batch.rows(np.arange(4)) if over.any() else batch))
     assert len(buffer) >= 2000 - 10  # but for the first three, whose images are gone, and the last, which wait
     assert buffer.nbytes * 1_000_000 / len(buffer) <= 8e9
     drawn = buffer.sample(64, rng)
@@ -272,27 +274,31 @@ def test_an_empty_batch_changes_nothing():
     assert len(buffer) == 2
 
 
-@pytest.mark.parametrize("cut", ["12", "12/"])
-def test_a_segment_without_what_came_after_it_is_refused(cut: str):
+def test_a_batch_without_what_came_after_its_segments_is_refused():
     buffer = UniformReplay(10)
-    with pytest.raises(BatchError, match=r"bootstrap(.|\n)*add_bootstrap_rows"):
-        buffer.add(rows(cut)[:2])
-    whole = rows(cut, "34|").rows([0, 1, 3, 4])
-    with pytest.raises(BatchError, match="row 1 of 4"):
-        buffer.add(whole)
+    with pytest.raises(BatchError, match=r"a SampleBatch without(.|\n)*Fragment"):
+        buffer.add(SampleBatch(rows("12").to_dict()))  # type: ignore[arg-type]
+    fragment = rows("12", "34|")
+    fragment.after.clear()
+    with pytest.raises(BatchError, match=r"a Fragment without(.|\n)*`obs` after its segments"):
+        buffer.add(fragment)
 
 
-def test_a_truncated_segment_needs_what_came_after_it_even_if_the_trajectory_number_comes_again():
-    with pytest.raises(BatchError, match="row 1 of 3"):
-        UniformReplay(10).add(SampleBatch.concat_samples([rows("12/")[:2], rows("3|").rows([0])]))
+@pytest.mark.parametrize("flag", ["terminateds", "truncateds"])
+def test_a_trajectory_that_ends_inside_a_segment_is_refused(flag: str):
+    fragment = rows("12|", "345|")
+    fragment[flag][3] = True
+    with pytest.raises(BatchError, match="row 3 of 5"):
+        UniformReplay(10).add(fragment)
 
 
 def test_a_dict_whose_keys_come_in_another_order_goes_on():
     buffer = UniformReplay(20, n_step=2)
     first, second = rows("12"), rows("34|")
     for batch, keys in ((first, "xy"), (second, "yx")):
-        part = {"x": batch["obs"], "y": 2 * batch["obs"]}
-        batch["obs"] = {key: part[key] for key in keys}
+        for columns in (batch, batch.after):
+            part = {"x": columns["obs"], "y": 2 * columns["obs"]}
+            columns["obs"] = {key: part[key] for key in keys}
         buffer.add(batch)
     assert len(buffer) == 4  # that of 2 runs across
 
@@ -308,12 +314,12 @@ def test_what_does_not_go_on_is_not_waited_for():
 @pytest.mark.parametrize(
     ("name", "column", "words"),
     [
-        ("obs", np.zeros((3, 2), np.float32), r"column 'obs'(.|\n)*'shape': \[2\]"),
-        ("obs", np.zeros((3, 1), np.float64), r"column 'obs'(.|\n)*f8"),
-        ("obs", (np.zeros((3, 1), np.float32),), "tuple"),
-        ("actions", np.zeros((3, 1), np.int64), "column 'actions'"),
-        ("actions", np.array([None, None, None]), "objects"),
-        ("rewards", np.zeros((3, 1), np.float32), "rewards"),
+        ("obs", np.zeros((2, 2), np.float32), r"column 'obs'(.|\n)*'shape': \[2\]"),
+        ("obs", np.zeros((2, 1), np.float64), r"column 'obs'(.|\n)*f8"),
+        ("obs", (np.zeros((2, 1), np.float32),), "tuple"),
+        ("actions", np.zeros((2, 1), np.int64), "column 'actions'"),
+        ("actions", np.array([None, None]), "objects"),
+        ("rewards", np.zeros((2, 1), np.float32), "rewards"),
         ("trajectory_id", None, "trajectory_id"),
         ("obs", None, "obs"),
     ],
@@ -321,8 +327,9 @@ def test_what_does_not_go_on_is_not_waited_for():
 def test_columns_that_do_not_fit_are_refused(name: str, column: Any, words: str):
     buffer = UniformReplay(10)
     buffer.add(rows("12/"))
-    columns = rows("34/", start=2).to_dict() | {name: column}
-    batch = SampleBatch({key: value for key, value in columns.items() if value is not None})
+    given = rows("34/", start=2)
+    columns = {key: value for key, value in {**given, name: column}.items() if value is not None}
+    batch = Fragment(columns, given.ends, given.after)
     with pytest.raises(BatchError, match=words):
         buffer.add(batch)
     assert len(buffer) == 2

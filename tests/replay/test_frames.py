@@ -1,4 +1,4 @@
-"""Stacked images by hand: how many places they take, and that stacks come out as they went in."""
+"""Stacked images by hand: how many slots they take, and that stacks come out as they went in."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 
 from rollax import SampleBatch
+from rollax.batch import Fragment
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
 from tests.replay.reference import AllOfThem, everything
+from tests.replay.streams import fragment_of
 
 
-def trajectory(stacks: list[str], *, number: int = 1, terminated: bool = True) -> SampleBatch:
+def trajectory(stacks: list[str], *, number: int = 1, terminated: bool = True) -> Fragment:
     """A row for each stack, written as one letter per image; the last is only observed unless it terminated."""
     obs = np.array([[[[ord(letter)]] for letter in stack] for stack in stacks], np.uint8)
     row = np.arange(len(stacks))
-    return SampleBatch(
+    batch = SampleBatch(
         {
             "obs": obs,
             "actions": np.array([stack.encode() for stack in stacks]).view(np.uint8).reshape(len(row), -1),
@@ -27,6 +29,7 @@ def trajectory(stacks: list[str], *, number: int = 1, terminated: bool = True) -
             "bootstrap": (row == row[-1]) & (not terminated),
         }
     )
+    return fragment_of(batch)
 
 
 def stacks_in(buffer: AllOfThem) -> list[str]:
@@ -37,26 +40,26 @@ def stacks_in(buffer: AllOfThem) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("stacks", "places"),
+    ("stacks", "slots"),
     [
         (["aaa", "aab", "abc"], 3),  # copies of the first image before it: no more than the images
-        (["00a", "0ab", "abc"], 4),  # zeros before it: one place for all of them
+        (["00a", "0ab", "abc"], 4),  # zeros before it: one slot for all of them
         (["abc", "bcd", "cde"], 5),  # a trajectory whose beginning was not added: a and b too
         (["aab", "abc", "bcd"], 4),
         (["aaa", "aab", "xyz", "yzu"], 6),  # a stack that does not go on brings its own: x and y
         (["aba", "bab", "aba"], 5),  # images that are alike, but not neighbours
     ],
 )
-def test_places(stacks: list[str], places: int):
-    exact, smaller = (AllOfThem(size, frames=StackedFrames(3)) for size in (places, places - 1))
+def test_slots(stacks: list[str], slots: int):
+    exact, smaller = (AllOfThem(size, frames=StackedFrames(3)) for size in (slots, slots - 1))
     exact.add(trajectory(stacks))
     assert stacks_in(exact) == sorted(stacks)
-    with pytest.raises(Exception, match=f"at least {places}"):
+    with pytest.raises(Exception, match=f"at least {slots}"):
         smaller.add(trajectory(stacks))
 
 
 def test_transitions_go_with_their_oldest_image():
-    # Six places. abc takes those of a, b and itself; bcd and cde one each, def (seen only) the sixth.
+    # Six slots. abc takes those of a, b and itself; bcd and cde one each, def (seen only) the sixth.
     buffer = AllOfThem(6, frames=StackedFrames(3))
     buffer.add(trajectory(["abc", "bcd", "cde", "def"], terminated=False))
     assert stacks_in(buffer) == ["abc", "bcd", "cde"]
@@ -75,8 +78,8 @@ def test_late_errors_do_not_bring_back_what_has_lost_an_image():
     assert set(buffer.sample(50, rng)["actions"][:, 0].tolist()) <= set(b"bcx")
 
 
-def test_an_end_whose_images_are_given_up_is_not_gone_on_from():
-    # Eight places: aaa lies at 0 and aab, seen only at first, at 1; abc, seen last, at 5; what other trajectories did,
+def test_an_end_whose_images_are_overwritten_is_not_gone_on_from():
+    # Eight slots: aaa lies at 0 and aab, seen only at first, at 1; abc, seen last, at 5; what other trajectories did,
     # between and after. Then the first goes on: abc would outlive the batch, but not the images a and b of it.
     buffer = AllOfThem(8, frames=StackedFrames(3))
     buffer.add(trajectory(["aaa", "aab"], terminated=False))
@@ -89,9 +92,9 @@ def test_an_end_whose_images_are_given_up_is_not_gone_on_from():
 
 
 def test_images_that_other_trajectories_bring_count_too():
-    # Eight places: the first trajectory takes 0 to 4, its end cde is made of 2 to 4, and another trajectory takes the
-    # rest. A batch of two rows then needs three places for xyz alone: 0 to 2. So c, d and e are kept anew beside it,
-    # and 0 to 5 given up: with 5 goes vvv, of which vvw and vwx are made too.
+    # Eight slots: the first trajectory takes 0 to 4, its end cde is made of 2 to 4, and another trajectory takes the
+    # rest. A batch of two rows then needs three slots for xyz alone: 0 to 2. So c, d and e are kept anew beside it,
+    # and 0 to 5 overwritten: with 5 goes vvv, of which vvw and vwx are made too.
     buffer = AllOfThem(8, frames=StackedFrames(3))
     buffer.add(trajectory(["aaa", "aab", "abc", "bcd", "cde"], terminated=False))
     buffer.add(trajectory(["vvv", "vvw", "vwx"], number=2))
@@ -99,13 +102,17 @@ def test_images_that_other_trajectories_bring_count_too():
     assert stacks_in(buffer) == ["cde", "xyz"]
 
 
-def moving(steps: int, axis: int, number: int = 1) -> SampleBatch:
+def moving(steps: int, axis: int, number: int = 1) -> Fragment:
     """A trajectory of stacks of three noisy images, 3 by 3, along an axis."""
     images = np.random.default_rng(number).integers(255, size=(steps + 2, 3, 3)).astype(np.uint8)
     stacks = np.stack([images[i : i + 3] for i in range(steps)])
     batch = trajectory(["aaa"] * steps, number=number)
-    batch["obs"] = np.ascontiguousarray(np.moveaxis(stacks, 1, axis))
-    return batch
+    return with_obs(batch, np.ascontiguousarray(np.moveaxis(stacks, 1, axis)))
+
+
+def with_obs(batch: Fragment, obs: np.ndarray) -> Fragment:
+    """The same trajectory, which terminates, with other observations."""
+    return Fragment({**batch.to_dict(), "obs": obs}, batch.ends, {"obs": obs[batch.ends]})
 
 
 @pytest.mark.parametrize("axis", [0, 2])
@@ -118,14 +125,14 @@ def test_stacks_that_do_not_go_on_are_told_of_once(axis: int, caplog: pytest.Log
         return
     (record,) = caplog.records
     # 39 of each 40 follow another; after three trajectories there are enough of them.
-    assert "buffer of 'car': 117 of 117 stacks of 3 images do not go on" in record.getMessage()
+    assert "buffer of 'car': 117 of 117 stacks of 3 images do not continue" in record.getMessage()
     assert "axis 2 (frame_stack_axis)" in record.getMessage()
 
 
 def test_the_axis_of_the_stack_is_where_it_was():
     for axis in (0, 1, 2, -1, -2, -3):
         batch = trajectory(["aab", "abc"])
-        batch["obs"] = np.ascontiguousarray(np.moveaxis(batch["obs"], 1, axis + 1 if axis >= 0 else axis))
+        batch = with_obs(batch, np.ascontiguousarray(np.moveaxis(batch["obs"], 1, axis + 1 if axis >= 0 else axis)))
         buffer = AllOfThem(9, frames=StackedFrames(3, axis))
         buffer.add(batch)
         drawn = everything(buffer)

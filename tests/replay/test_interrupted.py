@@ -52,7 +52,7 @@ def test_adding(stack):
             if batch is not None:
                 buffer.add(batch)
             found = rows_of(everything(buffer))
-            assert found.items() <= true.items(), interrupts.place
+            assert found.items() <= true.items(), interrupts.slot
             np.testing.assert_array_equal(buffer._tree.leaves > 0, buffer._drawable)
             assert len(buffer) == len(found)
             np.testing.assert_allclose(buffer.total_priority, buffer._tree.leaves.sum())

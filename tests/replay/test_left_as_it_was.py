@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollax import BatchError, CheckpointError, ConfigError, NonFiniteError
+from rollax import BatchError, CheckpointError, ConfigError, NonFiniteError, SampleBatch
 from rollax.replay import memory
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
@@ -51,8 +51,8 @@ def test_infinity_may_be_observed(kind: type[UniformReplay]):
 @BUFFERS
 def test_a_first_batch_without_what_came_after_it(kind: type[UniformReplay]):
     buffer = kind(20)
-    with pytest.raises(BatchError, match="add_bootstrap_rows"):
-        buffer.add(rows("12")[:2])
+    with pytest.raises(BatchError, match="a SampleBatch without"):
+        buffer.add(SampleBatch(rows("12").to_dict()))  # type: ignore[arg-type]
     kind(20).set_state(buffer.get_state())
     buffer.add(rows("34|"))
     assert drawn(buffer) == {3, 4}

@@ -1,4 +1,4 @@
-"""Prioritized replay: probabilities, weights, new transitions, and what has been given up."""
+"""Prioritized replay: probabilities, weights, new transitions, and what has been overwritten."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.replay.test_windows import rows
 def with_errors(errors: list[float], **settings: float) -> PrioritizedReplay:
     """A buffer of as many one-step transitions, with rewards 1, 2, 3, ..., that have had these errors."""
     buffer = PrioritizedReplay(100, **settings)
-    buffer.add(rows("".join(str(place + 1) for place in range(len(errors))) + "|"))
+    buffer.add(rows("".join(str(slot + 1) for slot in range(len(errors))) + "|"))
     drawn = buffer.sample(500, np.random.default_rng(0))
-    indices = np.array([drawn["indices"][drawn["rewards"] == place + 1][0] for place in range(len(errors))])
+    indices = np.array([drawn["indices"][drawn["rewards"] == slot + 1][0] for slot in range(len(errors))])
     buffer.update_priorities(indices, np.array(errors))
     return buffer
 
@@ -77,7 +77,7 @@ def test_the_end_of_a_segment_is_not_drawn_until_it_is_a_transition():
     assert seen == {np.float32(x).item() for x in np.array([1.2, 2.3, 3.4, 4.5], np.float32)}
     drawn = buffer.sample(100, np.random.default_rng(0))
     assert set(drawn["rewards"].round(3).tolist()) <= {np.float32(x).item() for x in (2.3, 3.4, 4.5, 5.6)}
-    assert len(buffer) == 4  # the places of 2 to 6, and of 7, seen only; 6 waits
+    assert len(buffer) == 4  # the slots of 2 to 6, and of 7, seen only; 6 waits
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_draws_are_in_random_order():
     assert abs(drawn[:100].mean() - 4.5) < 1.0
 
 
-def test_late_errors_do_not_reach_what_has_taken_the_place():
+def test_late_errors_do_not_reach_what_has_taken_the_slot():
     buffer = PrioritizedReplay(4, alpha=1.0)
     buffer.add(rows("123|"))
     late = buffer.sample(64, np.random.default_rng(0))["indices"]

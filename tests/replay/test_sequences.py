@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollax import BatchError, SampleBatch
+from rollax import BatchError
+from rollax.batch import Fragment
 from rollax.replay.uniform import UniformReplay
 from tests.replay.reference import AllOfThem
 from tests.replay.test_windows import rows
@@ -13,10 +14,11 @@ from tests.replay.test_windows import rows
 RNG = np.random.default_rng(0)
 
 
-def stateful(*segments: str, **settings: int) -> SampleBatch:
+def stateful(*segments: str, **settings: int) -> Fragment:
     """Rows whose `state_in` is ten times what they observe."""
     batch = rows(*segments, **settings)
-    batch["state_in"] = (batch["obs"] * 100,)
+    for columns in (batch, batch.after):
+        columns["state_in"] = (columns["obs"] * 100,)
     return batch
 
 
@@ -24,7 +26,8 @@ def drawn(buffer: AllOfThem, length: int, burn_in: int = 0) -> dict[int, tuple]:
     """First digit to learn from -> digits observed, rewards, and text: . burn-in, r learned, b bootstrap, - padding."""
     batch = buffer.sample_sequences(0, length, RNG, burn_in=burn_in)
     found = {}
-    for segment in batch.minibatches(1):
+    for number in range(len(batch.seq_lens)):
+        segment = batch.take_sequences([number])
         size, learned = int(segment.seq_lens[0]), segment["weights"] > 0
         kinds = np.where(segment["bootstrap"], "b", np.where(learned, "r", "."))
         kinds[size:] = "-"
@@ -61,8 +64,8 @@ def test_across_fragments_and_burn_in():
     }
 
 
-def test_burn_in_does_not_reach_what_has_been_given_up():
-    # Six places: 1 to 5 and the 6 seen last; then 67| takes over the place of 6, and 7 takes that of 1.
+def test_burn_in_does_not_reach_what_has_been_overwritten():
+    # Six slots: 1 to 5 and the 6 seen last; then 67| takes over the place of 6, and 7 takes that of 1.
     buffer = AllOfThem(6, columns=["state_in"])
     buffer.add(stateful("12345"))
     buffer.add(stateful("67|"))
@@ -78,8 +81,11 @@ def test_columns_of_a_padded_batch():
     batch = buffer.sample_sequences(5, 3, RNG, burn_in=1)
     assert batch.count == 5 * 5
     assert batch.max_seq_len == 5
-    assert batch["terminateds"].sum() == (batch["obs"][:, 0].round(3) == np.float32(0.4))[~batch["bootstrap"]].sum()
-    assert not batch["truncateds"].any()
+    terminated = (batch["obs"][:, 0].round(3) == np.float32(0.4)) & ~batch["bootstrap"]
+    acted = batch.mask() & ~batch["bootstrap"]
+    assert (batch["discounts"][acted & ~terminated] == np.float32(0.99)).all()
+    assert not batch["discounts"][terminated | ~acted].any()
+    assert (batch["target_steps"] == np.where(acted, np.arange(25) % 5 + ~terminated, 0)).all()
     assert (batch["indices"].reshape(5, 5) == batch["indices"][::5, None]).all()
     assert batch["obs"].dtype == np.float32
 
@@ -124,7 +130,7 @@ def test_aligned_with_the_beginning_of_a_trajectory():
 
 
 def test_aligned_with_the_oldest_row_that_is_left():
-    # Six places: 1 has been given up, so the parts are 23, 45, 67.
+    # Six slots: 1 has been overwritten, so the parts are 23, 45, 67.
     buffer = AllOfThem(6, columns=["state_in"])
     buffer.add(stateful("12345"))
     buffer.add(stateful("67|"))
@@ -139,3 +145,18 @@ def test_burn_in_before_an_aligned_part():
     batch = buffer.sample_sequences(0, 2, RNG, burn_in=1, aligned=True)
     observed = (batch["obs"][:, 0] * 10).round().astype(int).reshape(-1, 4)
     assert {tuple(row) for row in observed.tolist()} == {(1, 2, 3, 0), (2, 3, 4, 5), (4, 5, 0, 0)}
+
+
+def test_returns_of_n_steps_end_where_the_sequence_ends():
+    # γ = 0.1: returns read as digits. Three rows of 12345/ from 2 on, the 5 after them only to be valued.
+    buffer = AllOfThem(100, gamma=0.1, n_step=2)
+    buffer.add(rows("12345/"))
+    batch = buffer.sample_sequences(0, 3, RNG)
+    at = slice(4, 8)
+    assert (batch["obs"][at, 0] * 10).round().tolist() == [2, 3, 4, 5]
+    np.testing.assert_allclose(batch["rewards"][at], [2.3, 3.4, 4, 0], rtol=1e-6)
+    np.testing.assert_allclose(batch["discounts"][at], [0.01, 0.01, 0.1, 0], rtol=1e-6)
+    assert batch["target_steps"][at].tolist() == [2, 3, 3, 0]
+    # The last two rows, 4 and 5, and the 6 that was observed after the truncation.
+    np.testing.assert_allclose(batch["rewards"][12:16], [4.5, 5, 0, 0], rtol=1e-6)
+    assert batch["target_steps"][12:16].tolist() == [2, 2, 0, 0]

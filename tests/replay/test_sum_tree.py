@@ -11,25 +11,25 @@ from rollax.replay.sum_tree import SumTree, _descend
 
 
 class Parts:
-    """Draws the same place inside of each part."""
+    """Draws the same slot inside of each part."""
 
-    def __init__(self, place: float) -> None:
-        self._place = place
+    def __init__(self, slot: float) -> None:
+        self._slot = slot
 
     def random(self, count: int) -> np.ndarray:
-        return np.full(count, self._place)
+        return np.full(count, self._slot)
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 2048, 2049, 20_000])
 def test_draws_by_hand(size: int):
-    # Weights 1, 0, 3 at the places 0, middle, last: the range [0, 4) is cut into 4 parts, and 0.5, 1.5, 2.5 and 3.5
+    # Weights 1, 0, 3 at the slots 0, middle, last: the range [0, 4) is cut into 4 parts, and 0.5, 1.5, 2.5 and 3.5
     # fall to the first once and to the last three times.
     tree = SumTree(size)
     tree.set(np.array([size // 2]), 0.0)
     tree.set(np.array([0, size - 1]), np.array([1.0, 3.0]))
     expected = [0, *[size - 1] * 3] if size > 1 else [0] * 4
     assert tree.sample(4, Parts(0.5)).tolist() == expected
-    assert tree.total == (4 if size > 1 else 3)  # of two weights for one place, the last holds
+    assert tree.total == (4 if size > 1 else 3)  # of two weights for one slot, the last holds
 
 
 @given(
@@ -52,25 +52,25 @@ def test_against_brute_force(size: int, seed: int, changes: int, scale: float):
     np.testing.assert_allclose(tree.total, weights.sum(), rtol=1e-12)
     if not weights.any():
         return
-    place = rng.random()
-    drawn = tree.sample(64, Parts(place))
+    slot = rng.random()
+    drawn = tree.sample(64, Parts(slot))
     assert (weights[drawn] > 0).all()
-    # The place in the running sum of all weights at which each was drawn, up to rounding.
+    # The slot in the running sum of all weights at which each was drawn, up to rounding.
     sums = np.cumsum(weights)
-    wanted = (np.arange(64) + place) / 64 * sums[-1]
+    wanted = (np.arange(64) + slot) / 64 * sums[-1]
     slack = 1e-12 * sums[-1]
     assert (sums[drawn] > wanted - slack).all()
     assert (sums[drawn] - weights[drawn] <= wanted + slack).all()
 
 
-@pytest.mark.parametrize("place", [0.0, np.nextafter(1.0, 0.0)])
-def test_the_ends_of_the_range_find_something(place: float):
+@pytest.mark.parametrize("slot", [0.0, np.nextafter(1.0, 0.0)])
+def test_the_ends_of_the_range_find_something(slot: float):
     # Nothing at either end of the tree.
     tree = SumTree(50_000)
     held = np.arange(20_007, 40_000, 3)
     tree.set(held, np.full(len(held), 1 / 3))
     for count in (1, 3, 1000):
-        assert np.isin(tree.sample(count, Parts(place)), held).all()
+        assert np.isin(tree.sample(count, Parts(slot)), held).all()
 
 
 def test_rounding_does_not_lead_beyond_the_last_weight():

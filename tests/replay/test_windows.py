@@ -6,34 +6,33 @@ import numpy as np
 import pytest
 
 from rollax import SampleBatch
-from rollax.evaluation.bootstrap_rows import add_bootstrap_rows
-from rollax.policy.policy import Segments
+from rollax.batch import Fragment
 from tests.replay.reference import AllOfThem, everything
 
 
-def rows(*trajectories: str, trajectory_ids: list[int] | None = None, start: int = 1) -> SampleBatch:
+def rows(*trajectories: str, trajectory_ids: list[int] | None = None, start: int = 1) -> Fragment:
     """Segments written as text: "123|" terminated after three steps, "12/" truncated, "12" cut off by the fragment.
 
     A digit is a row: its reward, its action, and its observation, one tenth of it. What came after a segment observes
     the next digit, as the next segment does if it goes on with that.
     """
     columns: dict[str, list] = {name: [] for name in ("obs", "rewards", "terminateds", "truncateds", "trajectory_id")}
-    last, after = [], []
+    ends, after = [], []
     for trajectory, segment in enumerate(trajectories):
         digits = [int(digit) for digit in segment.rstrip("|/")]
-        for place, digit in enumerate(digits):
-            at_end = place == len(digits) - 1
-            last.append(at_end)
+        for slot, digit in enumerate(digits):
+            at_end = slot == len(digits) - 1
             columns["obs"].append([digit / 10])
             columns["rewards"].append(float(digit))
             columns["terminateds"].append(at_end and segment.endswith("|"))
             columns["truncateds"].append(at_end and segment.endswith("/"))
             columns["trajectory_id"].append((trajectory_ids or range(start, 99))[trajectory])
+        ends.append(len(columns["obs"]) - 1)
         after.append([(digits[-1] + 1) / 10])
-    batch = SampleBatch({name: np.array(values) for name, values in columns.items()})
-    batch["obs"], batch["rewards"] = batch["obs"].astype(np.float32), batch["rewards"].astype(np.float32)
-    batch["actions"] = batch["rewards"].astype(np.int64)
-    return add_bootstrap_rows(batch, Segments(np.array(last), np.array(after, np.float32), {}))
+    arrays = {name: np.array(values) for name, values in columns.items()}
+    arrays["obs"], arrays["rewards"] = arrays["obs"].astype(np.float32), arrays["rewards"].astype(np.float32)
+    arrays["actions"] = arrays["rewards"].astype(np.int64)
+    return Fragment(arrays, ends, {"obs": np.array(after, np.float32)})
 
 
 def drawn(buffer: AllOfThem) -> list[tuple]:
@@ -53,7 +52,7 @@ def drawn(buffer: AllOfThem) -> list[tuple]:
     return sorted(tuple(row) for row in columns.astype(np.float64).round(4).tolist())
 
 
-def buffer_of(*batches: SampleBatch, n_step: int = 3, capacity: int = 100) -> AllOfThem:
+def buffer_of(*batches: Fragment, n_step: int = 3, capacity: int = 100) -> AllOfThem:
     """A buffer with these batches in it."""
     buffer = AllOfThem(capacity, gamma=0.1, n_step=n_step)
     for batch in batches:
@@ -134,7 +133,7 @@ def test_the_same_trajectory_does_not_go_on_after_its_end():
 
 
 def test_ring():
-    # Six places. 1234 and the 5 observed after them take five; 567| takes over the place of 5 and needs two more, of
+    # Six slots. 1234 and the 5 observed after them take five; 567| takes over the place of 5 and needs two more, of
     # which the last is that of 1.
     buffer = buffer_of(rows("1234"), capacity=6, n_step=2)
     buffer.add(rows("567|"))
@@ -147,19 +146,19 @@ def test_ring():
         (7, 7, -1, 0),
     ]
     buffer.add(rows("89/", start=2))
-    # Three places more: those of 2, 3, 4.
+    # Three slots more: those of 2, 3, 4.
     assert [row[0] for row in drawn(buffer)] == [5, 6, 7, 8, 9]
 
 
-def test_an_end_that_has_been_given_up_is_not_gone_on_from():
-    # Four places: 1, 2 (seen only); then 5678| of another trajectory takes all of them, and 2 begins anew.
+def test_an_end_that_has_been_overwritten_is_not_gone_on_from():
+    # Four slots: 1, 2 (seen only); then 5678| of another trajectory takes all of them, and 2 begins anew.
     buffer = buffer_of(rows("1"), rows("5678|", start=2), capacity=4, n_step=1)
     buffer.add(rows("2|"))
     assert drawn(buffer) == [(2, 2, -1, 0), (6, 6, 7, 0.1), (7, 7, 8, 0.1), (8, 8, -1, 0)]
 
 
 def test_what_lies_where_an_end_was_is_not_gone_on_from():
-    # Four places: 1, 2 (seen only). Then 8932| of another trajectory, whose own 2 comes to lie where the seen one was.
+    # Four slots: 1, 2 (seen only). Then 8932| of another trajectory, whose own 2 comes to lie where the seen one was.
     buffer = buffer_of(rows("1"), rows("8932|", start=2), capacity=4, n_step=1)
     buffer.add(rows("23|"))
     # It begins anew, over 8 and 9.

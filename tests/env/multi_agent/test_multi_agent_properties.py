@@ -7,7 +7,6 @@ The same for a `MultiAgentEnv` as it is, and for the dict view, is in `tests/eva
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollax import PolicySpec, RolloutWorker, SampleBatch, to_base_env
+from rollax import PolicySpec, RolloutWorker, to_base_env
+from rollax.batch import Fragment
 from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo
-from rollax.policy.policy import Segments
 from tests.env.drive import drive
 from tests.env.multi_agent.pettingzoo_worlds import Dance, Queue, dance_story, queue_story
 from tests.evaluation.reference import Auditor, stories
@@ -80,9 +79,9 @@ def run(make: Any, specs: Any, mapping: Any, told_by: Any, mode: str, fragment: 
     told = [told_by(env) for env in worker.env.get_sub_environments()]
     auditor, metrics, learned = Auditor(told, whole_episodes=mode == "complete_episodes"), [], 0.0
     for _ in range(5):
-        fragments = {policy_id: flat(*found) for policy_id, found in worker.sampler.sample()[0].items()}
+        fragments = {policy_id: flat(found) for policy_id, found in worker.sampler.sample()[0].items()}
         auditor.check(fragments)
-        learned += sum(float(np.sum(batch["rewards"], dtype=np.float64)) for batch, _ in fragments.values())
+        learned += sum(float(np.sum(batch["rewards"], dtype=np.float64)) for batch in fragments.values())
         metrics += worker.get_metrics()
     episodes = [episode for story in stories(told) for episode in story.episodes]
     assert sum(m.reward for m in metrics) == sum(reward for reward, _, _ in episodes)
@@ -94,15 +93,15 @@ def run(make: Any, specs: Any, mapping: Any, told_by: Any, mode: str, fragment: 
         assert learned == sum(m.reward for m in metrics)
 
 
-def flat(batch: SampleBatch, segments: Segments) -> tuple[SampleBatch, Segments]:
+def flat(fragment: Fragment) -> Fragment:
     """Tuples as single columns: observations side by side, actions as one number."""
-    columns = batch.to_dict()
+    columns, after = fragment.to_dict(), fragment.after
     for name in ("actions", "prev_actions"):
         columns[name] = one_number(columns[name]) if isinstance(columns[name], tuple) else columns[name]
     if isinstance(columns["obs"], tuple):
         columns["obs"] = np.concatenate(columns["obs"], axis=1)
-        segments = replace(segments, next_obs=np.concatenate(segments.next_obs, axis=1))
-    return SampleBatch(columns), segments
+        after = {**after, "obs": np.concatenate(after["obs"], axis=1)}
+    return Fragment(columns, fragment.ends, after)
 
 
 def one_number(parts: Sequence[Any]) -> Any:

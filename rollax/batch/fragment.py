@@ -1,0 +1,182 @@
+"""`Fragment`: the rows of one policy, trajectory by trajectory, and what came after each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rollax import trees
+from rollax.batch.n_step import n_step_windows
+from rollax.batch.sample_batch import SampleBatch
+from rollax.errors import BatchError
+
+_SHARED = (SampleBatch.EPS_ID, SampleBatch.TRAJECTORY_ID, SampleBatch.AGENT_ID)
+
+
+class Fragment(SampleBatch):
+    """Rows in trajectory segments: the rows of a segment are neighbours, in time order.
+
+    A segment ends because its trajectory terminated, because it was truncated, or because the fragment was full.
+
+    Args:
+        columns: as for `SampleBatch`.
+        ends: [P] the position of each segment's last row, ascending.
+        after: columns of P rows, under the names of columns of the fragment: what these would have held one row after
+            each segment. `obs` is the observation that followed the last row, also where the episode ended there; a
+            policy with memory also has `state_in`, `prev_actions` and `prev_rewards`, and a critic that sees more than
+            the actor has `critic_obs`.
+        env_steps: as for `SampleBatch`.
+    Raises:
+        BatchError: the last row ends no segment, or `after` has another number of rows than there are segments.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, Any], ends: Any, after: Mapping[str, trees.Tree], *, env_steps: int | None = None
+    ) -> None:
+        super().__init__(columns, env_steps=env_steps)
+        self.ends = np.asarray(ends, np.int64)
+        self.after = dict(after)
+        if len(self) != (self.ends[-1] + 1 if len(self.ends) else 0):
+            raise BatchError(
+                "The last row of a fragment ends no segment.",
+                where="Fragment(ends=...)",
+                got=self.ends[-1:].tolist(),
+                expected=f"positions up to {len(self) - 1}",
+                fix="a segment that the fragment cuts off ends there: name its last row, and what came after it",
+            )
+        for name, column in self.after.items():
+            if trees.length(column) != len(self.ends):
+                raise BatchError(
+                    "A column with another number of rows than there are segments.",
+                    where=f"Fragment(after=...), column {name!r}",
+                    got=trees.length(column),
+                    expected=len(self.ends),
+                    fix="give one row per segment, in order: what came after its last row",
+                )
+
+    @property
+    def starts(self) -> np.ndarray:
+        """[P] the position of each segment's first row."""
+        return np.append(0, self.ends[:-1] + 1)[: len(self.ends)]
+
+    @property
+    def last(self) -> np.ndarray:
+        """[N] true on the last row of each segment."""
+        last = np.zeros(len(self), np.bool_)
+        last[self.ends] = True
+        return last
+
+    @property
+    def goes_on(self) -> np.ndarray:
+        """[P] true where a segment does not end in a termination, so that what came after it has a value."""
+        return ~self[self.TERMINATEDS][self.ends]
+
+    def following(self, name: str) -> trees.Tree:
+        """[N] the column one row later: of a segment's last row, what came after the segment."""
+        following = trees.index(self[name], np.minimum(np.arange(len(self)) + 1, len(self) - 1))
+        trees.put(following, self.ends, self.after[name])
+        return following
+
+    def discounts(self, gamma: float) -> np.ndarray:
+        """[N] float32: γ, and 0 where the episode terminated. A truncation is no termination: it has γ."""
+        return np.where(self[self.TERMINATEDS], 0.0, gamma).astype(np.float32)
+
+    def transitions(self, n_step: int, gamma: float) -> SampleBatch:
+        """[N] transitions of n steps, one from each row on, as a replay buffer draws them; see `n_step_windows`.
+
+        A row whose n steps lead beyond the fragment has as many steps as there are.
+        """
+        rows, size = np.arange(len(self)), len(self)
+        following, positions = rows + 1, np.arange(size + len(self.ends))  # behind the rows what came after segments
+        following[self.ends] = positions[size:]
+        flags = self[self.TERMINATEDS], self[self.TRUNCATEDS], positions >= size
+        windows = n_step_windows(rows, following, self[self.REWARDS], *flags, n_step=n_step, gamma=gamma)
+        new_obs = trees.index(self[self.OBS], np.minimum(windows.targets, size - 1))
+        beyond = np.flatnonzero(windows.targets >= size)
+        trees.put(new_obs, beyond, trees.index(self.after[self.OBS], windows.targets[beyond] - size))
+        return SampleBatch(
+            {
+                **self._columns,
+                self.REWARDS: windows.returns.astype(self[self.REWARDS].dtype),
+                self.NEW_OBS: new_obs,
+                self.DISCOUNTS: windows.discounts.astype(np.float32),
+                self.WEIGHTS: np.ones(size, np.float32),
+            }
+        )
+
+    def select(self, *names: str) -> Fragment:
+        """A fragment with some of the columns, which it shares with this one."""
+        after = {name: column for name, column in self.after.items() if name in names}
+        return Fragment({name: self[name] for name in names}, self.ends, after, env_steps=self._env_steps)
+
+    def segments(self) -> list[Fragment]:
+        """Each segment as a fragment of its own, with views of these arrays."""
+        return [self[start:end] for start, end in zip(self.starts.tolist(), (self.ends + 1).tolist(), strict=True)]
+
+    def with_bootstrap_rows(self) -> SampleBatch:
+        """A copy with one row more after each segment that goes on, for a learner that values it with its own weights.
+
+        Such a row holds what `after` holds of it, and belongs to the trajectory that it follows. All else in it is 0.
+
+        Returns:
+            A batch with the column `bootstrap`: true on the new rows.
+        """
+        goes_on = np.flatnonzero(self.goes_on)
+        ends, rows = self.ends[goes_on], np.arange(len(self))
+        old_rows = rows + np.searchsorted(ends, rows)  # each moves down by the segments before it that go on
+        new_rows = old_rows[ends] + 1
+        size = len(self) + len(ends)
+        columns = {}
+        for name, column in self.items():
+            columns[name] = grown = trees.tree_map(lambda leaf: _zeros(leaf, size), column)
+            trees.put(grown, old_rows, column)
+            if name in self.after:
+                trees.put(grown, new_rows, trees.index(self.after[name], goes_on))
+            elif name in _SHARED:
+                trees.put(grown, new_rows, trees.index(column, ends))
+        columns[self.BOOTSTRAP] = np.zeros(size, np.bool_)
+        columns[self.BOOTSTRAP][new_rows] = True
+        return SampleBatch(columns, env_steps=self.env_steps)
+
+    def copy(self) -> Fragment:
+        """A fragment with its own copy of every array (the objects in an array of objects are shared)."""
+        copied = super().copy()
+        after = {name: trees.tree_map(np.copy, column) for name, column in self.after.items()}
+        return Fragment(copied.to_dict(), self.ends.copy(), after, env_steps=copied._env_steps)
+
+    def __getitem__(self, key: str | slice) -> Any:
+        """A column; or, of a slice, a fragment of views, whose last segment is followed by the row that is cut off."""
+        part = super().__getitem__(key)
+        if not isinstance(key, slice):
+            return part
+        start, stop, step = key.indices(len(self))
+        if step != 1:
+            return part
+        stop = max(start, stop)
+        first, past = np.searchsorted(self.ends, (start, stop))
+        ends = self.ends[first:past] - start
+        after = {name: trees.index(column, slice(first, past)) for name, column in self.after.items()}
+        if len(part) and (not len(ends) or ends[-1] != len(part) - 1):
+            ends = np.append(ends, len(part) - 1)
+            after = {
+                name: trees.concat([column, trees.index(self[name], slice(stop, stop + 1))])
+                for name, column in after.items()
+            }
+        return Fragment(part.to_dict(), ends, after)
+
+    def _joined(self, columns: dict[str, Any], parts: Sequence[SampleBatch], env_steps: int | None) -> SampleBatch:
+        fragments = [part for part in parts if isinstance(part, Fragment)]
+        if len(fragments) < len(parts):
+            return super()._joined(columns, parts, env_steps)
+        offsets = np.cumsum([0, *map(len, fragments)])
+        ends = np.concatenate([part.ends + offset for part, offset in zip(fragments, offsets, strict=False)])
+        names = [name for name in self.after if all(name in part.after for part in fragments)]
+        after = {name: trees.concat([part.after[name] for part in fragments]) for name in names}
+        return Fragment(columns, ends, after, env_steps=env_steps)
+
+
+def _zeros(leaf: np.ndarray, rows: int) -> np.ndarray:
+    shape = (rows, *leaf.shape[1:])
+    return np.full(shape, None) if leaf.dtype == object else np.zeros(shape, leaf.dtype)
