@@ -1,1 +1,1 @@
-"""Finding out whether an environment is fit to be trained on."""
+"""Checks of environments before training."""

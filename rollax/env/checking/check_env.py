@@ -1,4 +1,4 @@
-"""`check_env`: what training would refuse in an environment, and what it would not notice, before any training."""
+"""`check_env`: checks an environment before training."""
 
 from __future__ import annotations
 
@@ -34,26 +34,27 @@ def check_env(
     seed: int = 0,
     spaces_of: SpacesOf | None = None,
 ) -> EnvReport:
-    """Plays some episodes with random valid actions, and raises what training would raise.
+    """Plays some episodes with random valid actions and raises the errors that training would raise.
 
-    Beyond that it finds what training does not notice: episodes that do not repeat under a seed, copies that share
-    state, episodes that do not end, pictures that are promised and not drawn.
+    It also reports what training does not detect: episodes that are not reproducible with a seed, copies that share
+    state, episodes that do not end, and render modes that return nothing.
 
     Args:
-        env: what a trainer takes (an id, a registered name, `module:Class`, a class, a creator function), or an
-            environment of any kind. What is made here is closed again; an environment that is given stays open, but
-            for the thread of an external one.
-        env_config: for the creator.
-        episodes: how many of each sub-environment.
-        num_envs: how many sub-environments; an environment that is given stays alone, and a vector env brings its own.
-        max_steps: at most so many polls are played.
-        seed: of the environment and the actions.
-        spaces_of: agent -> `(observation space, action space)`, where the environment leaves them to its policies.
+        env: anything that a trainer takes (an id, a registered name, `module:Class`, a class, a creator function), or
+        an
+            instance of any kind, which stays open. Environments created here are closed; the thread of an external
+            environment is stopped.
+        env_config: config of the creator.
+        episodes: number of episodes per sub-environment.
+        num_envs: number of sub-environments; ignored for an instance and for vector environments.
+        max_steps: maximum number of polls.
+        seed: seed of the environment and the actions.
+        spaces_of: agent -> `(observation space, action space)`, if the policies define the spaces.
     Returns:
-        What was seen, with what is suspicious.
+        The report, with its findings.
     Raises:
         ConfigError: there is no such environment.
-        EnvError, SpaceError, MultiAgentError: what is wrong, where, what was got and expected, and how to fix it.
+        EnvError, SpaceError, MultiAgentError: the environment is broken.
     """
     quiet_without_screen()
     creator = env_creator(env) if isinstance(env, str) or callable(env) else None
@@ -66,7 +67,7 @@ def check_env(
 
 
 class _Check:
-    """One environment under examination."""
+    """The check of one environment."""
 
     def __init__(
         self, env: Any, creator: EnvCreator | None, context: EnvContext, seed: int, spaces_of: SpacesOf | None
@@ -78,7 +79,7 @@ class _Check:
         self._draws = False
 
     def play(self, num_envs: int, episodes: int, max_steps: int) -> dict[str, Any]:
-        """Plays, and returns what is to be reported; whatever is refused is raised."""
+        """Plays and returns the report; raises the errors of the environment."""
         with self._made(num_envs) as base:
             player = RandomPlayer(base, self._seed, self._spaces_of)
             player.begin(self._seeds(base))
@@ -89,7 +90,7 @@ class _Check:
                 polls += 1
             if not player.ended:
                 self._find("warning", "no end", f"no episode has ended within {polls} steps; is there a time limit?")
-            # Others than those who take seeds have nothing to repeat.
+            # Without a seed there is nothing to repeat.
             self._comparable = not player.starts_by_itself and _takes_seeds(base)
             return {
                 "name": self._env if isinstance(self._env, str) else name_of(base),
@@ -103,7 +104,7 @@ class _Check:
             }
 
     def compare(self) -> None:
-        """Whether the first sub-environment does the same again, and the same beside another one."""
+        """Checks that the first sub-environment is reproducible, alone and together with another one."""
         if not self._comparable:
             return
         story, num_envs = self._story(1)
@@ -126,12 +127,12 @@ class _Check:
                 )
 
     def look(self) -> None:
-        """Whether the environment draws what its metadata promise, when it is asked to."""
+        """Checks that the environment renders in the modes of its metadata."""
         if self._creator is None or not self._draws or "render_mode" in self._context:
             return
         context = drawing(self._creator, self._context)
         if "render_mode" not in context:
-            return  # it takes no settings
+            return  # the creator takes no config
         asked = f"with render_mode={_RGB!r} in env_config"
         try:
             with self._made(1, context) as base:
@@ -142,7 +143,7 @@ class _Check:
             self._find("warning", "no pictures", f"metadata name {_RGB!r}, and {asked} it raises {error!r}")
 
     def _look_at_pictures(self, base: BaseEnv) -> None:
-        """Whether an environment that was made to draw does."""
+        """Checks that an environment with a render mode returns frames."""
         first = next(iter(base.get_sub_environments()), None)
         self._draws = _RGB in ((getattr(first, "metadata", None) or {}).get("render_modes") or ())
         if getattr(first, "render_mode", None) != _RGB:
@@ -157,7 +158,7 @@ class _Check:
                 self._find("warning", "no pictures", f"render_mode is {_RGB!r}, and render() gives no picture: {got}")
 
     def _story(self, num_envs: int) -> tuple[list[Moment], int]:
-        """What happens to the first sub-environment, and how many there were."""
+        """Returns the history of the first sub-environment, and the number of sub-environments."""
         with self._made(num_envs) as base:
             player = RandomPlayer(base, self._seed, self._spaces_of)
             story = moments_of(player.begin(self._seeds(base)), 0)
@@ -185,14 +186,14 @@ class _Check:
 
 
 def _takes_seeds(env: BaseEnv) -> bool:
-    """Whether a reset can be told the seed: a user's own dict view may leave it out."""
+    """Returns whether a reset takes a seed; a custom dict view may not."""
     own_rows = type(env).reset_rows is not BaseEnv.reset_rows
     return own_rows or "seeds" in inspect.signature(env.try_reset).parameters
 
 
 def _first_difference(one: list[Moment], other: list[Moment]) -> str:
-    """Where two stories part; empty if they do not."""
-    # One may be longer: when a sub-environment is ready may be a matter of time.
+    """Returns where two histories differ; empty if they are equal."""
+    # One may be longer, because readiness may depend on timing.
     for number, (mine, its) in enumerate(zip(one, other, strict=False)):
         if not same_moment(mine, its):
             when = "in its first observation" if number == 0 else f"after {number} observations"

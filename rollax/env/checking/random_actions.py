@@ -1,4 +1,4 @@
-"""Random valid actions of any space, within the action mask where there is one."""
+"""Random valid actions of any space, within the action mask if there is one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MASK = "action_mask"
 
 
 class RandomActions:
-    """A stream of random actions: the same for the same seed, spaces and masks.
+    """A stream of random actions, determined by seed, spaces and masks.
 
     Args:
-        seed: of the stream.
+        seed: seed of the stream.
     """
 
     def __init__(self, seed: int) -> None:
@@ -28,7 +28,7 @@ class RandomActions:
         self._spaces: dict[int, tuple[spaces.Space, spaces.Space]] = {}  # by identity: the space, and a seeded copy
 
     def draw(self, space: spaces.Space, obs: Any, where: str) -> Any:
-        """An action of the space that the observation's `action_mask` allows.
+        """Returns a random action that the observation's `action_mask` allows.
 
         Raises:
             EnvError: a mask of the wrong size, or one that allows nothing.
@@ -65,7 +65,7 @@ class RandomActions:
 
 
 def _with_choices(space: spaces.Space, action: Any, chosen: Iterator[int]) -> Any:
-    """A discrete action of these choices; any other action as it is."""
+    """Returns a discrete action of these choices; other actions unchanged."""
     if isinstance(space, spaces.Discrete):
         return space.start + next(chosen)
     if isinstance(space, spaces.MultiDiscrete):

@@ -1,4 +1,4 @@
-"""Random play of any `BaseEnv`, driven as the sampler drives it."""
+"""Random play of any `BaseEnv`, in the order of the sampler's calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SpacesOf = Callable[[Hashable], tuple[Space, Space]]
 
 
 class Moment(NamedTuple):
-    """What one agent got at once; `reward` is None beside the first observation of a trajectory."""
+    """What one agent received at one poll; `reward` is None with the first observation of a trajectory."""
 
     agent: Hashable
     obs: Any
@@ -30,14 +30,14 @@ class Moment(NamedTuple):
 
 
 class RandomPlayer:
-    """Plays with random valid actions and looks at everything that comes back.
+    """Plays with random valid actions and checks the results.
 
-    What a sub-environment is sent depends on the seed, its number and its own observations, and on no other.
+    The actions of a sub-environment depend only on the seed, its number and its own observations.
 
     Args:
-        env: what is played.
-        seed: of the actions.
-        spaces_of: agent -> `(observation space, action space)`, where the environment leaves them to its policies.
+        env: the environment.
+        seed: seed of the actions.
+        spaces_of: agent -> `(observation space, action space)`, if the policies define the spaces.
     """
 
     def __init__(self, env: BaseEnv, seed: int, spaces_of: SpacesOf | None = None) -> None:
@@ -56,7 +56,7 @@ class RandomPlayer:
         self._rows: Rows | None = None
 
     def begin(self, seeds: Sequence[int | None] | None) -> Rows:
-        """Resets everything and returns the first rows."""
+        """Resets all sub-environments and returns the first rows."""
         rows = self.env.reset_rows(np.arange(self.env.num_envs), seeds)
         self.starts_by_itself = rows is None
         self._rows = self.env.poll_rows() if rows is None else rows
@@ -64,14 +64,14 @@ class RandomPlayer:
         return self._rows
 
     def step(self) -> Rows:
-        """Acts, polls, and resets what has ended; returns what was polled, and what was reset after it."""
+        """Acts, polls, and resets ended sub-environments; returns the polled rows and the reset rows."""
         assert self._rows is not None
         self._act(self._rows)
         rows = self.env.poll_rows()
         self.steps += len(np.unique(rows.env_index[~rows.starts]))
         over = np.concatenate((rows.ended_envs, rows.dropped_envs))
         self.ended.update(rows.ended_envs.tolist())
-        # Before the reset, which may write into the same arrays.
+        # Copied before the reset, which may write into the same arrays.
         self._look_at(rows)
         started = self.env.reset_rows(over) if len(over) else None
         if started is not None:
@@ -97,7 +97,7 @@ class RandomPlayer:
             self.env.send_rows(rows, np.array(chosen), stack(space, actions))
 
     def _look_at(self, rows: Rows) -> None:
-        """Notes the agents, and checks the observations that are not in columns, as the sampler's use of them does."""
+        """Records the agents and checks the observations, as the sampler does."""
         self.agents.update(dict.fromkeys(rows.agent_of(row) for row in range(len(rows))))
         if isinstance(rows.obs, list):
             for row, obs in enumerate(rows.obs):
@@ -106,7 +106,7 @@ class RandomPlayer:
                     check_observation(space, obs, _where(rows, row))
 
     def _space(self, kind: str, agent: Hashable) -> Space:
-        """The space of one agent: that of all, its own, or that of its policy."""
+        """Returns the space of one agent: the common space, its own, or that of its policy."""
         space = getattr(self.env, kind)
         if space is not None:
             return space
@@ -130,7 +130,7 @@ class RandomPlayer:
 
 
 def moments_of(rows: Rows, env_id: int) -> list[Moment]:
-    """What one sub-environment's agents got, as copies."""
+    """Returns copies of what the agents of one sub-environment received."""
     return [
         Moment(
             rows.agent_of(row),
@@ -143,7 +143,7 @@ def moments_of(rows: Rows, env_id: int) -> list[Moment]:
 
 
 def same_moment(one: Moment, other: Moment) -> bool:
-    """Whether two moments are equal in everything."""
+    """Returns whether two moments are equal."""
     if (one.agent, one.reward, one.over) != (other.agent, other.reward, other.over):
         return False
     mine, its = list(trees.leaves(one.obs)), list(trees.leaves(other.obs))

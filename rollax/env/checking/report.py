@@ -1,4 +1,4 @@
-"""What `check_env` reports."""
+"""The report of `check_env`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _SAID: dict[str, tuple[Severity, str]] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that training would accept.
+    """A finding that training would not detect.
 
     Args:
-        severity: "warning" where it will probably not do what is meant, "note" where it is only good to know.
-        name: in short.
-        message: what is so, and where.
+        severity: "warning" for a probable mistake, "note" for information.
+        name: short name.
+        message: description with location.
     """
 
     severity: Severity
@@ -42,18 +42,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class EnvReport:
-    """What `check_env` saw. Its text is the verdict in a few lines.
+    """The report of `check_env`; `str` gives a summary.
 
     Args:
-        name: of the environment.
-        kind: the interface that it has.
-        observation_space: of every agent; None where they differ or the policies name their own.
+        name: name of the environment.
+        kind: its interface.
+        observation_space: space of every agent; None if they differ or the policies define them.
         action_space: likewise.
-        agents: the ids of those that appeared.
-        num_envs: how many sub-environments were played.
-        episodes: how many ended.
-        steps: of all sub-environments.
-        findings: what is suspicious.
+        agents: ids of the agents that appeared.
+        num_envs: number of sub-environments.
+        episodes: number of ended episodes.
+        steps: environment steps of all sub-environments.
+        findings: the findings.
     """
 
     name: str
@@ -68,7 +68,7 @@ class EnvReport:
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """The findings that are more than a note."""
+        """The findings with severity "warning"."""
         return tuple(finding for finding in self.findings if finding.severity == "warning")
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class EnvReport:
 
 
 def findings_of(said: Mapping[tuple[str, str], str]) -> list[Finding]:
-    """What training would say once in its log."""
+    """Returns the findings that training would log once."""
     return [
         Finding(*_SAID.get(topic, ("note", topic)), message.removesuffix(" Said once."))
         for (topic, _), message in said.items()
@@ -96,19 +96,19 @@ def findings_of(said: Mapping[tuple[str, str], str]) -> list[Finding]:
 
 
 def kind_of(base: BaseEnv) -> str:
-    """The interface of what was given, such as "gymnasium.Env"."""
+    """Returns the interface of an environment, such as "gymnasium.Env"."""
     package, dot, name = adapter_of(_given(base)).kind.rpartition(".")
     return f"{package.partition('.')[0]}{dot}{name}"
 
 
 def name_of(base: BaseEnv) -> str:
-    """What error messages call it."""
+    """Returns the name of an environment in error messages."""
     given = _given(base)
     return (getattr(given, "metadata", None) or {}).get("name") or env_name(given)
 
 
 def _given(base: BaseEnv) -> Any:
-    """The environment as it was given, or its first copy."""
+    """Returns the environment as it was given, or its first copy."""
     if not type(base).__module__.startswith("rollax."):
         return base
     inner = getattr(base, "env", None)

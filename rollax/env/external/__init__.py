@@ -1,1 +1,1 @@
-"""Environments with a thread of control of their own."""
+"""Environments that run their own loop and request actions."""

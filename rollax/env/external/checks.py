@@ -1,4 +1,4 @@
-"""Checks on what the players of external episodes say, made in their own threads."""
+"""Checks of the calls to external episodes, made in the calling threads."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ByAgent = Mapping[Hashable, Any]
 
 
 class ExternalChecks:
-    """Refuses what is not what it must be, and gives observations and actions the dtypes of their spaces.
+    """Refuses invalid values, and converts observations and actions to the dtypes of their spaces.
 
     Args:
-        name: how error messages call the environment.
-        observation_space: of every agent; None leaves observations to the checks of the policies.
-        action_space: of every agent; None leaves logged actions unchecked.
-        agents: every id that may ever appear; None leaves it open.
+        name: name of the environment in error messages.
+        observation_space: space of every agent; None leaves the checks to the policies.
+        action_space: space of every agent; None leaves logged actions unchecked.
+        agents: all ids that may appear; None for any.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class ExternalChecks:
         self._declared = None if agents is None else frozenset(agents)
 
     def where(self, episode: ExternalEpisode) -> str:
-        """Names an episode in an error message."""
+        """Returns the name of an episode in error messages."""
         return f"{self.name}, episode {episode.id!r}"
 
     def flag(self, name: str, flag: Any, where: str) -> None:
-        """A flag must be a boolean."""
+        """Raises an error for a flag that is no boolean."""
         if not isinstance(flag, bool | np.bool_):
             raise checks.not_boolean(name, flag, where)
 
     def by_agent(self, what: str, by_agent: Any, episode: ExternalEpisode) -> None:
-        """What is said of several agents must be a dict."""
+        """Raises an error for values of several agents that are no dict."""
         if not isinstance(by_agent, Mapping):
             raise MultiAgentError(
                 f"{what} that are no dict.",
@@ -63,15 +63,15 @@ class ExternalChecks:
             )
 
     def agents(self, episode: ExternalEpisode, by_agent: Any) -> None:
-        """Observations must be of at least one agent, and of none that is not declared."""
+        """Raises an error for observations of no agent or of undeclared agents."""
         self.by_agent("obs", by_agent, episode)
         if not by_agent:
             raise MultiAgentError(
-                "Observations of nobody.",
+                "Observations of no agent.",
                 where=self.where(episode),
                 got={},
                 expected="an observation for at least one agent",
-                fix="call it only when somebody acts or ends",
+                fix="call it only if an agent acts or ends",
             )
         self._are_declared(episode, by_agent)
 
@@ -88,12 +88,12 @@ class ExternalChecks:
     def observations(
         self, episodes: Sequence[ExternalEpisode], by_agents: Sequence[ByAgent], *, blocking: bool
     ) -> list[Any]:
-        """The observations in the dtypes of their space, one after another.
+        """Returns the observations in the dtypes of their space, one after another.
 
         Args:
-            episodes: whose.
-            by_agents: what their agents observed.
-            blocking: the caller waits until they have been read; else they are copied.
+            episodes: the episodes.
+            by_agents: observations by agent, per episode.
+            blocking: whether the caller waits until they have been read; otherwise they are copied.
         """
         values = [value for by_agent in by_agents for value in by_agent.values()]
         space, first = self._observation_space, values[0] if values else None
@@ -116,7 +116,7 @@ class ExternalChecks:
         return list(columns) if isinstance(columns, np.ndarray) else row_values(columns)
 
     def action(self, episode: ExternalEpisode, action: Any) -> Any:
-        """The action in the dtypes of its space."""
+        """Returns the action in the dtypes of its space."""
         space = self._action_space
         if space is None:
             return copy.deepcopy(action)
@@ -136,7 +136,7 @@ class ExternalChecks:
         )
 
     def rewards(self, episode: ExternalEpisode, by_agent: Any) -> dict[Hashable, float]:
-        """Rewards must be finite numbers."""
+        """Raises an error for rewards that are no finite numbers."""
         self.by_agent("rewards", by_agent, episode)
         self._are_declared(episode, by_agent)
         return {agent: self._reward(episode, reward) for agent, reward in by_agent.items()}
@@ -147,7 +147,7 @@ class ExternalChecks:
         return float(checks.reward_column([reward], lambda row: self.where(episode))[0])
 
     def infos(self, episode: ExternalEpisode, by_agent: Any) -> None:
-        """Infos must be dicts."""
+        """Raises an error for infos that are no dicts."""
         self.by_agent("infos", by_agent, episode)
         self._are_declared(episode, by_agent)
         for info in by_agent.values():

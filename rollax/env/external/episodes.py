@@ -1,4 +1,4 @@
-"""The episodes of an external environment as the threads that play them see them."""
+"""The episodes of an external environment, for the threads that play them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _REMEMBERED = 1000
 
 
 class ExternalEpisodes:
-    """Checks what the players say, in their own threads, and queues it for the sampler.
+    """Checks the calls of the playing threads, in these threads, and queues events for the sampler.
 
     Args:
-        name: how error messages call the environment.
-        observation_space: of every agent; None leaves observations to the checks of the policies.
-        action_space: of every agent; None leaves logged actions unchecked.
-        agents: every id that may ever appear; None leaves it open.
-        patience: seconds without news after which an environment whose `run()` has returned is finished.
+        name: name of the environment in error messages.
+        observation_space: space of every agent; None leaves the checks to the policies.
+        action_space: space of every agent; None leaves logged actions unchecked.
+        agents: all ids that may appear; None for any.
+        patience: seconds without events after which an environment whose `run()` has returned is finished.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class ExternalEpisodes:
         self.queue = EventQueue(name, patience)
         self._checks = ExternalChecks(name, observation_space, action_space, agents)
         self._running: dict[Hashable, ExternalEpisode] = {}
-        self._ended: deque[Hashable] = deque(maxlen=_REMEMBERED)  # so that an error can tell ended from unknown
+        self._ended: deque[Hashable] = deque(maxlen=_REMEMBERED)  # to distinguish ended from unknown in errors
         self._started = 0
 
     def start(self, episode_id: Hashable | None, training_enabled: bool) -> Hashable:
-        """Begins an episode and returns its id."""
+        """Starts an episode and returns its id."""
         self._checks.flag("training_enabled", training_enabled, f"{self.name}, start_episode")
         episode_id = uuid.uuid4().hex if episode_id is None else episode_id
         with self.queue.lock:
@@ -56,7 +56,7 @@ class ExternalEpisodes:
                     where=f"{self.name}, start_episode",
                     got=episode_id,
                     expected="an id that no running episode has",
-                    fix="end it first, or leave episode_id out to get an id of its own",
+                    fix="end it first, or leave episode_id out to get a new id",
                 )
             self._started += 1
             full_checks = _FULL_CHECKS if self._started <= _FIRST_EPISODES else 0
@@ -64,7 +64,7 @@ class ExternalEpisodes:
         return episode_id
 
     def ask(self, questions: Mapping[Hashable, ByAgent]) -> dict[Hashable, dict[Hashable, Any]]:
-        """Blocks until the policies have acted for these agents: episode id -> agent -> observation, then action."""
+        """Returns actions by episode id and agent, given observations; blocks until they are available."""
         if not questions:
             return {}
         found = [self._find(episode_id) for episode_id in questions]
@@ -92,7 +92,7 @@ class ExternalEpisodes:
             given = [trajectory.answer for trajectory in trajectories]
             for trajectory in trajectories:
                 if trajectory.answer is not None:
-                    trajectory.call = None  # only now may another thread ask
+                    trajectory.call = None  # another thread may request actions from here on
         answers = iter(given)
         return {
             episode.id: {agent: next(answers) for agent in by_agent}
@@ -100,7 +100,7 @@ class ExternalEpisodes:
         }
 
     def log(self, episode_id: Hashable, values: ByAgent, actions: ByAgent) -> None:
-        """Notes actions that were taken without asking; blocks only while too much is queued."""
+        """Records logged actions; blocks only while the queue is full."""
         episode = self._find(episode_id)
         self._checks.agents(episode, values)
         self._checks.by_agent("actions", actions, episode)
@@ -125,7 +125,7 @@ class ExternalEpisodes:
             self._put(_event(episode, _acting(episode, values), observed, actions=taken))
 
     def add_returns(self, episode_id: Hashable, rewards: ByAgent, infos: ByAgent) -> None:
-        """Rewards since the last observation of each agent; they add up until its next one."""
+        """Adds rewards to those since each agent's last observation."""
         episode = self._find(episode_id)
         amounts = self._checks.rewards(episode, rewards)
         self._checks.infos(episode, infos)
@@ -142,7 +142,7 @@ class ExternalEpisodes:
                 episode.infos[agent] = {**episode.infos.get(agent, {}), **info}
 
     def end_agents(self, episode_id: Hashable, values: ByAgent, truncated: bool) -> None:
-        """Ends some trajectories of an episode that goes on."""
+        """Ends some trajectories of a running episode."""
         episode = self._find(episode_id)
         self._checks.flag("truncated", truncated, self._checks.where(episode))
         self._checks.agents(episode, values)
@@ -153,7 +153,7 @@ class ExternalEpisodes:
             absent = [agent for agent in values if agent not in episode.trajectories]
             if absent:
                 raise MultiAgentError(
-                    "The end of an agent that is not alive.",
+                    "The end of an agent that is not running.",
                     where=self._checks.where(episode),
                     got=absent,
                     expected=f"some of {sorted(map(str, episode.trajectories))}",
@@ -177,11 +177,11 @@ class ExternalEpisodes:
             episode.over = True
             if not episode.decided:
                 raise EnvError(
-                    "An episode without a decision; it is forgotten.",
+                    "An episode without an action; it is dropped.",
                     where=self._checks.where(episode),
                     got="end_episode after start_episode",
                     expected="get_action or log_action in between",
-                    fix="start an episode only when there is something to decide",
+                    fix="start an episode only if an agent will act in it",
                 )
             trajectories = list(episode.trajectories.values())
             seen = [observed.get(trajectory.agent) for trajectory in trajectories]
@@ -200,10 +200,10 @@ class ExternalEpisodes:
             return self._running.get(episode_id)
         except TypeError:
             raise EnvError(
-                "An episode id that cannot be one.",
+                "An invalid episode id.",
                 where=self.name,
                 got=checks.outline(episode_id),
-                expected="a string, a number, or whatever else can be the key of a dict",
+                expected="a string, a number, or another hashable value",
                 fix="use the id that start_episode returned",
             ) from None
 
@@ -229,7 +229,7 @@ class ExternalEpisodes:
             raise self._not_running(episode.id)
 
     def _refuse_waiting(self, episode: ExternalEpisode, agents: Iterable[Hashable]) -> None:
-        """Refuses news of agents whose last question is unanswered, and of an episode that is over."""
+        """Refuses calls for agents with a pending request, and for an ended episode."""
         self._refuse_over(episode)
         for agent in agents:
             trajectory = episode.trajectories.get(agent)
@@ -244,21 +244,21 @@ class ExternalEpisodes:
                 )
 
     def _refuse_early(self, episode: ExternalEpisode, agent: Hashable, amount: float) -> None:
-        """A reward for nobody: said once before the agent's first decision, refused after its end."""
+        """Handles a reward without an action: logged once before the agent's first action, refused after its end."""
         if episode.decided:
             raise MultiAgentError(
                 "A reward for an agent that has ended, or has never acted.",
                 where=self._checks.where(episode),
                 got=f"{amount} for {agent!r}",
                 expected=f"rewards only for {sorted(map(str, episode.trajectories))}",
-                fix="log rewards between an agent's first decision and its end",
+                fix="log rewards between an agent's first action and its end",
             )
-        said = f"a reward of {amount} before the first decision follows from no action and counts nowhere. Said once."
+        said = f"a reward of {amount} before the first action is dropped. Logged once."
         checks.say_once("first reward", self.name, f"{self._checks.where(episode)}: {said}")
 
 
 def _acting(episode: ExternalEpisode, agents: Iterable[Hashable]) -> list[Trajectory]:
-    """The trajectories of agents that decide; they begin where they have not yet."""
+    """Returns the trajectories of acting agents, and starts missing ones."""
     episode.decided = True
     trajectories = episode.trajectories
     for agent in agents:
@@ -268,7 +268,7 @@ def _acting(episode: ExternalEpisode, agents: Iterable[Hashable]) -> list[Trajec
 
 
 def _event(episode: ExternalEpisode, trajectories: list[Trajectory], values: list[Any], **what: Any) -> Event:
-    """An event that takes along what its agents have received."""
+    """Returns an event with the rewards and infos received since the last one."""
     rewards = [trajectory.reward for trajectory in trajectories]
     for trajectory in trajectories:
         trajectory.reward = 0.0

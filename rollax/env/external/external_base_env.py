@@ -1,4 +1,4 @@
-"""An external environment as a `BaseEnv`: whatever is ready at a poll becomes one set of rows."""
+"""An external environment as a `BaseEnv`: a poll returns the events that are ready as rows."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _SECONDS_TO_STOP = 10.0
 
 
 def external_base_env(copies: EnvCopies) -> BaseEnv:
-    """The `BaseEnv` of an external environment."""
+    """Returns the `BaseEnv` of an external environment."""
     return ExternalBaseEnv(copies.first)
 
 
 class ExternalBaseEnv(BaseEnv):
-    """Hands the events of running episodes to the sampler, and its actions back to their players.
+    """Passes events of running episodes to the sampler, and actions back to the playing threads.
 
-    Each running episode is a sub-environment, numbered by the lowest free number from 0; `num_envs` is 1 however many
-    there are. Nothing is reset: episodes begin when their players begin them.
+    Each running episode is a sub-environment with the lowest free number from 0; `num_envs` is always 1. Nothing is
+    reset: the playing threads start episodes.
 
     Args:
-        env: what is played.
+        env: the external environment.
     """
 
     def __init__(self, env: ExternalEnv | ExternalMultiAgentEnv) -> None:
@@ -54,11 +54,11 @@ class ExternalBaseEnv(BaseEnv):
         self._queue = episodes.queue
         self._several_agents = isinstance(env, ExternalMultiAgentEnv)
         agents = env.possible_agents if isinstance(env, ExternalMultiAgentEnv) else None
-        self.possible_agents = sorted(agents, key=str) if agents else None  # perhaps a set, which has no order
+        self.possible_agents = sorted(agents, key=str) if agents else None  # may be a set, which has no order
         self._numbers, self._slots = _LowestFree(), _LowestFree()
         self._open: dict[int, ExternalEpisode] = {}  # by number
         self._alive: dict[int, Trajectory] = {}  # by slot
-        self._waiting: dict[int, Event] = {}  # by slot: the questions that the sampler has not answered
+        self._waiting: dict[int, Event] = {}  # by slot: the pending requests
         self._just_ended: frozenset[int] = frozenset()
         self._thread: threading.Thread | None = None
 
@@ -77,25 +77,25 @@ class ExternalBaseEnv(BaseEnv):
         for slot in slots:
             if self._waiting.pop(slot, None) is None:
                 raise EnvError(
-                    "An action for an agent that is not waiting for one.",
+                    "An action for an agent that does not wait for one.",
                     where=f"{self.name}, slot {slot}",
-                    got="no question, or an answer already",
+                    got="no pending request, or a second action",
                     expected="one action for each row that acts",
-                    fix="answer only the rows that act, each once",
+                    fix="send one action for each row that acts",
                 )
-        # Copies: the sampler still reads its own arrays when a player may already write into the action.
+        # Copies, because a playing thread may write into the action while the sampler reads its arrays.
         values = trees.unstack(trees.tree_map(np.array, actions))
         self._queue.answer([self._alive[slot] for slot in slots], values)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> None:
-        """Does nothing after an episode's end; otherwise drops what runs: the players continue in new trajectories."""
+        """Does nothing after an episode's end; otherwise drops the running trajectories; agents start new ones."""
         self._play()
         if not self._just_ended.issuperset(env_index.tolist()):
             self._forget()
         self._just_ended -= frozenset(env_index.tolist())
 
     def _forget(self) -> None:
-        """Whoever waits asks again, as in the first moment of an episode; so do the others when they act next."""
+        """Drops the sampler's trajectories; pending and later requests then start new ones."""
         waiting = self._waiting
         unanswered = {
             event: [row for row, trajectory in enumerate(event.trajectories) if waiting.get(trajectory.slot) is event]
@@ -125,7 +125,7 @@ class ExternalBaseEnv(BaseEnv):
     def _add(self, builder: RowBuilder, event: Event) -> None:
         episode = event.episode
         if event.ends:
-            # A trajectory that was forgotten, or never began, ends unseen.
+            # The end of a dropped trajectory is ignored.
             event = _part(event, [row for row, trajectory in enumerate(event.trajectories) if trajectory.slot >= 0])
             if episode.number < 0:
                 return
@@ -172,7 +172,7 @@ class ExternalBaseEnv(BaseEnv):
         return [self.env]
 
     def stop(self) -> None:
-        """Ends all waiting, closes the environment and waits for the thread of `run()`."""
+        """Ends all pending calls, closes the environment and waits for the thread of `run()`."""
         if self._queue.stopped:
             return
         self._queue.stop()
@@ -182,7 +182,7 @@ class ExternalBaseEnv(BaseEnv):
             thread.join(_SECONDS_TO_STOP)
             if thread.is_alive():
                 log.warning(
-                    "%s: run() goes on %s s after the environment was stopped. Let it look at `stopped`, and let "
+                    "%s: run() still runs %s s after the environment was stopped. Check `stopped` in it, and let "
                     "close() end what it waits for.",
                     *(self.name, _SECONDS_TO_STOP),
                 )
@@ -195,7 +195,7 @@ class ExternalBaseEnv(BaseEnv):
     def _run(self) -> None:
         try:
             self.env.run()
-        except BaseException as error:  # the sampler raises it: nobody looks after this thread
+        except BaseException as error:  # the sampler raises it, because nothing joins this thread
             if not isinstance(error, EnvStoppedError):
                 self._queue.finish(error)
                 return
@@ -203,7 +203,7 @@ class ExternalBaseEnv(BaseEnv):
 
 
 class _LowestFree:
-    """Hands out the lowest numbers that are free."""
+    """Allocates the lowest free numbers."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -217,7 +217,7 @@ class _LowestFree:
         return self._count - 1
 
     def give_back(self, number: int) -> None:
-        """Free after the next `free_again`: within one poll no number means two things."""
+        """Frees a number at the next `free_again`, because a number must be unique within one poll."""
         self._given_back.append(number)
 
     def free_again(self) -> None:
@@ -227,7 +227,7 @@ class _LowestFree:
 
 
 def _part(event: Event, rows: Sequence[int]) -> Event:
-    """The event without those of its agents that are not named; nobody in it has acted already."""
+    """Returns the part of an event without logged actions that concerns the given agents."""
     if len(rows) == len(event.trajectories):
         return event
     trajectories, values, rewards = (

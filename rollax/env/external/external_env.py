@@ -1,4 +1,4 @@
-"""`ExternalEnv` and `ExternalMultiAgentEnv`: environments with a thread of control of their own."""
+"""`ExternalEnv` and `ExternalMultiAgentEnv`: environments that run their own loop and request actions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollax.spaces import check_space
 
 
 class _External:
-    """What both kinds share: the episodes, the thread's body, and its end."""
+    """Base of both classes: episodes, `run()` and stopping."""
 
     patience = 5.0
     """Seconds without news after which the environment is finished, once `run()` has returned."""
@@ -30,32 +30,32 @@ class _External:
         self._external_episodes = ExternalEpisodes(name, observation_space, action_space, agents or None, self.patience)
 
     def run(self) -> None:
-        """Plays: overridden by the user, and called once in a thread of its own when the sampling begins.
+        """Plays episodes. Implemented by the user; called once, in its own thread, when sampling starts.
 
-        It plays episodes for as long as it likes, or starts other threads that do, and waits for them. Let it return
-        when `stopped` is true, or `EnvStoppedError` is raised.
+        It plays episodes in a loop, or starts other threads that do and waits for them. It should return when `stopped`
+        is true or `EnvStoppedError` is raised.
         """
         raise NotImplementedError(f"{type(self).__name__} has no run()")
 
     def close(self) -> None:
-        """Releases what the environment holds, and what `run()` may be waiting for. Called once, as it is stopped."""
+        """Releases resources and unblocks `run()`. Called once, when sampling stops."""
 
     @property
     def stopped(self) -> bool:
-        """Nobody samples any more: every call but this raises `EnvStoppedError`."""
+        """Whether sampling has stopped: every other method then raises `EnvStoppedError`."""
         return self._external_episodes.queue.stopped
 
     def start_episode(self, episode_id: Hashable | None = None, training_enabled: bool = True) -> Any:
-        """Begins an episode.
+        """Starts an episode.
 
         Args:
             episode_id: any id that no running episode has; None for a new one.
-            training_enabled: False for an episode that is served, and not learned from.
+            training_enabled: False for an episode that is not learned from.
         Returns:
             The episode's id.
         Raises:
             EnvError: an episode of this id is running.
-            EnvStoppedError: nobody samples any more.
+            EnvStoppedError: sampling has stopped.
         """
         return self._external_episodes.start(episode_id, training_enabled)
 
@@ -63,15 +63,15 @@ class _External:
 class ExternalEnv(_External):
     """An environment that calls the policy, instead of being stepped: a simulator with its own loop, a log, a server.
 
-    Any number of episodes may be played at once, from any number of threads, and each by one thread at a time. What
-    waits at the same moment gets its actions from one forward pass.
+    Any number of episodes may run in parallel, from any number of threads, each episode in one thread at a time. One
+    forward pass answers all pending requests.
 
-    Every method raises `EnvError` for an id that is unknown, has ended or still waits for an action, or for a value
-    that is not what it must be; and `EnvStoppedError` once nobody samples any more.
+    Every method raises `EnvError` for an id that is unknown, has ended or waits for an action, and for an invalid
+    value; it raises `EnvStoppedError` after sampling has stopped.
 
     Args:
-        observation_space: of the observations.
-        action_space: of the actions.
+        observation_space: space of the observations.
+        action_space: space of the actions.
     """
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
@@ -80,29 +80,29 @@ class ExternalEnv(_External):
         self._begin(observation_space, action_space)
 
     def get_action(self, episode_id: Hashable, observation: Any) -> Any:
-        """The policy's action; blocks until it is there."""
+        """Returns the policy's action; blocks until it is available."""
         answers = self._external_episodes.ask({episode_id: {DEFAULT_AGENT: observation}})
         return answers[episode_id][DEFAULT_AGENT]
 
     def get_actions(self, observations: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """The policy's actions for many episodes: episode id -> observation, then action. Blocks until all are there.
+        """Returns actions for many episodes, episode id -> action, given episode id -> observation. Blocks.
 
-        One call for many episodes is several times faster than as many threads.
+        One call for many episodes is several times faster than many threads.
         """
         answers = self._external_episodes.ask({key: {DEFAULT_AGENT: value} for key, value in observations.items()})
         return {key: by_agent[DEFAULT_AGENT] for key, by_agent in answers.items()}
 
     def log_action(self, episode_id: Hashable, observation: Any, action: Any) -> None:
-        """Notes an action that was taken without asking the policy (off-policy). Blocks only while much is queued."""
+        """Records an action that the policy did not choose (off-policy). Blocks only while the queue is full."""
         self._external_episodes.log(episode_id, {DEFAULT_AGENT: observation}, {DEFAULT_AGENT: action})
 
     def log_returns(self, episode_id: Hashable, reward: float, info: dict | None = None) -> None:
-        """Adds to the reward of the last action; after the last one of an episode too, until its end.
+        """Adds to the reward of the last action, until the next action or the end of the episode.
 
         Args:
-            episode_id: which episode.
+            episode_id: id of the episode.
             reward: a finite number.
-            info: goes with the next observation.
+            info: info dict of the next observation.
         """
         infos: ByAgent = {} if info is None else {DEFAULT_AGENT: info}
         self._external_episodes.add_returns(episode_id, {DEFAULT_AGENT: reward}, infos)
@@ -111,24 +111,24 @@ class ExternalEnv(_External):
         """Ends an episode.
 
         Args:
-            episode_id: which one; the id may be used again for another.
-            observation: the last one.
-            truncated: the episode was cut off, and has not reached a terminal state.
+            episode_id: id of the episode; it may be reused afterwards.
+            observation: the last observation.
+            truncated: whether the episode is truncated instead of terminated.
         Raises:
-            EnvError: also where nothing was decided since the start; the episode is then forgotten.
+            EnvError: also for an episode without any action, which is dropped.
         """
         self._external_episodes.end(episode_id, {DEFAULT_AGENT: observation}, truncated)
 
 
 class ExternalMultiAgentEnv(_External):
-    """The same with many agents: observations, actions, rewards and infos are dicts by agent id.
+    """An `ExternalEnv` with many agents: observations, actions, rewards and infos are dicts by agent id.
 
-    Agents appear with their first observation, act together or in turns, and live until `end_agents` or
-    `end_episode`. An id that has ended and shows up again begins a new trajectory.
+    The trajectory of an agent starts with its first observation and ends with `end_agents` or `end_episode`. Agents act
+    simultaneously or in turns. An id that appears again after its end starts a new trajectory.
 
     Args:
-        observation_space: of every agent; None where the policies name their own.
-        action_space: likewise.
+        observation_space: space of every agent; None if the policies define it.
+        action_space: space of every agent; None if the policies define it.
     """
 
     def __init__(self, observation_space: Space | None = None, action_space: Space | None = None) -> None:
@@ -138,34 +138,34 @@ class ExternalMultiAgentEnv(_External):
         self._begin(observation_space, action_space)
 
     def get_action(self, episode_id: Hashable, observations: ByAgent) -> dict[Hashable, Any]:
-        """The actions of the agents that observed something; blocks until they are there."""
+        """Returns the actions of the agents with observations; blocks until they are available."""
         return self._external_episodes.ask({episode_id: observations})[episode_id]
 
     def get_actions(self, observations: Mapping[Hashable, ByAgent]) -> dict[Hashable, dict[Hashable, Any]]:
-        """The same for many episodes: episode id -> agent -> observation, then action."""
+        """Returns actions for many episodes, episode id -> agent -> action, given observations. Blocks."""
         return self._external_episodes.ask(observations)
 
     def log_action(self, episode_id: Hashable, observations: ByAgent, actions: ByAgent) -> None:
-        """Notes actions that were taken without asking the policies. Blocks only while much is queued."""
+        """Records actions that the policies did not choose. Blocks only while the queue is full."""
         self._external_episodes.log(episode_id, observations, actions)
 
     def log_returns(self, episode_id: Hashable, rewards: ByAgent, infos: ByAgent | None = None) -> None:
-        """Adds to the rewards of the agents' last actions, whether they act next or not.
+        """Adds to the rewards of the agents' last actions.
 
         Args:
-            episode_id: which episode.
-            rewards: agent -> a finite number, of agents that have acted and not ended.
-            infos: agent -> a dict that goes with its next observation.
+            episode_id: id of the episode.
+            rewards: agent -> finite number, for agents that have acted and not ended.
+            infos: agent -> info dict of its next observation.
         """
         self._external_episodes.add_returns(episode_id, rewards, {} if infos is None else infos)
 
     def end_agents(self, episode_id: Hashable, observations: ByAgent, truncated: bool = False) -> None:
-        """Ends the trajectories of some agents; the episode goes on.
+        """Ends the trajectories of some agents; the episode continues.
 
         Args:
-            episode_id: which episode.
-            observations: agent -> its last observation, or None where there is none.
-            truncated: they were cut off, and have not reached a terminal state.
+            episode_id: id of the episode.
+            observations: agent -> its last observation, or None.
+            truncated: whether they are truncated instead of terminated.
         """
         self._external_episodes.end_agents(episode_id, observations, truncated)
 
@@ -173,11 +173,11 @@ class ExternalMultiAgentEnv(_External):
         """Ends an episode and the trajectories of all its agents.
 
         Args:
-            episode_id: which one; the id may be used again for another.
-            observations: the last ones, of those agents that have one; of agents that never acted they are left out.
-            truncated: the trajectories were cut off, and have not reached a terminal state.
+            episode_id: id of the episode; it may be reused afterwards.
+            observations: last observations, for the agents that have one and have acted.
+            truncated: whether the trajectories are truncated instead of terminated.
         Raises:
-            EnvError: also where nothing was decided since the start; the episode is then forgotten.
+            EnvError: also for an episode without any action, which is dropped.
         """
         self._external_episodes.end(episode_id, observations, truncated)
 

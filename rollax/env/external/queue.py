@@ -1,4 +1,4 @@
-"""Events of external episodes on their way from the threads that play them to the sampler, and the answers back."""
+"""Queue of the events of external episodes for the sampler, and of its actions for the playing threads."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _LONGEST_GATHERING = 0.005
 
 
 class EnvStoppedError(EnvError):
-    """An external environment was asked for something after the trainer, or whoever sampled from it, had stopped it."""
+    """A method of an external environment was called after sampling had stopped."""
 
 
 class Call:
-    """A thread that waits for actions.
+    """A thread's pending request for actions.
 
     Args:
-        episodes: of how many episodes.
-        missing: how many actions.
+        episodes: number of episodes.
+        missing: number of missing actions.
     Attributes:
-        left: the thread was interrupted while it waited: nobody reads the actions.
+        left: the thread was interrupted while waiting, and its actions are not read.
     """
 
     __slots__ = ("episodes", "left", "lock", "missing", "stopped")
@@ -40,45 +40,45 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Trajectory:
-    """One agent of one episode, from its first decision to its end."""
+    """One agent of one episode, from its first action to its end."""
 
     agent: Hashable
     reward: float = 0.0  # received since the last event
-    call: Call | None = None  # who waits for its action, until that thread has read it
+    call: Call | None = None  # the request for its action, until its thread has read it
     answer: Any = None
-    slot: int = -1  # known to the sampler by this number; -1: not known. Only the sampler's thread touches it.
+    slot: int = -1  # its number in the sampler, or -1; used by the sampler's thread only
 
 
 @dataclass(slots=True, eq=False)
 class ExternalEpisode:
-    """One episode as its players see it, and the events of it that the sampler has not seen."""
+    """One episode, with the events that the sampler has not yet taken."""
 
     id: Hashable
     trains: bool
-    full_checks: int  # how many more events are checked in full
+    full_checks: int  # number of further events that are checked in full
     trajectories: dict[Hashable, Trajectory] = field(default_factory=dict)
     logging: set[Hashable] = field(default_factory=set)  # agents whose logged action waits for room in the queue
     infos: dict[Hashable, dict] = field(default_factory=dict)  # since each agent's last event
     decided: bool = False
     over: bool = False
     events: deque[Event] = field(default_factory=deque)
-    number: int = -1  # of the sub-environment; -1: the sampler knows of none. Only the sampler's thread touches it.
+    number: int = -1  # number of the sub-environment, or -1; used by the sampler's thread only
 
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """What happened at one moment to some agents of one episode.
+    """One event of some agents of one episode.
 
     Args:
-        episode: whose.
-        trajectories: K agents.
-        values: K observations; None where an agent ends without one.
+        episode: the episode.
+        trajectories: K trajectories.
+        values: K observations; None for an agent that ends without one.
         rewards: K rewards since each agent's last event.
-        infos: the info dicts of those agents that have one, by their id.
-        actions: K actions that were taken already; None where the policy is asked, or nothing is to be decided.
-        ends: the trajectories end.
-        truncated: they are cut off, and have not reached a terminal state.
-        closes: the episode is over.
+        infos: info dicts by agent id.
+        actions: K logged actions; None if the policy acts, or no agent acts.
+        ends: whether the trajectories end.
+        truncated: whether they are truncated instead of terminated.
+        closes: whether the episode ends.
     """
 
     episode: ExternalEpisode
@@ -93,14 +93,14 @@ class Event:
 
 
 class EventQueue:
-    """Keeps each episode's events in order and hands out one of each episode at a time.
+    """Keeps the events of each episode in order and returns one event per episode at a time.
 
-    One lock guards everything. It is never held while either side works, and each waiting thread has a lock of its
-    own, so that an answer wakes nobody whom it does not concern.
+    One lock guards the state; it is not held during computations. Each waiting thread has its own lock, so that an
+    action wakes only the thread that waits for it.
 
     Args:
-        name: how error messages call the environment.
-        patience: seconds without news after which an environment whose `run()` has returned is finished.
+        name: name of the environment in error messages.
+        patience: seconds without events after which an environment whose `run()` has returned is finished.
     """
 
     def __init__(self, name: str, patience: float) -> None:
@@ -112,13 +112,13 @@ class EventQueue:
         self._room = threading.Condition(self.lock)
         self._ready: list[ExternalEpisode] = []
         self._queued = 0
-        self._awaited = 0  # how many ready episodes wake the sampler
-        self._expected = 0  # how many there are once all who were answered have asked again
+        self._awaited = 0  # number of ready episodes that wakes the sampler
+        self._expected = 0  # number of ready episodes once all answered threads have sent new requests
         self._taken_at = time.perf_counter()
         self._failure: BaseException | None = None
         self._finished = False
 
-    # For the threads that play. The lock is held.
+    # For the playing threads, with the lock held.
 
     def put(self, event: Event) -> None:
         """Queues an event."""
@@ -129,7 +129,7 @@ class EventQueue:
             self._ready.append(event.episode)
 
     def ring(self) -> None:
-        """Wakes the sampler if enough is there."""
+        """Wakes the sampler if enough events are queued."""
         if self._awaited and len(self._ready) >= self._awaited:
             self._awaited = 0
             self._news.notify()
@@ -141,20 +141,20 @@ class EventQueue:
         self.refuse_if_stopped()
 
     def refuse_if_stopped(self) -> None:
-        """Raises where nobody will ever answer."""
+        """Raises if sampling has stopped."""
         if self.stopped:
             raise EnvStoppedError(
                 "The external environment was stopped.",
                 where=self.name,
                 got="a call after stop()",
-                expected="no more of them",
-                fix="let run(), and the other threads that play, return on EnvStoppedError",
+                expected="no further call",
+                fix="let run(), and the other playing threads, return on EnvStoppedError",
             )
 
     # Without the lock.
 
     def wait(self, call: Call) -> None:
-        """Blocks until all questions of a call are answered."""
+        """Blocks until all actions of a request are available."""
         try:
             call.lock.acquire()
         except BaseException:  # Ctrl-C
@@ -168,10 +168,10 @@ class EventQueue:
     # For the sampler.
 
     def take(self) -> list[Event]:
-        """The next event of each episode that has one; blocks until there is one.
+        """Returns the next event of each episode that has one; blocks until there is one.
 
         Raises:
-            EnvError: `run()` has raised, or it has returned and nothing came any more.
+            EnvError: `run()` has raised, or it has returned and no more events arrived.
             EnvStoppedError: the environment was stopped meanwhile.
         """
         with self.lock:
@@ -185,9 +185,10 @@ class EventQueue:
         return events
 
     def _gather(self) -> None:
-        """Waits until something is there, and a little for those who were just answered: they may ask again.
+        """Waits for an event, and briefly for new requests of the threads that just received actions.
 
-        No longer than the last answers took: what is gained by full batches is never paid for twice.
+        The second wait is at most as long as the last forward pass, so that it never costs more than a full batch
+        gains.
         """
         took = time.perf_counter() - self._taken_at
         self._sleep(self._expected, min(took, _LONGEST_GATHERING))
@@ -198,12 +199,12 @@ class EventQueue:
                     "The external environment has finished.",
                     where=self.name,
                     got=f"run() returned, and nothing came for {self.patience:g} s; some episodes may still be open",
-                    expected="run() to go on for as long as it is sampled from",
-                    fix="loop in run(), or let it join the threads that play",
+                    expected="run() to run while the environment is sampled",
+                    fix="loop in run(), or join the playing threads in it",
                 )
 
     def _sleep(self, count: int, timeout: float | None) -> bool:
-        """Waits until so many episodes are ready; returns false when the time is over."""
+        """Waits until `count` episodes are ready; returns False after the time limit."""
         self._raise_if_over()
         if len(self._ready) >= count:
             return True
@@ -220,12 +221,12 @@ class EventQueue:
                 f"The external environment raised {type(self._failure).__name__} in run(): {self._failure}",
                 where=self.name,
                 got="the traceback above",
-                expected="run() to go on for as long as it is sampled from",
+                expected="run() to run while the environment is sampled",
                 fix="correct run(); it may catch what a single episode raises, and play the next one",
             ) from self._failure
 
     def answer(self, trajectories: Iterable[Trajectory], actions: Iterable[Any]) -> None:
-        """Gives each trajectory its action and wakes the threads whose questions are all answered."""
+        """Assigns an action to each trajectory and wakes the threads whose requests are complete."""
         answered: list[Call] = []
         with self.lock:
             for trajectory, action in zip(trajectories, actions, strict=True):
@@ -243,7 +244,7 @@ class EventQueue:
             call.lock.release()
 
     def put_again(self, events: Iterable[Event]) -> None:
-        """Events that have been taken come back, each before all others of its episode."""
+        """Puts taken events back, each before all others of its episode."""
         with self.lock:
             for event in events:
                 queued = event.episode.events
@@ -255,13 +256,13 @@ class EventQueue:
     # For the thread of `run()`, and for stopping.
 
     def finish(self, failure: BaseException | None) -> None:
-        """`run()` has returned, or raised."""
+        """Records that `run()` has returned or raised."""
         with self.lock:
             self._finished, self._failure = True, failure
             self._news.notify()
 
     def stop(self) -> None:
-        """Ends all waiting, now and for ever."""
+        """Ends all pending and later calls."""
         with self.lock:
             self.stopped = True
             calls, self.waiting = self.waiting, set()

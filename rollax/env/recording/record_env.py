@@ -1,4 +1,4 @@
-"""Videos of chosen episodes, of any environment that draws itself."""
+"""Videos of chosen episodes, for any environment that renders."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RGB = "rgb_array"
 
 
 def every_hundredth(episode: int) -> bool:
-    """The first episode, and every hundredth after it."""
+    """Selects the first episode and every hundredth after it."""
     return episode % 100 == 0
 
 
@@ -42,24 +42,25 @@ def record_env(
     episodes: Callable[[int], bool] = every_hundredth,
     sub_envs: Collection[int] | None = (0,),
 ) -> Any:
-    """The same environment, which writes an MP4 of each chosen episode while it is used, in training for instance.
+    """Returns an environment that writes an MP4 of each chosen episode.
 
-    A file is named `episode_000100.mp4`, or `env_3_episode_000100.mp4` where there are several sub-environments. It
-    shows everything from the reset to the last step, at the environment's own `render_fps`. An episode that is not
-    chosen is not drawn. Of several workers only the first records.
+    A file is named `episode_000100.mp4`, or `env_3_episode_000100.mp4` for several sub-environments. It shows
+    an episode from the reset to the last step, at the environment's `render_fps`. Other episodes are not rendered. With
+    several workers only the first one records.
 
     Args:
-        env: what a trainer takes (an id, a registered name, `module:Class`, a class, a creator function), or an
-            environment of any kind. It must draw itself: `env_config` gets `render_mode="rgb_array"` where it names
-            no other, and an environment given as such must have been made with it.
-        folder: where the files go; made if it is missing.
-        episodes: which of a sub-environment's episodes, counted from 0.
-        sub_envs: which sub-environments; None for all.
+        env: anything that a trainer takes (an id, a registered name, `module:Class`, a class, a creator function), or
+        an
+            instance of any kind. It must render: `render_mode="rgb_array"` is added to `env_config` unless it has a
+            render mode, and an instance must have been created with it.
+        folder: folder of the files; created if it is missing.
+        episodes: selects episodes of a sub-environment by number, from 0.
+        sub_envs: the recorded sub-environments; None for all.
     Returns:
-        What a trainer takes, for what a trainer takes; for an environment, a `BaseEnv`.
+        An `env` for a trainer; for an instance, a `BaseEnv`.
     Raises:
         ConfigError: the video extra is not installed.
-        EnvError: once an episode is to be recorded, and the environment gives no frame.
+        EnvError: raised during recording if the environment returns no frame.
     """
 
     def chosen(episode: int, env_id: int, _: int) -> bool:
@@ -71,12 +72,12 @@ def record_env(
 
 
 class RecordingCreator:
-    """Makes environments that record themselves.
+    """Creates environments that are recorded.
 
     Args:
         env: an id, a registered name, `module:Class`, a class, or a creator function.
-        folder: where the files go.
-        chosen: which episodes.
+        folder: folder of the files.
+        chosen: selects sub-environments and episodes.
     """
 
     def __init__(self, env: Any, folder: Path, chosen: Chosen) -> None:
@@ -88,11 +89,11 @@ class RecordingCreator:
         self._chosen = chosen
 
     def __call__(self, context: EnvContext) -> BaseEnv:
-        """One environment."""
+        """Creates one environment."""
         return self.make_vector(context, 1)
 
     def make_vector(self, context: EnvContext, num_envs: int) -> BaseEnv:
-        """So many sub-environments, or as many as the environment brings itself."""
+        """Creates `num_envs` sub-environments; a vector environment brings its own number."""
         if context.worker_index > 1:
             return make_base_env(self._creator, context, num_envs)
         return RecordedEnv(
@@ -101,25 +102,25 @@ class RecordingCreator:
 
 
 def drawing(creator: EnvCreator, context: EnvContext) -> EnvContext:
-    """The context with `render_mode="rgb_array"`, unless it names a mode itself or the creator takes no context."""
+    """Returns the context with `render_mode="rgb_array"`, unless it has a mode or the creator takes no context."""
     try:
         inspect.signature(creator).bind(context)
     except TypeError:
         return context
     except ValueError:
-        pass  # a builtin without a signature
+        pass  # builtins may have no signature
     context = copy.copy(context)
     context.setdefault("render_mode", _RGB)
     return context
 
 
 class RecordedEnv(BaseEnv):
-    """Passes everything on, and draws the sub-environments whose running episode was chosen.
+    """A `BaseEnv` wrapper that records the chosen episodes.
 
     Args:
-        env: what is recorded.
-        folder: where the files go.
-        chosen: which episodes.
+        env: the recorded environment.
+        folder: folder of the files.
+        chosen: selects sub-environments and episodes.
     """
 
     def __init__(self, env: BaseEnv, folder: Path, chosen: Chosen) -> None:
@@ -134,10 +135,10 @@ class RecordedEnv(BaseEnv):
         self.paths: list[Path] = []
         """The files that are complete, in the order in which their episodes ended."""
         self._chosen = chosen
-        self._begun: dict[int, int] = {}  # sub-environment -> how many episodes
+        self._begun: dict[int, int] = {}  # sub-environment -> number of episodes
         self._running: set[int] = set()
         self._videos: dict[int, VideoFile] = {}
-        # There the step that ends an episode has also drawn the first frame of the next one.
+        # Here the step that ends an episode has already rendered the first frame of the next one.
         self._shows_next = getattr(env, "mode", None) is AutoresetMode.SAME_STEP
 
     def __repr__(self) -> str:
@@ -219,11 +220,11 @@ class RecordedEnv(BaseEnv):
 
 
 def is_frame(frame: Any) -> bool:
-    """Whether it is a picture, [height, width, 3]."""
+    """Returns whether it is an image, [height, width, 3]."""
     return isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3
 
 
 def quiet_without_screen() -> None:
-    """Keeps SDL, which many environments draw with, from complaining that there is no screen where there is none."""
+    """Configures SDL, which many environments render with, for machines without a screen."""
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

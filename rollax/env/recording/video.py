@@ -14,13 +14,13 @@ from rollax.errors import ConfigError, EnvError, RollaxError
 
 
 class VideoFile:
-    """Frames go to the encoder as they come, so an episode of any length takes no memory.
+    """Frames are encoded immediately, so long episodes take no memory.
 
-    The file has its name only once it is whole.
+    The file gets its name when it is complete.
 
     Args:
-        path: of the file; its folder is made if it is missing.
-        frames_per_second: how fast it plays.
+        path: path of the file; its folder is created if it is missing.
+        frames_per_second: playback rate.
     """
 
     def __init__(self, path: Path, frames_per_second: float) -> None:
@@ -31,13 +31,13 @@ class VideoFile:
         self._encoder: subprocess.Popen[bytes] | None = None
 
     def add(self, frame: np.ndarray) -> None:
-        """Appends a frame, [height, width, 3] of uint8, which must be as large as the first one.
+        """Appends a frame, [height, width, 3] of uint8, of the size of the first one.
 
         Raises:
             EnvError: it has another size.
             RollaxError: the encoder failed.
         """
-        # The encoder wants even sides.
+        # The encoder requires even sides.
         frame = frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]
         if self._encoder is None:
             self._shape, self._encoder = frame.shape, self._start(frame.shape[1], frame.shape[0])
@@ -56,7 +56,7 @@ class VideoFile:
             raise self._failure() from None
 
     def finish(self) -> None:
-        """Writes what is left and gives the file its name.
+        """Writes the remaining frames and gives the file its name.
 
         Raises:
             RollaxError: the encoder failed.
@@ -73,11 +73,11 @@ class VideoFile:
         os.replace(self._unfinished, self.path)
 
     def discard(self) -> None:
-        """Ends the encoder and leaves no file."""
+        """Stops the encoder and leaves no file."""
         if self._encoder is None:
             return
         self._encoder.kill()
-        with contextlib.suppress(OSError):  # what it was not yet given
+        with contextlib.suppress(OSError):  # the frames that are not yet written
             self._encoder.communicate()
         self._said.close()
         if self._unfinished.is_file():
@@ -88,7 +88,7 @@ class VideoFile:
         takes = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{self._frames_per_second:g}"]
         gives = ["-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-f", "mp4", str(self._unfinished)]
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 closed with the encoder
-        # A group of its own: Ctrl-C is for the program, which then ends the encoder.
+        # A separate process group: Ctrl-C reaches only the program, which then stops the encoder.
         return subprocess.Popen(
             [encoder(), "-y", "-loglevel", "error", *takes, "-i", "-", *gives],
             stdin=subprocess.PIPE,
@@ -98,7 +98,7 @@ class VideoFile:
         )
 
     def _failure(self) -> RollaxError:
-        """What the encoder said; it is ended, and nothing is left."""
+        """Stops the encoder, removes the file and returns the error with the encoder's output."""
         assert self._encoder is not None
         self._encoder.wait(timeout=10)
         self._said.seek(0)
@@ -114,7 +114,7 @@ class VideoFile:
 
 
 def encoder() -> str:
-    """The path of ffmpeg.
+    """Returns the path of ffmpeg.
 
     Raises:
         ConfigError: the video extra is not installed.

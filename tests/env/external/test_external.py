@@ -412,7 +412,7 @@ def test_a_reward_before_the_first_decision_is_said_once(caplog):
         assert rows.rewards.tolist() == [0.0]
         answer(base, rows)
         assert base.poll_rows().rewards.tolist() == [0.0]
-    assert "a reward of 4.0 before the first decision" in caplog.text
+    assert "a reward of 4.0 before the first action" in caplog.text
     assert "5.0" not in caplog.text
 
 

@@ -157,7 +157,7 @@ def test_logged_actions(space, action):
 
 
 class TestEpisodes:
-    """Unknown, ended and duplicate ids; a start and an end without a decision."""
+    """Unknown, ended and duplicate ids; a start and an end without an action."""
 
     def test_unknown(self):
         def check(env):
@@ -191,16 +191,16 @@ class TestEpisodes:
 
     def test_no_id(self):
         def check(env):
-            refused(EnvError, env.start_episode, ["mine"], says="cannot be one...list")
-            refused(EnvError, env.log_returns, {}, 1.0, says="cannot be one...dict")
+            refused(EnvError, env.start_episode, ["mine"], says="invalid episode id...list")
+            refused(EnvError, env.log_returns, {}, 1.0, says="invalid episode id...dict")
 
         while_one_plays(check)
 
-    def test_an_end_without_a_decision_is_refused_and_forgotten(self):
+    def test_an_end_without_an_action_is_refused_and_dropped(self):
         def check(env):
             env.start_episode("mine")
             env.log_returns("mine", 0.0)
-            refused(EnvError, env.end_episode, "mine", seen(1), says="without a decision...forgotten...'mine'")
+            refused(EnvError, env.end_episode, "mine", seen(1), says="without an action...dropped...'mine'")
             refused(EnvError, env.log_returns, "mine", 1.0, says="has ended")
             decided(env)
 
@@ -240,7 +240,7 @@ class TestSampler:
         with playing(script) as base:
             rows = base.poll_rows()
             answer(base, rows)
-            refused(EnvError, base.send_rows, rows, None, np.array([1]), says="not waiting...slot 0")
+            refused(EnvError, base.send_rows, rows, None, np.array([1]), says="does not wait...slot 0")
 
     def test_answers_before_the_first_poll(self):
         with playing(lambda env: None) as base:
@@ -307,8 +307,8 @@ class TestAgents:
             refused(MultiAgentError, env.log_returns, "mine", 1.0, says="rewards that are no dict...float: 1.0")
             refused(MultiAgentError, env.log_returns, "mine", {}, [1], says="infos that are no dict")
             refused(MultiAgentError, env.end_episode, "mine", None, says="obs that are no dict")
-            refused(MultiAgentError, env.get_action, "mine", {}, says="nobody...'mine'...at least one agent")
-            refused(MultiAgentError, env.get_actions, {"mine": {}}, says="nobody")
+            refused(MultiAgentError, env.get_action, "mine", {}, says="no agent...'mine'...at least one agent")
+            refused(MultiAgentError, env.get_actions, {"mine": {}}, says="no agent")
 
         self.check(script)
 
@@ -322,9 +322,9 @@ class TestAgents:
 
     def test_the_end_of_who_is_not_alive(self):
         def script(env):
-            refused(MultiAgentError, env.end_agents, "mine", {"c": seen(1)}, says="not alive...['c']...['a', 'b']")
+            refused(MultiAgentError, env.end_agents, "mine", {"c": seen(1)}, says="not running...['c']...['a', 'b']")
             env.end_agents("mine", {"a": seen(1)})
-            refused(MultiAgentError, env.end_agents, "mine", {"a": seen(1)}, says="not alive...['a']...['b']")
+            refused(MultiAgentError, env.end_agents, "mine", {"a": seen(1)}, says="not running...['a']...['b']")
 
         self.check(script)
 

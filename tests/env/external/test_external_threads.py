@@ -94,7 +94,7 @@ class TestStopping:
         base = to_base_env(Scripted(lambda env: release.wait()))
         base.reset_rows(np.arange(1))
         base.stop()
-        assert "run() goes on" in caplog.text
+        assert "run() still runs" in caplog.text
         release.set()
         base._thread.join(LONG)
         assert not base._thread.is_alive()
