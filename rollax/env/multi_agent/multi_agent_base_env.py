@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from rollax import trees
 from rollax.env import checks
+from rollax.env.agent_actions import AgentActions
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies, env_name
 from rollax.env.dict_rows import DictRows
@@ -16,7 +17,6 @@ from rollax.env.multi_agent.agent_spaces import spaces_of_agents
 from rollax.env.multi_agent.multi_agent_env import AgentDict, MultiAgentEnv, checked_reset, checked_step
 from rollax.env.restarting import Restarts
 from rollax.env.rows import Rows
-from rollax.errors import EnvError, MultiAgentError
 
 
 def multi_agent_base_env(copies: EnvCopies) -> BaseEnv:
@@ -29,9 +29,9 @@ class MultiAgentBaseEnv(BaseEnv):
 
     Args:
         envs: the copies.
-        restarts: makes copies anew that have failed; None: failures are raised.
+        restarts: recreates copies that have failed; None raises failures.
     Attributes:
-        observation_spaces: of each agent, by its id; None where the environment does not say. So are `action_spaces`.
+        observation_spaces, action_spaces: by agent id; None if the environment has none.
     """
 
     def __init__(self, envs: Sequence[MultiAgentEnv], restarts: Restarts | None = None) -> None:
@@ -46,32 +46,13 @@ class MultiAgentBaseEnv(BaseEnv):
         self._rows = DictRows(
             self.name, self.num_envs, self.observation_space, self.possible_agents, self.observation_spaces
         )
-        self._actions: list[AgentDict] = [{} for _ in self.envs]
-        self._waiting: list[set[Hashable]] = [set() for _ in self.envs]
-        self._running = [False] * self.num_envs
+        self._actions = AgentActions(self.name, self.num_envs)
 
     def poll_rows(self) -> Rows:
         steps: dict[int, tuple[AgentDict, ...]] = {}
         dropped: list[int] = []
         for index, env in enumerate(self.envs):
-            if not self._running[index]:
-                raise EnvError(
-                    "A step before the reset or after the end of an episode.",
-                    where=f"{self.name}, sub-environment {index}",
-                    got="an episode that is over or not begun",
-                    expected="reset_rows or try_reset first",
-                    fix="reset the sub-environment",
-                )
-            actions, self._actions[index] = self._actions[index], {}
-            if actions.keys() != self._waiting[index]:
-                missing = self._waiting[index] - actions.keys()
-                raise MultiAgentError(
-                    "An agent was not given an action.",
-                    where=f"{self.name}, sub-environment {index}",
-                    got=f"no action for {sorted(map(str, missing))}",
-                    expected="an action for every agent in the last obs whose trajectory goes on",
-                    fix="answer every row that acts before the next poll",
-                )
+            actions = self._actions.take(index)
             try:
                 result = env.step(actions)
             except Exception as error:
@@ -84,36 +65,12 @@ class MultiAgentBaseEnv(BaseEnv):
         self._restarts.failures.stepped(steps, rows.ended_envs.tolist())
         rows.dropped_envs = np.array(dropped, np.int64)
         for index in (*rows.ended_envs.tolist(), *dropped):
-            self._running[index] = False
-        self._note_waiting(steps)
+            self._actions.end(index)
+        self._request(steps)
         return rows
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        values, agents = trees.unstack(actions), rows.agents
-        assert agents is not None
-        answered = sum(map(len, self._actions))
-        if selection is not None:
-            agents = [agents[row] for row in selection.tolist()]
-        index_of = (rows.env_index if selection is None else rows.env_index[selection]).tolist()
-        waiting, taken = self._waiting, self._actions
-        for index, agent, value in zip(index_of, agents, values, strict=True):
-            if agent not in waiting[index]:
-                raise MultiAgentError(
-                    "An action for an agent that is not waiting for one.",
-                    where=f"{self.name}, sub-environment {index}",
-                    got=[str(agent)],
-                    expected=f"actions for {sorted(map(str, waiting[index]))}",
-                    fix="answer only the rows that act",
-                )
-            taken[index][agent] = value
-        if sum(map(len, self._actions)) != answered + len(agents):
-            raise MultiAgentError(
-                "An agent was answered twice.",
-                where=self.name,
-                got=f"a second action for one of {sorted(map(str, set(agents)))}",
-                expected="one action for each row that acts",
-                fix="send each agent's action once between two polls",
-            )
+        self._actions.put(rows, selection, actions)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows:
         obs, infos = {}, {}
@@ -121,14 +78,14 @@ class MultiAgentBaseEnv(BaseEnv):
             where, seed = f"{self.name}, sub-environment {index}", None if seeds is None else seeds[position]
             result = self._restarts.reset(self.envs, index, where, seed, lambda env, seed: env.reset(seed=seed))
             obs[index], infos[index] = checked_reset(result, where)
-            self._running[index], self._actions[index] = True, {}
+            self._actions.begin(index)
         rows = self._rows.beginning(obs, infos)
-        self._note_waiting(obs)
+        self._request(obs)
         return rows
 
-    def _note_waiting(self, indices: Iterable[int]) -> None:
+    def _request(self, indices: Iterable[int]) -> None:
         for index in indices:
-            self._waiting[index] = set(self._rows.acting(index))
+            self._actions.request(index, self._rows.acting(index))
 
     def get_sub_environments(self) -> list[Any]:
         return [getattr(env, "as_written", env) for env in self.envs]

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from rollax import trees
+from rollax.env.agent_actions import AgentActions
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import NO_SPACES, Spaces
 from rollax.env.remote.remote_envs import RemoteEnvs, RemoteSubEnvironment, ray_envs
 from rollax.env.remote.remote_rows import ManyAgents, OneAgentEach
 from rollax.env.restarting import EnvFailures
 from rollax.env.rows import DEFAULT_AGENT, Rows
-from rollax.errors import EnvError
 from rollax.processes.pool import Call
 
 
@@ -65,19 +65,17 @@ class RemoteBaseEnv(BaseEnv):
         self._wait_s = batch_wait_ms / 1000
         self._calls: dict[int, Call] = {}  # the step or reset of each sub-environment, until a poll takes it
         self._seeds: list[int | None] = [None] * num_envs  # of the reset under way
-        self._running = [False] * num_envs
-        self._waiting: list[set[Hashable]] = [set() for _ in range(num_envs)]
-        self._answers: list[dict[Hashable, Any]] = [{} for _ in range(num_envs)]
+        self._actions = AgentActions(facts.name, num_envs)
 
     def poll_rows(self) -> Rows:
         steps, resets, dropped = {}, {}, []
         for index in range(self.num_envs):
             if index in self._calls:
                 continue
-            if self._running[index] and index in self._failures.recreated:
+            if self._actions.is_running(index) and index in self._failures.recreated:
                 dropped.append(index)  # it failed in another call than a step
             else:
-                self._calls[index] = self._envs.send(index, "step", self._answer(index))
+                self._calls[index] = self._envs.send(index, "step", self._action(index))
         while not (steps or resets or dropped):
             for call in self._taken(self._calls.keys(), float("inf"), self._wait_s):
                 if not call.lost:
@@ -89,7 +87,7 @@ class RemoteBaseEnv(BaseEnv):
         rows = self._rows.outcome(steps)
         self._failures.stepped(steps, rows.ended_envs.tolist())
         for index in (*rows.ended_envs.tolist(), *dropped):
-            self._running[index] = False
+            self._actions.end(index)
         if resets:
             started = self._begun(resets)
             rows = Rows.concat(rows, started) if len(rows) else started
@@ -98,23 +96,12 @@ class RemoteBaseEnv(BaseEnv):
         return rows
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        chosen = range(len(rows)) if selection is None else selection.tolist()
-        for row, action in zip(chosen, trees.unstack(actions), strict=True):
-            index, agent = int(rows.env_index[row]), rows.agent_of(row)
-            if agent not in self._waiting[index] or agent in self._answers[index]:
-                raise EnvError(
-                    "An action for an agent that is not waiting for one.",
-                    where=f"{self.name}, sub-environment {index}, agent {agent!r}",
-                    got=action,
-                    expected=f"one action for each of {sorted(map(str, self._waiting[index]))}",
-                    fix="answer each row that acts once",
-                )
-            self._answers[index][agent] = action
+        self._actions.put(rows, selection, actions)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
         indices = env_index.tolist()
         for position, index in enumerate(indices):
-            self._running[index], self._waiting[index], self._answers[index] = False, set(), {}
+            self._actions.end(index)
             self._seeds[index] = None if seeds is None else seeds[position]
             self._send_reset(index)
         results: dict[int, Any] = {}
@@ -131,19 +118,10 @@ class RemoteBaseEnv(BaseEnv):
         self._note_waiting(rows)
         return rows
 
-    def _answer(self, index: int) -> Any:
-        """What a sub-environment's next step is called with."""
-        missing = self._waiting[index] - self._answers[index].keys()
-        if missing or not self._running[index]:
-            raise EnvError(
-                "A step without an action for everybody who waits for one.",
-                where=f"{self.name}, sub-environment {index}",
-                got=f"no action for {sorted(map(str, missing))}" if missing else "an episode that is over or not begun",
-                expected="a reset first, then an action for each row that acts before the next poll",
-                fix="send the actions" if missing else "call reset_rows or try_reset after an episode's end",
-            )
-        answers, self._answers[index], self._waiting[index] = self._answers[index], {}, set()
-        return answers if self._several_agents else answers[DEFAULT_AGENT]
+    def _action(self, index: int) -> Any:
+        """The argument of a sub-environment's next step."""
+        actions = self._actions.take(index)
+        return actions if self._several_agents else actions[DEFAULT_AGENT]
 
     def _taken(self, indices: Iterable[int], first_s: float, others_s: float = 0.0) -> list[Call]:
         """The calls of these sub-environments that are over, by index; see `ActorPool.ready` for the times to wait."""
@@ -158,12 +136,12 @@ class RemoteBaseEnv(BaseEnv):
 
     def _begun(self, resets: dict[int, Any]) -> Rows:
         for index in resets:
-            self._running[index] = True
+            self._actions.begin(index)
         return self._rows.beginning(resets)
 
     def _note_waiting(self, rows: Rows) -> None:
         for row in np.flatnonzero(rows.acts).tolist():
-            self._waiting[rows.env_index[row]].add(rows.agent_of(row))
+            self._actions.request(rows.env_index[row], [rows.agent_of(row)])
 
     def get_sub_environments(self) -> list[Any]:
         """Stand-ins: reading an attribute or calling a method of one does so in its process."""

@@ -162,7 +162,7 @@ def test_29_action_for_a_finished_or_absent_agent():
         refused(EnvError, base.send_actions, {0: {agent: 0}}, says=says)
     rows = play(base, 1)
     assert rows.agents == ["a", "b"]
-    says = "An action for an agent that is not waiting...Told, sub-environment 0...['b']...['a']"
+    says = "An action for an agent that is not waiting...Told, sub-environment 0, agent 'b'...no request...['a']"
     refused(MultiAgentError, base.send_rows, rows, np.array([1]), np.zeros(1, np.int64), says=says)
 
 
