@@ -330,6 +330,9 @@ class ActorPool:
 
     def _record(self, actor: Actor, reference: Any, outcome: Any) -> None:
         call = actor.calls[reference]
+        if call.over:  # an interrupt has cut short the recording
+            del actor.calls[reference]
+            return
         if isinstance(outcome, ProcessLostError):
             error = self.failures.lost(actor.index, str(call), str(outcome))
             self._failed(actor, error, process_lost=True)
@@ -346,9 +349,9 @@ class ActorPool:
             call.value = outcome
             if call.method == "make":
                 actor.made = outcome
-        del actor.calls[reference]
         actor.started, actor.since = True, time.monotonic()
         self._end(call)
+        del actor.calls[reference]  # last, so that an interrupt leaves each call either under way or over
 
     def _end(self, call: Call, *, lost: bool = False) -> None:
         call.over, call.lost = True, lost

@@ -53,7 +53,7 @@ class AgentsWithoutSpaces(MultiAgentEnv):
         (lambda index: ListVector(2), EnvError, "cannot be one of several remote"),
         (lambda index: SyncVectorEnv([Clock] * 2), EnvError, "cannot be one of several remote"),
         (lambda index: DictParties(2), EnvError, "cannot be one of several remote"),
-        (lambda index: 5, EnvError, "cannot be one of several remote"),
+        (lambda index: 5, EnvError, "No environment."),
         (lambda index: Unspaced(), SpaceError, "No Gymnasium space.\n  where:    Unspaced, sub-environment 3"),
         (lambda index: 1 / 0, EnvError, "raised ZeroDivisionError in its creator"),
     ],
