@@ -52,7 +52,8 @@ class DQNConfig(QLearningFields, ReplayFields):
         "epsilon_schedule": GREEDY,
         ("v_min", "v_max"): {"num_atoms": But(1)},
         "distribution_error": {"num_atoms": But(1), "prioritized_replay": True},
-        "sigma0": {"noisy": True},
+        ("hiddens", "dueling"): {"model.custom_model": None},
+        "sigma0": {"noisy": True, "model.custom_model": None},
         "temperature": {"exploration": "SoftQ"},
         "parameter_noise": {"exploration": "ParameterNoise"},
     }

@@ -1,4 +1,4 @@
-"""Turns pydantic's complaints about a config into a ConfigError that names the key and says what it means."""
+"""Turns pydantic's ValidationError into a ConfigError that names the key and its meaning."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rollax.errors import ConfigError
 
 
 def config_error(config_class: type[BaseModel], error: ValidationError) -> ConfigError:
-    """The first complaint in full, and the keys of the others."""
-    complaints: dict[str, list[_Complaint]] = {}
+    """The first error in full, and the keys of the others."""
+    mistakes: dict[str, list[_Mistake]] = {}
     for details in error.errors():
-        complaint = _located(config_class, details)
-        complaints.setdefault(complaint.key, []).append(complaint)
-    # An unknown key often explains the others.
-    keys = sorted(complaints, key=lambda key: complaints[key][0].field is not None)
-    first = complaints[keys[0]]
-    also = f"; wrong as well: {', '.join(keys[1:])}" if len(keys) > 1 else ""
+        mistake = _located(config_class, details)
+        mistakes.setdefault(mistake.key, []).append(mistake)
+    # An unknown key is often the cause of the others.
+    keys = sorted(mistakes, key=lambda key: mistakes[key][0].field is not None)
+    first = mistakes[keys[0]]
+    also = f"; also wrong: {', '.join(keys[1:])}" if len(keys) > 1 else ""
     where = f"config key '{keys[0]}' ({config_class.__name__})"
     if first[0].field is None:
         return _unknown_key(config_class, first[0], where, also)
     field, value = first[0].field, first[0].value
-    expected = " or ".join(dict.fromkeys(complaint.expected for complaint in first))
+    expected = " or ".join(dict.fromkeys(mistake.expected for mistake in first))
     if NoneType in _members(field.annotation) and not keys[0].endswith("]"):
         expected += " or None"
     return ConfigError(
@@ -41,12 +41,12 @@ def config_error(config_class: type[BaseModel], error: ValidationError) -> Confi
 
 
 def is_number_only(annotation: Any) -> bool:
-    """Whether a type takes numbers and no booleans."""
+    """Whether a type accepts numbers and no booleans."""
     members = set(_members(annotation))
     return bool(members & {int, float}) and bool not in members
 
 
-class _Complaint(NamedTuple):
+class _Mistake(NamedTuple):
     key: str
     name: str
     field: FieldInfo | None  # None: there is no such field
@@ -55,11 +55,11 @@ class _Complaint(NamedTuple):
     expected: str
 
 
-def _located(config_class: type[BaseModel], details: Any) -> _Complaint:
-    """Follows pydantic's location through nested models, leaving out the names that it gives to a union's members."""
+def _located(config_class: type[BaseModel], details: Any) -> _Mistake:
+    """The key at pydantic's location, through nested models, without its names for the members of a union."""
     owner, field, name, key = config_class, None, "", ""
     inside: type[BaseModel] | None = config_class
-    entries: type[BaseModel] | None = None  # of a dict, whose keys are the user's
+    entries: type[BaseModel] | None = None  # the values of a dict with arbitrary keys
     for part in details["loc"]:
         if inside is not None:
             owner = inside
@@ -74,22 +74,22 @@ def _located(config_class: type[BaseModel], details: Any) -> _Complaint:
     expected = message.split(", unable to")[0].replace("valid tuple", "list")
     if field is not None and expected.startswith(("greater", "less")):
         expected = _range(field, name) or expected
-    return _Complaint(key, name, field, owner, details["input"], expected)
+    return _Mistake(key, name, field, owner, details["input"], expected)
 
 
-def _unknown_key(config_class: type[BaseModel], complaint: _Complaint, where: str, also: str) -> ConfigError:
-    fix = _meant(config_class, complaint.owner, complaint.name) + also
-    return ConfigError(f"Unknown config key '{complaint.name}'.", where=where, got=complaint.value, fix=fix)
+def _unknown_key(config_class: type[BaseModel], mistake: _Mistake, where: str, also: str) -> ConfigError:
+    fix = _meant(config_class, mistake.owner, mistake.name) + also
+    return ConfigError(f"Unknown config key '{mistake.name}'.", where=where, got=mistake.value, fix=fix)
 
 
 def _meant(config_class: type[BaseModel], owner: type[BaseModel], name: str) -> str:
-    """What someone will have meant who wrote `name` among the keys of `owner`, a part of the config or all of it."""
+    """A hint about an unknown key `name` of `owner`, which is the config or one of its parts."""
     for part, field in owner.model_fields.items():
         inside = _nested_models(field.annotation)[0]
         if inside is not None and _field(inside, name)[1] is not None:
             return f"it is a key of '{part}': {{'{part}': {{'{name}': ...}}}}"
     if _field(config_class, name)[1] is not None:
-        return "it is no key of this part, but of the config itself"
+        return "it is a key of the config itself, not of this part"
     known = [_key(key, field) for key, field in owner.model_fields.items()]
     ours = counterpart(name, _with_parts(owner), getattr(owner, "part", ""))
     if ours is None:
@@ -101,7 +101,7 @@ def _meant(config_class: type[BaseModel], owner: type[BaseModel], name: str) -> 
 
 
 def _with_parts(owner: type[BaseModel]) -> set[str]:
-    """The keys of a config, and those of its parts with the part's name before them."""
+    """The keys of a config, and those of its parts as `part.key`."""
     keys = {_key(name, field) for name, field in owner.model_fields.items()}
     for part, field in owner.model_fields.items():
         inside = _nested_models(field.annotation)[0]
@@ -133,7 +133,7 @@ def _members(annotation: Any) -> Iterable[Any]:
 
 
 def _nested_models(annotation: Any) -> tuple[type[BaseModel] | None, type[BaseModel] | None]:
-    """The config that a field is, or else the one that each entry of its dict is."""
+    """The config class of a field, and that of the values if the field is a dict."""
     entries = get_args(annotation)[1] if get_origin(annotation) is dict else None
     found = [
         next((m for m in _members(kind) if isinstance(m, type) and issubclass(m, BaseModel)), None)
@@ -143,7 +143,7 @@ def _nested_models(annotation: Any) -> tuple[type[BaseModel] | None, type[BaseMo
 
 
 def _range(field: FieldInfo, name: str) -> str:
-    """Such as "0 <= gamma <= 1"; empty where the field's type says it all."""
+    """Such as "0 <= gamma <= 1"; empty for a field without bounds."""
     signs = {"gt": "<", "ge": "<=", "lt": "<", "le": "<="}
     bounds = {rule: getattr(limit, rule) for limit in field.metadata for rule in signs if hasattr(limit, rule)}
     low = [f"{bounds[rule]} {signs[rule]} " for rule in ("gt", "ge") if rule in bounds]

@@ -13,20 +13,20 @@ from rollax.frozen import FrozenModel
 
 
 class SharedParts(FrozenModel):
-    """Parts of their models that several policies share."""
+    """Parts of the model that several policies share."""
 
     part = "multiagent"
 
     parts: tuple[str, ...] = Field(
-        min_length=1, description="names of variables or modules of the model: 'policy_trunk' is all that is inside"
+        min_length=1, description="names of variables or modules of the model; a module stands for all of its variables"
     )
     policies: tuple[str, ...] | None = Field(
-        default=None, description="ids of the policies that share them; None for all of them"
+        default=None, description="ids of the policies that share them; None: all policies"
     )
 
 
 class MultiAgentConfig(FrozenModel):
-    """Who acts for which agent. Empty: one policy, `default_policy`, for every agent."""
+    """The policies and the agents that they act for. Empty: one policy, `default_policy`, for all agents."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
     part = "multiagent"
@@ -38,20 +38,20 @@ class MultiAgentConfig(FrozenModel):
     )
     policy_mapping_fn: Callable[..., str] | None = Field(
         default=None,
-        description="(agent id) or (agent id, episode) -> policy id, asked once per agent and episode; "
-        "not needed where there is only one policy",
+        description="(agent id) or (agent id, episode) -> policy id, called once per agent and episode; "
+        "optional with one policy",
     )
     policies_to_train: tuple[str, ...] | None = Field(
-        default=None, description="ids of the policies that learn; None for all of them"
+        default=None, description="ids of the policies that learn; None: all policies"
     )
     shared_variables: dict[str, SharedParts] = Field(
         default={},
-        description="any name -> {'parts': names of variables or modules, 'policies': ids, all if left out}: whichever "
-        "of the policies learns, all of them act with the same arrays",
+        description="any name -> {'parts': names of variables or modules, 'policies': ids, by default all}: these "
+        "policies have the same arrays, whichever of them learns",
     )
 
     def check(self) -> None:
-        """Refuses entries that contradict each other."""
+        """Refuses entries that contradict each other with a ConfigError."""
         if self.policy_mapping_fn is not None and not self.policies:
             raise ConfigError(
                 "A policy mapping without policies.",
@@ -62,7 +62,7 @@ class MultiAgentConfig(FrozenModel):
             )
         if self.policy_mapping_fn is None and len(self.policies) > 1:
             raise ConfigError(
-                "Several policies, and nothing that says who uses which.",
+                "Several policies without a policy mapping.",
                 where="config key 'multiagent.policy_mapping_fn'",
                 got=None,
                 expected=f"a function from an agent id to one of {sorted(self.policies)}",
@@ -72,7 +72,7 @@ class MultiAgentConfig(FrozenModel):
             known = tuple(self.policies) or ("default_policy",)
             if policy_id not in known:
                 raise ConfigError(
-                    "A policy to train that does not exist.",
+                    "An unknown policy to train.",
                     where="config key 'multiagent.policies_to_train'",
                     got=policy_id,
                     expected=f"ids out of {sorted(known)}",

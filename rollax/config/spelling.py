@@ -1,4 +1,4 @@
-"""The name that someone meant who made a typing error."""
+"""Corrections of misspelled names."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ _LETTERS_PER_ERROR = 6
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for someone who wrote `name` and must have meant one of `known`."""
+    """A hint that names the one of `known` nearest to `name`, or else all of them."""
     names = sorted(known)
     match = corrected(name, names)
     return f"did you mean '{match}'?" if match is not None else f"use one of: {', '.join(names)}"
 
 
 def corrected(name: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `name` is a typing error away from; None if all of them are other words.
+    """The one of `known` of which `name` is a misspelling; None if there is none.
 
-    One error for every six letters is allowed, and one in a shorter name. With more, words of the same kind that mean
-    something else would match: 'exploration_config' and 'evaluation_config' are four apart.
+    One error is allowed for every six letters, and one in a shorter name. With more, different words would match:
+    'exploration_config' and 'evaluation_config' have a distance of four.
     """
     written = name.lower()
     distance, match = min(((typing_errors(written, other.lower()), other) for other in known), default=(0, None))
@@ -26,7 +26,7 @@ def corrected(name: str, known: Iterable[str]) -> str | None:
 
 
 def typing_errors(a: str, b: str) -> int:
-    """Letters left out, added, replaced, or swapped with their neighbour (Damerau, 1964) on the way from `a` to `b`."""
+    """The Damerau-Levenshtein distance of two names: letters omitted, added, replaced or swapped (Damerau, 1964)."""
     before: list[int] = []
     row = list(range(len(b) + 1))
     for i, x in enumerate(a):

@@ -1,8 +1,8 @@
 """Configs as strict JSON, without code: classes and functions are stored by the path they import from.
 
-What JSON cannot say is a dict whose only key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
+A value that JSON lacks is a dict whose only key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
 {"$tuple": [...]}. The fields that hold a class or function (`env`, `callbacks`, `sampler`, `model.custom_model`,
-`multiagent.policy_mapping_fn` and the policies of `multiagent.policies`) take its path as a plain string too.
+`multiagent.policy_mapping_fn` and the policies of `multiagent.policies`) also accept its path as a plain string.
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ Place = tuple[Any, ...]
 
 
 def encode_config(config: BaseModel) -> dict[str, Any]:
-    """All fields of a config, nested ones too.
+    """All fields of a config, nested ones included.
 
-    "not_stored" lists the keys that are null though they had a value, "given" the fields that somebody
-    gave a value.
+    "not_stored" lists the keys that are null because their value cannot be stored, "given" the fields that were set.
     """
     lost: list[str] = []
     return {**_encode_fields(config, "", lost), NOT_STORED: lost, GIVEN: sorted(config.model_fields_set)}
 
 
 def given_fields(data: Mapping[str, Any], config_class: type[BaseModel]) -> list[str]:
-    """The fields that were given a value in a config that `encode_config` described.
+    """The fields that were set in a config encoded by `encode_config`.
 
     Raises:
         ConfigError: the list is malformed.
@@ -50,22 +49,22 @@ def given_fields(data: Mapping[str, Any], config_class: type[BaseModel]) -> list
 
 
 def decode_config(data: Mapping[str, Any], *, trust: Trust = "nothing") -> dict[str, Any]:
-    """The dict of values that `encode_config` described.
+    """The dict of values that `encode_config` encoded.
 
     Args:
         data: plain JSON values.
-        trust: which of the code that it names is imported, apart from rollax's own policies: none, that of the fields
-            that hold code, or all. The rest becomes `StoredCode`.
+        trust: which named code is imported besides rollax's own policies: none, that of the fields that hold code, or
+            all. The rest becomes `StoredCode`.
     Raises:
-        ConfigError: a mark that is unknown or malformed, or trusted code that does not import.
-        SpaceError: a space that is malformed.
+        ConfigError: a tag is unknown or malformed, or trusted code does not import.
+        SpaceError: a space is malformed.
     """
     decoder = _Decoder(frozenset(_names(data, NOT_STORED, [])), trust)
     return {key: decoder.decode(value, (key,)) for key, value in data.items() if key not in (NOT_STORED, GIVEN)}
 
 
 def missing_code(value: Any) -> Iterator[StoredCode]:
-    """The code that a decoded config lacks, wherever it stands."""
+    """All code in a decoded config that was not imported."""
     if isinstance(value, StoredCode):
         yield value
     elif isinstance(value, Mapping | list | tuple) and not isinstance(value, Space):
@@ -87,7 +86,7 @@ def import_path(value: Any) -> str | None:
 def _names(data: Mapping[str, Any], key: str, default: list[str]) -> list[str]:
     names = data.get(key, default)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError("A wrong list.", where=f"config key '{key}'", got=names, expected="a list of keys")
+        raise ConfigError("A malformed list.", where=f"config key '{key}'", got=names, expected="a list of keys")
     return names
 
 
@@ -119,7 +118,7 @@ def _encode_fields(model: BaseModel, key: str, lost: list[str]) -> dict[str, Any
     for name, field in type(model).model_fields.items():
         alias = field.serialization_alias or name
         value = getattr(model, name)
-        # A field that says it holds tuples makes them out of JSON's lists; one that may hold anything does not.
+        # A field of tuples converts JSON's lists to tuples; a field of any type does not.
         listed = value if _holds_anything(field.annotation) else _tuples_as_lists(value)
         encoded[alias] = _encode(listed, _join(key, alias), lost)
     return encoded
@@ -155,7 +154,7 @@ class _Decoder:
     def decode(self, value: Any, place: Place) -> Any:
         if len(place) > _MAX_DEPTH:
             raise ConfigError(
-                "A stored config that is nested too deep.",
+                "A stored config is nested too deeply.",
                 where=f"config key '{place[0]}'",
                 expected=f"at most {_MAX_DEPTH} levels",
             )
@@ -171,20 +170,20 @@ class _Decoder:
         if not (isinstance(tag, str) and tag.startswith("$")):
             return {name: self.decode(part, (*place, name)) for name, part in value.items()}
         try:
-            return self._marked(tag, value, place)
+            return self._tagged(tag, value, place)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(
-                "A stored config with a malformed mark.",
+                "A stored config has a malformed tag.",
                 where=f"config key '{_key(place)}'",
                 got=f"{value!r} ({type(error).__name__}: {error})",
                 expected=f"what rollax stores under {tag}",
                 fix="use another copy of the file",
             ) from error
 
-    def _marked(self, tag: str, value: Mapping[str, Any], place: Place) -> Any:
+    def _tagged(self, tag: str, value: Mapping[str, Any], place: Place) -> Any:
         inner = value[tag]
         if len(value) != (2 if tag == "$array" else 1):
-            raise ValueError("other keys beside the mark")
+            raise ValueError("other keys beside the tag")
         if tag == "$code":
             return self._code(_of(str, inner), place)
         if tag == "$space":
@@ -202,7 +201,7 @@ class _Decoder:
             pairs = [(self.decode(name, place), part) for name, part in _of(list, inner)]
             return {name: self.decode(part, (*place, str(name))) for name, part in pairs}
         raise ConfigError(
-            "A stored config with a mark that this version does not know.",
+            "A stored config has a tag that this version does not know.",
             where=f"config key '{_key(place)}'",
             got=tag,
             fix="load it with the version of rollax that stored it, or a newer one",
@@ -217,12 +216,12 @@ class _Decoder:
 
 def _of(kind: type, value: Any) -> Any:
     if not isinstance(value, kind):
-        raise TypeError(f"a {type(value).__name__} where a {kind.__name__} belongs")
+        raise TypeError(f"a {type(value).__name__} instead of a {kind.__name__}")
     return value
 
 
 def _is_code(text: str, place: Place) -> bool:
-    """Whether a string names code: that of a field that holds code does, unless it is the name of an environment."""
+    """Whether a string names code: in a field that holds code, unless it is a registered environment."""
     return ":" in text and _holds_code(place) and not (place[-1] == "env" and text in REGISTERED)
 
 

@@ -1,7 +1,7 @@
-"""What other libraries call our config keys: RLlib, Stable-Baselines3, CleanRL, Spinning Up, Tianshou and Acme.
+"""Names of config keys in other libraries: RLlib, Stable-Baselines3, CleanRL, Spinning Up, Tianshou and Acme.
 
-An entry of `SYNONYMS` lists groups of keys, apart by "|": the first group of which a config has every key is the hint.
-A key with a question mark must be there and is not named. After a colon stands what is different about these keys.
+An entry of `SYNONYMS` lists groups of keys, separated by "|": the hint is the first group whose keys the config all
+has. A key with a question mark is required and not named. A note on the difference may follow after a colon.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 _TEMPERATURE = "initial_alpha alpha_lr: the temperature begins at initial_alpha and adapts; alpha_lr=0 keeps it there"
 _TARGETS = (
     "target_network_update_freq: it counts updates | target_update_frequency: it counts updates "
-    "| tau: in each update the targets move this part of the way"
+    "| tau: the Polyak coefficient of each update"
 )
 _COPIED = (
-    "target_network_update_freq: targets are copied after so many updates | target_update_frequency: targets are "
-    "copied after so many updates"
+    "target_network_update_freq: the number of updates between copies | target_update_frequency: the number of updates "
+    "between copies"
 )
 _EXPLORATION = (
     "exploration initial_epsilon final_epsilon epsilon_timesteps | initial_epsilon final_epsilon epsilon_timesteps "
@@ -172,11 +172,11 @@ _ADVICE: dict[str, str] = {
 
 
 class Counterpart(NamedTuple):
-    """What stands here for a key of other libraries.
+    """The counterpart of a key of another library.
 
     Args:
-        keys: our keys, those of a part of the config with its name before them.
-        note: what is different about them; empty if nothing is.
+        keys: our keys; those of a part of the config as `part.key`.
+        note: how they differ; empty if they do not.
     """
 
     keys: tuple[str, ...]
@@ -184,7 +184,7 @@ class Counterpart(NamedTuple):
 
 
 def counterparts(name: str) -> list[tuple[Counterpart, tuple[str, ...]]]:
-    """All counterparts of a key, in the order in which they are tried, and the keys that each requires."""
+    """All counterparts of a key in order of preference, and the keys that each requires."""
     found = []
     for group in SYNONYMS[name].split(" | ") if name in SYNONYMS else ():
         keys, _, note = group.partition(":")
@@ -194,12 +194,12 @@ def counterparts(name: str) -> list[tuple[Counterpart, tuple[str, ...]]]:
 
 
 def counterpart(name: str, known: Container[str], part: str = "") -> Counterpart | None:
-    """Our keys for what others call `name`; None where there are none.
+    """The counterpart of `name` in a config; None if there is none.
 
     Args:
-        name: the key that was written.
-        known: the keys that the config, or the part of it, has; those of its parts with the part's name before them.
-        part: the part of the config that `name` stands in; empty for the config itself.
+        name: the unknown key.
+        known: the keys of the config, or of the part; those of its parts as `part.key`.
+        part: the part of the config with the unknown key; empty for the config itself.
     """
     for found, needed in counterparts(name):
         if all(key.removeprefix(f"{part}.") in known for key in needed):
@@ -208,5 +208,5 @@ def counterpart(name: str, known: Container[str], part: str = "") -> Counterpart
 
 
 def advice(name: str) -> str | None:
-    """What to do in the place of a key that other libraries have and this config lacks; None if it is no such key."""
+    """What to do instead of setting a key of another library that has no counterpart; None for other keys."""
     return _ADVICE.get(name)

@@ -101,7 +101,7 @@ class TestRefuses:
             ({"record_env": True}, "record_env", "record_dir"),
             ({"use_lstm": True}, "use_lstm", "it is a key of 'model'"),
             ({"policies": {}}, "policies", "it is a key of 'multiagent'"),
-            ({"model": {"lr": 1}}, "model.lr", "but of the config itself"),
+            ({"model": {"lr": 1}}, "model.lr", "a key of the config itself"),
             ({"learning_rate": 1}, "learning_rate", "here it is 'lr': α, step size"),
             ({"gae_lambda": 1}, "gae_lambda", "here it is 'lambda': λ"),
             ({"batch_size": 1}, "batch_size", "here it is 'sgd_minibatch_size': rows of one"),
@@ -158,7 +158,7 @@ class TestRefuses:
     def test_several_mistakes_are_all_named(self):
         message = refusal({"gamma": 2, "horizn": 3, "lr": -1})
         assert "Unknown config key 'horizn'" in message
-        assert "wrong as well: gamma, lr" in message
+        assert "also wrong: gamma, lr" in message
 
     def test_3_incompatible_sizes(self):
         message = refusal({"sgd_minibatch_size": 5000})
@@ -206,7 +206,7 @@ class TestMultiAgent:
     @pytest.mark.parametrize(
         ("multiagent", "message"),
         [
-            ({"policies": {"a": None, "b": None}}, "nothing that says who uses which"),
+            ({"policies": {"a": None, "b": None}}, "Several policies without a policy mapping"),
             ({"policy_mapping_fn": lambda agent: "a"}, "A policy mapping without policies"),
             ({"policies": {"car1": None}, "policies_to_train": ["car2"]}, "did you mean 'car1'?"),
             ({"policies": {"a": None}, "policy_mapping_fn": "a"}, "callable"),

@@ -74,6 +74,7 @@ CASES = [
     (DQNConfig, {}, {"v_max": 5.0}, {"num_atoms": 51}),
     (DQNConfig, {"num_atoms": 51}, {"distribution_error": "cross_entropy"}, {"prioritized_replay": True}),
     (DQNConfig, {}, {"sigma0": 0.25}, {"noisy": True}),
+    (DQNConfig, {"model": OWN}, {"hiddens": (8,)}, {"model": {}}),
     (DQNConfig, {}, {"prioritized_replay_alpha": 0.5}, {"prioritized_replay": True}),
     (RainbowConfig, {}, {"final_epsilon": 0.5}, {"noisy": False}),  # it is noisy by default
     (ApexDQNConfig, {"noisy": True}, {"worker_epsilon": 0.5}, {"noisy": False}),
