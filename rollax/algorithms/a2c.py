@@ -6,14 +6,12 @@ same weights, and their rows together give one gradient step.
 
 from __future__ import annotations
 
-from typing import Any
-
-from gymnasium import Space
 from pydantic import Field
 
 from rollax.algorithms.a3c import A3CConfig, A3CPolicy
 from rollax.algorithms.trainer import Trainer
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
+from rollax.policy.learner import UpdatePlan
 
 
 class A2CConfig(A3CConfig):
@@ -40,9 +38,8 @@ class A2CPolicy(A3CPolicy):
 
     config_class = A2CConfig
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
-        super().__init__(observation_space, action_space, config)
-        self.microbatch_size = self.config.microbatch_size
+    def make_plan(self) -> UpdatePlan:
+        return UpdatePlan(microbatch_size=self.config.microbatch_size)
 
 
 class A2CTrainer(Trainer):

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from gymnasium import Space
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Fragment, SampleBatch
@@ -43,10 +42,6 @@ class A3CPolicy(JaxPolicy):
         {SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.VF_PREDS},
     )
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
-        super().__init__(observation_space, action_space, config)
-        self._entropy_coeff = self.config.schedule("entropy_coeff")
-
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
@@ -55,7 +50,7 @@ class A3CPolicy(JaxPolicy):
         return {**super().train_columns(batch), **{name: batch[name] for name in names if name in batch}}
 
     def coefficients(self) -> dict[str, float]:
-        return {**super().coefficients(), "entropy_coeff": self._entropy_coeff(self.timestep)}
+        return {**super().coefficients(), "entropy_coeff": self.scheduled("entropy_coeff")}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns

@@ -7,15 +7,14 @@ independently; see `AsyncReplayOptimizer` and `worker_scale`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rollax.algorithms.dqn import EPSILON, GREEDY, DQNConfig, DQNPolicy, DQNTrainer
 from rollax.batch import Fragment, SampleBatch
 from rollax.config.groups import AsyncReplayFields
 from rollax.evaluation.initial_priorities import add_priorities
 from rollax.optimizers.async_replay import AsyncReplayOptimizer
-from rollax.policy.exploration.parameter_noise import ParameterNoise
 from rollax.policy.exploration.per_worker import worker_scale
-from rollax.policy.exploration.q_values import EpsilonGreedy
-from rollax.schedules import Schedule
 
 
 class ApexDQNConfig(AsyncReplayFields, DQNConfig):
@@ -33,12 +32,12 @@ class ApexDQNPolicy(DQNPolicy):
 
     config_class = ApexDQNConfig
 
-    def in_worker(self, worker_index: int, num_workers: int) -> None:
-        config, exploration = self.config, self.exploration
-        greedy = exploration.inner if isinstance(exploration, ParameterNoise) else exploration
-        if isinstance(greedy, EpsilonGreedy) and not config.noisy:
-            epsilon = worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, worker_index, num_workers)
-            greedy.epsilon = Schedule(epsilon)
+    def epsilon(self) -> Callable[[float], float]:
+        config = self.config
+        if config.noisy:
+            return super().epsilon()
+        base, alpha = config.worker_epsilon, config.worker_epsilon_alpha
+        return lambda _: worker_scale(base, alpha, self.worker_index, self.num_workers)
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         super().postprocess_rows(fragment)

@@ -6,15 +6,14 @@ worker has its own noise scale, in the place of the ε of Ape-X DQN.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, DDPGTrainer
 from rollax.batch import Fragment, SampleBatch
 from rollax.config.groups import AsyncReplayFields
 from rollax.evaluation.initial_priorities import add_priorities
 from rollax.optimizers.async_replay import AsyncReplayOptimizer
-from rollax.policy.exploration.action_noise import AddedNoise
-from rollax.policy.exploration.parameter_noise import ParameterNoise
 from rollax.policy.exploration.per_worker import worker_scale
-from rollax.policy.exploration.wrapper import RandomAtFirst
 
 
 class ApexDDPGConfig(AsyncReplayFields, DDPGConfig):
@@ -28,13 +27,9 @@ class ApexDDPGPolicy(DDPGPolicy):
 
     config_class = ApexDDPGConfig
 
-    def in_worker(self, worker_index: int, num_workers: int) -> None:
-        config, exploration = self.config, self.exploration
-        noise = exploration.inner if isinstance(exploration, RandomAtFirst) else exploration
-        if isinstance(noise, AddedNoise | ParameterNoise):
-            part = worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, worker_index, num_workers)
-            scale = config.schedule("noise_scale")
-            noise.scale = lambda timestep: part * scale(timestep)
+    def noise_scale(self) -> Callable[[float], float]:
+        base, alpha, scale = self.config.worker_epsilon, self.config.worker_epsilon_alpha, super().noise_scale()
+        return lambda timestep: worker_scale(base, alpha, self.worker_index, self.num_workers) * scale(timestep)
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         super().postprocess_rows(fragment)

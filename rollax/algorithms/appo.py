@@ -21,16 +21,15 @@ from pydantic import Field
 
 from rollax.algorithms.impala import IMPALAConfig, IMPALAPolicy, IMPALATrainer, learned_rows
 from rollax.batch import Fragment, SampleBatch
-from rollax.config import resolve_config
 from rollax.evaluation.advantages import add_advantages
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate, truncated_reference
 from rollax.policy.jax_policy import Columns
+from rollax.policy.learner import UpdatePlan, periodic_copy
 from rollax.state import number
 
 _TARGET_LOGP, _TARGET_DIST_INPUTS = "target_logp", "target_dist_inputs"
-_OF_WORKERS = frozenset({SampleBatch.VF_PREDS, SampleBatch.ACTION_DIST_INPUTS})
 
 
 class APPOConfig(IMPALAConfig):
@@ -63,13 +62,20 @@ class APPOPolicy(IMPALAPolicy):
     statistics = (*IMPALAPolicy.statistics, "kl", "cur_kl_coeff")
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
-        config = resolve_config(self.config_class, config)
-        self.has_targets = config.vtrace
-        if not config.vtrace:
-            self.batch_columns = self.batch_columns | _OF_WORKERS  # type: ignore[misc]
         super().__init__(observation_space, action_space, config)
-        self.target_update_interval = config.target_update_frequency * config.num_sgd_iter
         self.kl_coeff = self.config.kl_coeff
+
+    @property
+    def sampled_columns(self) -> frozenset[str] | None:
+        columns = super().sampled_columns
+        if columns is None or self.config.vtrace:
+            return columns
+        return columns | {SampleBatch.VF_PREDS, SampleBatch.ACTION_DIST_INPUTS}
+
+    def make_plan(self) -> UpdatePlan:
+        config = self.config
+        interval = config.target_update_frequency * config.num_sgd_iter
+        return UpdatePlan(epochs=config.num_sgd_iter, targets=periodic_copy(interval) if config.vtrace else None)
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         if self.config.vtrace:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from gymnasium import Space, spaces
+from gymnasium import spaces
 from jax import lax
 from pydantic import Field
 
@@ -36,6 +36,7 @@ from rollax.policy.exploration.action_noise import Deterministic
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
 from rollax.policy.jax_policy import Columns
+from rollax.policy.learner import UpdatePlan, polyak_average
 
 _TARGET, _NOISE = "q_target", "target_noise"
 
@@ -73,32 +74,36 @@ class DDPGPolicy(ActorCriticPolicy):
 
     config_class = DDPGConfig
     statistics = ("critic_loss", "actor_loss", "mean_q", "mean_target", "mean_td_error")
-    followed = ("actor", "critics")
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
-        if not isinstance(action_space, spaces.Box):
+    def check_spaces(self) -> None:
+        if not isinstance(self.action_space, spaces.Box):
             raise SpaceError(
                 "Actions that are not continuous.",
                 where=f"action_space of {type(self).__name__}",
-                got=action_space,
+                got=self.action_space,
                 expected="a Box of floats with finite bounds",
                 fix="use DQN or SAC for Discrete actions, PPO for other ones",
             )
-        check_box(action_space, f"action_space of {type(self).__name__}", bounded=True)
-        self._box = action_space
-        super().__init__(observation_space, action_space, config)
+        check_box(self.action_space, f"action_space of {type(self).__name__}", bounded=True)
+        super().check_spaces()
+
+    def make_plan(self) -> UpdatePlan:
+        config = self.config
+        targets = polyak_average(config.tau, ("actor", "critics"), interval=config.policy_delay)
+        return UpdatePlan(config.train_batch_size, targets=targets)
 
     def make_exploration(self) -> Exploration:
-        config, greedy = self.config, Deterministic(self._box.shape)
+        config, greedy = self.config, Deterministic(self.action_space.shape or ())
         if config.exploration == "ParameterNoise":
-            limit = config.schedule("noise_scale")
-            return self.explored(ParameterNoise(greedy, action_distance, limit, config.parameter_noise))
+            return self.explored(ParameterNoise(greedy, action_distance, self.noise_scale(), config.parameter_noise))
         return self.explored(greedy)
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         space, sizes = self.observation_space, self.config.model
-        actor = make_actor(space, self._box, self.exploration.num_inputs, sizes, squashed=True, rngs=rngs)
-        return ActorWithCritics(actor, make_critics(space, self._box, 2 if self.config.twin_q else 1, sizes, rngs=rngs))
+        actor = make_actor(space, self.action_space, self.exploration.num_inputs, sizes, squashed=True, rngs=rngs)
+        return ActorWithCritics(
+            actor, make_critics(space, self.action_space, 2 if self.config.twin_q else 1, sizes, rngs=rngs)
+        )
 
     def part_rates(self) -> dict[str, float | None]:
         return {"actor": self.config.actor_lr, "critics": self.config.critic_lr}
@@ -129,11 +134,6 @@ class DDPGPolicy(ActorCriticPolicy):
             next_actions = smoothed_actions(next_actions, batch[_NOISE], **limits)
         next_values = target_model.critics(new_obs, next_actions).min(axis=0)
         return {_TARGET: td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], next_values)}
-
-    def updated_targets(self, targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
-        moved = super().updated_targets(targets, params, num_updates)
-        due = self._is_due(num_updates - 1)
-        return {name: jnp.where(due, moved[name], target) for name, target in targets.items()}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns

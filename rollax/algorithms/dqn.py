@@ -10,18 +10,20 @@ draw of noise; β of prioritized replay is constant.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from gymnasium import Space, spaces
+from gymnasium import spaces
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Fragment, SampleBatch
-from rollax.config import But, resolve_config
+from rollax.config import But
 from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.catalog import make_custom_model
@@ -35,6 +37,7 @@ from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
 from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ
 from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.learner import UpdatePlan, periodic_copy
 from rollax.policy.policy_model import check_layers
 from rollax.schedules import Schedule
 
@@ -97,36 +100,41 @@ class DQNPolicy(JaxPolicy):
     config_class = DQNConfig
     statistics = ("q_loss", "mean_q", "mean_target", "mean_td_error")
     learns_off_policy = True
-    has_targets = True
-    row_statistics = (SampleBatch.TD_ERROR,)
     batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID})
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
-        config = resolve_config(self.config_class, config)
-        if not isinstance(action_space, spaces.Discrete):
+    def check_spaces(self) -> None:
+        if not isinstance(self.action_space, spaces.Discrete):
             raise SpaceError(
                 "Actions that are not of one discrete choice.",
                 where=f"action_space of {type(self).__name__}",
-                got=action_space,
+                got=self.action_space,
                 expected="Discrete(n)",
                 fix="use SAC, TD3 or DDPG for Box actions, PPO for composite ones",
             )
-        check_layers(config.model, type(self).__name__)
-        self._first_action = int(action_space.start)
-        self.target_update_interval = config.target_network_update_freq
-        self.adam_epsilon = config.adam_epsilon
-        self.support = None
-        if config.num_atoms > 1:
-            self.support = np.linspace(config.v_min, config.v_max, config.num_atoms, dtype=np.float32)
-        super().__init__(observation_space, action_space, config)
-        self.sgd_minibatch_size = config.train_batch_size
+        check_layers(self.config.model, type(self).__name__)
+
+    @cached_property
+    def support(self) -> np.ndarray | None:
+        """The returns that the atoms stand for; None if the values are plain numbers."""
+        config = self.config
+        if config.num_atoms == 1:
+            return None
+        return np.linspace(config.v_min, config.v_max, config.num_atoms, dtype=np.float32)
+
+    def make_plan(self) -> UpdatePlan:
+        config = self.config
+        return UpdatePlan(config.train_batch_size, targets=periodic_copy(config.target_network_update_freq))
+
+    def epsilon(self) -> Callable[[float], float]:
+        """Returns timestep -> ε."""
+        return Schedule(0.0) if self.config.noisy else self.config.epsilon()
 
     def make_exploration(self) -> Exploration:
         config, space = self.config, self.action_space
         assert isinstance(space, spaces.Discrete)
         if config.exploration == "SoftQ":
             return SoftQ(space, config.temperature)
-        greedy = EpsilonGreedy(space, Schedule(0.0) if config.noisy else config.epsilon())
+        greedy = EpsilonGreedy(space, self.epsilon())
         if config.exploration == "EpsilonGreedy":
             return greedy
         # Parameter noise matches the distance of ε-greedy actions; workers of Ape-X change ε.
@@ -188,7 +196,8 @@ class DQNPolicy(JaxPolicy):
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
-        actions = jnp.asarray(batch[SampleBatch.ACTIONS]).astype(jnp.int32) - self._first_action
+        assert isinstance(self.action_space, spaces.Discrete)
+        actions = jnp.asarray(batch[SampleBatch.ACTIONS]).astype(jnp.int32) - int(self.action_space.start)
         logits = out.aux["logits"]
         values = chosen(expected_values(logits, self.support), actions)  # of invalid actions too, which may be given
         target = batch[_TARGET]

@@ -16,12 +16,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import optax
-from gymnasium import Space
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Fragment, SampleBatch
-from rollax.config import resolve_config
 from rollax.config.groups import AsyncSamplesFields, StateValueFields
 from rollax.errors import ConfigError
 from rollax.evaluation.advantages import check_critic_obs
@@ -32,6 +30,7 @@ from rollax.ops.values import explained_variance, value_loss
 from rollax.ops.vtrace import vtrace
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.learner import UpdatePlan
 
 _MAX_LOG_RHO = 60.0
 
@@ -76,13 +75,15 @@ class IMPALAPolicy(JaxPolicy):
     statistics = ("policy_loss", "vf_loss", "entropy", "vf_explained_var", "mean_rho", "max_rho", "limited_rhos")
     batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP})
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
-        config = resolve_config(self.config_class, config)
-        if config.accept_off_policy_actions:  # their log-probability is computed from it
-            self.batch_columns = self.batch_columns | {SampleBatch.ACTION_DIST_INPUTS}  # type: ignore[misc]
-        super().__init__(observation_space, action_space, config)
-        self.num_sgd_iter = self.config.num_sgd_iter
-        self._entropy_coeff = self.config.schedule("entropy_coeff")
+    @property
+    def sampled_columns(self) -> frozenset[str] | None:
+        columns = super().sampled_columns
+        if columns is not None and self.config.accept_off_policy_actions:  # their log-probability is computed from it
+            columns = columns | {SampleBatch.ACTION_DIST_INPUTS}
+        return columns
+
+    def make_plan(self) -> UpdatePlan:
+        return UpdatePlan(epochs=self.config.num_sgd_iter)
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         check_critic_obs(fragment, self.name)
@@ -100,7 +101,7 @@ class IMPALAPolicy(JaxPolicy):
         return {**super().train_columns(batch), **{name: batch[name] for name in names if name in batch}}
 
     def coefficients(self) -> dict[str, float]:
-        return {**super().coefficients(), "entropy_coeff": self._entropy_coeff(self.timestep)}
+        return {**super().coefficients(), "entropy_coeff": self.scheduled("entropy_coeff")}
 
     def make_optimizer(self) -> optax.GradientTransformation:
         if self.config.opt_type == "adam":

@@ -20,7 +20,7 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.learning import standardized
+from rollax.policy.minibatches import standardized
 
 
 class PGConfig(TrainerConfig):

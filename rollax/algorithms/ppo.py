@@ -29,8 +29,8 @@ from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate
 from rollax.ops.values import explained_variance, value_loss
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.learner import StopsUpdate
-from rollax.policy.learning import standardized
+from rollax.policy.learner import UpdatePlan
+from rollax.policy.minibatches import standardized
 from rollax.state import number
 
 _KL_MARGIN = 1.5
@@ -88,11 +88,12 @@ class PPOPolicy(JaxPolicy):
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
-        self.num_sgd_iter = self.config.num_sgd_iter
-        self.sgd_minibatch_size = self.config.sgd_minibatch_size
         self.kl_coeff = self.config.kl_coeff
-        self._clip = self.config.schedule("clip_param")
-        self._entropy_coeff = self.config.schedule("entropy_coeff")
+
+    def make_plan(self) -> UpdatePlan:
+        config, target = self.config, self.config.target_kl
+        stops = None if target is None else lambda statistics: statistics["kl"] > _KL_MARGIN * target
+        return UpdatePlan(config.sgd_minibatch_size, config.num_sgd_iter, stops=stops)
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
@@ -112,8 +113,8 @@ class PPOPolicy(JaxPolicy):
     def coefficients(self) -> dict[str, float]:
         return {
             **super().coefficients(),
-            "clip": self._clip(self.timestep),
-            "entropy_coeff": self._entropy_coeff(self.timestep),
+            "clip": self.scheduled("clip_param"),
+            "entropy_coeff": self.scheduled("entropy_coeff"),
             "kl_coeff": self.kl_coeff,
         }
 
@@ -142,10 +143,6 @@ class PPOPolicy(JaxPolicy):
             "entropy": entropy,
             "vf_explained_var": explained_variance(targets, out.value, mask),
         }
-
-    def stops_update(self) -> StopsUpdate | None:
-        target = self.config.target_kl
-        return None if target is None else lambda stats: stats["kl"] > _KL_MARGIN * target
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         before = self.learner.num_updates

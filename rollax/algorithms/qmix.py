@@ -9,7 +9,7 @@ proportional to its number of rows; time limits bootstrap. Gradients flow throug
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import jax
@@ -20,20 +20,20 @@ from pydantic import Field, PositiveInt
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
-from rollax.config import resolve_config
 from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.errors import ConfigError
 from rollax.models.group_q_network import GroupQNetwork, make_group_model
 from rollax.models.group_view import GroupView, by_member
-from rollax.models.outputs import Outputs
+from rollax.models.outputs import Outputs, is_recurrent
 from rollax.ops.masked import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
+from rollax.policy.action_masks import GroupMasks
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.groups import GroupExploration
 from rollax.policy.exploration.q_values import EpsilonGreedy
-from rollax.policy.group_masks import GroupMasks
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.policy import ActionsResult, ReplayedSequences
+from rollax.policy.learner import UpdatePlan, periodic_copy
+from rollax.policy.policy import ReplayedSequences
 
 _TARGET = "joint_target"
 
@@ -76,36 +76,45 @@ class QMIXPolicy(JaxPolicy):
     config_class = QMIXConfig
     statistics = ("q_loss", "mean_q", "mean_target", "mean_td_error")
     learns_off_policy = True
-    has_targets = True
-    row_statistics = (SampleBatch.TD_ERROR,)
     batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID})
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
-        config = resolve_config(self.config_class, config)
-        self.target_update_interval = config.target_network_update_freq
-        self.adam_epsilon = config.adam_epsilon
-        self._view = GroupView.of(observation_space, action_space, config.state_key, config.agent_ids)
-        _check_state(config, self._view, observation_space)
-        self._group_masks = GroupMasks(self._view.masked, filtered=config.observation_filter != "NoFilter")
-        super().__init__(observation_space, action_space, config)
-        self.sgd_minibatch_size = config.train_batch_size
+    def check_spaces(self) -> None:
+        _check_state(self.config, self.view, self.observation_space)
+
+    @cached_property
+    def view(self) -> GroupView:
+        """What the group's observations hold."""
+        config = self.config
+        return GroupView.of(self.observation_space, self.action_space, config.state_key, config.agent_ids)
+
+    @cached_property
+    def _group_masks(self) -> GroupMasks:
+        return GroupMasks(self.view.masked, filtered=self.config.observation_filter != "NoFilter")
+
+    @property
+    def _first_action(self) -> int:
+        return int(self.action_space[0].start)  # type: ignore[index]  a Tuple, as GroupView has found
+
+    @property
+    def replayed(self) -> ReplayedSequences | None:
         if not self.memory.present:
-            _check_without_memory(config)
-        else:
-            _check_uniform(config)
-            unused = {SampleBatch.STATE_IN} if config.zero_init_states else set()
-            columns = tuple(name for name in self.memory.columns if name not in unused)
-            self.replayed = ReplayedSequences(self.memory.max_seq_len, config.burn_in, columns)
+            return None
+        unused = {SampleBatch.STATE_IN} if self.config.zero_init_states else set()
+        columns = tuple(name for name in self.memory.columns if name not in unused)
+        return ReplayedSequences(self.memory.max_seq_len, self.config.burn_in, columns)
+
+    def make_plan(self) -> UpdatePlan:
+        config = self.config
+        return UpdatePlan(config.train_batch_size, targets=periodic_copy(config.target_network_update_freq))
 
     def make_exploration(self) -> Exploration:
         space = self.action_space[0]  # type: ignore[index]  a Tuple, as GroupView has found
-        self._first_action = int(space.start)
-        return GroupExploration(EpsilonGreedy(space, self.config.epsilon()), self._view.members)
+        return GroupExploration(EpsilonGreedy(space, self.config.epsilon()), self.view.members)
 
     def make_model(self, rngs: nnx.Rngs) -> GroupQNetwork:
         config = self.config
-        return make_group_model(
-            self._view,
+        model = make_group_model(
+            self.view,
             self.observation_space,
             self.action_space,
             config.model,
@@ -114,17 +123,14 @@ class QMIXPolicy(JaxPolicy):
             hypernet_hiddens=config.hypernet_hiddens,
             rngs=rngs,
         )
+        if is_recurrent(model):
+            _check_uniform(config)
+        else:
+            _check_without_memory(config)
+        return model
 
-    def compute_actions(  # type: ignore[override]  the library passes what is accepted
-        self,
-        obs_batch: Any,
-        state_batches: Sequence[Any] = (),
-        prev_action_batch: Any = None,
-        prev_reward_batch: Any = None,
-        explore: bool = True,
-    ) -> ActionsResult:
+    def check_masks(self, obs_batch: Any) -> None:
         self._group_masks.check(obs_batch, f"policy {self.name!r}")
-        return super().compute_actions(obs_batch, state_batches, prev_action_batch, prev_reward_batch, explore)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         valued = SampleBatch.TARGET_STEPS if self.memory.present else SampleBatch.NEW_OBS
@@ -153,7 +159,7 @@ class QMIXPolicy(JaxPolicy):
         joint = model.joint(_chosen(values, actions), obs)
         errors = joint - target
         if self.config.mixer is None:
-            errors = errors * self._view.present(obs)
+            errors = errors * self.view.present(obs)
         learned = mask * (weights > 0)  # neither burn-in rows nor bootstrap rows
         loss = masked_mean((errors**2).mean(axis=-1) * weights, learned)
         sizes = jnp.abs(errors).mean(axis=-1)

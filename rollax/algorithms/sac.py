@@ -9,13 +9,14 @@ target entropy of discrete actions is 0.98 of the maximum entropy over the valid
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from gymnasium import Space, spaces
+from gymnasium import spaces
 from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
@@ -24,7 +25,8 @@ from rollax.config import But
 from rollax.config.groups import ActorCriticFields
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics
-from rollax.models.distributions.factory import check_box
+from rollax.models.distributions.base import ActionDistribution
+from rollax.models.distributions.factory import check_box, make_distribution
 from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
 from rollax.ops.masked import masked_mean
@@ -77,29 +79,31 @@ class SACPolicy(ActorCriticPolicy):
         "mean_target",
         "mean_td_error",
     )
-    squash_actions = True
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+    def check_spaces(self) -> None:
         where = f"action_space of {type(self).__name__}"
-        if isinstance(action_space, spaces.Box):
-            check_box(action_space, where, bounded=True)
-        elif not isinstance(action_space, spaces.Discrete):
+        if isinstance(self.action_space, spaces.Box):
+            check_box(self.action_space, where, bounded=True)
+        elif not isinstance(self.action_space, spaces.Discrete):
             raise SpaceError(
                 "Actions that are neither continuous nor of one discrete choice.",
                 where=where,
-                got=action_space,
+                got=self.action_space,
                 expected="a Box of floats with finite bounds, or Discrete(n)",
                 fix="use PPO, which takes composite actions, or flatten them into one Box or one Discrete",
             )
-        self._actions = action_space
-        super().__init__(observation_space, action_space, config)
+        super().check_spaces()
+
+    @cached_property
+    def distribution(self) -> ActionDistribution:
+        return make_distribution(self.action_space, squash=True)
 
     def make_exploration(self) -> Exploration:
-        if self.config.exploration != "StochasticSampling" and isinstance(self._actions, spaces.Discrete):
+        if self.config.exploration != "StochasticSampling" and isinstance(self.action_space, spaces.Discrete):
             raise ConfigError(
                 "Noise for actions that are not continuous.",
                 where="config key 'exploration'",
-                got=f"{self.config.exploration}, for {self._actions}",
+                got=f"{self.config.exploration}, for {self.action_space}",
                 expected="StochasticSampling",
                 fix="leave it out",
             )
@@ -107,8 +111,8 @@ class SACPolicy(ActorCriticPolicy):
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         space, sizes = self.observation_space, self.config.model
-        actor = make_actor(space, self._actions, self.exploration.num_inputs, sizes, rngs=rngs)
-        critics = make_critics(space, self._actions, 2 if self.config.twin_q else 1, sizes, rngs=rngs)
+        actor = make_actor(space, self.action_space, self.exploration.num_inputs, sizes, rngs=rngs)
+        critics = make_critics(space, self.action_space, 2 if self.config.twin_q else 1, sizes, rngs=rngs)
         return ActorWithCritics(actor, critics, initial_alpha=self.config.initial_alpha)
 
     def part_rates(self) -> dict[str, float | None]:
@@ -117,7 +121,7 @@ class SACPolicy(ActorCriticPolicy):
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         columns = super().train_columns(batch)
-        if isinstance(self._actions, spaces.Box):
+        if isinstance(self.action_space, spaces.Box):
             shape = (len(batch), self.distribution.num_noise)
             for name in (_NOISE, _NEXT_NOISE):
                 columns[name] = self.learning_rng.random(shape, np.float32)
@@ -158,7 +162,7 @@ class SACPolicy(ActorCriticPolicy):
 
     def _expected(self, outputs: jax.Array, critics: Any, obs: Any, noise: Any) -> tuple[jax.Array, jax.Array]:
         """Returns [B] values and [B] log-probabilities of the actor's actions: of a sample, or expected if discrete."""
-        if isinstance(self._actions, spaces.Box):
+        if isinstance(self.action_space, spaces.Box):
             actions, logp = self.distribution.sample_and_logp(outputs, noise)
             return critics(obs, actions).min(axis=0), logp
         log_probs = jax.nn.log_softmax(outputs, axis=-1)
@@ -168,18 +172,20 @@ class SACPolicy(ActorCriticPolicy):
 
     def _values_of_actions(self, critics: Any, obs: Any, actions: Any) -> jax.Array:
         """Returns [N, B], the critics' values of the taken actions."""
-        if isinstance(self._actions, spaces.Box):
+        if isinstance(self.action_space, spaces.Box):
             return critics(obs, actions)
-        places = jnp.asarray(actions).astype(jnp.int32) - int(self._actions.start)
+        assert isinstance(self.action_space, spaces.Discrete)
+        places = jnp.asarray(actions).astype(jnp.int32) - int(self.action_space.start)
         return jax.vmap(chosen, in_axes=(0, None))(critics(obs), places)
 
     def _target_entropy(self, obs: Any, logp: jax.Array) -> jax.Array:
         """Returns [B], the target entropy H̄ of each row."""
         if self.config.target_entropy is not None:
             return jnp.full_like(logp, self.config.target_entropy)
-        if isinstance(self._actions, spaces.Box):
-            return jnp.full_like(logp, -float(np.prod(self._actions.shape)))
-        valid = jnp.full_like(logp, float(self._actions.n))
+        if isinstance(self.action_space, spaces.Box):
+            return jnp.full_like(logp, -float(np.prod(self.action_space.shape)))
+        assert isinstance(self.action_space, spaces.Discrete)
+        valid = jnp.full_like(logp, float(self.action_space.n))
         if self.masks.present:
             valid = (jnp.asarray(obs[action_masks.KEY]) > 0).sum(axis=-1).astype(logp.dtype)
         return _SHARE_OF_ENTROPY * jnp.log(valid)

@@ -52,7 +52,7 @@ class PolicyRunner:
         self._takes_states = self.takes("state_batches")
         own = not str(getattr(type(policy).compute_actions, "__module__", "")).startswith("rollax.")
         self._ranges = ActionRanges(policy.action_space) if own else None
-        self.columns = policy.batch_columns
+        self.columns = policy.sampled_columns
         self.stores_more = True
         self.store(frozenset())
 

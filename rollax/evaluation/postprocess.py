@@ -44,7 +44,7 @@ def postprocess(
             fragments[policy_id][SampleBatch.CRITIC_OBS] = now
             fragments[policy_id].after[SampleBatch.CRITIC_OBS] = after
     for policy_id, fragment in fragments.items():
-        read = policies[policy_id].batch_columns
+        read = policies[policy_id].sampled_columns
         for name, next_name in _NEXT.items():
             if name in fragment and (read is None or next_name in read):
                 fragment[next_name] = fragment.following(name)

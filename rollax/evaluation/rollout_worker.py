@@ -74,7 +74,7 @@ class RolloutWorker:
         maker = PolicyMaker(self.config, spaces, policy_of, default_policy_class, worker_index, restarts)
         self.policies, joint_rows = maker.policies(specs)
         for policy in self.policies.values():
-            policy.in_worker(worker_index, num_workers)
+            policy.worker_index, policy.num_workers = worker_index, num_workers
         self.shared = SharedVariables(self.config.multiagent.shared_variables, self.policies)
         self.runners = {
             policy_id: make_runner(policy, self.config.for_policy(policy.config_class, **specs[policy_id].config))

@@ -45,7 +45,7 @@ class AsyncReplayOptimizer(Optimizer):
 
     The driver passes on references; rows reach it only once they are drawn. A draw comes from one shard and serves
     `updates_per_draw` updates, which run in one compiled call (one call per update for a policy without
-    `sgd_minibatch_size`). Its priorities are those from before the first of them. A policy is updated only by draws
+    `minibatch_size`). Its priorities are those from before the first of them. A policy is updated only by draws
     from shards that have rows of it: policies that are spread unevenly over the workers get fewer updates.
 
     Each step stored after the first `learning_starts` makes `training_intensity` updates due; see `UpdatesDue`. Steps

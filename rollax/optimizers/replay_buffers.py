@@ -63,12 +63,12 @@ def buffers_of(policy: Policy, config: Any, *columns: str) -> BufferOfSize:
 
 def rows_of_update(policy: Policy, train_batch_size: int) -> int:
     """Rows of one update: the policy's own number if it has one, else the optimizer's."""
-    return getattr(policy, "sgd_minibatch_size", None) or train_batch_size
+    return policy.minibatch_size or train_batch_size
 
 
 def learns_in_minibatches(policy: Policy) -> bool:
     """Whether `learn_on_batch` makes one update per `rows_of_update` rows; other policies make one of all rows."""
-    return getattr(policy, "sgd_minibatch_size", None) is not None
+    return policy.minibatch_size is not None
 
 
 def check_keys_of_policies(config: Any, *further: str) -> None:

@@ -37,7 +37,7 @@ class SyncReplayOptimizer(Optimizer):
     Each step stored after the first `learning_starts` makes exactly `training_intensity` updates due; see `UpdatesDue`.
     Steps after which there is nothing to draw make none due. An update includes each policy that has rows to draw; a
     policy whose experience comes late does not catch up. A policy that learns in minibatches makes all updates of a
-    step in one call, with rows drawn before the first of them. A policy without `sgd_minibatch_size` is called once per
+    step in one call, with rows drawn before the first of them. A policy without `minibatch_size` is called once per
     update, with rows drawn for it.
 
     Source: Mnih et al. (2015), doi:10.1038/nature14236, Algorithm 1.

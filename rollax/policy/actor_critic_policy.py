@@ -7,19 +7,18 @@ its own optimizer and its own step size.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable
-from typing import Any, ClassVar
+from collections.abc import Callable, Hashable
+from typing import Any
 
-import jax
 import optax
-from gymnasium import Space, spaces
+from gymnasium import spaces
 
 from rollax.batch import SampleBatch
-from rollax.config import resolve_config
 from rollax.policy.exploration.action_noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.wrapper import RandomAtFirst
-from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.learner import UpdatePlan, polyak_average
 from rollax.policy.policy_model import check_layers
 from rollax.policy.split_model import part_of
 
@@ -36,17 +35,18 @@ class ActorCriticPolicy(JaxPolicy):
     """
 
     learns_off_policy = True
-    has_targets = True
-    row_statistics = (SampleBatch.TD_ERROR,)
     batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID})
-    followed: ClassVar[tuple[str, ...]] = ("critics",)
-    """The parts of the model that the target parameters follow."""
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
-        config = resolve_config(self.config_class, config)
-        check_layers(config.model, type(self).__name__)
-        super().__init__(observation_space, action_space, config)
-        self.sgd_minibatch_size = self.config.train_batch_size
+    def check_spaces(self) -> None:
+        check_layers(self.config.model, type(self).__name__)
+
+    def make_plan(self) -> UpdatePlan:
+        config = self.config
+        return UpdatePlan(minibatch_size=config.train_batch_size, targets=polyak_average(config.tau, ("critics",)))
+
+    def noise_scale(self) -> Callable[[float], float]:
+        """Returns timestep -> factor of the action noise."""
+        return self.config.schedule("noise_scale")
 
     @abstractmethod
     def part_rates(self) -> dict[str, float | None]:
@@ -57,7 +57,7 @@ class ActorCriticPolicy(JaxPolicy):
         config, space = self.config, self.action_space
         assert isinstance(space, spaces.Box | spaces.Discrete)
         assert space.shape is not None
-        scale, exploration = config.schedule("noise_scale"), greedy
+        scale, exploration = self.noise_scale(), greedy
         if config.exploration == "GaussianNoise":
             exploration = GaussianNoise(greedy, space.shape, scale)
         elif config.exploration == "OrnsteinUhlenbeckNoise":
@@ -75,15 +75,9 @@ class ActorCriticPolicy(JaxPolicy):
         return super().make_optimizer()
 
     def learning_rates(self) -> dict[str, float]:
-        lr = self._lr(self.timestep)
+        lr = self.scheduled("lr")
         return {part: lr if own is None else own for part, own in self.part_rates().items()}
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         names = (SampleBatch.REWARDS, SampleBatch.NEW_OBS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS)
         return {**super().train_columns(batch), **{name: batch[name] for name in names}}
-
-    def updated_targets(self, targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
-        names = [name for name in targets if part_of(name) in self.followed]
-        newer, older = ({name: arrays[name] for name in names} for arrays in (params, targets))
-        moved: Any = optax.incremental_update(newer, older, self.config.tau)
-        return {**targets, **moved}

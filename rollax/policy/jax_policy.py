@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
@@ -19,17 +19,19 @@ from rollax import runtime, trees
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.models.distributions import make_distribution
+from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs, is_noisy
 from rollax.policy.acting import Acting, check_finite
 from rollax.policy.action_masks import ActionMasks
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
-from rollax.policy.learner import Learner, StopsUpdate
-from rollax.policy.learning import MinibatchPlan, acting_bucket, training_bucket
-from rollax.policy.memory import Memory, as_rows
+from rollax.policy.learner import Learner, UpdatePlan
+from rollax.policy.minibatches import Minibatches, acting_bucket, training_bucket
 from rollax.policy.policy import ActionsResult, Policy
 from rollax.policy.policy_model import make_policy_model, sees_all_agents
+from rollax.policy.recurrent_columns import RecurrentColumns, as_rows
 from rollax.policy.sizes import check_sizes
 from rollax.policy.split_model import SplitModel
+from rollax.schedules import Schedule
 from rollax.state import count, generator_state, section
 
 Columns = Mapping[str, Any]
@@ -41,9 +43,9 @@ _ARGUMENTS = frozenset({"obs_batch", "explore"})
 class JaxPolicy(Policy):
     """A policy whose acting, gradients and whole multi-epoch updates are each one compiled call.
 
-    A subclass gives `loss`, names its `statistics`, and may give `coefficients` and `train_columns`; with `has_targets`
-    a second set of parameters follows the first one as `updated_targets` says, for `target_columns` to read. The model
-    is split once into a graph and arrays; compiled functions take the arrays.
+    A subclass implements `loss`. It may override the steps of the construction, which take everything from the config:
+    `check_spaces`, `make_exploration`, `make_model`, `make_plan`, `make_optimizer`; and what is computed for each
+    batch: `postprocess_rows`, `train_columns`, `coefficients`, and with target parameters `target_columns`.
 
     Args:
         observation_space: of one agent.
@@ -53,64 +55,60 @@ class JaxPolicy(Policy):
     """
 
     stored_apart = frozenset({"params", "extra", "exploration"})
-    squash_actions = False
-    num_sgd_iter = 1
-    """Passes over each batch."""
-    sgd_minibatch_size: int | None = None
-    """Rows per gradient step; None: the whole batch."""
-    microbatch_size: int | None = None
-    """Rows that are looked at together: the gradient of a step is the mean over all of its microbatches, weighted by
-    their rows. None: all rows of the step."""
-    row_statistics: tuple[str, ...] = ()
-    """Those of the loss's statistics that are columns [B]: `learn_on_batch` returns them for all rows, in order."""
-    has_targets = False
-    """Whether there are target parameters, copies of the parameters at first."""
-    target_update_interval: int | None = None
-    """Gradient steps after which these become copies again, unless `updated_targets` says otherwise; None: never."""
-    adam_epsilon = 1e-8
-    """ε of Adam."""
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, resolve_config(self.config_class or TrainerConfig, config))
         self.statistics = (*self.statistics, "total_loss", "cur_lr")
+        self.check_spaces()
         check_sizes(observation_space, action_space, self.config, f"policy class {type(self).__name__}")
         runtime.configure_jax()
         seed = self.config.seed
-        # Two streams: what is learned must not depend on which process acts.
+        # Two streams: learning is independent of which process acts.
         acting, learning, initial = np.random.SeedSequence(seed).spawn(3)
         self.acting_rng = np.random.Generator(np.random.SFC64(acting))
         self.learning_rng = np.random.Generator(np.random.SFC64(learning))
-        if seed is None or seed >= 2**32:  # of a longer one JAX reads the low 32 bits alone
+        if seed is None or seed >= 2**32:  # JAX reads the low 32 bits of a longer one
             seed = int(np.random.default_rng(initial).integers(2**31))
-        rngs = nnx.Rngs(seed)
+        self._schedules: dict[str, Schedule] = {}
+        self.masks = ActionMasks(observation_space, action_space)
         self.exploration = self.make_exploration()
-        module = self.make_model(rngs)
-        self.sees_all_agents = self.sees_all_agents or sees_all_agents(self.config)
-        self.memory = Memory(module, action_space, self.config.model.max_seq_len)
-        self._exploring_state = self.exploration.initial_state()
-        remembered = {"state_batches"} if self._exploring_state else frozenset()
-        self.arguments = _ARGUMENTS | self.memory.arguments | remembered
-        if self.batch_columns is not None:
-            told = {SampleBatch.VF_PREDS} if self.sees_all_agents else frozenset()
-            self.batch_columns = (self.batch_columns - told) | self.memory.batch_columns  # type: ignore[misc]
-        self.split = SplitModel(module)
+        self._exploration_state = self.exploration.initial_state()
+        self._checked_fetch = next(iter(self.exploration.fetched))
+        model = self.make_model(nnx.Rngs(seed))
+        self._noisy = is_noisy(model)
+        self.memory = RecurrentColumns(model, action_space, self.config.model.max_seq_len)
+        carried = {"state_batches"} if self._exploration_state else frozenset()
+        self.arguments = _ARGUMENTS | self.memory.arguments | carried
+        self.split = SplitModel(model)
+        self.plan = self.make_plan()
         self.learner = Learner(
             self._loss_of_arrays,
             self.make_optimizer(),
             self.split.params,
             self.split.extra,
-            updated_targets=self.updated_targets if self.has_targets else None,
-            stops=self.stops_update(),
+            updated_targets=self.plan.targets,
+            stops=self.plan.stops,
             count_rows=self._count_rows,
-            row_statistics=self.row_statistics,
         )
         self.on_new_variables: Callable[[], Any] | None = None
-        self.masks = ActionMasks(observation_space, action_space)
-        self._noisy = is_noisy(module)
-        self._acting = Acting(self.split, self.exploration, self.masks.present, self.batch_columns, noisy=self._noisy)
+        columns = self.sampled_columns
+        self._acting = Acting(self.split, self.exploration, self.masks.present, columns, noisy=self._noisy)
         self._errors = jax.jit(self._errors_of_arrays)
-        self._checked = next(iter(self.exploration.fetched))
-        self._lr = self.config.schedule("lr")
+
+    @property
+    def sampled_columns(self) -> frozenset[str] | None:
+        if self.batch_columns is None:
+            return None
+        computed = {SampleBatch.VF_PREDS} if self.sees_all_agents else frozenset()  # in postprocessing
+        return (self.batch_columns - computed) | self.memory.batch_columns
+
+    @property
+    def sees_all_agents(self) -> bool:  # type: ignore[override]  of the config here
+        return sees_all_agents(self.config)
+
+    @property
+    def minibatch_size(self) -> int | None:  # type: ignore[override]  of the plan here
+        return self.plan.minibatch_size
 
     @property
     def params(self) -> Columns:
@@ -132,11 +130,21 @@ class JaxPolicy(Policy):
 
     # What an algorithm defines.
 
+    def check_spaces(self) -> None:
+        """Raises SpaceError or ConfigError if the algorithm does not support the spaces, or not with this config."""
+
+    @cached_property
+    def distribution(self) -> ActionDistribution:
+        """The action distribution, for algorithms whose model returns its inputs."""
+        return make_distribution(self.action_space)
+
     def make_exploration(self) -> Exploration:
-        """How actions come from the model's outputs: by default they are drawn from `self.distribution`."""
-        self.distribution = make_distribution(self.action_space, squash=self.squash_actions)
-        self._logp = jax.jit(self.distribution.logp)
+        """Returns how actions come from the model's outputs: by default they are drawn from `distribution`."""
         return FromDistribution(self.distribution)
+
+    def make_plan(self) -> UpdatePlan:
+        """Returns how a batch becomes gradient steps: by default the whole batch is one."""
+        return UpdatePlan()
 
     def make_model(self, rngs: nnx.Rngs) -> Any:
         """The model, an actor and critic by default: `model(obs) -> Outputs`."""
@@ -164,7 +172,13 @@ class JaxPolicy(Policy):
 
     def learning_rates(self) -> Any:
         """The step size of now: a number, or the name of each part of the model -> a number."""
-        return self._lr(self.timestep)
+        return self.scheduled("lr")
+
+    def scheduled(self, key: str) -> float:
+        """The present value of a config key, by its schedule if it has one."""
+        if key not in self._schedules:
+            self._schedules[key] = self.config.schedule(key)
+        return self._schedules[key](self.timestep)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         """The columns that the loss reads, from a postprocessed batch."""
@@ -175,7 +189,7 @@ class JaxPolicy(Policy):
     ) -> dict[str, jax.Array]:
         """Further columns [B, ...] for the loss, of which no gradient is taken; traced by JAX.
 
-        Only called where `has_targets`. Both models are in evaluation mode. They see what the loss sees: one
+        Called if the plan has `targets`. Both models are in evaluation mode. They see what the loss sees: one
         minibatch, or one microbatch of it.
 
         Args:
@@ -187,29 +201,12 @@ class JaxPolicy(Policy):
         """
         return {}
 
-    def updated_targets(self, targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
-        """The target parameters after a gradient step; traced by JAX. By default as `target_update_interval` says.
-
-        Args:
-            targets: name -> array before.
-            params: name -> array after the step.
-            num_updates: [] int32, the gradient steps that have been taken in all, this one included.
-        """
-        if self.target_update_interval is None:
-            return targets
-        due = num_updates % self.target_update_interval == 0
-        return {name: jnp.where(due, params[name], target) for name, target in targets.items()}
-
-    def stops_update(self) -> StopsUpdate | None:
-        """The function of a minibatch's statistics that ends an update early; None, the default: nothing does."""
-        return None
-
     def make_optimizer(self) -> optax.GradientTransformation:
         """The direction of a step; the learning rate is applied after it."""
         clip = self.config.grad_clip
         # The same structure of state with and without clipping, so that a restored run may change its mind.
         clipped = optax.identity() if clip is None else optax.clip_by_global_norm(clip)
-        return optax.chain(clipped, optax.scale_by_adam(eps=self.adam_epsilon))
+        return optax.chain(clipped, optax.scale_by_adam(eps=getattr(self.config, "adam_epsilon", 1e-8)))
 
     # Acting.
 
@@ -224,7 +221,7 @@ class JaxPolicy(Policy):
         return self._acting.forward(model, columns)
 
     def get_initial_state(self) -> list[Any]:
-        return [*self.memory.initial_state, *self._exploring_state]
+        return [*self.memory.initial_state, *self._exploration_state]
 
     def memory_of(
         self, rows: int, states: Sequence[Any] | None, prev_actions: Any, prev_rewards: Any
@@ -246,10 +243,10 @@ class JaxPolicy(Policy):
         size = acting_bucket(rows)
         columns = {SampleBatch.OBS: obs_batch}
         exploring: list[Any] = []
-        if self._exploring_state:
+        if self._exploration_state:
             parts = len(self.memory.initial_state)
             exploring = list(state_batches[parts:]) or [
-                np.repeat(part[None], rows, 0) for part in self._exploring_state
+                np.repeat(part[None], rows, 0) for part in self._exploration_state
             ]
             state_batches = state_batches[:parts]
         if self.memory.present:
@@ -257,8 +254,7 @@ class JaxPolicy(Policy):
             columns |= self.memory.given(rows, state_batches, prev_action_batch, prev_reward_batch, where)
         if size != rows:
             columns = trees.pad(columns, size)
-        if self.masks.present:
-            self.masks.check(obs_batch, f"policy {self.name!r}")
+        self.check_masks(obs_batch)
         # Drawn on the host, so the compiled function is pure and cheap (a device generator costs more).
         noise, noise_seed, params = None, None, self.params
         if explore:
@@ -267,8 +263,13 @@ class JaxPolicy(Policy):
             # Not from the model's own streams, which come with the weights and are the same in every process.
             noise_seed = self.acting_rng.integers(2**32, dtype=np.uint32) if self._noisy else None
         actions, states, fetches = self._acting.actions(params, self.extra, columns, noise, rows, noise_seed)
-        check_finite(fetches[self._checked], self.name, self.timestep)
+        check_finite(fetches[self._checked_fetch], self.name, self.timestep)
         return actions, [*states, *exploring], fetches
+
+    def check_masks(self, obs_batch: Any) -> None:
+        """Raises EnvError for an action mask that allows nothing."""
+        if self.masks.present:
+            self.masks.check(obs_batch, f"policy {self.name!r}")
 
     def adapt_exploration(self, batch: SampleBatch) -> None:
         """Shows the exploration the rows of a fragment; of policies without memory."""
@@ -283,9 +284,13 @@ class JaxPolicy(Policy):
     def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
         if SampleBatch.ACTION_DIST_INPUTS not in fetches:
             return {}
-        logp = np.array(self._logp(fetches[SampleBatch.ACTION_DIST_INPUTS], actions))
+        logp = np.array(self._compiled_logp(fetches[SampleBatch.ACTION_DIST_INPUTS], actions))
         check_finite(logp, self.name, self.timestep)
         return {SampleBatch.ACTION_LOGP: logp}
+
+    @cached_property
+    def _compiled_logp(self) -> Any:
+        return jax.jit(self.distribution.logp)
 
     def compute_values(self, obs_batch: Any, memory: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
         """[N] state values.
@@ -318,14 +323,14 @@ class JaxPolicy(Policy):
                 step.
         """
         self._share()  # first what an interrupt may have left undone
-        columns, plan = self._planned(batch, self.sgd_minibatch_size, self.num_sgd_iter)
+        columns, plan = self._planned(batch, self.plan.minibatch_size, self.plan.epochs)
         update = self.learner.learn(columns, plan, self.coefficients(), where=f"policy {self.name!r}")
         self._share()
         if update.error is not None:
             raise update.error
         units = len(batch) // batch.max_seq_len  # sequences, where the batch is made of those
         rows = {name: column[:units] for name, column in update.rows.items()}
-        return {**update.statistics, **rows, "cur_lr": self._lr(self.timestep)}
+        return {**update.statistics, **rows, "cur_lr": self.scheduled("lr")}
 
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
         """[N] the errors that the loss finds in N transitions, with the parameters that act in the place of the target
@@ -347,13 +352,13 @@ class JaxPolicy(Policy):
         self.learner.apply(gradients, self.learning_rates(), where=f"policy {self.name!r}")
         self._share()
 
-    def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], MinibatchPlan]:
+    def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], Minibatches]:
         """The columns to train on, padded, and which of their rows, or sequences, make up which gradient step."""
         columns, count = self.train_columns(batch), len(batch)
         if self.memory.present:
             columns, count = self.memory.sequences(columns, batch)
-        micro = self._units(self.microbatch_size)
-        plan = MinibatchPlan.draw(
+        micro = self._units(self.plan.microbatch_size)
+        plan = Minibatches.draw(
             self.learning_rng,
             count,
             self._units(size),
@@ -377,7 +382,7 @@ class JaxPolicy(Policy):
     ) -> tuple[jax.Array, tuple[dict, Columns]]:
         if self.memory.present:
             batch, mask = as_rows(batch, mask)
-        if self.has_targets:
+        if self.learner.has_targets:
             # Random streams of their own: what a model draws at random for its targets is independent of its outputs.
             fixed = self.split.merge(lax.stop_gradient(dict(params)), extra, noise_seed=np.uint32(1))
             target_model = self.split.merge(targets, extra, noise_seed=np.uint32(2))
@@ -405,7 +410,7 @@ class JaxPolicy(Policy):
 
     @property
     def targets(self) -> Columns:
-        """Name -> target parameter; empty without `has_targets`."""
+        """Name -> target parameter; empty if there are none."""
         return self.learner.targets
 
     def _share(self) -> None:
@@ -433,7 +438,7 @@ class JaxPolicy(Policy):
             optimizer_state=optimizer_state, num_updates=num_updates
         )
         self.learning_rng.bit_generator.state = learning_rng
-        if self.has_targets and targets:
+        if self.learner.has_targets and targets:
             checked = self.split.checked({**targets, **self.extra}, f"{where}, target parameters")
             self.learner.set_targets(checked[0])
 

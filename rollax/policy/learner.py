@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -13,9 +14,8 @@ from jax import lax
 
 from rollax import trees
 from rollax.errors import CheckpointError, NonFiniteError
-from rollax.policy.accumulation import weighted_mean
 from rollax.policy.devices import Devices
-from rollax.policy.learning import MinibatchPlan
+from rollax.policy.minibatches import Minibatches, weighted_mean
 from rollax.policy.split_model import part_of
 
 Columns = Mapping[str, Any]
@@ -27,6 +27,57 @@ UpdatedTargets = Callable[[Columns, Columns, jax.Array], Columns]
 """(targets, params, num_updates) -> targets, after a gradient step."""
 StopsUpdate = Callable[[Columns], jax.Array]
 """Statistics of a minibatch -> [] whether the update ends before the gradient step of this minibatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatePlan:
+    """How a batch becomes gradient steps.
+
+    Args:
+        minibatch_size: rows of one gradient step; None: the whole batch.
+        epochs: passes over each batch.
+        microbatch_size: rows of a gradient step that are on the device at once. The gradient is the mean over the
+            microbatches, weighted by their rows. None: all rows at once.
+        targets: moves the target parameters after each gradient step; None: there are none.
+        stops: ends an update early; None: an update runs all its gradient steps.
+    """
+
+    minibatch_size: int | None = None
+    epochs: int = 1
+    microbatch_size: int | None = None
+    targets: UpdatedTargets | None = None
+    stops: StopsUpdate | None = None
+
+
+def periodic_copy(interval: int) -> UpdatedTargets:
+    """Targets that become a copy of the parameters every `interval` gradient steps."""
+
+    def updated(targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
+        due = num_updates % interval == 0
+        return {name: jnp.where(due, params[name], target) for name, target in targets.items()}
+
+    return updated
+
+
+def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> UpdatedTargets:
+    """Targets of some parts of the model that become (1 - τ) target + τ parameter.
+
+    Args:
+        tau: the Polyak coefficient τ.
+        parts: attributes of the model; all other targets stay.
+        interval: gradient steps between two moves.
+    """
+
+    def updated(targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
+        names = [name for name in targets if part_of(name) in parts]
+        newer, older = ({name: arrays[name] for name in names} for arrays in (params, targets))
+        moved: Any = optax.incremental_update(newer, older, tau)
+        if interval > 1:
+            due = num_updates % interval == 0
+            moved = {name: jnp.where(due, moved[name], older[name]) for name in names}
+        return {**targets, **moved}
+
+    return updated
 
 
 class Variables(NamedTuple):
@@ -82,7 +133,6 @@ class Learner:
         updated_targets: a pure function that moves the target parameters; None where there are none.
         stops: a pure function that ends an update early; None: every update runs its whole plan.
         count_rows: (batch, mask) -> the number of rows that the loss of a microbatch is the mean of.
-        row_statistics: the loss's statistics that are columns; not to be had where a step has microbatches.
         devices: where it learns.
     Attributes:
         variables: what there is now; replaced as a whole.
@@ -98,12 +148,10 @@ class Learner:
         updated_targets: UpdatedTargets | None = None,
         stops: StopsUpdate | None = None,
         count_rows: Callable[[Columns, jax.Array], jax.Array] = _count,
-        row_statistics: Sequence[str] = (),
         devices: Devices | None = None,
     ) -> None:
         self._loss, self._optimizer = loss, optimizer
         self._updated_targets, self._count_rows, self._stops = updated_targets, count_rows, stops
-        self._row_statistics = tuple(row_statistics)
         self.devices = Devices() if devices is None else devices
         # Compiled as a whole: op by op it would compile a tiny program for every shape.
         optimizer_state = self.devices.compiled(optimizer.init)(self.devices.everywhere(dict(params)))
@@ -123,6 +171,11 @@ class Learner:
         return self.variables.num_updates
 
     @property
+    def has_targets(self) -> bool:
+        """Whether there are target parameters."""
+        return self._updated_targets is not None
+
+    @property
     def targets(self) -> Columns:
         """Name -> target parameter: the parameters, until they are first moved; empty where nothing needs them."""
         if self._updated_targets is None:
@@ -130,7 +183,7 @@ class Learner:
         return self.variables.params if self.variables.targets is None else self.variables.targets
 
     @np.errstate(over="ignore")  # of a step size that float32 cannot hold: the new parameters show it
-    def learn(self, batch: Columns, plan: MinibatchPlan, coefficients: Columns, where: str) -> Update:
+    def learn(self, batch: Columns, plan: Minibatches, coefficients: Columns, where: str) -> Update:
         """Runs the plan, until `stops` ends it or a loss, a gradient or a new parameter is not finite."""
         columns, plan = self._placed(batch, plan)
         before, per_epoch = self._everywhere(), plan.steps - plan.last_epoch
@@ -146,7 +199,7 @@ class Learner:
         self._take_over(after)
         return update
 
-    def gradients(self, batch: Columns, plan: MinibatchPlan, coefficients: Columns) -> tuple[Columns, dict[str, Any]]:
+    def gradients(self, batch: Columns, plan: Minibatches, coefficients: Columns) -> tuple[Columns, dict[str, Any]]:
         """Gradients by name and statistics of the plan's first minibatch."""
         columns, plan = self._placed(batch, plan)
         _, gradients, stats, _ = self._gradients(self._everywhere(), columns, plan.rows[0], coefficients)
@@ -183,7 +236,7 @@ class Learner:
         # Waits for the device: what fails there is raised before anything has changed.
         self.variables = after._replace(params=params, extra=extra, num_updates=int(after.num_updates))
 
-    def _placed(self, batch: Columns, plan: MinibatchPlan) -> tuple[Columns, MinibatchPlan]:
+    def _placed(self, batch: Columns, plan: Minibatches) -> tuple[Columns, Minibatches]:
         if self.devices.count == 1:
             return batch, plan
         plan = plan.divisible(self.devices.count)
@@ -200,8 +253,10 @@ class Learner:
     ) -> tuple:
         shapes = jax.eval_shape(self._one_gradient, variables, batch, plan[0], coefficients)[2]
         capacity = jax.tree.leaves(batch)[0].shape[0]
-        columns = {name: jnp.zeros(capacity, shapes[name].dtype) for name in self._row_statistics}
-        zeros = {name: jnp.zeros(stat.shape, stat.dtype) for name, stat in shapes.items() if name not in columns}
+        # Statistics [B] are kept by row; microbatches have none.
+        by_row = {name: stat for name, stat in shapes.items() if stat.ndim}
+        columns = {name: jnp.zeros(capacity, stat.dtype) for name, stat in by_row.items() if plan.ndim == 2}
+        zeros = {name: jnp.zeros((), stat.dtype) for name, stat in shapes.items() if name not in by_row}
 
         def going_on(carry: tuple) -> jax.Array:
             step, *_, goes_on, _ = carry

@@ -66,6 +66,16 @@ class Policy(ABC):
     learns_off_policy: ClassVar[bool] = False
     """Whether it can learn from actions that somebody else has chosen."""
 
+    minibatch_size: int | None = None
+    """Rows of one update from a replay buffer, if one call of `learn_on_batch` makes several; None: one call for each.
+    """
+
+    worker_index: int = 0
+    """The rollout worker that the policy acts in: from 1 to `num_workers`, 0 in the driver's process."""
+
+    num_workers: int = 0
+    """The number of remote rollout workers."""
+
     replayed: ReplayedSequences | None = None
     """What it learns from where experience is replayed: sequences, or, where this is None, single rows."""
 
@@ -89,8 +99,10 @@ class Policy(ABC):
         spaces = f"{space_text(self.observation_space)} -> {space_text(self.action_space)}"
         return f"{type(self).__name__}({self.name!r}, {spaces})"
 
-    def in_worker(self, worker_index: int, num_workers: int) -> None:  # noqa: B027  most act alike everywhere
-        """Tells it, before it acts, which worker's it is: from 1 to `num_workers`, or 0 in the driver's process."""
+    @property
+    def sampled_columns(self) -> frozenset[str] | None:
+        """The columns that sampling fills for this policy: `batch_columns`, unless its config or model says more."""
+        return self.batch_columns
 
     @abstractmethod
     def compute_actions(

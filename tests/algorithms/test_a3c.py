@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rollax import A3CConfig, A3CPolicy, RolloutWorker, SampleBatch
 from rollax.batch import Fragment
-from rollax.policy.learning import MinibatchPlan
+from rollax.policy.minibatches import Minibatches
 from tests.algorithms.envs import Corridor
 from tests.algorithms.tables import Table, f32
 
@@ -47,7 +47,7 @@ class TestLoss:
             "advantages": f32(2, -1, 3, np.nan),
             "value_targets": f32(3, 2.5, -1, np.inf),
         }
-        plan = MinibatchPlan(np.array([[0, 1, 2, -1]], np.int32), 1, 0, 4)
+        plan = Minibatches(np.array([[0, 1, 2, -1]], np.int32), 1, 0, 4)
         gradients, stats = policy.learner.gradients(columns, plan, policy.coefficients())
         return {name: np.asarray(value) for name, value in gradients.items()}, stats
 

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from examples.parametric_actions import ParametricCartPole
 from rollax import MultiAgentBatch, RolloutWorker, SampleBatch
 from rollax.algorithms.registry import get_trainer_class
-from rollax.policy.memory import as_rows
+from rollax.policy.recurrent_columns import as_rows
 from tests.algorithms.envs import Echo, MaskedCartPole, TwoAgents
 
 ALGORITHMS = ("A3C", "A2C", "IMPALA", "APPO")

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rollax import APPOConfig, APPOPolicy, RolloutWorker, SampleBatch
 from rollax.batch import Fragment
-from rollax.policy.learning import MinibatchPlan
+from rollax.policy.minibatches import Minibatches
 from tests.algorithms.envs import Corridor
 from tests.algorithms.tables import Table, f32
 
@@ -36,7 +36,7 @@ def logits_of(*probabilities):
 
 
 def one_gradient(policy, columns, rows):
-    plan = MinibatchPlan(np.array([rows], np.int32), 1, 0, len(rows))
+    plan = Minibatches(np.array([rows], np.int32), 1, 0, len(rows))
     gradients, stats = policy.learner.gradients(columns, plan, policy.coefficients())
     return {name: np.asarray(value) for name, value in gradients.items()}, stats
 

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from rollax import IMPALAConfig, IMPALAPolicy, RolloutWorker, SampleBatch
 from rollax.batch import Fragment
 from rollax.errors import ConfigError, PolicyError
-from rollax.policy.learning import MinibatchPlan
+from rollax.policy.minibatches import Minibatches
 from tests.algorithms.envs import Corridor, Echo
 from tests.algorithms.tables import Table, f32
 
@@ -64,7 +64,7 @@ class TestLoss:
             "discounts": f32(0.5, 0, 0.5, 0.5, 0, NAN),
             "bootstrap": np.array([0, 0, 0, 0, 1, 0], bool),
         }
-        plan = MinibatchPlan(np.array([[0, 1, 2, 3, 4, -1]], np.int32), 1, 0, 6)
+        plan = Minibatches(np.array([[0, 1, 2, 3, 4, -1]], np.int32), 1, 0, 6)
         gradients, stats = policy.learner.gradients(columns, plan, policy.coefficients())
         return {name: np.asarray(value) for name, value in gradients.items()}, stats
 

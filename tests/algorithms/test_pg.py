@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rollax import PGConfig, PGTrainer, RolloutWorker, SampleBatch
 from rollax.algorithms.pg import PGPolicy
 from rollax.batch import Fragment
-from rollax.policy.learning import MinibatchPlan
+from rollax.policy.minibatches import Minibatches
 from tests.algorithms.envs import Corridor
 from tests.algorithms.tables import Table, f32
 
@@ -31,7 +31,7 @@ def test_loss_and_gradient():
     policy = make()
     policy.set_weights({"logits": np.log([[0.5, 0.5], [0.25, 0.75], [0.25, 0.75], [0.5, 0.5]]), "values": np.zeros(4)})
     columns = {"obs": np.arange(4), "actions": np.array([0, 0, 1, 1]), "advantages": f32(2, -1, 3, np.nan)}
-    plan = MinibatchPlan(np.array([[0, 1, 2, -1]], np.int32), 1, 0, 4)
+    plan = Minibatches(np.array([[0, 1, 2, -1]], np.int32), 1, 0, 4)
     gradients, stats = policy.learner.gradients(columns, plan, policy.coefficients())
     loss = (2 * math.log(2) - math.log(4) + 3 * math.log(4 / 3)) / 3
     quarter = math.log(4) / 4 + 0.75 * math.log(4 / 3)  # entropy of (1/4, 3/4)

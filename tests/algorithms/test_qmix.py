@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -149,7 +151,7 @@ class TestLossOfSequences:
         buffer = AllOfThem(100, gamma=policy.config.gamma, n_step=policy.config.n_step, columns=asked.columns)
         buffer.add(batch)
         sequences = buffer.sample_sequences(0, asked.length, RNG, burn_in=asked.burn_in, aligned=True)
-        policy.sgd_minibatch_size = None
+        policy.plan = replace(policy.plan, minibatch_size=None)
         return policy.learn_on_batch(sequences)
 
     # The sums of the states are 0, 1, 3 for the left one and 1, 3, 5 for the right one. Action 0 is done throughout:

@@ -163,7 +163,7 @@ class TestIntensity:
 
     def test_a_policy_that_learns_in_minibatches_gets_a_draw_at_once(self, make):
         optimizer, _ = make(2, updates_per_draw=3, training_intensity=0.4)
-        policy_of(optimizer).sgd_minibatch_size = 4
+        policy_of(optimizer).minibatch_size = 4
         steps(optimizer, 20)
         assert optimizer.num_updates == 3 * policy_of(optimizer).updates > 0
         assert {len(batch) for batch in policy_of(optimizer).learned} == {4 * 3}

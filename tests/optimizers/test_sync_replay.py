@@ -59,7 +59,7 @@ class TestUpdates:
 
     def test_one_that_cuts_it_into_minibatches_is_called_once(self):
         optimizer = make()
-        policy_of(optimizer).sgd_minibatch_size = 3
+        policy_of(optimizer).minibatch_size = 3
         steps(optimizer, 6)
         assert optimizer.num_updates == 30
         assert [len(batch) for batch in policy_of(optimizer).learned] == [5 * 3] * 6

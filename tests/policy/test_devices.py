@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def sequences(policy: Any, seed: int) -> Any:
 
 def microbatched() -> Any:
     policy = make_ppo(sgd_minibatch_size=20)
-    policy.microbatch_size = 6
+    policy.plan = replace(policy.plan, microbatch_size=6)
     return policy
 
 

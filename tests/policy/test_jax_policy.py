@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOConfig, PPOPolicy
 from rollax.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, PolicyError, ShapeError, SpaceError
 from rollax.models.outputs import Outputs
-from rollax.policy.learning import MinibatchPlan
+from rollax.policy.minibatches import Minibatches
 
 SEEN, CHOICES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2)
 SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 3, "sgd_minibatch_size": 8, "num_sgd_iter": 2, "lr": 1e-2}
@@ -191,7 +193,7 @@ class TestLearning:
         batch = experience(policy, rows)
         random = np.random.Generator(np.random.SFC64())
         random.bit_generator.state = policy.learning_rng.bit_generator.state
-        plan = MinibatchPlan.draw(random, rows, 8, 2)
+        plan = Minibatches.draw(random, rows, 8, 2)
         expected, statistics = self.reference(policy, batch, plan)
         before = policy.get_weights()
         stats = policy.learn_on_batch(batch)
@@ -203,7 +205,7 @@ class TestLearning:
 
     def test_gradients_computed_and_applied_are_one_step(self):
         policy, other = make(), make()
-        policy.sgd_minibatch_size, policy.num_sgd_iter = None, 1
+        policy.plan = replace(policy.plan, minibatch_size=None, epochs=1)
         batch = experience(policy, 13)
         gradients, stats = other.compute_gradients(batch)
         assert all(isinstance(value, np.ndarray) for value in gradients.values())

@@ -14,7 +14,7 @@ import pytest
 from rollax.errors import CheckpointError, NonFiniteError
 from rollax.ops.masked import masked_mean
 from rollax.policy.learner import Learner
-from rollax.policy.learning import MinibatchPlan
+from rollax.policy.minibatches import Minibatches
 
 
 def squared_error(params, targets, extra, batch, mask, coefficients):
@@ -54,7 +54,7 @@ class TestLearner:
     def test_equals_a_plain_loop_without_padding(self, rows, size):
         epochs, lr = 3, 0.05
         x, y = data(rows)
-        plan = MinibatchPlan.draw(np.random.default_rng(1), rows, size, epochs)
+        plan = Minibatches.draw(np.random.default_rng(1), rows, size, epochs)
         params, extra = start()
         learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
         update = learner.learn(padded(x, y, plan.capacity), plan, {"lr": lr, "weight": 0.5}, where="policy 'p'")
@@ -79,9 +79,9 @@ class TestLearner:
 
     @pytest.mark.parametrize("end", [0, 3, 4, 7])  # of 3 epochs of 3 minibatches
     def test_stops_early_before_a_gradient_step(self, end):
-        plan = MinibatchPlan.draw(np.random.default_rng(1), 12, 4, 3)
+        plan = Minibatches.draw(np.random.default_rng(1), 12, 4, 3)
         batch, now = padded(*data(12), plan.capacity), {"lr": 0.05, "weight": 1.0}
-        single = [MinibatchPlan(plan.rows[i : i + 1], 1, 0, plan.capacity) for i in range(end + 1)]
+        single = [Minibatches(plan.rows[i : i + 1], 1, 0, plan.capacity) for i in range(end + 1)]
         one = Learner(squared_error, optax.scale_by_adam(), *start())
         before, seen = [], []
         for step in single:
@@ -105,7 +105,7 @@ class TestLearner:
         params, extra = start()
         learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
         for rows in range(113, 129):
-            plan = MinibatchPlan.draw(np.random.default_rng(rows), rows, 32, 2)
+            plan = Minibatches.draw(np.random.default_rng(rows), rows, 32, 2)
             batch = padded(*data(rows), plan.capacity)
             learner.learn(batch, plan, {"lr": rows / 1e4, "weight": 1.0}, where="")
         update_function: object = learner.functions()[0]
@@ -114,13 +114,13 @@ class TestLearner:
     def test_stops_before_the_step_that_is_not_finite(self):
         x, y = data(8)
         y[5] = np.nan
-        plan = MinibatchPlan(np.arange(8, dtype=np.int32).reshape(4, 2), 4, 0, 8)
+        plan = Minibatches(np.arange(8, dtype=np.int32).reshape(4, 2), 4, 0, 8)
         params, extra = start()
         learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
         update = learner.learn(padded(x, y, 8), plan, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
 
         reference = Learner(squared_error, optax.scale_by_adam(), params, extra)
-        short = MinibatchPlan(plan.rows, 2, 0, 8)  # the first two steps alone
+        short = Minibatches(plan.rows, 2, 0, 8)  # the first two steps alone
         reference.learn(padded(x, y, 8), short, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
         for name, value in reference.variables.params.items():
             np.testing.assert_array_equal(learner.variables.params[name], value)
@@ -139,7 +139,7 @@ class TestLearner:
 
         params = {"w": jnp.zeros(2)}
         learner = Learner(loss, optax.scale_by_adam(), params, {})
-        plan = MinibatchPlan.draw(np.random.default_rng(0), 2, 2, 2)
+        plan = Minibatches.draw(np.random.default_rng(0), 2, 2, 2)
         update = learner.learn({"y": np.ones(2, np.float32)}, plan, {"lr": 0.1}, where="policy 'p'")
         assert "gradient step 0: the gradient of w" in str(update.error)
         np.testing.assert_array_equal(learner.variables.params["w"], 0)
@@ -170,7 +170,7 @@ class TestLearner:
     def test_a_step_that_is_too_long_is_not_made(self, lr):
         # Loss and gradient are finite; the parameters after the second step would not be.
         params, extra = start()
-        plan = MinibatchPlan.draw(np.random.default_rng(1), 8, 4, 1)
+        plan = Minibatches.draw(np.random.default_rng(1), 8, 4, 1)
         batch, gradient = padded(*data(8), 8), {"w": np.ones(3, np.float32), "b": np.float32(0)}
         learner = Learner(squared_error, optax.identity(), params, extra)
         update = learner.learn(batch, plan, {"lr": lr, "weight": 1.0}, where="policy 'p'")
@@ -185,7 +185,7 @@ class TestLearner:
         # Whatever raises before it leaves all as it was, and nothing that was there before is used up.
         params, extra = start()
         learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
-        plan = MinibatchPlan.draw(np.random.default_rng(1), 8, 4, 2)
+        plan = Minibatches.draw(np.random.default_rng(1), 8, 4, 2)
         arguments = padded(*data(8), 8), plan, {"lr": 0.1, "weight": 1.0}, "policy 'p'"
         learner.learn(*arguments)
         before = learner.variables
@@ -208,7 +208,7 @@ class TestMicrobatches:
             return squared_error(params, targets, extra, batch, mask, coefficients)
 
         params, extra = start()
-        plan = MinibatchPlan.draw(np.random.default_rng(1), rows, size, epochs, microbatch_size=micro)
+        plan = Minibatches.draw(np.random.default_rng(1), rows, size, epochs, microbatch_size=micro)
         learner = Learner(loss, optax.scale_by_adam(), params, extra)
         batch, coefficients = padded(*data(rows), plan.capacity), {"lr": 0.05, "weight": 0.5}
         gradients, stats = learner.gradients(batch, plan, coefficients)
@@ -237,7 +237,7 @@ class TestMicrobatches:
         params, extra = start()
         x, y = data(8)
         y[6] = np.inf
-        plan = MinibatchPlan.draw(np.random.default_rng(0), 8, None, 1, microbatch_size=3)
+        plan = Minibatches.draw(np.random.default_rng(0), 8, None, 1, microbatch_size=3)
         learner = Learner(squared_error, optax.scale_by_adam(), params, extra)
         update = learner.learn(padded(x, y, 8), plan, {"lr": 0.1, "weight": 1.0}, where="policy 'p'")
         assert "gradient step 0: the loss (loss), the gradient of b" in str(update.error)
@@ -268,7 +268,7 @@ class TestTargets:
         return Learner(pulled, optax.identity(), {"w": jnp.array(1.0, jnp.float32)}, {}, updated_targets=every_other)
 
     def learn(self, learner, rows, y=Y):
-        return learner.learn({"y": y}, MinibatchPlan(rows, len(rows), 0, len(y)), {"lr": 0.5}, where="policy 'p'")
+        return learner.learn({"y": y}, Minibatches(rows, len(rows), 0, len(y)), {"lr": 0.5}, where="policy 'p'")
 
     def values(self, learner):
         return float(learner.variables.params["w"]), float(learner.targets["w"])
@@ -289,7 +289,7 @@ class TestTargets:
     def test_are_read_and_moved_by_gradients_from_here_or_elsewhere(self):
         learner = self.learner()
         for step in range(4):
-            plan = MinibatchPlan(self.PLAN[step:], 1, 0, 2)
+            plan = Minibatches(self.PLAN[step:], 1, 0, 2)
             gradients, _ = learner.gradients({"y": self.Y}, plan, {"lr": 0.5})
             learner.apply({"w": np.array(gradients["w"])}, 0.5, where="")
         assert self.values(learner) == (-13.5, -3.5)
@@ -308,7 +308,7 @@ class TestTargets:
 class TestWhatStepsAreTold:
     def learned(self, loss, params, coefficients, steps=3):
         learner = Learner(loss, optax.identity(), params, {})
-        plan = MinibatchPlan(np.zeros((steps, 1), np.int32), steps, 0, 1)
+        plan = Minibatches(np.zeros((steps, 1), np.int32), steps, 0, 1)
         learner.learn({"y": np.float32([2])}, plan, coefficients, where="policy 'p'")
         return learner
 
@@ -336,7 +336,7 @@ class TestWhatStepsAreTold:
         params = {"w": jnp.float32(0)}
         learner = self.learned(loss, params, {"lr": 1.0})
         assert float(learner.variables.params["w"]) == 111.0
-        plan = MinibatchPlan(np.zeros((1, 1), np.int32), 1, 0, 1)
+        plan = Minibatches(np.zeros((1, 1), np.int32), 1, 0, 1)
         _, stats = learner.gradients({"y": np.float32([2])}, plan, {"lr": 1.0})
         assert stats["before"] == 1000.0
         learner.learn({"y": np.float32([2])}, plan, {"lr": 1.0}, where="policy 'p'")

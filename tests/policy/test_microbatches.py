@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ def watched(policy: Any, micro: int | None, monkeypatch: pytest.MonkeyPatch) -> 
         return loss(model, out, batch, mask, coefficients)
 
     monkeypatch.setattr(policy, "loss", spy)
-    policy.microbatch_size = micro
+    policy.plan = replace(policy.plan, microbatch_size=micro)
     return sizes
 
 

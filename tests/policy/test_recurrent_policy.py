@@ -16,7 +16,6 @@ from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs
-from rollax.policy.memory import Memory
 from tests.models.test_recurrent import Remembering
 
 SEEN, CHOICES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,18 +15,20 @@ from rollax.algorithms.ppo import PPOPolicy
 from rollax.config.multiagent import SharedParts
 from rollax.errors import PolicyError
 from rollax.ops.masked import masked_mean
+from rollax.policy.learner import UpdatePlan, polyak_average
 from rollax.policy.shared_variables import SharedVariables
 from tests.policy.test_jax_policy import CHOICES, SEEN, SMALL, experience
 from tests.policy.test_recurrent_policy import LSTM
 from tests.policy.test_recurrent_policy import experience as trajectories
 
-TAU = 0.25
+TAU, PARTS = 0.25, ("policy_trunk", "value_trunk", "policy_head", "value_head")
 
 
 class Distilled(PPOPolicy):
     """Its values go after the product of what they are and what the target says."""
 
-    has_targets = True
+    def make_plan(self) -> UpdatePlan:
+        return replace(super().make_plan(), targets=polyak_average(TAU, PARTS, interval=2))
 
     def target_columns(self, model: Any, target_model: Any, batch: Any, mask: Any, coefficients: Any) -> dict:
         values, target_values = (self.forward(one, batch).value for one in (model, target_model))
@@ -34,10 +37,6 @@ class Distilled(PPOPolicy):
     def loss(self, model: Any, out: Any, batch: Any, mask: Any, coefficients: Any) -> tuple[jax.Array, dict]:
         errors = (out.value - batch["wanted"]) ** 2
         return masked_mean(errors, mask), {"wanted": masked_mean(batch["wanted"], mask), "seen": batch["seen"].sum()}
-
-    def updated_targets(self, targets: Any, params: Any, num_updates: Any) -> dict:
-        due = num_updates % 2 == 0
-        return {name: jnp.where(due, TAU * params[name] + (1 - TAU) * old, old) for name, old in targets.items()}
 
 
 def make(**config: Any) -> Distilled:

@@ -1,10 +1,18 @@
-"""Which rows of a batch make up which gradient step, and to how many rows it is padded."""
+"""Minibatches: which rows make up which gradient step, padding to a few sizes, and means over microbatches."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
+
+Part = Callable[[Any, jax.Array], tuple[Any, Any, jax.Array]]
+"""(state, rows) -> (means over the valid rows, state, number of valid rows)."""
 
 
 def acting_bucket(rows: int) -> int:
@@ -25,7 +33,7 @@ def standardized(x: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class MinibatchPlan:
+class Minibatches:
     """Which rows make up which gradient step.
 
     Args:
@@ -52,7 +60,7 @@ class MinibatchPlan:
         microbatch_size: int | None = None,
         few_sizes: bool = False,
         in_order: bool = False,
-    ) -> MinibatchPlan:
+    ) -> Minibatches:
         """Each row once per epoch, in a new order each time.
 
         Args:
@@ -76,7 +84,7 @@ class MinibatchPlan:
             plan = _widened(plan, count * microbatch_size).reshape(len(plan), count, microbatch_size)
         return cls(plan, epochs * per_epoch, (epochs - 1) * per_epoch, capacity)
 
-    def divisible(self, count: int) -> MinibatchPlan:
+    def divisible(self, count: int) -> Minibatches:
         """The same plan with as much more padding as it takes to share its rows out evenly.
 
         Args:
@@ -91,3 +99,31 @@ def _widened(rows: np.ndarray, width: int) -> np.ndarray:
     wider = np.full((*rows.shape[:-1], width), -1, rows.dtype)
     wider[..., : rows.shape[-1]] = rows
     return wider
+
+
+def weighted_mean(part: Part, state: Any, rows: jax.Array) -> tuple[Any, Any]:
+    """The means over all valid rows, computed one part after another, so that one part at a time is in memory.
+
+    Source: mean = Σ_k n_k mean_k / Σ_k n_k. A part without valid rows counts for nothing, even where its means are NaN,
+    and leaves the state as it is; the means of nothing are 0.
+
+    Args:
+        part: a pure function.
+        state: arrays that go from part to part.
+        rows: [K, M] the rows of each part.
+    Returns:
+        The means, and the state after the last part.
+    """
+    shapes = jax.eval_shape(part, state, rows[0])[0]
+    zeros = jax.tree.map(lambda mean: jnp.zeros(mean.shape, jnp.promote_types(mean.dtype, jnp.float32)), shapes)
+
+    def add(carry: tuple[Any, Any, jax.Array], rows: jax.Array) -> tuple[tuple[Any, Any, jax.Array], None]:
+        sums, state, total = carry
+        means, new_state, count = part(state, rows)
+        valid = count > 0
+        sums = jax.tree.map(lambda total, mean: total + jnp.where(valid, count * mean, 0.0), sums, means)
+        state = jax.tree.map(lambda new, old: jnp.where(valid, new, old), new_state, state)
+        return (sums, state, total + count), None
+
+    (sums, state, total), _ = lax.scan(add, (zeros, state, jnp.float32(0)), rows)
+    return jax.tree.map(lambda value: value / jnp.maximum(total, 1), sums), state

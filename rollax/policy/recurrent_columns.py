@@ -27,7 +27,7 @@ _TRAJECTORY = (SampleBatch.EPS_ID, SampleBatch.TRAJECTORY_ID, SampleBatch.TERMIN
 _PER_SEQUENCE = (SampleBatch.STATE_IN, SampleBatch.SEQ_LENS)
 
 
-class Memory:
+class RecurrentColumns:
     """Describes the memory of a model; one without any has none of it, and costs nothing.
 
     Args:
@@ -135,7 +135,7 @@ def as_rows(sequences: Columns, mask: jax.Array) -> tuple[dict[str, Any], jax.Ar
     """Sequences [B, T, ...] as rows [B·T, ...], with a mask that is 0 on their padding too.
 
     Args:
-        sequences: what `Memory.sequences` returned, or some of them.
+        sequences: what `RecurrentColumns.sequences` returned, or some of them.
         mask: [B] 1 for a real sequence, 0 for padding.
     """
     lengths = sequences[SampleBatch.SEQ_LENS]

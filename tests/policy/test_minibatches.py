@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollax.policy.learning import MinibatchPlan, acting_bucket, standardized, training_bucket
+from rollax.policy.minibatches import Minibatches, acting_bucket, standardized, training_bucket
 
 
 class TestPlan:
     @pytest.mark.parametrize(("rows", "size", "epochs"), [(1, 4, 2), (4, 4, 3), (5, 4, 3), (100, 32, 2), (130, 128, 3)])
     def test_every_row_once_in_every_epoch(self, rows, size, epochs):
-        plan = MinibatchPlan.draw(np.random.default_rng(0), rows, size, epochs)
+        plan = Minibatches.draw(np.random.default_rng(0), rows, size, epochs)
         per_epoch = -(-rows // size)
         assert plan.steps == epochs * per_epoch <= len(plan.rows)
         assert plan.last_epoch == (epochs - 1) * per_epoch
@@ -28,27 +28,27 @@ class TestPlan:
             assert not np.array_equal(orders[0], orders[1])
 
     def test_the_whole_batch_in_its_own_order(self):
-        plan = MinibatchPlan.draw(np.random.default_rng(0), 33, None, 1)
+        plan = Minibatches.draw(np.random.default_rng(0), 33, None, 1)
         assert plan.rows.shape == (1, 40)
         assert plan.capacity == 40
         np.testing.assert_array_equal(plan.rows[0], [*range(33), *[-1] * 7])
 
     def test_in_order(self):
         random = np.random.default_rng(0)
-        plan = MinibatchPlan.draw(random, 5, 2, 2, in_order=True)
+        plan = Minibatches.draw(random, 5, 2, 2, in_order=True)
         assert plan.rows.tolist() == [[0, 1], [2, 3], [4, -1]] * 2
         assert random.random() == np.random.default_rng(0).random()
 
     def test_its_shape_depends_on_the_bucket_alone(self):
         random = np.random.default_rng(0)
-        shapes = {MinibatchPlan.draw(random, rows, 32, 3).rows.shape for rows in range(113, 129)}
+        shapes = {Minibatches.draw(random, rows, 32, 3).rows.shape for rows in range(113, 129)}
         assert shapes == {(12, 32)}
 
     @pytest.mark.parametrize(("size", "shape"), [(5, (4, 3, 2)), (None, (1, 5, 2)), (4, (6, 2, 2)), (2, (10, 2))])
     def test_microbatches_are_consecutive_parts_of_a_minibatch(self, size, shape):
         # 9 rows, for which there is room for 10; minibatches of 5 take three parts of 2, one of them half full.
         plan, whole = (
-            MinibatchPlan.draw(np.random.default_rng(0), 9, size, 1 if size is None else 2, microbatch_size=micro)
+            Minibatches.draw(np.random.default_rng(0), 9, size, 1 if size is None else 2, microbatch_size=micro)
             for micro in (2, None)
         )
         epochs = 1 if size is None else 2
@@ -60,13 +60,13 @@ class TestPlan:
         assert (np.bincount(parts[parts >= 0]) == epochs).all()
 
     def test_divisible_plans_hold_the_same_rows(self):
-        plan = MinibatchPlan.draw(np.random.default_rng(0), 13, 5, 2)
+        plan = Minibatches.draw(np.random.default_rng(0), 13, 5, 2)
         wider = plan.divisible(4)
         assert (wider.capacity, wider.steps, wider.last_epoch) == (16, plan.steps, plan.last_epoch)
         assert plan.capacity == 14
         np.testing.assert_array_equal(wider.rows[:, :5], plan.rows)
         np.testing.assert_array_equal(wider.rows[:, 5:], np.full((6, 3), -1))
-        parts = MinibatchPlan.draw(np.random.default_rng(0), 13, 5, 2, microbatch_size=3).divisible(4)
+        parts = Minibatches.draw(np.random.default_rng(0), 13, 5, 2, microbatch_size=3).divisible(4)
         assert parts.rows.shape == (6, 2, 4)
         assert (parts.rows[..., 3] == -1).all()
 

@@ -1,0 +1,53 @@
+"""A new on-policy algorithm outside of the library: advantage-weighted regression."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from pydantic import Field
+
+from rollax import JaxPolicy, SyncSamplesOptimizer, Trainer, TrainerConfig
+from rollax.evaluation.advantages import add_advantages
+from rollax.ops.masked import masked_mean
+from rollax.ops.values import value_loss
+from rollax.policy.learner import UpdatePlan
+
+
+class AWRConfig(TrainerConfig):
+    """Keys of advantage-weighted regression; symbols are those of Peng et al. (2019), arXiv:1910.00177."""
+
+    train_batch_size: int = Field(default=1024, ge=1, description="steps of one iteration")
+    beta: float = Field(default=0.5, gt=0, description="β, the temperature of the weights, in standard deviations")
+    max_weight: float = Field(default=20.0, gt=0, description="ω_max, the largest weight of an action")
+
+
+class AWRPolicy(JaxPolicy):
+    """An actor that imitates its own actions, weighted by exp(A / β); the actions of older policies are not reused."""
+
+    config_class = AWRConfig
+    batch_columns = frozenset({"obs", "actions", "rewards", "vf_preds"})
+
+    def make_plan(self):
+        return UpdatePlan(minibatch_size=128, epochs=8)
+
+    def postprocess_rows(self, fragment):
+        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=0.95)
+
+    def train_columns(self, batch):
+        advantages = batch["advantages"] / (batch["advantages"].std() + 1e-6)
+        names = ("obs", "actions", "value_targets")
+        return {"advantages": advantages, **{name: batch[name] for name in names}}
+
+    def loss(self, model, out, batch, mask, coefficients):
+        weights = jnp.minimum(jnp.exp(batch["advantages"] / self.config.beta), self.config.max_weight)
+        logp = self.distribution.logp(out.policy, batch["actions"])
+        policy_loss = -masked_mean(jax.lax.stop_gradient(weights) * logp, mask)
+        vf_loss = value_loss(out.value, batch["value_targets"], mask)
+        return policy_loss + 0.5 * vf_loss, {"policy_loss": policy_loss, "vf_loss": vf_loss}
+
+
+class AWRTrainer(Trainer):
+    """Sample with the current policy, then eight epochs of minibatches."""
+
+    name, config_class, policy_class = "AWR", AWRConfig, AWRPolicy
+    optimizer_class = SyncSamplesOptimizer
