@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rollax import MultiAgentEnv, Outputs, Policy, PolicySpec, PPOPolicy, PPOTrainer, SampleBatch
+from rollax import Fragment, MultiAgentEnv, Outputs, Policy, PolicySpec, PPOPolicy, PPOTrainer, SampleBatch
 
 AGENTS = ("first", "second")
 STATES, ACTIONS = 3, 2
@@ -69,8 +69,8 @@ class CriticByHand(PPOPolicy):
 
     def postprocess_trajectory(
         self,
-        sample_batch: SampleBatch,
-        other_agent_batches: Mapping[Any, tuple[Policy, SampleBatch]] | None = None,
+        sample_batch: Fragment,
+        other_agent_batches: Mapping[Any, tuple[Policy, Fragment]] | None = None,
         episode: Any = None,
     ) -> SampleBatch:
         assert other_agent_batches is not None

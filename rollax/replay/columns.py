@@ -64,8 +64,7 @@ class Columns:
             column.allocate(size)
 
     def check(self, fragment: Fragment) -> None:
-        """Raises BatchError where a column is unlike that of the first fragment; see also `check_fragment`."""
-        check_fragment(fragment, tuple(self._columns), self._where)
+        """Raises BatchError where a column is unlike that of the first fragment."""
         for name, column in self._columns.items():
             if got := column.differs(fragment[name]) or column.differs(fragment.after.get(name, column.template)):
                 raise BatchError(
@@ -172,8 +171,8 @@ def templates_in(state: Mapping[str, Any], where: str) -> dict[str, trees.Tree]:
     return templates
 
 
-def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> None:
-    """Refuses a fragment that cannot be stored.
+def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> Fragment:
+    """The batch, where it is a fragment that can be stored.
 
     Raises:
         BatchError: it is no fragment, or a column is missing, or holds objects.
@@ -209,6 +208,7 @@ def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> N
         _check_numbers(name, fragment[name], "row", where)
         if name in fragment.after:
             _check_numbers(name, trees.index(fragment.after[name], fragment.goes_on), "segment", where)
+    return fragment
 
 
 def _check_numbers(name: str, column: trees.Tree, what: str, where: str) -> None:

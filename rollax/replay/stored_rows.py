@@ -100,21 +100,22 @@ class StoredRows:
         """Bytes per slot, the owner's included; 0 before the first fragment."""
         return 0 if self._kept is None else self._needed(self.columns)
 
-    def check(self, fragment: Fragment) -> None:
-        """Refuses what cannot be added; memory is taken for the first fragment.
+    def checked(self, batch: SampleBatch) -> Fragment:
+        """The batch, where it is a fragment that can be added; memory is taken for the first one.
 
         Raises:
             BatchError: it is no fragment, or a column is missing or unlike those before.
             NonFiniteError: a NaN, or infinity in anything but an observation.
             ConfigError: the capacity is larger than the memory.
         """
+        fragment = check_fragment(batch, self._names, self._where)
         if self._kept is None:
-            check_fragment(fragment, self._names, self._where)
             self._allocate({name: fragment[name] for name in self._names})
         self.columns.check(fragment)
+        return fragment
 
     def addition(self, fragment: Fragment) -> Addition:
-        """The changes that adding a fragment over the oldest rows makes; `check` has accepted it.
+        """The changes that adding a fragment over the oldest rows makes; `checked` has returned it.
 
         Raises:
             BatchError: a trajectory ends inside a segment.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax.batch import Fragment, SampleBatch
+from rollax.batch import SampleBatch
 from rollax.errors import BatchError, ConfigError
 from rollax.replay.entries import without_repeats
 from rollax.replay.frames import StackedFrames
@@ -83,12 +83,12 @@ class UniformReplay:
         """The sum of the priorities of all transitions; here each counts 1."""
         return float(len(self))
 
-    def add(self, fragment: Fragment) -> None:
+    def add(self, fragment: SampleBatch) -> None:
         """Adds a fragment of a rollout worker, over the oldest rows.
 
         Args:
-            fragment: rows with `obs`, `actions`, `rewards`, `terminateds`, `truncateds`, `trajectory_id` and the
-                columns to be kept; fragments of one worker may have been concatenated, the earlier ones first.
+            fragment: a `Fragment` with `obs`, `actions`, `rewards`, `terminateds`, `truncateds`, `trajectory_id` and
+                the columns to be stored; fragments of one worker may have been concatenated, the earlier ones first.
         Raises:
             BatchError: it is no fragment, or a column is missing or unlike those before.
             NonFiniteError: a NaN, or infinity in anything but an observation.
@@ -97,8 +97,7 @@ class UniformReplay:
         if not fragment.count:
             return
         self._finish()
-        self._rows.check(fragment)
-        for part in without_repeats(fragment):
+        for part in without_repeats(self._rows.checked(fragment)):
             added = self._rows.addition(part)
             if not len(self._drawable):
                 self._make_room()

@@ -277,7 +277,7 @@ def test_an_empty_batch_changes_nothing():
 def test_a_batch_without_what_came_after_its_segments_is_refused():
     buffer = UniformReplay(10)
     with pytest.raises(BatchError, match=r"a SampleBatch without(.|\n)*Fragment"):
-        buffer.add(SampleBatch(rows("12").to_dict()))  # type: ignore[arg-type]
+        buffer.add(SampleBatch(rows("12").to_dict()))
     fragment = rows("12", "34|")
     fragment.after.clear()
     with pytest.raises(BatchError, match=r"a Fragment without(.|\n)*`obs` after its segments"):

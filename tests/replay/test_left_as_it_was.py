@@ -52,7 +52,7 @@ def test_infinity_may_be_observed(kind: type[UniformReplay]):
 def test_a_first_batch_without_what_came_after_it(kind: type[UniformReplay]):
     buffer = kind(20)
     with pytest.raises(BatchError, match="a SampleBatch without"):
-        buffer.add(SampleBatch(rows("12").to_dict()))  # type: ignore[arg-type]
+        buffer.add(SampleBatch(rows("12").to_dict()))
     kind(20).set_state(buffer.get_state())
     buffer.add(rows("34|"))
     assert drawn(buffer) == {3, 4}

@@ -120,9 +120,9 @@ def test_late_errors_do_not_reach_what_has_taken_the_slot():
 
 
 def test_errors_that_come_with_the_rows():
-    # Ape-X: actors send the first errors. 1, 2 and 5 of 8; the last row's end has none and is not asked.
+    # Ape-X: actors send the first errors. 1, 2 and 5 of 8.
     batch = rows("123")
-    batch["priorities"] = np.array([1.0, 2.0, 5.0, np.nan], np.float32)
+    batch["priorities"] = np.array([1.0, 2.0, 5.0], np.float32)
     buffer = PrioritizedReplay(100, alpha=1.0, eps=1e-9, columns=["priorities"])
     buffer.add(batch)
     np.testing.assert_allclose(shares(buffer), np.array([1, 2, 5]) / 8, atol=2e-4)
