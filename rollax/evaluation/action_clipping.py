@@ -15,14 +15,14 @@ from rollax.trees import Tree
 class ActionMap:
     """Maps columns of policy actions to columns that the environment accepts.
 
-    Only Box leaves change; where the space has none, `identity` is true and the columns pass as they are, at no cost.
-    A NaN stays one: refusing it is left to those who know the policy and the step.
+    Only Box leaves change; where the space has none, `identity` is true and the columns are returned as they are. A NaN
+    stays one: the caller, which knows the policy and the step, refuses it.
 
     Args:
         action_space: the environment's action space, nested as it may be.
-        clip_actions: cut every element to its bounds.
-        normalize_actions: the policy's [-1, 1] stands for [low, high] in the elements that have both bounds, which are
-            then always cut to them; other elements pass.
+        clip_actions: clip every element to its bounds.
+        normalize_actions: scale [-1, 1] to [low, high] in the elements that have both bounds, and clip them; other
+            elements do not change.
     """
 
     def __init__(self, action_space: spaces.Space, *, clip_actions: bool, normalize_actions: bool) -> None:
@@ -34,10 +34,7 @@ class ActionMap:
         return columns if self._map is None else _apply("to_env", self._map, columns)
 
     def to_policy(self, columns: Tree) -> Tree:
-        """The policy's actions that `self` maps to these, for actions that come from logs; float32 in Box leaves.
-
-        Values outside the bounds have no such action; they are continued linearly, not cut.
-        """
+        """The inverse, for actions from logs; float32 in Box leaves. It is linear beyond the bounds."""
         return columns if self._map is None else _apply("to_policy", self._map, columns)
 
 
@@ -50,7 +47,7 @@ class _BoxMap:
         from_, to = np.where(self.scaled, low, -1.0), np.where(self.scaled, high, 1.0)
         # Halved before they are subtracted: the width of a float64 Box may overflow.
         self.half_width, self.centre = to / 2 - from_ / 2, to / 2 + from_ / 2
-        # A cast to an integer outside its range is undefined, so those are cut in any case.
+        # A cast to an integer outside its range is undefined, so integers are always clipped.
         cut = self.scaled | clip | self.integer
         self.low, self.high = np.where(cut, low, -np.inf), np.where(cut, high, np.inf)
         self.cuts = bool(cut.any())

@@ -1,4 +1,4 @@
-"""Callbacks: a user's own code at the stations of sampling and training."""
+"""Callbacks: methods of a user's class that are called while sampling and training."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class Callbacks:
-    """Override what is needed; only overridden methods cost anything. Given to a config as a class.
+    """Override the methods you need; only overridden methods cost anything. A config takes the class.
 
-    A class of one's own that is no subclass, and has only some of the methods, does as well. Other methods whose names
-    begin with `on_` are refused, and parameters that differ from these.
+    It need not be a subclass of this one, and may have some of the methods only. Other methods whose names begin with
+    `on_` are refused, and so are methods with other parameters.
     """
 
     def on_episode_start(self, *, worker: RolloutWorker, base_env: BaseEnv, episode: Episode) -> None:
         """An episode has begun; its first observations have not been acted on."""
 
     def on_episode_step(self, *, worker: RolloutWorker, base_env: BaseEnv, episode: Episode) -> None:
-        """A step of an episode has been taken (`episode.last_infos` holds its infos)."""
+        """An episode has taken a step; `episode.last_infos` holds its infos."""
 
     def on_episode_end(self, *, worker: RolloutWorker, base_env: BaseEnv, episode: Episode) -> None:
         """An episode has ended; numbers put into `episode.custom_metrics` are averaged into the results."""
@@ -62,10 +62,10 @@ _OTHER_NAMES = {
 
 
 def make_callbacks(given: type | None) -> Callbacks:
-    """An instance of the class in a config; None is one that does nothing.
+    """An instance of the class in a config; None gives one that does nothing.
 
     Raises:
-        ConfigError: it has a method `on_...` that nothing calls, or one that cannot be called as it will be.
+        ConfigError: a method `on_...` is never called, or cannot take the arguments of its calls.
     """
     if given is None:
         return Callbacks()
@@ -98,12 +98,12 @@ def _check_hook(callbacks: Callbacks, name: str, where: str) -> None:
 
 
 def _check_call(function: Any, named: tuple[str, ...], expected: str, where: str, fix: str) -> None:
-    """Refuses what cannot be called with these keywords."""
+    """Refuses a function that does not take these keywords."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # it has none, as some of those that are written in C
+    except ValueError:  # some functions written in C have none
         return
-    except TypeError:  # it is no function
+    except TypeError:  # not a function
         raise ConfigError("A callback that cannot be called.", where=where, got=function, expected=expected) from None
     try:
         signature.bind(**dict.fromkeys(named))

@@ -1,7 +1,7 @@
-"""Observation filters: what stands between an environment's observations and a policy.
+"""Observation filters: transformations of observations before a policy gets them.
 
-A filter sees whole columns, once per poll. Several workers keep theirs in step by exchanging what each saw since the
-last time: the driver merges every worker's `take_delta()`, and the workers `sync` with the driver's `state()`.
+A filter is called with whole columns, once per poll. Workers synchronize their filters through the driver: it merges
+every worker's `take_delta()`, and the workers `sync` with its `state()`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class ObservationFilter(ABC):
 
     @abstractmethod
     def __call__(self, columns: Tree, update: bool = True) -> Tree:
-        """The filtered columns, never written into `columns`; `update`: whether the filter learns from these rows."""
+        """The filtered columns, never written into `columns`; `update`: whether they count in the statistics."""
 
     def state(self) -> State:
         """Everything learned so far, as arrays: copies."""
         return {}
 
     def set_state(self, state: Mapping[str, NDArray]) -> None:
-        """Becomes the filter that `state` came from; forgets what was seen since the last `take_delta`."""
+        """Takes over the state of another filter; `take_delta` starts anew."""
         _refuse_other_names(state, ())
 
     def take_delta(self) -> State:
-        """What was seen since this was last called, in a form for another filter's `merge`."""
+        """The statistics of what was seen since the last call, for another filter's `merge`."""
         return {}
 
     def merge(self, delta: Mapping[str, NDArray]) -> None:
@@ -52,7 +52,7 @@ class ObservationFilter(ABC):
         _refuse_other_names(delta, ())
 
     def sync(self, state: Mapping[str, NDArray]) -> None:
-        """`set_state`, but what was seen since the last `take_delta` is kept and added: `state` cannot have it yet."""
+        """`set_state`, plus what was seen since the last `take_delta`, which `state` does not contain yet."""
         pending = self.take_delta()
         self.set_state(state)
         self._see(pending)
@@ -73,9 +73,9 @@ class MeanStdFilter(ObservationFilter):
     """Standardizes the floating-point Box leaves of observations by the mean and deviation of all that was seen.
 
     Other leaves (images and other integers, Discrete, ...) and the keys `action_mask` and `avail_actions` pass as they
-    are. Each element of a leaf has its own statistics, kept in float64. One poll is one update with all of its rows,
-    which the output already takes into account. Until two rows have been seen only the mean is taken off. The caller
-    refuses NaN and infinite observations first: the statistics would not recover from one.
+    are. Each element of a leaf has its own statistics, in float64. One poll is one update with all of its rows, before
+    they are standardized. Until two rows have been seen, only the mean is subtracted. The caller refuses NaN and
+    infinite observations first: the statistics would not recover from one.
 
     Source: Chan, Golub and LeVeque (1983), "Algorithms for computing the sample variance", for sets a and b of
         n_a + n_b = n rows, their means m and sums of squared deviations S:
@@ -84,7 +84,7 @@ class MeanStdFilter(ObservationFilter):
 
     Args:
         observation_space: the space of one observation.
-        clip: results are cut to [-clip, clip] deviations; an element that hardly ever changed has no other bound.
+        clip: results are clipped to [-clip, clip] deviations; an element that hardly ever changes has no other bound.
     """
 
     def __init__(self, observation_space: spaces.Space, *, clip: float = 10.0) -> None:
@@ -150,8 +150,8 @@ class MeanStdFilter(ObservationFilter):
 class _Moments:
     """Count, mean and sum of squared deviations of a leaf's elements: [0] of all rows, [1] of those since `take_delta`.
 
-    Both stand in the same arrays because a poll is small: what it costs is the number of NumPy calls. The arrays are
-    replaced together, never written into: an interrupt leaves those of before or those of after.
+    Both are in the same arrays because a poll is small: its cost is the number of NumPy calls. The arrays are replaced
+    together, never written into: an interrupt leaves either the old or the new ones.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -180,13 +180,13 @@ class _Moments:
         return rows.astype(np.float32).reshape(leaf.shape)
 
     def add(self, count: NDArray, mean: NDArray, squares: NDArray, *, both: bool) -> None:
-        """Adds what was seen elsewhere; `both`: also to what is since `take_delta`."""
+        """Adds statistics from elsewhere; `both`: also to those since `take_delta`."""
         if count > 0:
             after = _added(self._parts, float(count), np.ravel(mean), np.ravel(squares))
             self._parts = after if both else self._with_recent(after, self._parts)
 
     def become(self, count: NDArray, mean: NDArray, squares: NDArray) -> None:
-        """What was seen is this, and nothing since `take_delta`."""
+        """Replaces the statistics; nothing has been seen since `take_delta`."""
         none = self._none()
         after = _added(none, float(count), np.ravel(mean), np.ravel(squares)) if count > 0 else none
         self._parts = self._with_recent(after, none)

@@ -1,4 +1,4 @@
-"""What passes between the process that learns and those that sample."""
+"""The messages between the process that learns and the workers that sample."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollax.evaluation.metrics import EpisodeList
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a worker is to act with from now on.
+    """What a worker acts with from now on.
 
     Args:
         version: updates of the weights so far.
@@ -32,14 +32,14 @@ class Fragment:
     """What a worker has sampled.
 
     Args:
-        worker_index: whose it is.
+        worker_index: the worker.
         version: of the weights that chose its actions.
         batch: the rows by policy; empty where gradients were requested; None of `sample_apart`, where they come apart.
         env_steps: steps of the environments behind it.
         agent_steps: rows that were sampled.
         episodes: those that ended in it.
-        filters: policy id -> what its observation filter saw, or all that it knows.
-        whole_filters: which of the two: an only worker sends all, which is exact, where a sum of parts is rounded.
+        filters: policy id -> what its observation filter has seen since the last fragment, or its whole state.
+        whole_filters: `filters` are whole states: a single worker sends those, which is exact; sums are rounded.
         sample_s: seconds of sampling.
         gradients: policy id -> `(gradients, statistics)` over its rows; empty where rows were requested.
         gradients_s: seconds of computing them.

@@ -20,8 +20,8 @@ class EpisodeMetrics:
         reward: the sum of all agents' rewards, as the environment gave them.
         length: environment steps.
         policy_rewards: policy id -> the reward of each trajectory that it acted for.
-        custom_metrics: what callbacks noted.
-        env_index: the sub-environment that it was played in.
+        custom_metrics: the numbers that callbacks have set.
+        env_index: the sub-environment.
     """
 
     reward: float
@@ -32,7 +32,7 @@ class EpisodeMetrics:
 
 
 class EpisodeList(list[EpisodeMetrics]):
-    """Episodes that cross processes as columns: one by one they take longer to pickle than all rows of a fragment."""
+    """Episodes that are pickled as columns: one by one they take longer to pickle than all rows of a fragment."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_columns, tuple([getattr(episode, name) for episode in self] for name in EpisodeMetrics.__slots__)
@@ -46,7 +46,7 @@ class EpisodeWindow:
     """The latest episodes, for smoothed means.
 
     Args:
-        size: how many episodes at least; all those of the current iteration are always included.
+        size: the number of episodes; if the current iteration has more, all of its episodes count.
     """
 
     def __init__(self, size: int) -> None:
@@ -54,7 +54,7 @@ class EpisodeWindow:
         self._episodes: deque[EpisodeMetrics] = deque()
 
     def summary(self, new: Sequence[EpisodeMetrics]) -> dict[str, Any]:
-        """The result keys about episodes, after these have been added; a mean over no episode is None."""
+        """Adds episodes, and returns the result keys about episodes; a mean over no episode is None."""
         self._episodes.extend(new)
         while len(self._episodes) > max(self._size, len(new)):
             self._episodes.popleft()

@@ -1,4 +1,4 @@
-"""Which policies a worker has, what config they share, and who acts for which agent."""
+"""The policies of a worker, their common config, and the mapping from agents to policies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_POLICY = "default_policy"
 
 
 def specs_of(given: type[Policy] | Mapping[str, Any]) -> dict[str, PolicySpec]:
-    """Policy id -> spec, from one policy class or a mapping of whatever a config may hold."""
+    """Policy id -> spec, from one policy class or the `policies` of a config."""
     if isinstance(given, Mapping):
         if not given:
             raise PolicyError(
@@ -33,7 +33,7 @@ def specs_of(given: type[Policy] | Mapping[str, Any]) -> dict[str, PolicySpec]:
 
 
 def resolved_config(config: Any, specs: Mapping[str, PolicySpec], default: type[Policy] | None) -> TrainerConfig:
-    """A plain dict checked against the config class of the first policy that names one."""
+    """The config, validated by the config class of the first policy that names one."""
     if isinstance(config, TrainerConfig):
         return config
     classes = [spec.policy_class or default for spec in specs.values()]
@@ -49,17 +49,17 @@ def space_of_agents(
     kind: str,
     declared: Iterable[Hashable] = (),
 ) -> Space | None:
-    """The space that all agents of a policy share; None where the environment names none of theirs.
+    """The space that all agents of a policy share; None where the environment does not state it.
 
     Args:
         spaces: agent id -> its space.
-        policy_id: which policy.
+        policy_id: the policy.
         policy_of: `(agent_id, episode) -> policy id`; None where there is one policy.
-        kind: what error messages call the space.
-        declared: the agents that the environment says may appear.
+        kind: the name of the space in error messages.
+        declared: the agents that the environment declares.
     Raises:
-        PolicyError: the agents of the policy differ, or the mapping names an unknown policy.
-        SpaceError: the environment names spaces for some of them only.
+        PolicyError: the agents' spaces differ, or the mapping names an unknown policy.
+        SpaceError: the environment states spaces for some of them only.
     """
     agents = [*dict.fromkeys((*spaces, *declared))]
     if policy_of is not None:
@@ -88,7 +88,7 @@ def space_of_agents(
 
 
 def nobody_uses(policy_id: str, agents: list[Hashable], policy_of: Callable[..., str] | None, kind: str) -> SpaceError:
-    """The error of a policy whose space is that of its agents, where no agent is known to use it."""
+    """The error of a policy without a space of its own that no agent is known to use."""
     assert policy_of is not None  # without a mapping every agent uses the one policy
     mapped = _mapped(agents, policy_of)
     return SpaceError(
@@ -101,7 +101,7 @@ def nobody_uses(policy_id: str, agents: list[Hashable], policy_of: Callable[...,
 
 
 def _mapped(agents: Iterable[Hashable], policy_of: Callable[..., str]) -> dict[Hashable, str] | None:
-    """Agent -> its policy; None where the mapping reads the episode: nobody knows before one runs.
+    """Agent -> its policy; None where the mapping reads the episode, and so needs one that runs.
 
     Raises:
         PolicyError: the mapping names an unknown policy.
@@ -115,12 +115,12 @@ def _mapped(agents: Iterable[Hashable], policy_of: Callable[..., str]) -> dict[H
 
 
 def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> Callable[..., str] | None:
-    """`(agent_id, episode) -> policy id`, whichever of the two the user's function takes; None where it is not needed.
+    """The user's function as `(agent_id, episode) -> policy id`; None where there is one policy and no function.
 
-    What is returned raises a `PolicyError` where the user's function raises, or names no policy.
+    The result raises a `PolicyError` where the user's function raises or names an unknown policy.
 
     Raises:
-        ConfigError: no function where there are several policies, or one that takes something else.
+        ConfigError: there is no function for several policies, or it takes other arguments.
     """
     if function is None:
         if len(policy_ids) > 1:
@@ -172,7 +172,7 @@ def _takes_episode(function: Callable[..., str]) -> bool:
         raise _no_mapping(function, function) from error
     parameters = signature.parameters.values()
     second = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][1:2]
-    # A second one with a default binds something of the user's own: lambda agent_id, table=TABLE: table[agent_id].
+    # A second one with a default is the user's: lambda agent_id, table=TABLE: table[agent_id].
     takes_it = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     takes_it = takes_it or any(p.default is p.empty or p.name == "episode" for p in second)
     try:

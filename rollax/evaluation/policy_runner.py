@@ -26,8 +26,8 @@ class PolicyRunner:
         policy: what chooses the actions.
         observation_filter: what observations pass first.
         action_map: from the policy's actions to the environment's.
-        accepts_off_policy: actions that somebody else has chosen may be among its trajectories.
-        clip_rewards: True for the sign, a number for a bound, of the rewards that it is told and learns from.
+        accepts_off_policy: its trajectories may contain actions that it has not chosen.
+        clip_rewards: True keeps only the sign of the rewards that the policy gets, a number bounds them.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class PolicyRunner:
 
     @property
     def columns_of_trajectories(self) -> frozenset[str]:
-        """Of the columns that trajectories keep in any case, those that batches are to hold."""
+        """The always-recorded columns that batches are to hold."""
         wanted = self.columns
         return _KEPT_ANYWAY if wanted is None else _KEPT_ANYWAY & wanted
 
     def clipped(self, rewards: np.ndarray) -> np.ndarray:
-        """The rewards as the policy is told of them and learns from them."""
+        """The rewards that the policy acts on and learns from."""
         if self._clip_rewards is True:
             return np.sign(rewards)
         return np.clip(rewards, -self._clip_rewards, self._clip_rewards) if self._clip_rewards else rewards
@@ -79,7 +79,7 @@ class PolicyRunner:
         """Refuses off-policy actions where the policy cannot learn from them.
 
         Raises:
-            PolicyError: it cannot, and the config does not tell otherwise.
+            PolicyError: it cannot, and the config does not allow it.
         """
         if not self._accepts_off_policy:
             raise PolicyError(
@@ -95,15 +95,15 @@ class PolicyRunner:
     def with_given_actions(
         self, actions: trees.Tree, fetches: dict[str, Any], rows: np.ndarray, given: Sequence[Any]
     ) -> tuple[trees.Tree, dict[str, Any]]:
-        """`(actions, fetches)` in which the actions of some rows are those that the environment names.
+        """`(actions, fetches)` with the actions of some rows replaced by those that the environment has given.
 
         Args:
             actions: columns of N actions of the policy.
-            fetches: what came with them.
+            fetches: the further columns that the policy returned with them.
             rows: [K] whose actions are given.
             given: K actions of the environment.
         Raises:
-            PolicyError: actions that are none of the action space.
+            PolicyError: actions outside the action space.
         """
         columns = self.action_map.to_policy(self._columns(list(given)))
         actions = trees.tree_map(np.array, actions)
@@ -111,7 +111,7 @@ class PolicyRunner:
         return actions, {**fetches, **self.policy.fetches_of(actions, fetches)}
 
     def store(self, names: frozenset[str]) -> None:
-        """Fills these columns too: another policy reads them."""
+        """Stores these columns too: another policy reads them."""
         if self.columns is not None:
             self.columns = self.columns | names
             self.stores_more = bool(self.columns & {SampleBatch.T, SampleBatch.AGENT_ID, SampleBatch.INFOS})
@@ -127,7 +127,7 @@ class PolicyRunner:
             timestep: environment steps trained on so far.
             context: further arguments of `compute_actions`, passed as far as the policy takes them.
         Raises:
-            PolicyError: the policy did not return what it must.
+            PolicyError: the policy did not return `(actions, states, fetches)` of the right lengths.
             NonFiniteError: a NaN or infinite action.
         """
         kwargs = {name: value for name, value in context.items() if self.takes(name)} if context else {}
@@ -162,7 +162,7 @@ class PolicyRunner:
     ) -> tuple[trees.Tree, list[np.ndarray], dict[str, Any]]:
         """`(actions, states, fetches)` for N raw observations: the actions are the environment's.
 
-        How many there are may differ from call to call: sizes are padded to powers of two, so up to N observations
+        The number of observations may differ from call to call: it is padded to a power of two, so up to N observations
         compile at most 1 + log2(N) versions.
 
         Args:
@@ -177,7 +177,7 @@ class PolicyRunner:
             Columns of N actions: an array [N, ...], or a dict or tuple of arrays, like the action space; the states for
             the next call, empty for a policy without memory; and further columns, such as `action_logp`.
         Raises:
-            EnvError, NonFiniteError: observations that are none of the observation space.
+            EnvError, NonFiniteError: observations outside the observation space.
         """
         where = f"the observations for policy {self.policy.name!r}"
         columns = columns_of(self.policy.observation_space, observations, where)
@@ -204,7 +204,7 @@ class PolicyRunner:
         Returns:
             The action; `(action, state_out, fetches)` of a policy with memory, or where a state was passed.
         Raises:
-            EnvError, NonFiniteError: an observation that is none of the observation space.
+            EnvError, NonFiniteError: an observation outside the observation space.
         """
         columns = columns_of_one(self.policy.observation_space, obs, f"an observation for policy {self.policy.name!r}")
         states = None if state is None else [np.asarray(part)[None] for part in state]
@@ -260,7 +260,7 @@ class PolicyRunner:
                 )
 
     def _check_ranges(self, ranges: ActionRanges, actions: trees.Tree) -> None:
-        """Refuses whole numbers that are none of the action space's; those of rollax's own policies always are."""
+        """Refuses whole numbers outside the action space; the library's own policies return none."""
         try:
             outside = ranges.outside(actions)
         except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""What `train()` and `evaluate()` return, as type checkers know it. Further keys are possible: callbacks add some."""
+"""The types of the results of `train()` and `evaluate()`. Callbacks may add further keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EpisodeSummary(TypedDict):
 
 
 class EvaluationResult(TypedDict, extra_items=Any):
-    """Greedy episodes: means and extremes, how many they are, and the reward of each."""
+    """Greedy episodes: means and extremes, their number, and the reward of each."""
 
     episode_reward_mean: float
     episode_reward_min: float

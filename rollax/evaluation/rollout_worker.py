@@ -31,11 +31,11 @@ class RolloutWorker:
     """Makes environments and policies, samples batches of experience, and evaluates.
 
     Args:
-        env_creator: what an environment is made from: a function of one `EnvContext`, a class, an id.
+        env_creator: a function of one `EnvContext`, a class, or an id.
         policy_cls_or_specs: one policy class, or policy id -> spec (see `PolicySpec.of`).
         policy_mapping_fn: `(agent_id)` or `(agent_id, episode)` -> policy id.
         config: the algorithm's config, a dict of the common keys, or None.
-        default_policy_class: what a spec without a class stands for.
+        default_policy_class: the class of a spec that names none.
         worker_index: 0 in the driver.
         num_workers: how many remote workers there are.
         restarts: workers of this index that have failed before; this one plays other episodes than they did.
@@ -43,7 +43,7 @@ class RolloutWorker:
         samples: False for one that only holds policies, as the driver of remote workers does: it has no environment. To
             learn spaces that the config does not give it makes one, and closes it.
     Raises:
-        ConfigError, SpaceError, EnvError, PolicyError: what is wrong, where, and how to mend it.
+        ConfigError, SpaceError, EnvError, PolicyError: what is wrong, where, and how to fix it.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class RolloutWorker:
 
     @property
     def env(self) -> BaseEnv:
-        """The environment; a ConfigError in a worker that only holds policies."""
+        """The environment; raises a ConfigError in a worker that only holds policies."""
         if self._env is None:
             raise self._does_not_sample()
         return self._env
 
     @property
     def sampler(self) -> Sampler:
-        """What steps the environment; a ConfigError in a worker that only holds policies."""
+        """The sampler; raises a ConfigError in a worker that only holds policies."""
         if self._sampler is None:
             raise self._does_not_sample()
         return self._sampler
@@ -107,11 +107,11 @@ class RolloutWorker:
 
     @property
     def sends_filters(self) -> bool:
-        """Whether what its filters saw goes with its fragments; those of the driver's own worker are there already."""
+        """Whether fragments carry what the filters have seen; the driver has the filters of its own worker."""
         return self.worker_index > 0
 
     def __repr__(self) -> str:
-        return f"RolloutWorker(worker_index={self.worker_index})"  # Ray shows it before all that a process prints
+        return f"RolloutWorker(worker_index={self.worker_index})"  # Ray puts it before each line that a process prints
 
     @classmethod
     def as_remote(
@@ -119,8 +119,8 @@ class RolloutWorker:
     ) -> Any:
         """The Ray actor class of this class: `as_remote().remote(...)` takes what the class itself takes.
 
-        A process of it uses one thread, and no accelerator unless it reserves one. What is registered here by
-        `register_env` is known there. Ray is started if it is not running.
+        Each process uses one thread, and no accelerator unless it reserves one. It knows the environments that are
+        registered here by `register_env`. Ray is started if it is not running.
 
         Args:
             num_cpus: CPUs that each process reserves.
@@ -163,10 +163,10 @@ class RolloutWorker:
         return samples
 
     def sample_fragment(self, update: Update | None = None) -> Fragment:
-        """What `sample` returns, with all else that whoever learns from it wants to know.
+        """What `sample` returns, with episodes, filters and times.
 
         Args:
-            update: what to act with; None goes on with what there is.
+            update: what to act with; None keeps the present weights and filters.
         """
         started = time.perf_counter()
         if update is not None:
@@ -190,10 +190,10 @@ class RolloutWorker:
         )
 
     def sample_gradients(self, update: Update | None = None) -> Fragment:
-        """The same with the gradients of the policies that learn over the rows, in the place of the rows.
+        """The same with the gradients of the policies that learn, instead of the rows.
 
         Args:
-            update: what to act with; None goes on with what there is.
+            update: what to act with; None keeps the present weights and filters.
         """
         fragment = self.sample_fragment(update)
         started = time.perf_counter()
@@ -207,7 +207,7 @@ class RolloutWorker:
         return replace(fragment, batch=MultiAgentBatch({}, 0), gradients=gradients, gradients_s=gradients_s)
 
     def take_over(self, update: Update) -> None:
-        """Acts with other weights and filters from now on; what filters have seen since they were last sent is kept."""
+        """Replaces weights and filters; what filters have seen since they were last sent is kept."""
         self.set_weights(update.weights)
         if self.version == 0:
             self.set_filters(update.filters)
@@ -228,7 +228,7 @@ class RolloutWorker:
         Args:
             num_episodes: how many.
         Raises:
-            ConfigError: that is no number of episodes.
+            ConfigError: `num_episodes` is not a positive whole number.
         """
         if isinstance(num_episodes, bool) or not isinstance(num_episodes, int | np.integer) or num_episodes < 1:
             raise ConfigError(
@@ -236,7 +236,7 @@ class RolloutWorker:
                 where="evaluate(num_episodes=...)",
                 got=num_episodes,
                 expected="a whole number, 1 or more",
-                fix="say how many episodes to play, or leave it out: evaluation_num_episodes counts then",
+                fix="pass a number of episodes, or leave it out to use evaluation_num_episodes",
             )
         self.sampler.restart()
         self.sampler.take_metrics()
@@ -301,7 +301,7 @@ class RolloutWorker:
             self.runners[policy_id].filter.set_state(state)
 
     def get_state(self) -> dict[str, Any]:
-        """All that a checkpoint holds of this worker: policies, filters, and where it samples how far that has come."""
+        """What a checkpoint holds of this worker: policies, filters, and the sampling state where it samples."""
         self.shared.hand_over()
         policies = {policy_id: policy.get_state() for policy_id, policy in self.policies.items()}
         sharing = {policy_id: policies[policy_id]["weights"] for policy_id in self.shared.policy_ids}
@@ -319,7 +319,7 @@ class RolloutWorker:
             self.set_sampling_state(state["sampling"])
 
     def get_sampling_state(self) -> dict[str, Any]:
-        """How far the environments and the random streams of acting have come."""
+        """The progress of the episodes, and the random streams of acting."""
         episodes = self.sampler.episodes
         return {
             "episodes_begun": episodes["begun"].copy(),
@@ -351,7 +351,7 @@ class RolloutWorker:
         self.sampler.restart()
 
     def set_timestep(self, timestep: int) -> None:
-        """Tells the policies how many steps have been trained on."""
+        """Sets the number of steps trained on."""
         if self._sampler is not None:
             self._sampler.timestep = timestep
         for policy in self.policies.values():
@@ -380,5 +380,5 @@ class RolloutWorker:
             where=repr(self),
             got="samples=False",
             expected="a worker with an environment",
-            fix="ask a worker that samples, such as those in other processes; or set num_workers to 0",
+            fix="use a worker that samples, such as those in other processes; or set num_workers to 0",
         )

@@ -10,7 +10,7 @@ import numpy as np
 from rollax import trees
 
 Index = np.ndarray | slice
-"""Some rows of a table: an index array, or a slice, which NumPy handles several times faster."""
+"""Some rows of a table: an index array, or a slice, which costs less."""
 
 
 class Table(dict[Hashable, Any]):
@@ -37,6 +37,14 @@ class Table(dict[Hashable, Any]):
         """
         self._fills[name] = fill
         self[name] = self._filled(fill, self.rows)
+
+    def increase(self, name: Hashable, rows: Index, by: Any) -> None:
+        """Adds to some rows of a column, each named once."""
+        if isinstance(rows, slice):
+            part = self[name][rows]
+            part += by  # into the column: a view, which need not be written back
+        else:
+            self[name][rows] += by
 
     def clear_rows(self, name: Hashable, rows: Index) -> None:
         """Sets some rows of a column to its fill."""

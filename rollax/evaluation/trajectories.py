@@ -60,8 +60,10 @@ class Trajectories:
         self._size = 0
         self._slots, self._name = Table() if slots is None else slots, name
         self._slots.add(name, -1)
-        # The slots and rows of the latest decisions, where slots are a slice: their pending rows are one too.
+        # The slots and rows of the latest decisions where slots are a slice: not in the column yet, and without rewards
+        # while `_unrewarded`. Both spare NumPy calls where all slots act at every poll.
         self._latest: tuple[slice, slice] | None = None
+        self._unrewarded = False
         self._final_rows: list[np.ndarray] = []
         self._final_inputs: list[Inputs] = []
 
@@ -79,11 +81,11 @@ class Trajectories:
         """One row for each slot: what it observed and decided.
 
         Args:
-            slots: [K] who decides.
-            trajectories: [K] a number for each trajectory, unique for ever.
-            episodes: [K] a number for each episode, unique for ever; -1 where nothing is to be learned from it.
+            slots: [K] the slots that decide.
+            trajectories: [K] the number of each trajectory.
+            episodes: [K] the id of each episode; -1 where nothing is to be learned from it.
             columns: columns of K rows; the same names at every call.
-            off_policy: indices of the rows whose action somebody else has chosen; None: of none.
+            off_policy: indices of the rows whose action the policy has not chosen; None: of none.
         """
         count, start = len(trajectories), self._size
         if start + count > self._capacity:
@@ -109,11 +111,15 @@ class Trajectories:
         rows[_EPISODE][start:end] = episodes
         if off_policy is not None:
             rows[SampleBatch.OFF_POLICY][start + off_policy] = True
-        self._slots[self._name][slots] = np.arange(start, end)
-        self._latest = (slots, slice(start, end)) if isinstance(slots, slice) else None
+        if isinstance(slots, slice):
+            if self._latest is not None and self._latest[0] != slots:
+                self._pending()
+            self._latest, self._unrewarded = (slots, slice(start, end)), True
+        else:
+            self._pending()[slots] = np.arange(start, end)
         self._size = end
 
-    def settle(
+    def record_outcomes(
         self,
         slots: Index,
         rewards: np.ndarray,
@@ -121,35 +127,47 @@ class Trajectories:
         terminateds: np.ndarray | None = None,
         truncateds: np.ndarray | None = None,
     ) -> None:
-        """Outcomes for the pending rows of some slots, each slot once.
+        """Records the outcomes of the latest decisions of some slots, each slot once.
 
         Args:
-            slots: [K] whose they are.
-            rewards: [K] added to the pending row.
-            complete: [K], or one for all: an observation, or the end, came with it.
+            slots: [K] the slots.
+            rewards: [K] added to those of the row.
+            complete: [K], or one for all: an observation or the end has arrived, so the row can be learned from.
             terminateds: [K]; truncateds: [K]: the trajectory has ended; None where none has.
         """
-        rows, columns = self._pending_rows(slots), self._columns
-        columns[SampleBatch.REWARDS][rows] += rewards
+        columns = self._columns
+        if self._latest is not None and isinstance(slots, slice) and self._latest[0] == slots:
+            rows: Index = self._latest[1]
+        else:
+            rows = self._pending()[slots]
+        if isinstance(rows, slice) and self._unrewarded:
+            columns[SampleBatch.REWARDS][rows] = rewards
+            self._unrewarded = False
+        else:
+            columns[SampleBatch.REWARDS][rows] += rewards
         columns[_COMPLETE][rows] = complete
         if terminateds is not None:
             columns[SampleBatch.TERMINATEDS][rows] = terminateds
         if truncateds is not None:
             columns[SampleBatch.TRUNCATEDS][rows] = truncateds
 
-    def _pending_rows(self, slots: Index) -> Index:
-        if self._latest is not None and isinstance(slots, slice) and self._latest[0] == slots:
-            return self._latest[1]
-        return self._slots[self._name][slots]
+    def _pending(self) -> np.ndarray:
+        """The column with the row of each slot's last decision."""
+        column = self._slots[self._name]
+        if self._latest is not None:
+            slots, rows = self._latest
+            column[slots] = np.arange(rows.start, rows.stop)
+            self._latest = None
+        return column
 
     def set_final_inputs(self, slots: np.ndarray, inputs: Inputs) -> None:
         """What trajectories that have just ended would have acted on next; call it before the slots are used again.
 
         Args:
-            slots: [K] whose they are.
-            inputs: columns of K rows; they are kept, so nobody else may write into them.
+            slots: [K] the slots.
+            inputs: columns of K rows; they are kept, so the caller must not write into them.
         """
-        self._final_rows.append(self._slots[self._name][slots])
+        self._final_rows.append(self._pending()[slots])
         self._final_inputs.append(inputs)
 
     def drop(self, episodes: np.ndarray) -> None:
@@ -228,7 +246,7 @@ class Trajectories:
         """Moves the rows that stay to the front."""
         new_place = np.full(self._size, -1)
         new_place[kept] = np.arange(len(kept))
-        pending, self._latest = self._slots[self._name], None
+        pending = self._pending()
         pending[pending >= 0] = new_place[pending[pending >= 0]]
         if self._final_rows:
             places, inputs = new_place[np.concatenate(self._final_rows)], trees.concat(self._final_inputs)

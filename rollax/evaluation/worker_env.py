@@ -1,4 +1,4 @@
-"""The environment of one worker, and what its policies must know of one."""
+"""The environment of one worker, and the spaces that its policies need."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rollax.policy.spec import PolicySpec
 
 @dataclass(frozen=True, slots=True)
 class EnvSpaces:
-    """What policies must know of an environment.
+    """The spaces and agents of an environment.
 
     Args:
         observation_space, action_space: of every agent; None where agents differ.
-        observation_spaces, action_spaces: by agent, where they are known.
-        possible_agents: where they are known.
+        observation_spaces, action_spaces: by agent, where known.
+        possible_agents: where known.
     """
 
     observation_space: Space | None = None
@@ -34,16 +34,16 @@ class EnvSpaces:
 
     @classmethod
     def of(cls, env: BaseEnv) -> EnvSpaces:
-        """Those of an environment that has been made."""
+        """The spaces and agents of this environment."""
         names = ("observation_space", "action_space", "observation_spaces", "action_spaces")
         return cls(*(getattr(env, name, None) for name in names), possible_agents=env.possible_agents or ())
 
 
 class EnvMaker:
-    """Makes the environment of one worker.
+    """Creates the environment of one worker.
 
     Args:
-        env_creator: what it is made from: a function of one `EnvContext`, a class, an id.
+        env_creator: a function of one `EnvContext`, a class, or an id.
         config: the worker's.
         worker_index: 0 in the driver.
         num_workers: how many remote workers there are.
@@ -55,7 +55,7 @@ class EnvMaker:
         self._context = EnvContext(config.env_config, worker_index=worker_index, num_workers=num_workers)
 
     def env(self) -> BaseEnv:
-        """All of its sub-environments, as the config wants them."""
+        """All sub-environments of the worker."""
         config = self._config
         return make_base_env(
             self._creator,
@@ -70,12 +70,12 @@ class EnvMaker:
         )
 
     def spaces(self, specs: Mapping[str, PolicySpec]) -> EnvSpaces:
-        """Those of the config where it gives all that is needed, or else those of an environment made to be asked."""
+        """The spaces of the config where they suffice, else those of an environment created for this and closed."""
         config = self._config
         given = [(config.observation_space, config.action_space)]
         if None in given[0]:
             given = [(spec.observation_space, spec.action_space) for spec in specs.values()]
-        # A critic that sees all agents must know who they are.
+        # A critic that sees all agents needs their ids.
         if None not in [space for pair in given for space in pair] and not getattr(config, "centralized_critic", False):
             return EnvSpaces(config.observation_space, config.action_space)
         declared = {"observation_space": config.observation_space, "action_space": config.action_space}

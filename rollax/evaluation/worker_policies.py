@@ -1,4 +1,4 @@
-"""The policies of one worker: made from their specs, with the spaces, filters and runners that belong to them."""
+"""The policies of one worker: created from their specs, with their spaces, filters and runners."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from rollax.spaces import check_space, same_space
 
 
 class PolicyMaker:
-    """Makes the policies of one worker.
+    """Creates the policies of one worker.
 
     Args:
         config: the worker's.
         spaces: of its environment.
-        policy_of: which policy an agent has; None where there is one policy.
-        default_policy_class: what a spec without a class stands for.
-        worker_index: 0 in the driver, which draws the same random numbers as the first worker.
-        restarts: workers of this index that have failed before; this one draws other random numbers than they did.
+        policy_of: `(agent_id, episode) -> policy id`; None where there is one policy.
+        default_policy_class: the class of a spec that names none.
+        worker_index: 0 in the driver, which draws the same random numbers as worker 1.
+        restarts: workers of this index that have failed before; each draws its own random numbers.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class PolicyMaker:
         self._process = max(worker_index, 1) - 1, restarts
 
     def policies(self, specs: Mapping[str, PolicySpec]) -> tuple[dict[str, Policy], JointRows]:
-        """The policies by id, and what joins the rows of all agents for those that see them."""
+        """The policies by id, and the `JointRows` for those that see all agents."""
         spaces = {policy_id: self._spaces(policy_id, spec) for policy_id, spec in specs.items()}
         joint_rows = JointRows(self._env.possible_agents, spaces)
         policies = {
@@ -67,7 +67,7 @@ class PolicyMaker:
                 "A policy without a class.",
                 where=f"policy {policy_id!r}",
                 expected="a Policy class in its spec",
-                fix="name one; None stands for the algorithm's own policy, and here is no algorithm",
+                fix="name one; None stands for the algorithm's own policy, and there is no algorithm here",
             )
         seed = self._config.seed
         worker_number, restarts = self._process
@@ -113,8 +113,8 @@ def make_runner(policy: Policy, config: TrainerConfig) -> PolicyRunner:
     """The runner of one policy.
 
     Args:
-        policy: it.
-        config: its own: the worker's, with the changes of its spec.
+        policy: the policy.
+        config: the worker's config with the changes of the policy's spec.
     """
     learning = config.multiagent.policies_to_train
     learns = learning is None or policy.name in learning

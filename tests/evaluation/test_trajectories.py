@@ -18,10 +18,10 @@ def decide(trajectories: Trajectories, at: np.ndarray, numbers: list[int], obs: 
     trajectories.append(at, np.array(numbers), ids, columns)
 
 
-def settle(trajectories: Trajectories, at: np.ndarray, rewards, term=None, trunc=None, complete=True) -> None:
+def record_outcomes(trajectories: Trajectories, at: np.ndarray, rewards, term=None, trunc=None, complete=True) -> None:
     no = [False] * len(at)
     flags = (np.array(no if flag is None else flag, bool) for flag in (term, trunc))
-    trajectories.settle(at, np.array(rewards, np.float64), complete, *flags)
+    trajectories.record_outcomes(at, np.array(rewards, np.float64), complete, *flags)
 
 
 def final(trajectories: Trajectories, at: np.ndarray, obs: list[float]) -> None:
@@ -44,11 +44,11 @@ class TestCut:
         """Trajectory 0 (slot 0) continues, 1 (slot 1) ends and 3 takes its slot, 2 (slot 2) has no outcome."""
         t = Trajectories()
         decide(t, slots(0, 1, 2), [0, 1, 2], [1, 2, 3])
-        settle(t, slots(0, 1), [0.5, 1.5], term=[False, True])
+        record_outcomes(t, slots(0, 1), [0.5, 1.5], term=[False, True])
         final(t, slots(1), [9])
         decide(t, slots(0, 1), [0, 3], [4, 5], episodes=[7, 8])
-        settle(t, slots(0, 2), [2.5, 3.5], complete=np.array([True, False]))
-        settle(t, slots(2), [4.5], complete=False)
+        record_outcomes(t, slots(0, 2), [2.5, 3.5], complete=np.array([True, False]))
+        record_outcomes(t, slots(2), [4.5], complete=False)
         return t
 
     def test_complete_rows_are_sorted_and_followed_by_what_came_next(self):
@@ -72,7 +72,7 @@ class TestCut:
         t = self.make()
         t.cut(Waiting(L0=6))
         decide(t, slots(0), [0], [6])
-        settle(t, slots(0, 1, 2), [0.25, 1, 1], trunc=[False, False, True])
+        record_outcomes(t, slots(0, 1, 2), [0.25, 1, 1], trunc=[False, False, True])
         final(t, slots(2), [8])
         cut = t.cut(Waiting(L0=11, L3=12))
         assert cut is not None
@@ -88,7 +88,7 @@ class TestCut:
     def test_a_row_before_a_carried_one_is_followed_by_it(self):
         t = Trajectories()
         decide(t, slots(0), [0], [1])
-        settle(t, slots(0), [1])
+        record_outcomes(t, slots(0), [1])
         decide(t, slots(0), [0], [2])
         cut = t.cut(Waiting())  # nobody waits: the trajectory has acted on its last observation
         assert cut is not None
@@ -97,20 +97,20 @@ class TestCut:
     def test_an_end_without_a_last_observation_goes_on_from_the_one_acted_on(self):
         t = Trajectories()
         decide(t, slots(0), [0], [5])
-        settle(t, slots(0), [1], trunc=[True])
+        record_outcomes(t, slots(0), [1], trunc=[True])
         cut = t.cut(Waiting())
         assert cut is not None
         assert cut.after["obs"]["x"].tolist() == [5]
 
     def test_only_finished_episodes(self):
         t = self.make()
-        settle(t, slots(1, 2), [0, 0], term=[True, True])
+        record_outcomes(t, slots(1, 2), [0, 0], term=[True, True])
         assert t.cut(Waiting(), finished=slots(99)) is None
         cut = t.cut(Waiting(), finished=slots(8))
         assert cut is not None
         assert cut["obs"]["x"].tolist() == [5]
         # Trajectory 0 of episode 7 runs on, so the rows of that episode stay, last observations included.
-        settle(t, slots(0), [0], term=[True])
+        record_outcomes(t, slots(0), [0], term=[True])
         cut = t.cut(Waiting(), finished=slots(7))
         assert cut is not None
         assert cut["obs"]["x"].tolist() == [1, 4, 2, 3]
@@ -121,11 +121,11 @@ class TestCut:
         assert t.cut(Waiting()) is None
         decide(t, slots(0), [0], [1])
         assert t.cut(Waiting()) is None
-        settle(t, slots(0), [1])
+        record_outcomes(t, slots(0), [1])
         t = Trajectories()
         assert t.cut(Waiting()) is None
         decide(t, slots(0), [1], [2])
-        settle(t, slots(0), [0])
+        record_outcomes(t, slots(0), [0])
         cut = t.cut(Waiting(L1=3))
         assert cut is not None
         assert cut["rewards"].tolist() == [0]
@@ -137,7 +137,7 @@ class TestColumns:
         t, everyone = Trajectories(slots=Table(count)), np.arange(count)
         for step in range(3):
             decide(t, everyone, everyone.tolist(), (everyone + 1000 * step).tolist())
-            settle(t, everyone, np.ones(count))
+            record_outcomes(t, everyone, np.ones(count))
         cut = t.cut(lambda trajectories: {"obs": {"x": trajectories.astype(np.float32) + 3000}})
         assert cut is not None
         assert len(cut) == 3 * count
@@ -147,7 +147,7 @@ class TestColumns:
     def test_batches_are_no_views(self):
         t = Trajectories()
         decide(t, slots(0), [0], [1])
-        settle(t, slots(0), [1], term=[True])
+        record_outcomes(t, slots(0), [1], term=[True])
         cut = t.cut(Waiting())
         decide(t, slots(0), [1], [2])
         assert cut is not None

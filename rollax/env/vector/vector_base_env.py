@@ -166,34 +166,41 @@ class Answers:
         self.name = name
         self._everyone = everyone
         self._states = np.full(len(everyone), _OVER, np.int8)
+        self._state: int | None = _OVER  # of all, where it is the same for all; `_states` holds the others
         self._columns: trees.Tree | None = None
         self._own: trees.Tree | None = None
         self._all_at_once = False
 
     def expect(self, env_index: np.ndarray) -> None:
         """These sub-environments wait for an action."""
-        self._states[env_index] = _WAITING
+        self._set(env_index, _WAITING)
 
     def not_needed(self, env_index: np.ndarray) -> None:
         """These step on by themselves: whatever stands in their place is sent, and ignored."""
-        self._states[env_index] = _ANSWERED
+        self._set(env_index, _ANSWERED)
+
+    def _set(self, env_index: np.ndarray, state: int) -> None:
+        if len(env_index) == len(self._states):
+            self._state = state
+        elif len(env_index):
+            self._each()[env_index] = state
+
+    def _each(self) -> np.ndarray:
+        """The state of each sub-environment, to be written to."""
+        if self._state is not None:
+            self._states[:] = self._state
+            self._state = None
+        return self._states
 
     def put(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         """Actions for some of the waiting sub-environments; see `BaseEnv.send_rows`."""
+        of_all = selection is None and rows.in_order and len(rows) == len(self._states)
         env_index = rows.env_index if selection is None else rows.env_index[selection]
-        states = self._states[env_index]
-        if np.count_nonzero(states == _WAITING) != len(states):
-            stray = int(env_index[states != _WAITING][0])
-            raise EnvError(
-                "An action for a sub-environment that is not waiting for one.",
-                where=f"{self.name}, sub-environment {stray}",
-                got="an answer already" if self._states[stray] == _ANSWERED else "an episode that is over or not begun",
-                expected="one action per poll, between the reset and the end of an episode",
-                fix="reset the sub-environment first, and answer each row that acts once",
-            )
-        self._states[env_index] = _ANSWERED
-        if selection is None and rows.in_order and len(rows) == len(self._states):
-            self._columns, self._all_at_once = actions, True
+        if not (of_all and self._state == _WAITING):
+            self._check_waiting(env_index)
+            self._states[env_index] = _ANSWERED
+        if of_all:
+            self._columns, self._all_at_once, self._state = actions, True, _ANSWERED
             return
         if self._own is None:
             # A valid action everywhere: those that step on by themselves are sent what stands in their place.
@@ -205,9 +212,21 @@ class Answers:
         trees.put(self._own, env_index, actions)
         self._columns = self._own
 
+    def _check_waiting(self, env_index: np.ndarray) -> None:
+        states = self._each()[env_index]
+        if np.count_nonzero(states == _WAITING) != len(states):
+            stray = int(env_index[states != _WAITING][0])
+            raise EnvError(
+                "An action for a sub-environment that is not waiting for one.",
+                where=f"{self.name}, sub-environment {stray}",
+                got="an answer already" if self._states[stray] == _ANSWERED else "an episode that is over or not begun",
+                expected="one action per poll, between the reset and the end of an episode",
+                fix="reset the sub-environment first, and answer each row that acts once",
+            )
+
     def take(self) -> trees.Tree:
         """The columns of all actions."""
-        if np.count_nonzero(self._states == _ANSWERED) != len(self._states):
+        if self._state != _ANSWERED and np.count_nonzero(self._each() == _ANSWERED) != len(self._states):
             stray = int(np.flatnonzero(self._states != _ANSWERED)[0])
             waits = self._states[stray] == _WAITING
             raise EnvError(
@@ -217,6 +236,6 @@ class Answers:
                 expected="a reset first, then an action for each sub-environment before the next poll",
                 fix="send its action" if waits else "call reset_rows or try_reset after an episode's end",
             )
-        self._states[:] = _OVER
+        self._state = _OVER
         self._all_at_once = False
         return self._columns
