@@ -285,7 +285,7 @@ class Trainer:
             changes: config keys to replace, such as `env` or keys that hold code.
         Raises:
             CheckpointError: the checkpoint is damaged, newer, of another algorithm, or names untrusted code.
-            ConfigError: a change has no effect, because another key overrules it.
+            ConfigError: a change has no effect.
         """
         stored = checkpoint.read(Path(path))
         if cls is Trainer:

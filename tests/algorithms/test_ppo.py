@@ -259,5 +259,5 @@ class TestFromUpdateToUpdate:
 
 
 def test_3_a_minibatch_larger_than_the_batch():
-    with pytest.raises(ConfigError, match=r"sgd_minibatch_size=512, train_batch_size=256(.|\n)*mend"):
+    with pytest.raises(ConfigError, match=r"sgd_minibatch_size=512, train_batch_size=256(.|\n)*fix:"):
         PPOConfig(train_batch_size=256, sgd_minibatch_size=512)

@@ -74,7 +74,7 @@ class TestConfig:
         register_env("tests/registered-pole", lambda context: gym.make("CartPole-v1"))
         for wrong, right in [("CartPol-v1", "CartPole-v1"), ("tests/registered-pol", "tests/registered-pole")]:
             with pytest.raises(
-                ConfigError, match=rf"unknown environment(.|\n)*{wrong}(.|\n)*expected:.*{right}(.|\n)*mend"
+                ConfigError, match=rf"unknown environment(.|\n)*{wrong}(.|\n)*expected:.*{right}(.|\n)*fix:"
             ):
                 make(wrong)
 
@@ -377,7 +377,7 @@ class TestMultiAgent:
         multiagent = {**self.CONFIG["multiagent"], "policy_mapping_fn": lambda agent_id: "nobody"}
         with self.make(multiagent=multiagent) as trainer:
             with pytest.raises(
-                PolicyError, match=r"unknown policy(.|\n)*agent 'left'(.|\n)*nobody(.|\n)*'spare'(.|\n)*mend"
+                PolicyError, match=r"unknown policy(.|\n)*agent 'left'(.|\n)*nobody(.|\n)*'spare'(.|\n)*fix:"
             ):
                 trainer.train()
 

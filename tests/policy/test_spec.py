@@ -31,6 +31,6 @@ def test_accepts(given, expected):
 @pytest.mark.parametrize("given", ["PPO", 3, (), [None, BOX, TWO, {}], ("PPO",), (None, BOX, TWO, 1), (None,) * 5, int])
 def test_13_refuses_what_is_no_spec(given):
     with pytest.raises(
-        PolicyError, match=r"No policy spec(.|\n)*policies\['p'\](.|\n)*got:(.|\n)*expected:(.|\n)*mend"
+        PolicyError, match=r"No policy spec(.|\n)*policies\['p'\](.|\n)*got:(.|\n)*expected:(.|\n)*fix:"
     ):
         PolicySpec.of(given, "p")
