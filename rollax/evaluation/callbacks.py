@@ -61,7 +61,7 @@ _OTHER_NAMES = {
 }
 
 
-def make_callbacks(given: type | None) -> Callbacks:
+def make_callbacks(given: Any) -> Callbacks:
     """An instance of the class in a config; None gives one that does nothing.
 
     Raises:

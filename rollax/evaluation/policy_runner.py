@@ -147,7 +147,7 @@ class PolicyRunner:
         rows = trees.length(obs)
         self._check(actions, rows)
         if self._ranges is None:  # a policy of the library: its columns have the right lengths
-            return actions, states, fetches
+            return actions, states, dict(fetches)
         self._check_ranges(self._ranges, actions)
         columns = {name: self._fetched(name, column, rows) for name, column in fetches.items()}
         return actions, states, columns
