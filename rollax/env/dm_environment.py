@@ -106,7 +106,7 @@ def _space(spec: Any, where: str, *, acts: bool = False) -> spaces.Space:
         if shape:
             return spaces.MultiDiscrete(count, start=low.astype(np.int64))
         return spaces.Discrete(int(count), start=int(low))
-    kept = np.float32 if dtype.kind == "f" else dtype.type
+    kept: Any = np.float32 if dtype.kind == "f" else dtype.type
     with np.errstate(over="ignore"):  # a bound that float32 cannot hold is no bound
         return spaces.Box(low.astype(kept), high.astype(kept), shape, kept)
 

@@ -54,12 +54,12 @@ def _spaces(env: Any, kind: str) -> tuple[gym.Space | None, dict[Hashable, gym.S
     by_agent, shared = getattr(env, f"{kind}s", None), getattr(env, kind, None)
     if not by_agent:
         known = (getattr(env, name, None) for name in ("possible_agents", "agents", "_agent_ids"))
-        agents = sorted(next(filter(None, known), ()), key=str)
+        agents: list[Any] = sorted(next(filter(None, known), ()), key=str)
         by_agent = {agent: space for agent in agents if (space := _space(env, kind, agent)) is not None}
     return (None, dict(by_agent)) if by_agent else (shared, None)
 
 
-def _space(env: Any, kind: str, agent: Hashable) -> gym.Space | None:
+def _space(env: Any, kind: str, agent: Any) -> gym.Space | None:
     ask = getattr(env, f"get_{kind}", None)
     if ask is not None:
         return ask(agent)

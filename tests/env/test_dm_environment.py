@@ -122,7 +122,8 @@ def test_a_discount_in_the_middle_is_said_once(caplog):
 
     env = DMEnvironment(Discounted())
     env.reset()
-    env.step(0), env.step(0)
+    env.step(0)
+    env.step(0)
     assert caplog.text.count("discount 0.5 in the middle of an episode is ignored") == 1
 
 

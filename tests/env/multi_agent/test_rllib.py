@@ -12,7 +12,8 @@ from rollax.env.rllib_env import RLlibEnv
 class MultiAgentEnv(gym.Env):
     """What `ray.rllib.env.multi_agent_env.MultiAgentEnv` of Ray 2.60 defines."""
 
-    observation_spaces = action_spaces = observation_space = action_space = None
+    observation_spaces = action_spaces = None
+    observation_space = action_space = None  # type: ignore[assignment]
     agents, possible_agents = [], []
 
     def __init__(self):
