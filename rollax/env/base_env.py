@@ -26,27 +26,27 @@ _ROW_VIEW = ("poll_rows", "send_rows", "reset_rows")
 
 
 class BaseEnv:
-    """The one interface that sampling knows. Two views of the same thing; a subclass overrides one of them.
+    """The interface that the sampler uses. It has two views; a subclass overrides one of them.
 
-    Dict view: `poll`, `send_actions`, `try_reset`. For people and for genuinely dict-shaped environments.
+    Dict view: `poll`, `send_actions`, `try_reset`. For users and for environments that produce dicts.
     Columnar view: `poll_rows`, `send_rows`, `reset_rows`. For the sampler, and for environments made of arrays.
 
-    The sampler begins with a reset of all sub-environments and then alternates between polling and sending. Which
-    agents, and how many sub-environments, are ready may differ at every poll.
+    The sampler resets all sub-environments and then alternates between polling and sending. Each poll may return other
+    agents and another number of sub-environments.
     """
 
     num_envs: int = 1
     observation_space: Space | None = None
     action_space: Space | None = None
-    """None in both where the policies of a multi-agent environment name their own."""
+    """Both are None if the policies of a multi-agent environment have their own."""
     possible_agents: Sequence[Hashable] | None = None
-    """Every agent that may ever appear; None leaves it open."""
+    """Every agent that may appear; None allows any."""
 
-    # Private by double underscores, so that no attribute of a user's subclass gets in the way.
+    # Double underscores avoid clashes with attributes of users' subclasses.
     __reset_takes_seeds: bool
-    __dicts: DictRows | None = None  # keeps the trajectories where only the dict view is written
-    __collected: EnvDict | None = None  # there too: the answers, until all policies have given theirs
-    __kept: Rows | None = None  # where only the columnar view is written: the rows that the last dicts came from
+    __dicts: DictRows | None = None  # keeps the trajectories if only the dict view is overridden
+    __collected: EnvDict | None = None  # likewise: the actions, until all policies have acted
+    __kept: Rows | None = None  # if only the columnar view is overridden: the rows of the last dicts
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if not (cls._overrides(*_DICT_VIEW) or cls._overrides(*_ROW_VIEW)):
@@ -73,17 +73,17 @@ class BaseEnv:
     # The dict view.
 
     def poll(self) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, EnvDict]:
-        """What happened since the last poll, for the agents that are ready now; blocks until there is something.
+        """The outcomes since the last poll, for the agents that are ready; blocks until there are any.
 
         Returns:
             `(obs, rewards, terminateds, truncateds, infos, off_policy_actions)`, each `env_id -> agent_id -> value`.
             A reward is None beside a first observation. `"__all__"` in a flag dict ends the sub-environment's
-            episode. An agent in `off_policy_actions` has acted already and is sent no action.
+            episode. An agent in `off_policy_actions` has acted already and gets no action.
         """
         return dicts_of(self._poll_and_keep())
 
     def send_actions(self, actions: EnvDict) -> None:
-        """Answers the agents that were ready at the last poll: `env_id -> agent_id -> action`."""
+        """Sends actions to the agents that were ready at the last poll: `env_id -> agent_id -> action`."""
         rows = self._kept_rows
         wanted = {(int(rows.env_index[row]), rows.agent_of(row)): row for row in np.flatnonzero(rows.acts).tolist()}
         pairs = {(env_id, agent): action for env_id, given in actions.items() for agent, action in given.items()}
@@ -94,7 +94,7 @@ class BaseEnv:
                 where=f"sub-environment {unknown[0][0]}, agent {unknown[0][1]!r}",
                 got=pairs[unknown[0]],
                 expected=f"actions for {sorted(map(str, wanted))}",
-                fix="answer the agents of the last poll's obs whose episode goes on, each once",
+                fix="send one action to each agent of the last obs whose episode continues",
             )
         for key, action in pairs.items():
             # One row at a time: agents may have different action spaces, which no one array holds.
@@ -106,12 +106,12 @@ class BaseEnv:
         """Resets one sub-environment or all of them.
 
         Args:
-            env_id: which one; None for all.
-            seeds: one per sub-environment that is reset; None leaves their random streams as they are. A subclass
-                may leave this argument out: it is then never passed.
+            env_id: the sub-environment; None for all.
+            seeds: one per sub-environment that is reset; None keeps their random streams. A subclass may omit this
+                argument: it is then never passed.
         Returns:
-            `(obs, infos)` keyed by env id, or None where the environment starts its next episode by itself: its
-            first observation then comes in a later poll.
+            `(obs, infos)` keyed by env id, or None if the environment starts its next episode by itself: a later poll
+            then returns the first observation.
         """
         rows = self.reset_rows(np.arange(self.num_envs) if env_id is None else np.array([env_id]), seeds)
         if rows is None:
@@ -126,14 +126,14 @@ class BaseEnv:
     def poll_rows(self) -> Rows:
         """The same as `poll`, as columns."""
         if self.__collected:
-            # All policies' answers at once: an environment may well take its step inside of send_actions.
+            # The actions of all policies at once: an environment may step inside send_actions.
             collected, self.__collected = self.__collected, {}
             self.send_actions(collected)
         parts = self._checked(self.poll(), "poll()", 6, "six dicts by env id, as in the docstring of BaseEnv.poll")
         return self._dict_rows().outcome(*parts)
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        """Answers some rows of the last poll or reset; called once per policy, with disjoint selections.
+        """Sends actions to some rows of the last poll or reset; called once per policy, with disjoint selections.
 
         Args:
             rows: what was polled.
@@ -147,7 +147,7 @@ class BaseEnv:
             self.__collected.setdefault(int(rows.env_index[row]), {})[rows.agent_of(row)] = action
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
-        """The same as `try_reset`, for any number of sub-environments at once; None when all start by themselves."""
+        """The same as `try_reset` for any number of sub-environments; None if all start by themselves."""
         obs: EnvDict = {}
         infos: EnvDict = {}
         for position, env_id in enumerate(env_index.tolist()):
@@ -166,7 +166,7 @@ class BaseEnv:
     def _checked(
         self, result: Any, call: str, count: int, expected: str, env_id: int | None = None
     ) -> Sequence[EnvDict]:
-        """The dicts that a method of the dict view returned, if that is what they are."""
+        """The dicts that a method of the dict view returned, checked."""
         right = isinstance(result, tuple) and len(result) == count and all(isinstance(part, dict) for part in result)
         right = right and all(_DICT.issuperset(map(type, part.values())) for part in result)
         if right and (env_id is None or env_id in result[0]):
@@ -186,7 +186,7 @@ class BaseEnv:
         return []
 
     def try_render(self, env_id: int | None = None) -> Any:
-        """A frame of one sub-environment (the first where None), or None where it cannot be drawn."""
+        """A frame of one sub-environment (None: the first), or None if it cannot be drawn."""
         return None
 
     def stop(self) -> None:
@@ -200,7 +200,7 @@ class BaseEnv:
                 where=type(self).__name__,
                 got="no observation yet",
                 expected="try_reset() or poll() first",
-                fix="call try_reset(), then answer the agents whose observations it returned",
+                fix="call try_reset(), then send actions to the agents whose observations it returned",
             )
         return self.__kept
 
@@ -220,7 +220,7 @@ class BaseEnv:
 
 
 def dicts_of(rows: Rows) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, EnvDict]:
-    """The six dicts of `BaseEnv.poll` that say the same as `rows`."""
+    """The six dicts of `BaseEnv.poll` with the contents of `rows`."""
     obs, rewards, terminateds, truncateds, infos, given = ({} for _ in range(6))
     info_list = rows.info_list()
     # Copies: a native environment may write its next observations into the same arrays.

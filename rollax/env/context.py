@@ -1,4 +1,4 @@
-"""`EnvContext`: the `env_config` of a creator, with the place that the environment is made for."""
+"""`EnvContext`: the `env_config` of a creator, with the worker and the copy that the environment is made for."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rollax.frozen import thawed
 
 
 class EnvContext(dict[str, Any]):
-    """A dict of `env_config` that also says for which worker and which copy the environment is made.
+    """The dict `env_config`, with the worker and the copy that the environment is made for.
 
     Args:
         env_config: the user's settings; their dicts and lists are copied.
         worker_index: 0 for the driver's own worker, else 1 to `num_workers`.
-        vector_index: which copy within the worker.
-        num_workers: how many remote workers there are.
-        remote: the environment is to live in an actor of its own.
+        vector_index: of the copy within the worker.
+        num_workers: the number of remote workers.
+        remote: the environment runs in its own actor.
     """
 
     def __init__(

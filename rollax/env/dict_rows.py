@@ -1,4 +1,4 @@
-"""From two-level dicts to rows: which agents are alive, which slot each has, and when a trajectory begins and ends."""
+"""Rows from two-level dicts: which agents are alive, the slot of each, and when trajectories begin and end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NONE: dict = {}
 
 
 def flags_of(agent: Hashable, terminateds: Mapping, truncateds: Mapping) -> tuple[bool, bool]:
-    """Terminated, truncated: an agent's own flags where one of them is up, else those of `"__all__"`."""
+    """Terminated, truncated: an agent's own flags if one of them is True, else those of `"__all__"`."""
     terminated, truncated = terminateds.get(agent, False), truncateds.get(agent, False)
     if not (terminated or truncated):
         terminated, truncated = terminateds.get(ALL, False), truncateds.get(ALL, False)
@@ -33,15 +33,15 @@ def flags_of(agent: Hashable, terminateds: Mapping, truncateds: Mapping) -> tupl
 class _SubEnv:
     """The agents of one sub-environment that are alive, and the slot of each."""
 
-    running: bool = False  # an episode has begun; that all its agents have ended does not end it
+    running: bool = False  # an episode has begun; it continues even if all its agents have ended
     slots: dict[Hashable, int] = field(default_factory=dict)
     acting: list[Hashable] = field(default_factory=list)  # the agents of the last obs, in its order
     acting_slots: list[int] = field(default_factory=list)
-    forgotten: frozenset[Hashable] = frozenset()  # alive in an episode that goes on though it was dropped here
+    forgotten: frozenset[Hashable] = frozenset()  # alive in an episode that was dropped here but continues
 
 
 class _News(NamedTuple):
-    """What one poll says of one sub-environment, by agent."""
+    """What one poll returned for one sub-environment, by agent."""
 
     obs: dict
     rewards: dict
@@ -59,11 +59,11 @@ class DictRows:
     """Turns the dicts of a poll into `Rows` and keeps the trajectories between polls.
 
     Args:
-        name: how error messages call the environment.
+        name: of the environment, in error messages.
         num_envs: the number of sub-environments; their ids count from 0.
-        observation_space: of every agent, where they share one.
-        agents: every id that may ever appear; None leaves it open.
-        observation_spaces: of each agent, where they differ.
+        observation_space: of every agent, if they share one.
+        agents: every id that may appear; None allows any.
+        observation_spaces: of each agent, if they differ.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class DictRows:
         return rows.rows()
 
     def acting(self, env_id: int) -> list[Hashable]:
-        """The agents of the last obs of a sub-environment whose trajectories go on."""
+        """The agents in the last obs of a sub-environment whose trajectories continue."""
         return self._sub_envs[env_id].acting
 
     def forget(self, env_id: int) -> None:
-        """Drops the running episode; the environment may continue it, and whoever acts next begins a trajectory."""
+        """Drops the running episode; the environment may continue it, and agents that act next begin trajectories."""
         alive = self._sub_envs[env_id].forgotten | self._sub_envs[env_id].slots.keys()
         self._end_episode(env_id)
         self._sub_envs[env_id].forgotten = frozenset(alive)
@@ -113,15 +113,15 @@ class DictRows:
         """The rows of one poll.
 
         Raises:
-            MultiAgentError: the dicts contradict each other or what went before.
-            EnvError: an observation, reward, flag or info is not what it must be.
+            MultiAgentError: the dicts contradict each other or an earlier poll.
+            EnvError: an invalid observation, reward, flag or info.
         """
         parts = (obs, rewards, terminateds, truncateds, infos, given)
-        told_of = dict.fromkeys((*obs, *rewards, *terminateds, *truncateds))
-        return self.outcome_of({env_id: [part.get(env_id, _NONE) for part in parts] for env_id in told_of})
+        reported = dict.fromkeys((*obs, *rewards, *terminateds, *truncateds))
+        return self.outcome_of({env_id: [part.get(env_id, _NONE) for part in parts] for env_id in reported})
 
     def outcome_of(self, steps: Mapping[int, Sequence[dict]]) -> Rows:
-        """The same, by sub-environment: what each step returned, and the actions given if there are any."""
+        """The same, by sub-environment: the dicts of each step, and the given actions if there are any."""
         rows = RowBuilder(self.name)
         for env_id, parts in steps.items():
             self._add_env(rows, env_id, _News(*parts))
@@ -135,7 +135,7 @@ class DictRows:
             expected = f"ids below num_envs, {len(self._sub_envs)}"
             raise self._error("A sub-environment that there is not.", env_id, None, env_id, expected)
         sub_env, first_row = self._sub_envs[env_id], len(rows.agents)
-        # Flags are rarely up: one pass over each dict's values tells whether anything has to be looked at by agent.
+        # Flags are rarely True: one pass over the values shows whether single agents must be checked.
         all_over = ending = False
         if not (_is_down(news.terms) and _is_down(news.truncs)):
             self._check_flags(env_id, news)
@@ -161,7 +161,7 @@ class DictRows:
             self._end_episode(env_id)
 
     def _add_given(self, rows: RowBuilder, env_id: int, news: _News, first_row: int) -> None:
-        """The actions that agents of the rows from `first_row` on have taken already."""
+        """Stores actions that agents of the rows from `first_row` on have taken already."""
         for agent, action in news.given.items():
             if agent not in news.obs:
                 raise self._error("An off-policy action without an observation.", env_id, agent, action, "its obs too")
@@ -180,11 +180,11 @@ class DictRows:
         starting = obs.keys() - known.keys()
         if starting:
             self._check_new(env_id, starting - sub_env.forgotten, rewards)
-            # Whoever ends in the moment of appearing never lived: nothing is to be answered, nothing to be learned.
+            # An agent that ends in its first observation has no trajectory: it neither acts nor learns.
             agents = [agent for agent in agents if agent not in starting or not news.ends(agent)]
         self._check_rewarded(env_id, news)
-        said_of = known if ending else rewards
-        late = [a for a in said_of if a in known and a not in obs and (a in rewards or news.ends(a))]
+        flagged = known if ending else rewards
+        late = [a for a in flagged if a in known and a not in obs and (a in rewards or news.ends(a))]
         for agent in agents:
             if agent not in known:
                 known[agent] = self._take_slot()
@@ -275,7 +275,7 @@ class DictRows:
 
     def _end_episode(self, env_id: int) -> None:
         ended, self._sub_envs[env_id] = self._sub_envs[env_id], _SubEnv()
-        self._free.extend(ended.slots.values())  # only now: an interrupt between must not free them twice
+        self._free.extend(ended.slots.values())  # last: an interrupt in between must not free them twice
 
     def _take_slot(self) -> int:
         if self._free:
@@ -291,7 +291,7 @@ class DictRows:
 
 
 def _is_down(flags: dict) -> bool:
-    """True where nothing is said but that the episode goes on."""
+    """Whether `"__all__": False` is the only entry."""
     return len(flags) == 1 and flags.get(ALL) is False
 
 

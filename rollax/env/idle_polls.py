@@ -1,4 +1,4 @@
-"""A bound on polls in which nobody can act: an environment that reports for ever and never asks is refused."""
+"""A bound on polls in which no agent can act: an environment that never requests an action is refused."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Hashable, Iterable
 from rollax.errors import EnvError
 
 MOST_IDLE_POLLS = 1000
-"""Polls in a row with news and without anybody to act, after which the environment counts as stuck."""
+"""Polls in a row with reports and without an agent that can act, after which the environment counts as stuck."""
 
 
 class IdlePolls:
-    """Counts, for each sub-environment, the polls in a row that report on it while nobody in it can act.
+    """Counts, for each sub-environment, the polls in a row that report on it while none of its agents can act.
 
     Args:
-        name: how error messages call the environment.
+        name: of the environment, in error messages.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.counts: dict[int, int] = {}
-        """Of the sub-environments whose last poll was idle."""
+        """Idle polls in a row, by sub-environment."""
 
     def idle(self, env_id: int, reported: Iterable[Hashable], alive: Iterable[Hashable]) -> None:
-        """A poll reported on a sub-environment in which nobody can act.
+        """Counts a poll that reported on a sub-environment in which no agent can act.
 
         Args:
-            env_id: which one.
+            env_id: the sub-environment.
             reported: the agents that the poll names.
-            alive: the agents whose trajectories go on.
+            alive: the agents whose trajectories continue.
         Raises:
-            EnvError: that was one too many.
+            EnvError: too many such polls in a row.
         """
         count = self.counts.get(env_id, 0) + 1
         self.counts[env_id] = count
@@ -38,12 +38,12 @@ class IdlePolls:
             raise stuck(f"{self._name}, sub-environment {env_id}", reported, alive)
 
     def acting(self, env_id: int) -> None:
-        """Somebody can act in this sub-environment."""
+        """Notes that an agent can act in this sub-environment."""
         self.counts.pop(env_id, None)
 
 
 def stuck(where: str, reported: Iterable[Hashable], alive: Iterable[Hashable]) -> EnvError:
-    """The error of an environment in which nobody can act, poll after poll."""
+    """The error of an environment in which no agent can act, poll after poll."""
     return EnvError(
         f"Nobody can act, for {MOST_IDLE_POLLS} polls in a row.",
         where=where,

@@ -48,7 +48,7 @@ class LegacyEnv(gym.Env):
             return result
         obs, reward, done, info = result
         truncated = _is_up(done) and bool(_was_cut(info))
-        # What is no boolean goes on as it is, to be refused.
+        # A value that is no boolean is passed on unchanged and refused there.
         return obs, reward, False if truncated else done, truncated, info
 
     def render(self) -> Any:
@@ -117,7 +117,7 @@ class LegacyMultiAgentEnv(MultiAgentEnv):
         obs, rewards, dones, infos = result
         if not are_dicts(tuple(result), 4):
             return obs, rewards, dones, {ALL: False}, infos  # refused as that of any environment
-        # A time limit is often said in one agent's info alone; whoever's own info says otherwise was not cut off by it.
+        # Often only one agent's info reports the time limit; an agent whose own info denies it was not cut off.
         any_cut = any(_was_cut(info) for info in infos.values())
         truncateds = {}
         for agent, done in dones.items():
@@ -157,12 +157,12 @@ def _are_infos(value: Any, count: int) -> bool:
 
 
 def _is_up(done: Any) -> bool:
-    """Whether it is a flag, and up."""
+    """Whether it is a flag, and True."""
     return type(done) in checks.BOOLEANS and bool(done)
 
 
 def _was_cut(info: Any) -> bool | None:
-    """Whether an info says that a time limit ended the episode; None where it says nothing of that."""
+    """Whether an info reports that a time limit ended the episode; None if it does not say."""
     cut = info.get("TimeLimit.truncated") if isinstance(info, dict) else None
     return None if cut is None else bool(cut)
 

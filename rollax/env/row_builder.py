@@ -18,7 +18,7 @@ _NO_INFO: dict = {}
 
 
 Flags = tuple[list[bool], list[bool], list[bool]]
-"""Of some rows in turn: terminated, truncated, starting."""
+"""The columns terminated, truncated and starting of some rows."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class RowBuilder:
     slots: list[int] = field(default_factory=list)
     obs: list[Any] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
-    flags: list[tuple[int, Flags]] = field(default_factory=list)  # beside the first row that they belong to
+    flags: list[tuple[int, Flags]] = field(default_factory=list)  # each with the first row that it belongs to
     agents: list[Hashable] = field(default_factory=list)
     infos: list[dict] = field(default_factory=list)
     given: dict[int, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class RowBuilder:
         infos: dict,
         flags: Flags | None = None,
     ) -> None:
-        """Rows of one sub-environment; no flags where none is up and nobody starts."""
+        """Appends rows of one sub-environment; `flags` is None if all are False."""
         count = len(agents)
         if flags is not None:
             self.flags.append((len(self.agents), flags))
@@ -62,7 +62,7 @@ class RowBuilder:
         return f"{self.name}, sub-environment {self.env_index[row]}, agent {self.agents[row]!r}"
 
     def rows(self) -> Rows:
-        """The finished rows. A row waits for an action if it has an observation and its trajectory has not ended."""
+        """The rows. A row waits for an action if it has an observation and its trajectory has not ended."""
         flags = np.zeros((3, len(self.agents)), bool)
         for start, columns in self.flags:
             flags[:, start : start + len(columns[0])] = columns
@@ -96,6 +96,6 @@ class RowBuilder:
             "An observation that is None.",
             where=self._where(row),
             got=None,
-            expected="an observation, which asks for an action",
-            fix="leave out of obs whoever does not act",
+            expected="an observation, which requests an action",
+            fix="omit agents that do not act from obs",
         )

@@ -24,30 +24,29 @@ NO_ENVS = np.empty(0, np.int64)
 
 @dataclass(slots=True)
 class Rows:
-    """N rows, one per agent that is ready or that something happened to since the last poll.
+    """N rows, one per agent that is ready or has received a reward or flag since the last poll.
 
-    A *slot* is a small integer that names one agent of one sub-environment for as long as its trajectory lasts; once
-    the trajectory has ended the number may be given to another. Within one `Rows`, ends come before starts.
+    A *slot* is a small integer that names one agent of one sub-environment during one trajectory; afterwards another
+    agent may get the number. Within one `Rows`, ends come before starts.
 
     Args:
         env_index: [N] the sub-environment of each row.
         slots: [N] the slot of each row.
-        obs: columns of N observations where all agents share one space, else a list of N single observations,
-            with None where a row has none (a reward for an agent that is not acting).
+        obs: columns of N observations if all agents share one space, else a list of N single observations, with None
+            for a row without one (a reward for an agent that is not acting).
         rewards: [N] float64, what the agent received since its last row; 0 where `starts`.
         terminateds: [N] the trajectory ended in a terminal state.
-        truncateds: [N] the trajectory was cut off, by a time limit for instance; its value goes on.
+        truncateds: [N] the trajectory was cut off, for instance by a time limit; it is bootstrapped.
         starts: [N] the observation is the first of a trajectory: no reward or flag belongs to it.
         acts: [N] the row waits for an action.
         ended_envs: [M] sub-environments whose episode ended with this poll.
-        agents: N agent ids, or None where each sub-environment has one agent.
-        infos: N info dicts, or a function that makes them when somebody asks.
+        agents: N agent ids, or None if each sub-environment has one agent.
+        infos: N info dicts, or a function that makes them when they are needed.
         given_actions: row -> action that the agent has taken already (off-policy); such a row does not wait.
-        trains: [N] false where the trajectory is only served, and not learned from; None: all are learned from. It is
-            the same in all rows of an episode.
-        dropped_envs: [D] sub-environments whose running episode was lost since the last poll. All of it is forgotten,
-            and no row here belongs to it; the sampler resets them as it does those of `ended_envs`.
-        name: how error messages call the environment.
+        trains: [N] False if the trajectory is not trained on, the same in all rows of an episode; None: all are.
+        dropped_envs: [D] sub-environments whose running episode was lost since the last poll. The whole episode is
+            dropped and has no row here; the sampler resets these sub-environments like those of `ended_envs`.
+        name: of the environment, in error messages.
         in_order: row i is that of sub-environment i, of its only agent, on slot i. It is faster to sample from.
     """
 
@@ -72,10 +71,10 @@ class Rows:
         return len(self.slots)
 
     def observations(self, rows: np.ndarray | None, space: Any) -> trees.Tree:
-        """Columns of the observations of some rows, or of all of them (then without a copy where they are columns).
+        """Columns of the observations of some rows, or of all; existing columns of all rows are not copied.
 
         Raises:
-            EnvError: single observations that are not of the space, or not finite.
+            EnvError: single observations outside the space, or not finite.
         """
         if isinstance(self.obs, list):
             values = self.obs if rows is None else [self.obs[row] for row in rows.tolist()]
@@ -83,10 +82,10 @@ class Rows:
         return self.obs if rows is None else trees.index(self.obs, rows)
 
     def stack(self, space: Any) -> None:
-        """Turns single observations into columns, once for all policies, where every row has one.
+        """Turns single observations into columns, once for all policies, if every row has one.
 
         Args:
-            space: of every agent; None where they differ: nothing is done then.
+            space: of every agent; None if they differ, which changes nothing.
         Raises:
             EnvError: as `observations`.
         """
@@ -98,19 +97,19 @@ class Rows:
         return f"{of_env}sub-environment {self.env_index[row]}, agent {self.agent_of(row)!r}"
 
     def has_obs(self, rows: np.ndarray) -> np.ndarray:
-        """[K] true for those of the given rows that came with an observation."""
+        """[K] True for the given rows that have an observation."""
         if not isinstance(self.obs, list):
             return np.ones(len(rows), bool)
         return np.fromiter((self.obs[row] is not None for row in rows.tolist()), bool, len(rows))
 
     def over_envs(self) -> np.ndarray:
-        """The sub-environments that are to be reset."""
+        """The sub-environments to reset."""
         if not len(self.dropped_envs):
             return self.ended_envs
         return np.concatenate((self.ended_envs, self.dropped_envs))
 
     def training(self) -> np.ndarray:
-        """[N] true where the trajectory is learned from."""
+        """[N] True if the trajectory is trained on."""
         return np.ones(len(self), bool) if self.trains is None else self.trains
 
     def info_list(self) -> Sequence[dict]:

@@ -1,4 +1,4 @@
-"""Groups of agents that act as one: their dicts joined on the way out, their actions parted on the way in."""
+"""Groups of agents that act as one: dicts of members are joined, actions of groups are split."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Groups = Mapping[Hashable, Sequence[Hashable]]
 
 
 class AgentGroups:
-    """Joins what happens to the members of each group, and keeps who of them is alive.
+    """Joins the observations, rewards, flags and infos of the members of each group, and keeps who is alive.
 
-    A group exists from the first observation of a member until the last member that is alive has ended. It acts when
-    any member is to act. What contradicts itself is left as it is, under the member's own id, and refused there.
+    A group exists from the first observation of a member until its last living member has ended. It acts when any
+    member acts. Contradictions are passed on under the member's own id, and refused there.
 
     Args:
-        name: how warnings call the environment.
+        name: of the environment, in warnings.
         groups: group id -> the ids of its members, in the order of the Tuples.
         observation_spaces: group id -> a Tuple of its members' observation spaces.
     """
@@ -44,7 +44,7 @@ class AgentGroups:
         self._last_obs: AgentDict = {}
 
     def begin(self, obs: AgentDict, infos: AgentDict) -> tuple[AgentDict, AgentDict]:
-        """What a reset returned, joined."""
+        """The results of a reset, joined."""
         self._alive, self._last_obs = set(), {}
         joined = self.join(obs, {}, {}, {}, infos)
         return joined[0], joined[4]
@@ -52,7 +52,7 @@ class AgentGroups:
     def join(
         self, obs: AgentDict, rewards: AgentDict, terminateds: AgentDict, truncateds: AgentDict, infos: AgentDict
     ) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
-        """What a step returned, joined: Tuples of observations, sums of rewards, dicts of infos by member."""
+        """The results of a step, joined: Tuples of observations, sums of rewards, dicts of infos by member."""
         parts = (obs, rewards, terminateds, truncateds, infos)
         out_obs, out_rewards, out_terminateds, out_truncateds, out_infos = map(self._of_others, parts)
         out_rewards |= self._unearned(rewards, obs)
@@ -77,13 +77,13 @@ class AgentGroups:
                 if any(member in obs for member in before):
                     out_obs[group] = self._tuple(members, before)
                 ends = [flags[member] for member in before]
-                # The value of a group goes on where that of any member does.
+                # A group is bootstrapped if any member is.
                 cut = any(truncated and not terminated for terminated, truncated in ends)
                 out_terminateds[group], out_truncateds[group] = not cut, any(truncated for _, truncated in ends)
         return out_obs, out_rewards, out_terminateds, out_truncateds, out_infos
 
     def part(self, actions: AgentDict) -> AgentDict:
-        """The actions of groups as those of their members that are to act; other agents' as they are."""
+        """The actions of groups split into those of their acting members; other agents' actions unchanged."""
         parted: AgentDict = {}
         for agent, action in actions.items():
             if agent in self.groups:
@@ -101,7 +101,7 @@ class AgentGroups:
         return tuple(self._last_obs[member] if member in shown else self._zeros[member] for member in members)
 
     def _unearned(self, rewards: AgentDict, obs: AgentDict) -> AgentDict:
-        """The rewards of members that have not been alive; one beside a first observation counts nowhere."""
+        """The rewards of members that were not alive; one beside a first observation is ignored and logged once."""
         members = self.members - self._alive
         unearned = {m: reward for m, reward in rewards.items() if m in members and not is_nothing(reward)}
         for member in [member for member in unearned if member in obs]:
@@ -115,7 +115,7 @@ class AgentGroups:
 
 
 def _sum(rewards: list[Any]) -> Any:
-    """The sum, or the first that is no number: it is then refused as any agent's is."""
+    """The sum, or the first that is no number, which is then refused like any agent's."""
     for reward in rewards:
         if isinstance(reward, str) or np.ndim(reward) or reward is None:
             return reward
@@ -123,7 +123,7 @@ def _sum(rewards: list[Any]) -> Any:
 
 
 def check_groups(groups: Groups, possible_agents: Sequence[Hashable] | None) -> None:
-    """Refuses groups that cannot be.
+    """Refuses invalid groups.
 
     Raises:
         ConfigError: a group without members, an agent in two groups or unknown, an agent's id as a group's.
@@ -157,9 +157,9 @@ def tuple_spaces(
         kind: "obs_space" or "act_space".
         groups: group id -> its members.
         given: the space of every group, or None.
-        of_agents: agent id -> space, as far as they are known.
+        of_agents: agent id -> space, of the agents with known spaces.
     Raises:
-        SpaceError: a member's space is not known, or what is given is no Tuple of the right length.
+        SpaceError: a member's space is unknown, or `given` is no Tuple of the right length.
     """
     found = {}
     for group, members in groups.items():

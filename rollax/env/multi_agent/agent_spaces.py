@@ -11,7 +11,7 @@ from rollax.spaces import same_space
 
 
 def space_of(env: Any, kind: str, agent: Hashable) -> Space | None:
-    """One agent's space, as far as the environment names it: its own, else that of all.
+    """One agent's space: its own, else that of all, else None.
 
     Args:
         env: the environment.
@@ -22,7 +22,7 @@ def space_of(env: Any, kind: str, agent: Hashable) -> Space | None:
 
 
 def spaces_of_agents(env: Any, kind: str) -> tuple[Space | None, Mapping[Hashable, Space] | None]:
-    """The space of every agent, and that of each, as far as the environment names them."""
+    """The space of every agent, and the spaces by agent id; None for what the environment does not have."""
     space, by_agent = getattr(env, kind, None), getattr(env, f"{kind}s", None)
     if space is None and by_agent and by_agent.keys() >= set(getattr(env, "possible_agents", None) or ()):
         space = common_space(by_agent)
@@ -30,6 +30,6 @@ def spaces_of_agents(env: Any, kind: str) -> tuple[Space | None, Mapping[Hashabl
 
 
 def common_space(spaces: Mapping[Hashable, Space]) -> Space | None:
-    """The one space of all agents, or None where they differ."""
+    """The common space of all agents, or None if they differ."""
     first, *others = spaces.values()
     return first if all(same_space(first, other) for other in others) else None

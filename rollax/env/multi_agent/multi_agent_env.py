@@ -22,18 +22,18 @@ _PARTS = ("obs", "rewards", "terminateds", "truncateds", "infos")
 class MultiAgentEnv:
     """Abstract: only agents in the returned `obs` act next; agents appear, leave, return, and take turns.
 
-    A reward may arrive for an agent that is not acting; it counts to the agent's last step until a flag ends that
-    trajectory. An id that ended and shows up again in `obs` begins a new trajectory.
+    A reward for an agent that is not acting counts toward the agent's last step, until a flag ends the trajectory. An
+    id that has ended and appears in `obs` again begins a new trajectory.
     """
 
     observation_space: gym.Space | None = None
     action_space: gym.Space | None = None
-    """Of every agent; None where agents differ, or the policies name their own."""
+    """Of every agent; None if agents differ, or the policies have their own."""
     observation_spaces: Mapping[Any, gym.Space] | None = None
     action_spaces: Mapping[Any, gym.Space] | None = None
-    """Of each agent, by its id, where they differ; a policy without spaces takes those of the agents it acts for."""
+    """By agent id, if agents differ; a policy without spaces takes those of the agents it acts for."""
     possible_agents: Sequence[Hashable] | None = None
-    """Every id that may ever appear; None leaves it open."""
+    """Every id that may appear; None allows any."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(possible_agents={self.possible_agents})"
@@ -47,7 +47,7 @@ class MultiAgentEnv:
         raise NotImplementedError
 
     def render(self) -> Any:
-        """A frame, or None where it cannot be drawn."""
+        """A frame, or None if it cannot be drawn."""
         return None
 
     def close(self) -> None:
@@ -58,18 +58,18 @@ class MultiAgentEnv:
     ) -> MultiAgentEnv:
         """This environment with each group of agents as one agent, beside the agents of no group.
 
-        Observations and actions of a group are Tuples in the order of its members, its reward is the sum of theirs. A
-        group acts when any member is to act: the Tuple holds the latest observation of each member that is alive and
-        zeros for the others, and parts of the action that belong to members who are not to act are ignored. A group
-        ends when the last member that is alive ends: truncated where any of those that end then is only truncated.
+        Observations and actions of a group are Tuples in the order of its members; its reward is the sum of theirs. A
+        group acts when any member acts: the Tuple holds the latest observation of each living member and zeros for the
+        others, and the actions of members that do not act are ignored. A group ends when its last living member ends:
+        truncated if any member that ends in that step is only truncated.
 
         Args:
             groups: group id -> the ids of its members. Agents of no group must be among `possible_agents`.
             obs_space: a Tuple, the space of every group; None makes it from the spaces of the members.
             act_space: the same of actions.
         Raises:
-            ConfigError: groups that cannot be.
-            SpaceError: spaces that are not known, or no Tuples of the right length.
+            ConfigError: invalid groups.
+            SpaceError: unknown spaces, or no Tuples of the right length.
         """
         return _Grouped(self, groups, obs_space, act_space)
 
@@ -105,7 +105,7 @@ class _Grouped(MultiAgentEnv):
 
     def step(self, actions: AgentDict) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
         result = self.env.step(self._groups.part(actions))
-        # What is broken is refused as that of any environment.
+        # A malformed result is passed on and refused like that of any environment.
         return self._groups.join(*result) if are_dicts(result, 5) else result
 
     def render(self) -> Any:
@@ -116,15 +116,15 @@ class _Grouped(MultiAgentEnv):
 
 
 def are_dicts(result: Any, count: int) -> bool:
-    """Whether it is a tuple of so many dicts."""
+    """Whether it is a tuple of `count` dicts."""
     return isinstance(result, tuple) and len(result) == count and all(map(isinstance, result, repeat(dict)))
 
 
 def checked_step(result: Any, where: str) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
-    """The dicts that `MultiAgentEnv.step` returned, if that is what they are.
+    """The dicts that `MultiAgentEnv.step` returned, checked.
 
     Raises:
-        MultiAgentError: they are not, or nobody can act in an episode that goes on.
+        MultiAgentError: other values, or no agent can act in an episode that continues.
     """
     if not are_dicts(result, 5):
         checks.check_step(result, where)
@@ -138,23 +138,23 @@ def checked_step(result: Any, where: str) -> tuple[AgentDict, AgentDict, AgentDi
                     fix="return {} where there is nothing to say",
                 )
     obs, _, terminateds, truncateds, _ = result
-    # Unlike other kinds of environment, this one does nothing of its own accord: nobody acts, nothing happens.
+    # This kind of environment only changes by actions: without an acting agent it would never continue.
     if not obs and terminateds.get(ALL) is False and truncateds.get(ALL) is False:
         raise MultiAgentError(
             f"Nobody can act: empty obs without {ALL!r}.",
             where=where,
             got={},
             expected=f"an observation of whoever acts next, or {ALL!r} True in a flag dict",
-            fix=f"step on inside of step() until somebody can act, or set {ALL!r} when the last agent has ended",
+            fix=f"continue inside step() until an agent can act, or set {ALL!r} when the last agent has ended",
         )
     return result
 
 
 def checked_reset(result: Any, where: str) -> tuple[AgentDict, AgentDict]:
-    """The dicts that `MultiAgentEnv.reset` returned, if that is what they are.
+    """The dicts that `MultiAgentEnv.reset` returned, checked.
 
     Raises:
-        EnvError: they are not.
+        EnvError: other values.
     """
     obs, infos = checks.check_reset(result, f"{where}, reset()")
     if not isinstance(obs, dict):

@@ -22,7 +22,7 @@ _COMMON = "common"
 def from_pettingzoo(env: Any) -> MultiAgentEnv:
     """An environment of PettingZoo's parallel or AEC API as a `MultiAgentEnv`, `with_agent_groups` for instance.
 
-    A trainer takes PettingZoo's environments as they are; this is for what only a `MultiAgentEnv` has.
+    Trainers take PettingZoo's environments directly; this is for methods that only a `MultiAgentEnv` has.
 
     Args:
         env: as it comes from the library.
@@ -60,7 +60,7 @@ class PettingZooEnv(MultiAgentEnv):
         self.possible_agents = None if agents is None else list(agents)
         if self.possible_agents:
             with warnings.catch_warnings():
-                # Where an env has only dicts of spaces, asking for one of them recommends to write a method.
+                # An env with only dicts of spaces warns that it should have a method.
                 warnings.simplefilter("ignore")
                 self.observation_spaces = {agent: env.observation_space(agent) for agent in self.possible_agents}
                 self.action_spaces = {agent: env.action_space(agent) for agent in self.possible_agents}
@@ -71,7 +71,7 @@ class PettingZooEnv(MultiAgentEnv):
         return f"{type(self).__name__}({self.spec.id}, possible_agents={self.possible_agents})"
 
     def render(self) -> Any:
-        # Without a render mode, render() only warns.
+        # Without a render mode, render() warns.
         return None if getattr(self.env, "render_mode", None) is None else self.env.render()
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class ParallelPettingZooEnv(PettingZooEnv):
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
         result = self.env.reset(seed=seed, options=options)
         if not are_dicts(result, 2):
-            return result  # refused as that of any environment
+            return result  # refused like that of any environment
         obs, infos = result
         agents = _agents(self.env, self.spec.id)
         self._refuse_unobserved(agents, obs)
@@ -101,14 +101,14 @@ class ParallelPettingZooEnv(PettingZooEnv):
             strange = self._undeclared(obs)
             obs = {agent: value for agent, value in obs.items() if agent in actions or agent in agents} | strange
             left = [agent for agent in actions if agent not in agents]
-            # Whoever is gone from `agents` has ended, with a flag or without; what is no flag is refused later.
+            # An agent that is no longer in `agents` has ended, flag or not; an invalid flag is refused later.
             down = [a for a in left if terminateds.get(a, False) is False and truncateds.get(a, False) is False]
             terminateds = terminateds | dict.fromkeys(down, True)
         over = not agents
         return obs, rewards, terminateds | {ALL: over}, truncateds | {ALL: False}, _by_agent(infos)
 
     def _undeclared(self, obs: AgentDict) -> AgentDict:
-        """The observations of agents that the environment does not declare: they go on, to be refused."""
+        """The observations of undeclared agents, which are passed on and refused there."""
         declared = self.possible_agents
         return {a: value for a, value in obs.items() if a not in declared and a != _COMMON} if declared else {}
 
@@ -127,8 +127,8 @@ class ParallelPettingZooEnv(PettingZooEnv):
 class AECPettingZooEnv(PettingZooEnv):
     """Agents act one at a time: only `env.agent_selection` is in `obs`.
 
-    Rewards are those of `env.last()`: what an agent has received since its last turn, at its next one. Agents that have
-    ended are stepped with None here, and nobody is asked about them.
+    Rewards are those of `env.last()`: an agent gets at its turn what it has received since the last one. Agents that
+    have ended are stepped with None here.
     """
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
@@ -169,12 +169,12 @@ class AECPettingZooEnv(PettingZooEnv):
 
 
 def _by_agent(infos: AgentDict) -> AgentDict:
-    """The infos of agents: what PettingZoo says of all of them belongs to none."""
+    """The infos by agent, without PettingZoo's entry for all of them."""
     return {agent: info for agent, info in infos.items() if agent != _COMMON} if _COMMON in infos else infos
 
 
 def _agents(env: Any, name: str) -> list[Hashable]:
-    """Who takes part in the running episode, as the environment says."""
+    """The agents of the running episode."""
     agents = getattr(env, "agents", None)
     if not isinstance(agents, list | tuple):
         raise MultiAgentError(
@@ -188,7 +188,7 @@ def _agents(env: Any, name: str) -> list[Hashable]:
 
 
 def _holder(env: Any, name: str) -> Any:
-    """Whoever holds an attribute. Wrappers look it up in each other, which takes them as long as a step."""
+    """The wrapped environment that holds an attribute: a lookup through all wrappers takes as long as a step."""
     while name not in vars(env) and not hasattr(type(env), name) and "env" in vars(env):
         env = vars(env)["env"]
     return env

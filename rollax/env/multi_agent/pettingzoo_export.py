@@ -29,11 +29,11 @@ AgentDict = dict[Hashable, Any]
 def to_pettingzoo(env: MultiAgentEnv) -> ParallelEnv:
     """The environment as one of PettingZoo's parallel API, in which every agent acts at every step.
 
-    An agent that is alive but does not act now stays in `agents`: it is shown its last observation again, its action is
-    ignored, and `infos[agent]["acts"]` is False. Environments in which agents take turns work that way too.
+    An agent that is alive but does not act stays in `agents`: it gets its last observation again, its action is
+    ignored, and `infos[agent]["acts"]` is False. Environments in which agents take turns work in the same way.
 
     Args:
-        env: what is exported, with its spaces and `possible_agents`.
+        env: the environment, with its spaces and `possible_agents`.
     Raises:
         ConfigError: PettingZoo is not installed.
         EnvError: no `MultiAgentEnv`.
@@ -73,18 +73,18 @@ class _Exported(ParallelEnv):
         given = {agent: action for agent, action in actions.items() if agent in self._acting}
         obs, rewards, terminateds, truncateds, infos = self.env.step(given)
         flags = {agent: flags_of(agent, terminateds, truncateds) for agent in dict.fromkeys((*before, *obs))}
-        # Whoever ends in the moment of appearing has never been there.
-        told = [agent for agent, ended in flags.items() if agent in before or not any(ended)]
-        self.agents = [agent for agent in told if not any(flags[agent])]
+        # An agent that ends in its first observation is omitted.
+        reported = [agent for agent, ended in flags.items() if agent in before or not any(ended)]
+        self.agents = [agent for agent in reported if not any(flags[agent])]
         self._acting = obs.keys() & set(self.agents)
-        shown = {agent: obs[agent] if agent in obs else self._last_obs[agent] for agent in told}
+        shown = {agent: obs[agent] if agent in obs else self._last_obs[agent] for agent in reported}
         self._last_obs = {agent: shown[agent] for agent in self.agents}
         return (
             shown,
-            {agent: float(rewards.get(agent, 0.0)) if agent in before else 0.0 for agent in told},
-            {agent: flags[agent][0] for agent in told},
-            {agent: flags[agent][1] for agent in told},
-            self._infos(infos, told),
+            {agent: float(rewards.get(agent, 0.0)) if agent in before else 0.0 for agent in reported},
+            {agent: flags[agent][0] for agent in reported},
+            {agent: flags[agent][1] for agent in reported},
+            self._infos(infos, reported),
         )
 
     def _check(self, actions: Mapping) -> None:
@@ -100,11 +100,11 @@ class _Exported(ParallelEnv):
         wrong = (actions.keys() - set(self.agents)) | (self._acting - actions.keys())
         if wrong:
             raise MultiAgentError(
-                "Actions that are not those of the agents.",
+                "Actions for other agents than those of `agents`.",
                 where=where,
                 got=f"actions for {sorted(map(str, actions))}",
                 expected=f"one for each of `agents`, {sorted(map(str, self.agents))}",
-                fix="give every agent of `agents` an action, and nobody else",
+                fix="pass one action for each agent of `agents`, and no other",
             )
 
     def _infos(self, infos: AgentDict, agents: list[Hashable]) -> AgentDict:

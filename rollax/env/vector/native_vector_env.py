@@ -30,10 +30,9 @@ def native_base_env(copies: EnvCopies) -> BaseEnv:
 class NativeVectorEnv(BaseEnv):
     """The rows of a native vector environment.
 
-    An episode's last row always carries its real last observation, and the observation of a reset is always the first
-    of a new trajectory. The three modes differ only in where the two come from: NEXT_STEP gives the reset's
-    observation at the poll after the end (that sub-environment is sent an action which it ignores), SAME_STEP gives
-    both at once, DISABLED waits for the sampler's reset.
+    The last row of an episode has its real last observation, and the observation of a reset begins a new trajectory.
+    The autoreset modes differ in when the reset's observation is available: with NEXT_STEP at the poll after the end
+    (the action sent before it is ignored), with SAME_STEP at once, with DISABLED after the sampler's reset.
 
     Args:
         env: the vector environment.
@@ -59,7 +58,7 @@ class NativeVectorEnv(BaseEnv):
 
     def poll_rows(self) -> Rows:
         actions = walk(_cast, self.env.single_action_space, self._answers.take())
-        self._begun = False  # until this step is done: after one that was interrupted all are reset
+        self._begun = False  # until this step is done: after an interrupted step all are reset
         try:
             result = self.env.step(actions)
         except Exception as error:
@@ -74,7 +73,7 @@ class NativeVectorEnv(BaseEnv):
         over, ended = terms | truncs, NO_ENVS
         waits = ~over
         if np.count_nonzero(starts):
-            # A reset's row follows from no action. If it says that the episode is over, the next row is a reset too.
+            # The row of a reset follows from no action. If its flags end the episode, the next row is a reset too.
             rewards, terms, truncs = np.where(starts, 0.0, rewards), terms & ~starts, truncs & ~starts
             if self._idle.counts or np.count_nonzero(starts & over):
                 self._count_idle(starts, over)
@@ -140,7 +139,7 @@ class NativeVectorEnv(BaseEnv):
         )
 
     def _rows_of_resets(self, env_index: np.ndarray) -> Rows:
-        """SAME_STEP: the first rows of the episodes that began in the step which ended the ones before."""
+        """SAME_STEP: the first rows of the episodes that began in the step that ended the previous ones."""
         obs, infos = self._next
         self._answers.expect(env_index)
         return Rows.starting(
@@ -151,7 +150,7 @@ class NativeVectorEnv(BaseEnv):
         )
 
     def _mask(self, env_index: np.ndarray) -> np.ndarray:
-        """[num_envs] true for the sub-environments to reset."""
+        """[num_envs] True for the sub-environments to reset."""
         if self.mode is not AutoresetMode.DISABLED:
             raise EnvError(
                 "This vector environment cannot reset some of its sub-environments in the middle of an episode.",
@@ -172,7 +171,7 @@ class NativeVectorEnv(BaseEnv):
         kind = self.env.unwrapped
         if isinstance(kind, SyncVectorEnv | AsyncVectorEnv):
             return [by_env.get(index) for index in range(self.num_envs)]
-        # What is not Python wants 31 bits.
+        # Environments in other languages take 31 bits.
         in_order = [by_env[index] for index in sorted(by_env)]
         small = [-1 if seed is None else int(seed) % 2**31 for seed in in_order]
         if type(kind).__module__.startswith("ale_py."):
@@ -185,11 +184,11 @@ class NativeVectorEnv(BaseEnv):
                 "with the worker_index. Said once.",
             )
             return None
-        # One random stream for all: the interface promises no more than a single number.
+        # One random stream for all: the interface guarantees only a single number.
         return next((seed for seed in small if seed >= 0), None)
 
     def _count_idle(self, starts: np.ndarray, over: np.ndarray) -> None:
-        """Counts the resets in a row that say that the episode is over."""
+        """Counts the resets in a row whose flags end the episode."""
         for index in starts.nonzero()[0].tolist():
             if over[index]:
                 self._idle.idle(index, (), ())
@@ -227,7 +226,7 @@ class NativeVectorEnv(BaseEnv):
             ) from error
 
     def _with_final_obs(self, obs: trees.Tree, ended: np.ndarray, infos: Any) -> trees.Tree:
-        """SAME_STEP: `obs` holds the next episodes' first observations; the last ones stand in the infos."""
+        """SAME_STEP: `obs` holds the first observations of the next episodes; the last ones are in the infos."""
         try:
             final = final_observations(infos, ended)
         except Exception:  # no entry for each sub-environment

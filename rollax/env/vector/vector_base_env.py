@@ -77,7 +77,7 @@ class VectorBaseEnv(BaseEnv):
         if np.count_nonzero(terms) or np.count_nonzero(truncs):
             waiting = ~(terms | truncs)
             ended = index[~waiting]
-            # A simulator made of arrays may write a new episode into those that it returned the old one's end in.
+            # A simulator may write its next episode into the arrays that it returned.
             terms, truncs, rewards = terms.copy(), truncs.copy(), rewards.copy()
             if not self._is_list(obs):
                 columns = trees.tree_map(np.copy, columns)
@@ -124,7 +124,7 @@ class VectorBaseEnv(BaseEnv):
         return Rows.starting(env_index, env_index, columns, infos=infos)
 
     def _is_list(self, obs: Any) -> bool:
-        """True for single observations, False for columns; a tuple is a tuple of columns where the space is a Tuple."""
+        """True for single observations, False for columns; for a Tuple space, a tuple holds columns."""
         return isinstance(obs, list) or (isinstance(obs, tuple) and not isinstance(self.observation_space, Tuple))
 
     def _columns(self, obs: Any, env_index: np.ndarray, infos: Sequence[dict], call: str) -> trees.Tree:
@@ -155,11 +155,11 @@ class VectorBaseEnv(BaseEnv):
 
 
 class Answers:
-    """The actions of the sub-environments that step together, until all of them are there.
+    """The actions of sub-environments that step together, until all of them have been sent.
 
     Args:
         everyone: [0, 1, ..., number of sub-environments - 1].
-        name: how error messages call the environment.
+        name: of the environment, in error messages.
     """
 
     def __init__(self, everyone: np.ndarray, name: str) -> None:
@@ -172,11 +172,11 @@ class Answers:
         self._all_at_once = False
 
     def expect(self, env_index: np.ndarray) -> None:
-        """These sub-environments wait for an action."""
+        """Notes that sub-environments wait for an action."""
         self._set(env_index, _WAITING)
 
     def not_needed(self, env_index: np.ndarray) -> None:
-        """These step on by themselves: whatever stands in their place is sent, and ignored."""
+        """Notes sub-environments that step without an action: the entry sent for them is ignored."""
         self._set(env_index, _ANSWERED)
 
     def _set(self, env_index: np.ndarray, state: int) -> None:
@@ -203,10 +203,10 @@ class Answers:
             self._columns, self._all_at_once, self._state = actions, True, _ANSWERED
             return
         if self._own is None:
-            # A valid action everywhere: those that step on by themselves are sent what stands in their place.
+            # A valid action everywhere: sub-environments that step without an action are sent it.
             self._own = trees.tree_map(lambda leaf: np.repeat(leaf[:1], len(self._everyone), axis=0), actions)
         if self._all_at_once:
-            # One that was reset after everybody had been answered: the other answers stand.
+            # A reset came after all actions: the actions of the others are kept.
             trees.put(self._own, self._everyone, self._columns)
             self._all_at_once = False
         trees.put(self._own, env_index, actions)

@@ -16,18 +16,18 @@ from rollax.env.restarting import Restarts
 class VectorEnv:
     """Abstract: `num_envs` sub-environments with one observation and one action space.
 
-    A user with a batched simulator subclasses it; `VectorEnv.wrap` makes one from single environments.
+    Batched simulators subclass it; `VectorEnv.wrap` makes one from single environments.
 
     Args:
         observation_space: of one sub-environment.
         action_space: of one sub-environment.
-        num_envs: how many there are.
+        num_envs: the number of sub-environments.
     """
 
     name = ""
-    """What error messages call it; empty for the name of its class."""
+    """Its name in error messages; empty for the name of its class."""
     lost: Sequence[int] = ()
-    """Sub-environments that failed in the last `vector_step`, which returned nothing for them; they are reset next."""
+    """Sub-environments that failed in the last `vector_step` and have no results; they are reset next."""
 
     def __init__(self, observation_space: gym.Space, action_space: gym.Space, num_envs: int) -> None:
         self.observation_space = observation_space
@@ -68,11 +68,11 @@ class VectorEnv:
         raise NotImplementedError
 
     def get_sub_environments(self) -> list[Any]:
-        """The single environments, where there are any."""
+        """The single environments, if there are any."""
         return []
 
     def try_render_at(self, index: int) -> Any:
-        """A frame of one sub-environment, or None where it cannot be drawn."""
+        """A frame of one sub-environment, or None if it cannot be drawn."""
         return None
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class VectorEnv:
 
         Args:
             make_env: makes the sub-environment of a given vector index.
-            existing_envs: those that there are already; the rest comes from `make_env`.
+            existing_envs: the first ones; the others come from `make_env`.
             num_envs: how many in all.
         """
         return SteppedInTurn(make_copies(existing_envs, make_env, num_envs))
@@ -143,7 +143,7 @@ class SteppedInTurn(VectorEnv):
         return list(obs), rewards, terminateds, truncateds, infos
 
     def _stepped(self) -> list[int]:
-        """The sub-environments that the last `vector_step` returned something for."""
+        """The sub-environments with results of the last `vector_step`."""
         return [index for index in range(self.num_envs) if index not in self.lost]
 
     def get_sub_environments(self) -> list[Any]:
@@ -161,7 +161,7 @@ class SteppedInTurn(VectorEnv):
 
 
 def frame_of(env: Any) -> Any:
-    """What an environment draws, or None where it cannot be drawn."""
+    """A frame of an environment, or None if it cannot be drawn."""
     if getattr(env, "render_mode", None) is None and getattr(env, "spec", None) is not None:
         return None  # Gymnasium's environments would only warn that they have no mode
     try:

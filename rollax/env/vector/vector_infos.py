@@ -18,9 +18,9 @@ def info_list(infos: Any, num_envs: int, ended: Iterable[int] = NO_ENVS) -> list
     """One dict per sub-environment.
 
     Args:
-        infos: what `step` or `reset` returned: such a dict, or already a list of dicts.
-        num_envs: how many sub-environments there are.
-        ended: those where what is asked for is the info of the episode's last step, not of the reset that followed.
+        infos: from `step` or `reset`: such a dict, or a list of dicts.
+        num_envs: the number of sub-environments.
+        ended: sub-environments whose info is that of the last step of the episode, not of the reset after it.
     """
     result = list(infos) if isinstance(infos, list | tuple) else _split(infos, num_envs)
     for index in ended:
@@ -29,14 +29,14 @@ def info_list(infos: Any, num_envs: int, ended: Iterable[int] = NO_ENVS) -> list
 
 
 def without_final(infos: Any) -> Any:
-    """The same infos without what belongs to the steps that ended episodes."""
+    """The same infos without the entries of steps that ended episodes."""
     if isinstance(infos, list | tuple):
         return [without_final(info) for info in infos]
     return {key: value for key, value in infos.items() if key not in _FINAL and key not in map("_{}".format, _FINAL)}
 
 
 def final_observations(infos: Any, ended: np.ndarray) -> trees.Tree | None:
-    """The last observations of episodes that ended: a list of single ones, or columns; None where there are none."""
+    """The last observations of episodes that ended: a list, or columns; None if there are none."""
     if isinstance(infos, list | tuple):
         found = [next((infos[i][key] for key in _FINAL_OBS if key in infos[i]), None) for i in ended]
         return None if any(value is None for value in found) else found
@@ -57,7 +57,7 @@ def _split(infos: dict, num_envs: int) -> list[dict]:
         parts = _split(values, num_envs) if isinstance(values, dict) else values
         by_env = isinstance(parts, list | tuple) or (isinstance(parts, np.ndarray) and parts.ndim > 0)
         if not by_env or len(parts) != num_envs:
-            parts = [parts] * num_envs  # said of all of them
+            parts = [parts] * num_envs  # one value for all
         for index in range(num_envs):
             if mask is None or mask[index]:
                 result[index][key] = parts[index]

@@ -428,7 +428,7 @@ class TestExport:
     def test_29_actions_of_others(self, actions):
         env = to_pettingzoo(Together(False))
         env.reset()
-        refused(MultiAgentError, env.step, actions, says="not those of the agents...Together...['a', 'b', 'c']")
+        refused(MultiAgentError, env.step, actions, says="Actions for other agents...Together...['a', 'b', 'c']")
 
     def test_9_no_spaces(self):
         class Bare(Together):
