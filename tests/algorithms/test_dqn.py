@@ -88,9 +88,8 @@ class TestLoss:
         obs = {"action_mask": np.ones((2, 2), np.int8), "state": np.array([0, 1])}
         new_obs = {"action_mask": np.array([[1, 0], [0, 1]], np.int8), "state": np.array([1, 2])}
         batch = rows(obs=obs, new_obs=new_obs, discounts=f32(1, 1))
-        table, _ = policy.split.merge(policy.params, policy.extra)(
-            {"action_mask": np.ones((3, 2), np.int8), "state": np.arange(3)}
-        )
+        model = policy.split.merge(policy.params, policy.extra)
+        table = model({"action_mask": np.ones((3, 2), np.int8), "state": np.arange(3)}).policy
         # row 0 may only go on with action 0 of state 1, row 1 with action 1 of state 2
         targets = np.array([1 + table[1, 0], 2 + table[2, 1]])
         expected = np.array([table[0, 1], table[1, 0]]) - targets

@@ -16,6 +16,7 @@ from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import PolicyError
 from rollax.models.outputs import Outputs
+from rollax.policy.recurrent_columns import RecurrentColumns
 from tests.models.test_recurrent import Remembering
 
 SEEN, CHOICES = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2)
@@ -157,9 +158,9 @@ class TestSequences:
         policy = make(cls, MASKED)
         batch = experience(policy, [3, 5, 1])
         clean, clean_stats = policy.compute_gradients(batch)
-        cut = Memory.sequences
+        cut = RecurrentColumns.sequences
 
-        def littered(self: Memory, columns: Any, batch: SampleBatch) -> tuple[dict, int]:
+        def littered(self: RecurrentColumns, columns: Any, batch: SampleBatch) -> tuple[dict, int]:
             columns, units = cut(self, columns, batch)
             padding = np.arange(4) >= columns["seq_lens"][:, None]
             assert padding.sum() == 4 * 4 - 9
@@ -172,7 +173,7 @@ class TestSequences:
             per_sequence = ("state_in", "seq_lens")
             return {k: v if k in per_sequence else jax.tree.map(litter, v) for k, v in columns.items()}, units
 
-        monkeypatch.setattr(Memory, "sequences", littered)
+        monkeypatch.setattr(RecurrentColumns, "sequences", littered)
         dirty, dirty_stats = policy.compute_gradients(batch)
         assert_close(clean, dirty)
         assert_close(clean_stats, dirty_stats)
