@@ -46,7 +46,7 @@ def test_of_buffers_batches_and_episodes(trainer):
     assert repr(UniformReplay(8, n_step=3)) == "UniformReplay(transitions=0, capacity=8, n_step=3)"
     assert repr(PrioritizedReplay(8)) == "PrioritizedReplay(transitions=0, capacity=8, n_step=1)"
     batch = trainer.worker.sample()
-    assert repr(batch).startswith("SampleBatch(count=32, columns=[")
+    assert repr(batch).startswith("Fragment(count=32, columns=[")
     assert repr(Episode(7, 1, {"reward": np.array([0.0, 2.5]), "length": np.array([0, 4])})) == (
         "Episode(episode_id=7, env_index=1, length=4, total_reward=2.5)"
     )
