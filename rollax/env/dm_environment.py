@@ -108,7 +108,8 @@ def _space(spec: Any, where: str, *, acts: bool = False) -> spaces.Space:
         return spaces.Discrete(int(count), start=int(low))
     kept: Any = np.float32 if dtype.kind == "f" else dtype.type
     with np.errstate(over="ignore"):  # a bound that float32 cannot hold is no bound
-        return spaces.Box(low.astype(kept), high.astype(kept), shape, kept)
+        low, high = low.astype(kept), high.astype(kept)
+    return spaces.Box(low, high, shape, kept)  # type: ignore[arg-type]
 
 
 def _bounds(spec: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:

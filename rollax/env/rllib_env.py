@@ -51,7 +51,8 @@ def _spaces(env: Any, kind: str) -> tuple[gym.Space | None, dict[Hashable, gym.S
     RLlib has a dict by agent in `observation_spaces`, a Dict space by agent in `observation_space`, one space for all
     there, or the method `get_observation_space(agent)`.
     """
-    by_agent, shared = getattr(env, f"{kind}s", None), getattr(env, kind, None)
+    shared = getattr(env, kind, None)
+    by_agent: dict[Hashable, gym.Space] | None = getattr(env, f"{kind}s", None)
     if not by_agent:
         known = (getattr(env, name, None) for name in ("possible_agents", "agents", "_agent_ids"))
         agents: list[Any] = sorted(next(filter(None, known), ()), key=str)
@@ -64,4 +65,4 @@ def _space(env: Any, kind: str, agent: Any) -> gym.Space | None:
     if ask is not None:
         return ask(agent)
     shared = getattr(env, kind, None)  # early versions of RLlib have no such method
-    return shared[agent] if isinstance(shared, gym.spaces.Dict) and agent in shared.spaces else shared
+    return shared.spaces.get(agent, shared) if isinstance(shared, gym.spaces.Dict) else shared

@@ -12,6 +12,8 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import ConfigError, Outputs, PolicyError, SampleBatch
+from rollax.algorithms.dqn import DQNPolicy
+from rollax.algorithms.ppo import PPOPolicy
 from rollax.algorithms.registry import get_trainer_class
 from rollax.models.noisy import NoisyLinear
 from rollax.ops.masked import masked_mean
@@ -150,7 +152,7 @@ class ThreeHeads(nnx.Module):
         return Outputs(self.policy(hidden), self.value(hidden)[:, 0], aux={"next": self.next(hidden)})
 
 
-class Predicting(get_trainer_class("PPO").policy_class):
+class Predicting(PPOPolicy):
     """PPO that learns what follows, too."""
 
     def train_columns(self, batch):
@@ -199,7 +201,7 @@ class Quantiles(nnx.Module):
         return Outputs(returns.mean(axis=1), aux={"returns": returns, "tau": tau})
 
 
-class IQN(get_trainer_class("DQN").policy_class):
+class IQN(DQNPolicy):
     """DQN on quantile regression losses between random quantiles of the return and of its target."""
 
     def target_columns(self, model, target_model, batch, mask, coefficients):

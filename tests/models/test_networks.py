@@ -72,7 +72,7 @@ class TestForwardByHand:
         model = self.tiny(vf_share_layers=True)
         set_weights(model.policy_head, [[1.0, 0.0], [0.0, 2.0]], [0.0, 1.0])
         for call in (model, jax.jit(model)):
-            dist_inputs, values = call(jnp.asarray(self.OBS))
+            dist_inputs, values = call(jnp.asarray(self.OBS))[:2]
             np.testing.assert_allclose(dist_inputs, [[5.5, 3], [1.5, 1], [0, 4]], rtol=1e-6)
             np.testing.assert_allclose(values, [15.75, 1.75, 15.25], rtol=1e-6)
 
@@ -158,7 +158,7 @@ class TestParameterCounts:
     def test_default_convolutions_fit_every_size(self, side):
         space = spaces.Box(0, 255, (side, side + 2, 3), np.uint8)
         model = nnx.eval_shape(lambda: model_of(space))
-        dist_inputs, values = nnx.eval_shape(lambda m: m(np.zeros((3, *space.shape), np.uint8)), model)
+        dist_inputs, values = nnx.eval_shape(lambda m: m(np.zeros((3, *space.shape), np.uint8)), model)[:2]
         assert (dist_inputs.shape, values.shape) == ((3, 2), (3,))
         assert 128 <= model.policy_trunk.features <= 512
 
@@ -251,7 +251,7 @@ class TestCompiled:
             model_of(spaces.Box(0, 255, shape, np.uint8), **SMALL)(jnp.asarray(column))
             for shape, column in (((7, 6, 3), last), ((3, 7, 6), last.transpose(0, 3, 1, 2)))
         ]
-        for a, b in zip(*outputs, strict=True):
+        for a, b in zip(*(output[:2] for output in outputs), strict=True):
             np.testing.assert_array_equal(a, b)
 
     def test_rows_do_not_see_each_other(self):
@@ -259,7 +259,7 @@ class TestCompiled:
         graphdef, state = nnx.split(model)
         forward = jax.jit(lambda state, obs: nnx.merge(graphdef, state)(obs))
         together, alone = forward(state, obs), forward(state, jax.tree.map(lambda column: column[3:4], obs))
-        for a, b in zip(together, alone, strict=True):
+        for a, b in zip(together[:2], alone[:2], strict=True):
             np.testing.assert_allclose(a[3:4], b, rtol=1e-5, atol=1e-6)
 
     @pytest.mark.parametrize("config", [{}, {"vf_share_layers": True}, {"free_log_std": True}])
@@ -268,7 +268,7 @@ class TestCompiled:
         obs = sampled(MIXED, 32)
 
         def loss(params: Any) -> jax.Array:
-            dist_inputs, values = nnx.merge(graphdef, params)(obs)
+            dist_inputs, values = nnx.merge(graphdef, params)(obs)[:2]
             return jnp.sum(dist_inputs**2 + dist_inputs) + jnp.sum(values)
 
         gradients = jax.jit(jax.grad(loss))(params)

@@ -1,5 +1,7 @@
 """RLlib's multi-agent environments, by a stand-in for their base class under its import path."""
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from rollax.env.rllib_env import RLlibEnv
 class MultiAgentEnv(gym.Env):
     """What `ray.rllib.env.multi_agent_env.MultiAgentEnv` of Ray 2.60 defines."""
 
-    observation_spaces = action_spaces = None
-    observation_space = action_space = None  # type: ignore[assignment]
+    observation_spaces: Any = None
+    action_spaces: Any = None
+    observation_space: Any = None
+    action_space: Any = None
     agents, possible_agents = [], []
 
     def __init__(self):
