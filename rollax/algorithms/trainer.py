@@ -45,6 +45,8 @@ class Trainer:
     """How samples become updates."""
 
     def __init__(self, env: Any = None, config: Mapping[str, Any] | TrainerConfig | None = None) -> None:
+        if not hasattr(self, "config_class"):
+            raise TypeError(f"{type(self).__name__} is abstract: build the trainer of an algorithm, as PPOTrainer.")
         refuse_config_of_another(config, type(self))
         self._config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))
         if self.config.env is None:

@@ -38,7 +38,7 @@ def drawn_of(trainer: Trainer, count: int) -> SampleBatch:
     buffers = (
         [optimizer.buffers]
         if hasattr(optimizer, "buffers")
-        else [shard.handle.buffers for shard in optimizer.shards._shards.values()]
+        else [shard.handle.buffers for shard in optimizer.shards._live.values()]
     )
     full = [held["default_policy"] for held in buffers if len(held["default_policy"])]
     rng = np.random.default_rng(1)

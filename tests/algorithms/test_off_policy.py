@@ -197,12 +197,12 @@ class Teacher(Policy):
 class Watching(DQNPolicy):
     """Learns from its own rows, and from those of all others in its episodes."""
 
-    read = ("obs", "rewards", "terminateds", "truncateds", "new_obs", "trajectory_id")
+    read = ("obs", "rewards", "terminateds", "truncateds", "trajectory_id")
 
     def postprocess_trajectory(self, sample_batch, other_agent_batches=None, episode=None):
         seen = []
         for rows in (sample_batch, *(rows for _, rows in (other_agent_batches or {}).values())):
-            seen.append(SampleBatch({name: rows[name] for name in self.read}))
+            seen.append(rows.select(*self.read))
             seen[-1]["actions"] = rows["actions"].astype(np.int32)
         return SampleBatch.concat_samples(map(super().postprocess_trajectory, seen))
 

@@ -201,7 +201,7 @@ class TestFromUpdateToUpdate:
         assert seen[-1] == 0.5
 
     def test_without_a_penalty_nothing_adapts(self):
-        policy = make(kl_target=1e-6)
+        policy = make()
         assert policy.learn_on_batch(experience(policy))["cur_kl_coeff"] == 0
         assert policy.kl_coeff == 0
 

@@ -63,7 +63,7 @@ class TestConfig:
 
     def test_3_fragments_that_the_buffer_cannot_hold(self, trainer_class):
         with made(trainer_class, rollout_fragment_length=600) as trainer:
-            with pytest.raises(ConfigError, match=r"batch does not fit into the replay buffer(.|\n)*got: *500"):
+            with pytest.raises(ConfigError, match=r"fragment does not fit into the replay buffer(.|\n)*got: *500"):
                 trainer.train()
 
     def test_7_a_buffer_larger_than_the_memory(self, trainer_class):
@@ -111,7 +111,7 @@ class TestNonFinite:
                 with pytest.raises(NonFiniteError) as error:
                     trainer.train()
             message = str(error.value)
-            assert "nothing of it is kept" in message
+            assert "nothing of it is stored" in message
             assert "policy 'default_policy', column 'rewards', row 2 of" in message
             assert "fix:" in message
             assert unchanged(before, trainer.get_weights()["default_policy"])

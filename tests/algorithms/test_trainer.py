@@ -89,7 +89,7 @@ class TestConfig:
         with PPOTrainer("CartPole-v1", given) as trainer:
             given["lr"] = 7.0
             assert trainer.config.lr == PPOConfig().lr
-            with pytest.raises(ConfigError, match=r"cannot change(.|\n)*PPOConfig.lr"):
+            with pytest.raises(ConfigError, match=r"immutable(.|\n)*PPOConfig.lr"):
                 trainer.config.lr = 0.1
             with pytest.raises(ConfigError, match=r"cannot change(.|\n)*PPOTrainer.config(.|\n)*build a new one"):
                 trainer.config = PPOConfig()

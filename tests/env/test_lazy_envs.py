@@ -107,8 +107,7 @@ def test_spaces_of_the_config_stand_for_those_that_are_not_known_yet(diary, remo
         action_space=ACTION_SPACE,
         num_envs_per_worker=2,
         rollout_fragment_length=10,
-        remote_worker_envs=remote,
-        remote_env_batch_wait_ms=1e9,
+        **({"remote_worker_envs": True, "remote_env_batch_wait_ms": 1e9} if remote else {}),
     )
     worker = RolloutWorker(Spaceless, AlwaysZero, config=config)
     assert diary.count("simulator") == 0

@@ -62,7 +62,7 @@ def run(env, num_envs: int, two_policies: bool, mode: str, fragment: int) -> Non
     for _ in range(6):
         fragments, _ = worker.sampler.sample()
         auditor.check(fragments)
-        learned += sum(float(np.sum(batch["rewards"], dtype=np.float64)) for batch, _ in fragments.values())
+        learned += sum(float(np.sum(batch["rewards"], dtype=np.float64)) for batch in fragments.values())
         metrics += worker.get_metrics()
     told = stories(envs)
     # The same rewards three times: in the rows, in the trajectories, and in the episodes' sums.

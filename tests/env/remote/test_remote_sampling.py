@@ -43,10 +43,9 @@ def test_in_lockstep_the_numbers_are_those_of_one_process(small_ray, env, severa
             env,
             policies if several else PPOPolicy,
             mapping,
-            remote_worker_envs=remote,
-            remote_env_batch_wait_ms=LOCKSTEP,
+            **settings,
         )
-        for remote in (False, True)
+        for settings in ({}, {"remote_worker_envs": True, "remote_env_batch_wait_ms": LOCKSTEP})
     )
     for here, there in zip(at_home[0], away[0], strict=True):
         assert columns_of(here).keys() == columns_of(there).keys()
