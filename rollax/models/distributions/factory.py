@@ -12,7 +12,7 @@ from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 from rollax.models.distributions.gaussian import DiagGaussian, SquashedGaussian
 from rollax.models.distributions.joint import Joint
-from rollax.spaces import check_space
+from rollax.spaces import check_space, path_text
 
 
 def make_distribution(action_space: spaces.Space, *, squash: bool = False) -> ActionDistribution:
@@ -35,10 +35,10 @@ def make_distribution(action_space: spaces.Space, *, squash: bool = False) -> Ac
 
 def _make(space: Any, squash: bool, where: str) -> ActionDistribution:
     if isinstance(space, spaces.Dict):
-        parts = tuple(_make(part, squash, f"{where}[{key!r}]") for key, part in space.spaces.items())
+        parts = tuple(_make(part, squash, where + path_text((key,))) for key, part in space.spaces.items())
         return Joint(parts, tuple(space.spaces))
     if isinstance(space, spaces.Tuple):
-        return Joint(tuple(_make(part, squash, f"{where}[{i}]") for i, part in enumerate(space.spaces)))
+        return Joint(tuple(_make(part, squash, where + path_text((i,))) for i, part in enumerate(space.spaces)))
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
