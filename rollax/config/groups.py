@@ -47,14 +47,19 @@ class StateValueFields(FieldGroup):
     )
 
 
-class AsyncSamplesFields(TrainerConfig):
-    """How fragments stream from the workers to the learner, and weights back; see `AsyncSamplesOptimizer`."""
-
-    requires = {"replay_buffer_num_slots": {"replay_proportion": SET}}
+class StreamFields(FieldGroup):
+    """How fragments are requested from workers that sample while the learner learns."""
 
     max_requests_in_flight_per_worker: int = Field(
         default=2, ge=1, description="fragments requested from each worker in advance, so that it never waits"
     )
+
+
+class AsyncSamplesFields(StreamFields, TrainerConfig):
+    """How fragments stream from the workers to the learner, and weights back; see `AsyncSamplesOptimizer`."""
+
+    requires = {"replay_buffer_num_slots": {"replay_proportion": SET}}
+
     learner_queue_size: int = Field(
         default=4,
         ge=1,
@@ -119,7 +124,7 @@ class ReplayFields(TrainerConfig):
         self.refuse_larger("n_step", "buffer_size")
 
 
-class AsyncReplayFields(ReplayFields):
+class AsyncReplayFields(StreamFields, ReplayFields):
     """How samples, draws, errors and weights stream; see `AsyncReplayOptimizer`.
 
     The defaults are those of Ape-X for Atari games and many workers.
@@ -141,9 +146,6 @@ class AsyncReplayFields(ReplayFields):
     )
     updates_per_draw: int = Field(
         default=1, ge=1, description="updates whose rows are drawn at once; they run in one compiled call"
-    )
-    max_requests_in_flight_per_worker: int = Field(
-        default=2, ge=1, description="fragments requested from each worker in advance, so that it never waits"
     )
     learner_queue_size: int = Field(
         default=4, ge=1, description="draws that may be under way or wait for the learner; at that many, sampling waits"

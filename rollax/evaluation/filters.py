@@ -40,7 +40,7 @@ class ObservationFilter(ABC):
         return {}
 
     def set_state(self, state: Mapping[str, NDArray]) -> None:
-        """Takes over the state of another filter; `take_delta` starts anew."""
+        """Takes over the state of another filter; `take_delta` starts from zero."""
         _refuse_other_names(state, ())
 
     def take_delta(self) -> State:

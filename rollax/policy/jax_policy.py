@@ -167,7 +167,7 @@ class JaxPolicy(Policy):
         """
 
     def coefficients(self) -> dict[str, Any]:
-        """Numbers that change between updates without compiling anew; `lr` is always among them."""
+        """Numbers that change between updates without recompilation; `lr` is always among them."""
         return {"lr": self.learning_rates()}
 
     def learning_rates(self) -> Any:

@@ -118,7 +118,7 @@ def _name(path: tuple[Any, ...]) -> str:
 
 
 def _typed(value: Any) -> jax.Array:
-    # A weak type, as `nnx.Param(jnp.array(1.0))` has, would turn into a strong one, and each change compiles anew.
+    # A weak type, as `nnx.Param(jnp.array(1.0))` has, would turn into a strong one, and each change recompiles.
     array = jnp.asarray(value)
     return jnp.asarray(array, array.dtype)
 

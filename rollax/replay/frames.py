@@ -75,10 +75,10 @@ class StackedFrames:
         goes_on = ~entries.first
         goes_on[1:] &= _equal(stacks[1:, :-1], stacks[:-1, 1:], 1)
         images = np.zeros(len(entries), np.int64)
-        anew = np.flatnonzero(~goes_on)
-        first = stacks[anew]
+        breaks = np.flatnonzero(~goes_on)
+        first = stacks[breaks]
         alike = _equal(first[:, 1:], first[:, :1], 2)
-        images[anew] = self.count - 1 - np.cumprod(alike, axis=1).sum(axis=1)
+        images[breaks] = self.count - 1 - np.cumprod(alike, axis=1).sum(axis=1)
         return goes_on, images
 
     def put(

@@ -12,7 +12,7 @@ _TOP = 2048  # the highest level is searched whole, so nothing is built above it
 class SumTree:
     """Weights that can be changed and drawn by, in batches, in time that grows with the logarithm of their number.
 
-    Every inner number is the sum of the numbers below it, added up anew at each change, so rounding errors do not
+    Every inner number is the sum of the numbers below it, summed again at each change, so rounding errors do not
     pile up. Numbers are float64.
 
     Source: Schaul et al. (2016), section 3.3 and appendix B.2.1, arXiv:1511.05952. Deviations: eight children per node
@@ -66,7 +66,7 @@ class SumTree:
         self._changing = False
 
     def _finish(self) -> None:
-        """Adds up anew what a change that was interrupted has left half done; weights are the new ones, or the old."""
+        """Sums again what an interrupted change has left half done; weights are the new ones, or the old."""
         if self._changing:
             for below, above in zip(self._levels[:-1], self._levels[1:], strict=True):
                 above.reshape(-1)[: len(below)] = below @ np.ones(_FAN_OUT)

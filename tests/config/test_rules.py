@@ -238,6 +238,6 @@ class TestDefaults:
 # Each in algorithms of two kinds, with another meaning or other values.
 MEAN_DIFFERENT_THINGS = {
     *("exploration", "parameter_noise", "mixer", "model"),
-    *("train_batch_size", "learner_queue_size", "max_requests_in_flight_per_worker"),
+    *("train_batch_size", "learner_queue_size"),
     *("num_sgd_iter", "clip_param", "kl_coeff", "kl_target"),
 }

@@ -24,7 +24,7 @@ class ParameterNoise(ExplorationWrapper):
     Source: Plappert et al. (2018), section 3 and appendix C, arXiv:1706.01905: every 50 steps σ becomes α σ where
         d(π, π̃) <= δ, and else σ / α, with α = 1.01. Deviations: all parameters of the model are perturbed, and the
         default models have no layer normalization; sub-environments of one process share n. After a fragment it is
-        drawn anew if as many trajectories have ended with it as go on; d is measured then, on observations of the
+        drawn again if as many trajectories have ended with it as go on; d is measured then, on observations of the
         fragment.
 
     Args:
