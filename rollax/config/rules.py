@@ -101,9 +101,10 @@ def refuse_without_effect(config: BaseModel, given: Collection[str], before: Map
         if field not in given or field not in type(config).model_fields:
             continue
         value = _value(config, key)
-        default = type(_value(config, field)).model_fields[inner].default if inner else None
-        if not inner:
-            default = before[field] if field in before else type(config).model_fields[field].default
+        if inner:
+            default = type(_value(config, field)).model_fields[inner].default
+        else:
+            default = before.get(field, type(config).model_fields[field].default)
         if value is None or value == default:
             continue
         if isinstance(conditions, str):
