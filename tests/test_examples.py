@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from ray import cloudpickle
 
 from tests.pages import REPOSITORY, long_except
 
@@ -25,6 +26,7 @@ def test_example_runs_in_small(example, monkeypatch):
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)  # where a dataclass looks its types up
+    cloudpickle.register_pickle_by_value(module)  # worker processes cannot import it, as with a script's __main__
     spec.loader.exec_module(module)
     assert math.isfinite(module.main(iterations=5))
 
