@@ -14,7 +14,7 @@ import jax
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Fragment, SampleBatch
 from rollax.config import TrainerConfig
-from rollax.evaluation.postprocessing import discounted_returns
+from rollax.evaluation.advantages import discounted_returns
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
@@ -38,9 +38,7 @@ class PGPolicy(JaxPolicy):
     batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS})
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
-        rewards, terminateds = fragment[SampleBatch.REWARDS], fragment[SampleBatch.TERMINATEDS]
-        returns = discounted_returns(rewards, None, terminateds, fragment.last, gamma=self.config.gamma)
-        fragment[SampleBatch.ADVANTAGES] = returns
+        fragment[SampleBatch.ADVANTAGES] = discounted_returns(fragment, None, gamma=self.config.gamma)
         return fragment
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:

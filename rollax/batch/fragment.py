@@ -70,8 +70,21 @@ class Fragment(SampleBatch):
 
     @property
     def goes_on(self) -> np.ndarray:
-        """[P] true where a segment does not end in a termination, so that what came after it has a value."""
-        return ~self[self.TERMINATEDS][self.ends]
+        """[P] true where a segment does not end in a termination, so that what came after it has a value.
+
+        Raises:
+            BatchError: an episode terminates inside a segment.
+        """
+        terminated = self[self.TERMINATEDS]
+        ended = terminated[self.ends]
+        if np.count_nonzero(ended) != np.count_nonzero(terminated):
+            raise BatchError(
+                "An episode terminates inside a trajectory segment.",
+                where=f"row {int(np.flatnonzero(terminated & ~self.last)[0])}",
+                expected="terminateds only at the positions of `ends`",
+                fix="sort the rows by trajectory, in time order, and name the last row of each in `ends`",
+            )
+        return ~ended
 
     def following(self, name: str) -> trees.Tree:
         """[N] the column one row later: of a segment's last row, what came after the segment."""

@@ -1,14 +1,20 @@
-"""Advantages of actor-critic policies, with what their critic sees and its values after each segment."""
+"""Returns and advantages of all trajectory segments of a fragment at once, in NumPy.
+
+Nothing is padded to the longest segment, so lengths of 1 and 1000 may stand side by side. A segment that was truncated
+and one that the fragment cuts off look the same here: both are bootstrapped from their real next observation.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
-from rollax.errors import PolicyError
-from rollax.evaluation.postprocessing import generalized_advantages
+from rollax.errors import PolicyError, ShapeError
 from rollax.policy.jax_policy import JaxPolicy
+
+Floats = NDArray[np.floating]
 
 
 def add_advantages(policy: JaxPolicy, fragment: Fragment, *, gamma: float, lambda_: float) -> Fragment:
@@ -30,24 +36,13 @@ def add_advantages(policy: JaxPolicy, fragment: Fragment, *, gamma: float, lambd
     after = {name: trees.index(column, goes_on) for name, column in fragment.after.items()}
     next_values = np.zeros(len(fragment.ends), np.float32)
     next_values[goes_on] = policy.compute_values(after.pop(SampleBatch.OBS), after)
-    fragment[SampleBatch.ADVANTAGES], fragment[SampleBatch.VALUE_TARGETS] = generalized_advantages(
-        fragment[SampleBatch.REWARDS],
-        fragment[SampleBatch.VF_PREDS],
-        next_values,
-        fragment[SampleBatch.TERMINATEDS],
-        fragment.last,
-        gamma=gamma,
-        lambda_=lambda_,
-    )
+    advantages, targets = generalized_advantages(fragment, next_values, gamma=gamma, lambda_=lambda_)
+    fragment[SampleBatch.ADVANTAGES], fragment[SampleBatch.VALUE_TARGETS] = advantages, targets
     return fragment
 
 
 def check_critic_obs(fragment: Fragment, policy_id: str) -> None:
-    """Refuses a fragment with `critic_obs` whose segments go on without a next one.
-
-    Raises:
-        PolicyError: there is such a segment.
-    """
+    """Raises PolicyError for a fragment with `critic_obs` whose segments go on without a next one."""
     if SampleBatch.CRITIC_OBS not in fragment or SampleBatch.CRITIC_OBS in fragment.after:
         return
     if fragment.goes_on.any():
@@ -58,3 +53,93 @@ def check_critic_obs(fragment: Fragment, policy_id: str) -> None:
             expected=f"sample_batch.after[{SampleBatch.CRITIC_OBS!r}] beside it",
             fix="fill that too, with one row: what the critic sees after the last row",
         )
+
+
+def generalized_advantages(
+    fragment: Fragment, next_values: Floats, *, gamma: float, lambda_: float
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Generalized advantage estimates, and the targets of the value function that go with them.
+
+    Source: Schulman et al. (2016), Eq. 11-16, arXiv:1506.02438:
+        δ_t = r_t + γ V(s_{t+1}) - V(s_t),  A_t = Σ_l (γλ)^l δ_{t+l},  target_t = A_t + V(s_t)
+        with V(s_{t+1}) = 0 where the episode terminated at t. A sum cut off by truncation or by the end of a fragment
+        still has its bootstrap, inside the last δ.
+
+    Args:
+        fragment: N rows in P segments, with `rewards`, `terminateds` and the values V(s_t) as `vf_preds`.
+        next_values: [P] V of the observation after each segment; not read where the segment terminated.
+        gamma: γ in [0, 1].
+        lambda_: λ in [0, 1].
+    Returns:
+        [N] advantages and [N] value targets.
+    Raises:
+        ShapeError: other than one next value for each segment.
+        BatchError: an episode terminates inside a segment.
+    """
+    values = fragment[SampleBatch.VF_PREDS].astype(np.float64)
+    following = np.empty_like(values)
+    following[:-1] = values[1:]
+    following[fragment.ends] = _bootstraps(fragment, next_values)
+    deltas = fragment[SampleBatch.REWARDS] + gamma * following - values
+    advantages = _suffix_sums(deltas, gamma * lambda_, fragment.ends)
+    return advantages.astype(np.float32), (advantages + values).astype(np.float32)
+
+
+def discounted_returns(fragment: Fragment, next_values: Floats | None, *, gamma: float) -> NDArray[np.float32]:
+    """Discounted sums of the rewards to come, bootstrapped where a segment ends without termination.
+
+    Source: Sutton and Barto (2018), "Reinforcement learning", Eq. 3.9:
+        G_t = r_t + γ G_{t+1}, with V(s_{t+1}) for G_{t+1} on a segment's last row, or 0 where the episode terminated.
+
+    Args:
+        fragment: N rows with `rewards` and `terminateds`.
+        next_values: [P] as in `generalized_advantages`; None for a policy without a value function, whose returns leave
+            out what comes after the fragment.
+        gamma: γ in [0, 1].
+    Returns:
+        [N] returns.
+    Raises:
+        ShapeError, BatchError: as `generalized_advantages`.
+    """
+    if next_values is None:
+        next_values = np.zeros(len(fragment.ends))
+    terms = fragment[SampleBatch.REWARDS].astype(np.float64)
+    terms[fragment.ends] += gamma * _bootstraps(fragment, next_values)
+    return _suffix_sums(terms, gamma, fragment.ends).astype(np.float32)
+
+
+def _suffix_sums(terms: NDArray, decay: float, ends: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Sums of what follows inside each segment: y_i = x_i + c · y_{i+1}, with 0 beyond the segment's last row.
+
+    Source: Hillis and Steele (1986), "Data parallel algorithms", doi:10.1145/7902.7903: the recurrence is a scan with
+        (y, c)_i ← (y_i + c_i y_{i+s}, c_i c_{i+s}) for s = 1, 2, 4, ..., so log2(longest segment) passes over the rows.
+
+    Args:
+        terms: [N] x.
+        decay: c.
+        ends: [P] the position of each segment's last row.
+    """
+    sums = terms.astype(np.float64)
+    # carried[i] is the factor with which sums[i + shift] enters sums[i]. It is 0 as soon as a segment's end lies
+    # between: segments never mix, and the last `shift` rows, which have nothing to look at, are finished.
+    carried = np.full(len(sums), decay, np.float64)
+    carried[ends] = 0.0
+    shift, longest = 1, int(np.diff(ends, prepend=-1).max(initial=0))
+    while shift < longest:
+        sums[:-shift] += carried[:-shift] * sums[shift:]
+        carried[:-shift] *= carried[shift:]
+        shift *= 2
+    return sums
+
+
+def _bootstraps(fragment: Fragment, next_values: Floats) -> NDArray[np.float64]:
+    """[P] the value each segment goes on with: 0 where it terminated."""
+    if np.shape(next_values) != fragment.ends.shape:
+        raise ShapeError(
+            "The number of next values is not the number of trajectory segments.",
+            where="next_values",
+            got=np.shape(next_values),
+            expected=fragment.ends.shape,
+            fix="give one value per segment, in order: that of the real observation after its last row",
+        )
+    return np.where(fragment.goes_on, next_values, 0.0)

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollax.batch import Fragment
 from rollax.errors import ShapeError
-from rollax.evaluation.postprocessing import generalized_advantages
+from rollax.evaluation.advantages import generalized_advantages
 from rollax.ops import vtrace
 
 COMPILED = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "compiled"])
@@ -217,15 +218,13 @@ def test_on_policy_it_is_generalized_advantage_estimation(lambda_):
     ends = [True, False, False]
     rows, places = flat(rng, segments, ends, padding=0.3)
     targets, advantages = compiled(arrays(rows), {"lambda_": lambda_})
-    last = np.concatenate([np.arange(len(place)) == len(place) - 1 for place in places])
-    expected = generalized_advantages(
-        np.concatenate([segment["rewards"] for segment in segments]),
-        np.concatenate([segment["values"][:-1] for segment in segments]),
-        np.array([segment["values"][-1] for segment in segments]),
-        last & np.repeat(ends, [len(place) for place in places]),
-        last,
-        gamma=0.9,
-        lambda_=lambda_,
-    )
+    last = np.cumsum([len(place) for place in places]) - 1
+    columns = {
+        "rewards": np.concatenate([segment["rewards"] for segment in segments]),
+        "vf_preds": np.concatenate([segment["values"][:-1] for segment in segments]),
+        "terminateds": np.isin(np.arange(last[-1] + 1), last[ends]),
+    }
+    next_values = np.array([segment["values"][-1] for segment in segments])
+    expected = generalized_advantages(Fragment(columns, last, {}), next_values, gamma=0.9, lambda_=lambda_)
     np.testing.assert_allclose(np.asarray(advantages)[np.concatenate(places)], expected[0], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(np.asarray(targets)[np.concatenate(places)], expected[1], rtol=1e-5, atol=1e-6)

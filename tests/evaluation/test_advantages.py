@@ -1,0 +1,180 @@
+import warnings
+
+import numpy as np
+import pytest
+
+from rollax.batch import Fragment
+from rollax.errors import BatchError, ShapeError
+from rollax.evaluation.advantages import discounted_returns, generalized_advantages
+
+THREE_SEGMENTS = [3, 1, 2]
+
+
+def f32(*numbers: float) -> np.ndarray:
+    return np.array(numbers, np.float32)
+
+
+def segments(lengths, rewards, values=None, terminated=()) -> Fragment:
+    """A fragment whose segments have these lengths; those at the positions `terminated` terminate."""
+    ends = np.cumsum(lengths, dtype=int) - 1
+    terminateds = np.zeros(sum(lengths), bool)
+    terminateds[ends[np.array([*terminated], int)]] = True
+    columns = {"rewards": rewards, "terminateds": terminateds}
+    return Fragment(columns if values is None else {**columns, "vf_preds": values}, ends, {})
+
+
+def random_segments(lengths: list[int]) -> tuple[Fragment, np.ndarray]:
+    """Every other segment terminates; the next values come with them."""
+    rng = np.random.default_rng(len(lengths))
+    rewards, values = rng.normal(size=(2, sum(lengths))).astype(np.float32)
+    next_values = rng.normal(size=len(lengths)).astype(np.float32)
+    return segments(lengths, rewards, values, range(1, len(lengths), 2)), next_values
+
+
+def slow_advantages(fragment, next_values, gamma, lambda_):
+    """The definition, row by row from the end, in float64."""
+    rewards, values = fragment["rewards"].astype(np.float64), fragment["vf_preds"].astype(np.float64)
+    terminateds, last = fragment["terminateds"], fragment.last
+    advantages = np.zeros(len(rewards))
+    segment, following_value, following_advantage = int(last.sum()), 0.0, 0.0
+    for row in reversed(range(len(rewards))):
+        if last[row]:
+            segment -= 1
+            following_value = 0.0 if terminateds[row] else float(next_values[segment])
+            following_advantage = 0.0
+        delta = rewards[row] + gamma * following_value - values[row]
+        following_advantage = advantages[row] = delta + gamma * lambda_ * following_advantage
+        following_value = values[row]
+    return advantages
+
+
+def rlax_advantages(*arguments):
+    with warnings.catch_warnings():
+        # What rlax stands on uses deprecated parts of JAX as it is imported.
+        warnings.simplefilter("ignore")
+        import rlax
+    return rlax.truncated_generalized_advantage_estimation(*arguments)
+
+
+class TestGeneralizedAdvantages:
+    # γ = 0.5, λ = 0.5, one segment of two rows, rewards 1 2, values 10 20, the value after it 30.
+    #   δ_0 = 1 + 0.5 · 20 - 10 = 1
+    #   truncated or cut:  δ_1 = 2 + 0.5 · 30 - 20 = -3    A = 1 + 0.25 · -3 = 0.25, -3      A + V = 10.25, 17
+    #   terminated:        δ_1 = 2 - 20 = -18              A = 1 + 0.25 · -18 = -3.5, -18    A + V = 6.5, 2
+    @pytest.mark.parametrize(
+        ("terminated", "advantages", "targets"), [(False, (0.25, -3), (10.25, 17)), (True, (-3.5, -18), (6.5, 2))]
+    )
+    def test_by_hand(self, terminated, advantages, targets):
+        fragment = segments([2], f32(1, 2), f32(10, 20), [0] if terminated else [])
+        got = generalized_advantages(fragment, f32(30), gamma=0.5, lambda_=0.5)
+        np.testing.assert_array_equal(got[0], f32(*advantages))
+        np.testing.assert_array_equal(got[1], f32(*targets))
+        assert got[0].dtype == got[1].dtype == np.float32
+
+    def test_each_segment_takes_its_own_next_value(self):
+        # γ = 0.1, λ = 1, values 0: the targets are returns, with the next value as the digit after the last reward.
+        fragment = segments(THREE_SEGMENTS, f32(1, 2, 3, 4, 5, 6), np.zeros(6, np.float32), terminated=[1])
+        advantages, targets = generalized_advantages(fragment, f32(7, 8, 9), gamma=0.1, lambda_=1.0)
+        np.testing.assert_allclose(targets, f32(1.237, 2.37, 3.7, 4, 5.69, 6.9), rtol=1e-6)
+        np.testing.assert_array_equal(advantages, targets)
+
+    @pytest.mark.parametrize("lambda_", [0.0, 0.9, 1.0])
+    @pytest.mark.parametrize("lengths", [[1000, 1, 3, 1, 1000, 64], [1], [1] * 7, [5, 4, 3, 2, 1], [1, 1000]])
+    def test_equals_the_definition(self, lengths, lambda_):
+        fragment, next_values = random_segments(lengths)
+        advantages, targets = generalized_advantages(fragment, next_values, gamma=0.99, lambda_=lambda_)
+        expected = slow_advantages(fragment, next_values, 0.99, lambda_)
+        np.testing.assert_allclose(advantages, expected, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(targets, expected + fragment["vf_preds"], rtol=1e-6, atol=1e-6)
+
+    def test_equals_rlax(self):
+        fragment, next_values = random_segments([7, 1, 12])
+        fragment["advantages"], _ = generalized_advantages(fragment, next_values, gamma=0.97, lambda_=0.8)
+        for segment, next_value in zip(fragment.segments(), next_values, strict=True):
+            values = np.append(segment["vf_preds"], next_value)
+            expected = rlax_advantages(segment["rewards"], segment.discounts(0.97), 0.8, values)
+            np.testing.assert_allclose(segment["advantages"], expected, rtol=1e-5, atol=1e-5)
+
+    def test_where_a_fragment_is_cut_does_not_matter_without_lambda(self):
+        fragment, next_values = random_segments([10])
+        whole, _ = generalized_advantages(fragment, next_values, gamma=0.9, lambda_=0.0)
+        cut = segments([4, 6], fragment["rewards"], fragment["vf_preds"])
+        cut_after_4 = np.array([fragment["vf_preds"][4], next_values[0]])
+        parts, _ = generalized_advantages(cut, cut_after_4, gamma=0.9, lambda_=0.0)
+        np.testing.assert_array_equal(parts, whole)
+
+    def test_next_value_of_a_terminated_segment_is_not_read(self):
+        fragment = segments([1], f32(1), f32(2), terminated=[0])
+        advantages, targets = generalized_advantages(fragment, f32(np.nan), gamma=0.9, lambda_=0.9)
+        assert (advantages[0], targets[0]) == (-1, 1)
+
+    def test_arguments_are_left_alone(self):
+        fragment, next_values = random_segments([3, 2])
+        before, next_values_before = fragment.copy(), next_values.copy()
+        generalized_advantages(fragment, next_values, gamma=0.9, lambda_=0.9)
+        for name, column in fragment.items():
+            np.testing.assert_array_equal(column, before[name])
+        np.testing.assert_array_equal(next_values, next_values_before)
+
+    def test_wrong_columns(self):
+        fragment, next_values = random_segments([3, 2])
+        with pytest.raises(ShapeError, match=r"number of trajectory segments.*\n.*\n.*\(1,\)\n.*\(2,\)"):
+            generalized_advantages(fragment, next_values[1:], gamma=0.9, lambda_=0.9)
+        fragment["terminateds"][1] = True
+        with pytest.raises(BatchError, match=r"terminates inside a trajectory segment.\n.*row 1"):
+            generalized_advantages(fragment, next_values, gamma=0.9, lambda_=0.9)
+
+
+class TestDiscountedReturns:
+    def test_bootstraps_where_nothing_terminated(self):
+        fragment = segments(THREE_SEGMENTS, f32(1, 2, 3, 4, 5, 6), terminated=[1])
+        returns = discounted_returns(fragment, f32(7, 8, 9), gamma=0.1)
+        np.testing.assert_allclose(returns, f32(1.237, 2.37, 3.7, 4, 5.69, 6.9), rtol=1e-6)
+
+    def test_without_a_value_function(self):
+        returns = discounted_returns(segments(THREE_SEGMENTS, f32(1, 2, 3, 4, 5, 6)), None, gamma=0.1)
+        np.testing.assert_allclose(returns, f32(1.23, 2.3, 3, 4, 5.6, 6), rtol=1e-6)
+
+    def test_are_the_value_targets_of_lambda_1(self):
+        fragment, next_values = random_segments([5, 300, 1])
+        _, targets = generalized_advantages(fragment, next_values, gamma=0.95, lambda_=1.0)
+        returns = discounted_returns(fragment, next_values, gamma=0.95)
+        np.testing.assert_allclose(returns, targets, rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 7, 8, 9, 1000])
+    def test_without_discount_rewards_of_1_count_the_rows_left(self, length):
+        fragment = segments([length, 1], np.ones(length + 1, np.float32))
+        returns = discounted_returns(fragment, None, gamma=1.0)
+        np.testing.assert_array_equal(returns, [*range(length, 0, -1), 1])
+        assert returns.dtype == np.float32
+
+    def test_accumulates_in_float64(self):
+        # In float32, 2^24 + 1 + 1 is 2^24: each 1 is lost. Summed exactly, it is 2^24 + 2.
+        assert discounted_returns(segments([3], f32(2**24, 1, 1)), None, gamma=1.0)[0] == 2**24 + 2
+
+    def test_no_rows(self):
+        assert discounted_returns(segments([], f32()), None, gamma=0.9).shape == (0,)
+
+
+class TestEndlessEnv:
+    """Reward 1 for ever, cut by a time limit after 10 steps: V = 1 / (1 - γ) = 10 with γ = 0.9."""
+
+    @staticmethod
+    def learned_value(truncation_is_termination: bool, lambda_: float) -> float:
+        """The fixed point of V ← mean of the value targets that follow from V."""
+        lengths = [10, 10, 3]
+        ones, value = np.ones(sum(lengths), np.float32), 0.0
+        for _ in range(400):
+            terminated = range(len(lengths)) if truncation_is_termination else ()
+            fragment = segments(lengths, ones, np.full(len(ones), value), terminated)
+            _, targets = generalized_advantages(fragment, np.full(len(lengths), value), gamma=0.9, lambda_=lambda_)
+            value = float(targets.mean())
+        return value
+
+    @pytest.mark.parametrize("lambda_", [0.0, 0.95, 1.0])
+    def test_value(self, lambda_):
+        assert self.learned_value(False, lambda_) == pytest.approx(10, rel=1e-4)
+
+    @pytest.mark.parametrize("lambda_", [0.0, 0.95, 1.0])
+    def test_value_is_wrong_when_truncation_is_treated_as_termination(self, lambda_):
+        assert self.learned_value(True, lambda_) < 6
