@@ -11,7 +11,7 @@ from rollax.algorithms.trainer import Trainer
 from rollax.config import TrainerConfig
 from rollax.config.stored import GIVEN, NOT_STORED, POLICY
 from rollax.errors import CheckpointError
-from rollax.evaluation.action_clipping import ActionMap
+from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.importing import StoredCode, named_by_file, path_of

@@ -13,48 +13,29 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.env.idle_polls import MOST_IDLE_POLLS, stuck
 from rollax.env.rows import DEFAULT_AGENT, NO_ENVS, Rows
 from rollax.evaluation.sampler import Sampler
-from rollax.evaluation.slot_memory import SlotMemory
-from rollax.evaluation.slot_table import SlotTable
+from rollax.evaluation.slots import SlotMemory, SlotTable
 from rollax.evaluation.trajectories import Inputs, Trajectories
 
 log = logging.getLogger("rollax.sampling")
 
 
-class _Observed(NamedTuple):
-    """Filtered observations of one policy."""
+class _PolicyRows(NamedTuple):
+    """Some rows of one policy, with their filtered observations."""
 
     policy_id: str
-    selection: np.ndarray | None  # the rows that came with one; None: all
-    obs: trees.Tree
+    selection: np.ndarray | None  # None: all rows
+    obs: trees.Tree  # None where no row has an observation
+    given: np.ndarray | None = None  # [rows] true where the environment has given the action; None: nowhere
 
-
-class _Turn(NamedTuple):
-    """The rows of one policy that act next, with their filtered observations."""
-
-    policy_id: str
-    selection: np.ndarray | None  # None: all
-    obs: trees.Tree
-    given: np.ndarray | None = None  # [rows of the turn] true where the agent has acted already; None: nowhere
-
-    def after(self, first: _Turn | None, rows: int, own_rows: int) -> _Turn:
-        """This turn behind another one.
-
-        Args:
-            first: the other one; None where its policy has none.
-            rows: the number of polled rows that come before those of this turn.
-            own_rows: the number of rows that this turn selects from.
-        """
-        selection = rows + (np.arange(own_rows) if self.selection is None else self.selection)
-        if first is None:
-            return self._replace(selection=selection)
-        earlier = np.arange(rows) if first.selection is None else first.selection
+    def before(self, later: _PolicyRows, rows: int, later_rows: int) -> _PolicyRows:
+        """These rows of the first `rows` polled ones, and then those of `later`, which selects from `later_rows`."""
+        parts = [np.arange(rows) if self.selection is None else self.selection]
+        parts.append(rows + (np.arange(later_rows) if later.selection is None else later.selection))
         given = None
-        if first.given is not None or self.given is not None:
-            no = [np.zeros(len(part), bool) for part in (earlier, selection)]
-            given = np.concatenate(
-                [no[i] if turn.given is None else turn.given for i, turn in enumerate((first, self))]
-            )
-        return _Turn(self.policy_id, np.concatenate((earlier, selection)), trees.concat((first.obs, self.obs)), given)
+        if self.given is not None or later.given is not None:
+            both = zip((self.given, later.given), parts, strict=True)
+            given = np.concatenate([np.zeros(len(part), bool) if own is None else own for own, part in both])
+        return _PolicyRows(self.policy_id, np.concatenate(parts), trees.concat((self.obs, later.obs)), given)
 
 
 class ColumnSampler(Sampler):
@@ -73,7 +54,7 @@ class ColumnSampler(Sampler):
 
     def _clear(self) -> None:
         self._rows: Rows | None = None
-        self._turns: list[_Turn] = []
+        self._turns: list[_PolicyRows] = []
         self._steps = self._idle_polls = 0
         self._slots = SlotTable(self._ids, self.policy_of)
         self._memories = {i: SlotMemory(runner, self._slots) for i, runner in self.runners.items()}
@@ -139,7 +120,7 @@ class ColumnSampler(Sampler):
 
     # Acting.
 
-    def _act(self, turn: _Turn) -> None:
+    def _act(self, turn: _PolicyRows) -> None:
         """Lets a policy act for the rows of its turn, and records what it decided."""
         assert self._rows is not None
         policy_id, selection, obs, given = turn
@@ -169,7 +150,7 @@ class ColumnSampler(Sampler):
         if memory.active:
             memory.remember(_picked(rows.slots, selection), actions, states)
 
-    def _act_around(self, turn: _Turn, actions: trees.Tree, fetches: dict) -> tuple[trees.Tree, dict]:
+    def _act_around(self, turn: _PolicyRows, actions: trees.Tree, fetches: dict) -> tuple[trees.Tree, dict]:
         """Sends the actions of the rows that wait for one; returns all, with those that the environment has given."""
         assert self._rows is not None
         assert self._rows.given_actions is not None
@@ -197,7 +178,9 @@ class ColumnSampler(Sampler):
     def _observe(self, rows: Rows) -> None:
         """Records the outcomes of a poll, resets what has ended, and prepares the next turns."""
         if len(rows.dropped_envs):
-            self._drop(rows.dropped_envs)
+            episodes = self.episodes.drop(rows.dropped_envs)
+            for trajectories in self._trajectories.values():
+                trajectories.drop(episodes)
         outcomes = starting = ended = None
         over = rows.terminateds | rows.truncateds
         if np.count_nonzero(rows.starts):
@@ -227,25 +210,26 @@ class ColumnSampler(Sampler):
         else:
             self._join(rows, observed, started, self._start(started))
 
-    def _start(self, rows: Rows) -> list[_Observed]:
+    def _start(self, rows: Rows) -> list[_PolicyRows]:
         """Takes in the rows of a reset."""
         self._make_room(rows)
         policies = self._begin_trajectories(rows, np.arange(len(rows)), self._policies_of(rows))
         return self._take_in(rows, policies, NO_ENVS, None)
 
-    def _join(self, rows: Rows, observed: list[_Observed], started: Rows, begun: list[_Observed]) -> None:
+    def _join(self, rows: Rows, observed: list[_PolicyRows], started: Rows, begun: list[_PolicyRows]) -> None:
         """Prepares the turns of those who go on, together with those who begin."""
         replaced = rows.replaced(started) if len(self._ids) == 1 else None
         if replaced is not None:
             (others,), (new,) = observed, begun
             obs = trees.tree_map(np.copy, others.obs)
             trees.put(obs, started.slots, new.obs)
-            self._rows, self._turns = replaced, [_Turn(new.policy_id, None, obs)]
+            self._rows, self._turns = replaced, [_PolicyRows(new.policy_id, None, obs)]
             return
         turns = {turn.policy_id: turn for turn in self._turns_of(rows, observed)}
         for turn in self._turns_of(started, begun):
-            first = turns.get(turn.policy_id)
-            turns[turn.policy_id] = turn.after(first, len(rows), len(started))
+            nobody = _PolicyRows(turn.policy_id, NO_ENVS, trees.index(turn.obs, slice(0)))
+            first = turns.get(turn.policy_id, nobody)
+            turns[turn.policy_id] = first.before(turn, len(rows), len(started))
         self._rows = Rows.concat(rows, started)
         self._turns = [turns[policy_id] for policy_id in self._ids if policy_id in turns]
 
@@ -273,15 +257,8 @@ class ColumnSampler(Sampler):
 
     def _take_in(
         self, rows: Rows, policies: np.ndarray | None, outcomes: np.ndarray | None, ended: np.ndarray | None
-    ) -> list[_Observed]:
-        """Filters the observations, each once, and records the outcomes, policy by policy.
-
-        Args:
-            rows: a poll or a reset.
-            policies: the number of each row's policy; None where there is one policy.
-            outcomes: the rows with an outcome; None for all.
-            ended: the rows whose trajectory has ended; None where there is none.
-        """
+    ) -> list[_PolicyRows]:
+        """Filters the observations of a poll or reset, each once, and records the outcomes, policy by policy."""
         rows.stack(self.env.observation_space)
         if policies is None:
             return [self._take_in_for(self._ids[0], rows, None, outcomes, ended)] if len(rows) else []
@@ -299,20 +276,21 @@ class ColumnSampler(Sampler):
         selection: np.ndarray | None,
         outcomes: np.ndarray | None,
         ended: np.ndarray | None,
-    ) -> _Observed:
+    ) -> _PolicyRows:
         runner, obs = self.runners[policy_id], None
         if isinstance(rows.obs, list):
             everyone = np.arange(len(rows)) if selection is None else selection
             selection = everyone[rows.has_obs(everyone)]
         if selection is None or len(selection):
             obs = runner.filter(rows.observations(selection, runner.policy.observation_space), self.record)
+        observed = _PolicyRows(policy_id, selection, obs)
         if self.record and (outcomes is None or len(outcomes)):
-            self._record(rows, _Observed(policy_id, selection, obs), outcomes, ended)
-        return _Observed(policy_id, selection, obs)
+            self._record(rows, observed, outcomes, ended)
+        return observed
 
-    def _record(self, rows: Rows, observed: _Observed, outcomes: np.ndarray | None, ended: np.ndarray | None) -> None:
+    def _record(self, rows: Rows, observed: _PolicyRows, outcomes: np.ndarray | None, ended: np.ndarray | None) -> None:
         """Gives the outcomes of one policy's rows to the rows of its trajectories that wait for them."""
-        policy_id, selection, obs = observed
+        policy_id, selection, obs, _ = observed
         trajectories, slots = self._trajectories[policy_id], rows.places(outcomes)[1]
         rewards, complete = _picked(rows.rewards, outcomes), True
         if isinstance(rows.obs, list):
@@ -347,13 +325,13 @@ class ColumnSampler(Sampler):
                     last = np.intersect1d(mine, ended, assume_unique=True)
                     self._final_memories[policy_id] = last, memory.inputs(rows.slots[last])
 
-    def _turns_of(self, rows: Rows, observed: list[_Observed]) -> list[_Turn]:
+    def _turns_of(self, rows: Rows, observed: list[_PolicyRows]) -> list[_PolicyRows]:
         """Who acts next of those who have observed something."""
         turns = [self._turn_of(rows, one) for one in observed if one.obs is not None]
         return [turn for turn in turns if turn is not None]
 
-    def _turn_of(self, rows: Rows, observed: _Observed) -> _Turn | None:
-        policy_id, selection, obs = observed
+    def _turn_of(self, rows: Rows, observed: _PolicyRows) -> _PolicyRows | None:
+        policy_id, selection, obs, _ = observed
         acts, given = rows.acts, None
         if rows.given_actions:
             given = np.zeros(len(rows), bool)
@@ -372,13 +350,7 @@ class ColumnSampler(Sampler):
             if self.record and np.count_nonzero(given & _picked(rows.training(), selection)):
                 self.runners[policy_id].check_off_policy()
             given = given if np.count_nonzero(given) else None
-        return _Turn(policy_id, selection, obs, given)
-
-    def _drop(self, env_index: np.ndarray) -> None:
-        """Drops the running episodes of sub-environments that have lost them."""
-        episodes = self.episodes.drop(env_index)
-        for trajectories in self._trajectories.values():
-            trajectories.drop(episodes)
+        return _PolicyRows(policy_id, selection, obs, given)
 
     # Fragments.
 

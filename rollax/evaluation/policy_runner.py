@@ -10,8 +10,7 @@ import numpy as np
 from rollax import spaces, trees
 from rollax.batch import SampleBatch
 from rollax.errors import NonFiniteError, PolicyError
-from rollax.evaluation.action_clipping import ActionMap
-from rollax.evaluation.action_ranges import ActionRanges
+from rollax.evaluation.actions import ActionMap, ActionRanges
 from rollax.evaluation.filters import ObservationFilter
 from rollax.policy.policy import Policy, accepted
 from rollax.policy.raw_observations import columns_of, columns_of_one

@@ -10,7 +10,7 @@ from gymnasium import Space
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig
 from rollax.errors import PolicyError
-from rollax.evaluation.action_clipping import ActionMap
+from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.joint_rows import JointRows
 from rollax.evaluation.policy_map import nobody_uses, space_of_agents

@@ -3,7 +3,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax.errors import ShapeError
-from rollax.evaluation.action_clipping import ActionMap
+from rollax.evaluation.actions import ActionMap
 
 
 def f32(rows) -> np.ndarray:

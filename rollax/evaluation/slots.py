@@ -1,14 +1,17 @@
-"""What a policy remembers from one decision of a slot to the next: recurrent state, last action and reward."""
+"""What is known of each slot: trajectory, policy, rewards so far, and what its policy remembers between decisions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from rollax import spaces, trees
 from rollax.batch import SampleBatch
+from rollax.env.rows import Rows
 from rollax.errors import PolicyError
+from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.table import Table
 from rollax.evaluation.trajectories import Inputs
@@ -19,6 +22,45 @@ _COLUMN_OF = {
     _ACTION: SampleBatch.PREV_ACTIONS,
     _REWARD: SampleBatch.PREV_REWARDS,
 }
+
+
+class SlotTable(Table):
+    """One row per slot. The parts of a sampler add columns of their own.
+
+    The columns are `trajectory`, a number that is unique across workers and time; `policy`, the position of a policy in
+    `policy_ids`; and `reward`, the sum of the trajectory's rewards so far.
+
+    Args:
+        policy_ids: the policies.
+        policy_of: `(agent_id, episode) -> policy id`, called once per agent and episode; None for a single policy.
+    """
+
+    def __init__(self, policy_ids: Sequence[str], policy_of: Callable[..., str] | None) -> None:
+        super().__init__(trajectory=0, policy=0, reward=0.0)
+        self._ids, self._policy_of = list(policy_ids), policy_of
+
+    def begin(self, rows: Rows, starting: np.ndarray, first: int, episodes: EpisodeTable) -> None:
+        """Begins a trajectory on the slot of each starting row: numbers it and chooses its policy.
+
+        Args:
+            rows: a poll or a reset.
+            starting: [K] the rows that begin a trajectory; their episodes are running.
+            first: the number of the first of them.
+            episodes: the running episodes.
+        """
+        slots = rows.slots[starting]
+        self["trajectory"][slots] = np.arange(first, first + len(slots))
+        self["reward"][slots] = 0.0
+        if self._policy_of is not None:
+            self["policy"][slots] = [self._choose(rows, row, episodes) for row in starting.tolist()]
+
+    def _choose(self, rows: Rows, row: int, episodes: EpisodeTable) -> int:
+        episode, agent = episodes.episode(int(rows.env_index[row])), rows.agent_of(row)
+        policy_id = episode.policies.get(agent)
+        if policy_id is None:
+            assert self._policy_of is not None
+            policy_id = episode.policies[agent] = self._policy_of(agent, episode)
+        return self._ids.index(policy_id)
 
 
 class SlotMemory:

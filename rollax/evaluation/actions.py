@@ -1,14 +1,15 @@
-"""From a policy's actions to the environment's, and back: the bounds of Box action spaces."""
+"""Actions between a policy and an environment: clipped and scaled to Box spaces, checked against all others."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollax.errors import ShapeError
+from rollax.spaces import Path, at, bounds, leaves, walk
 from rollax.trees import Tree
 
 
@@ -19,23 +20,33 @@ class ActionMap:
     stays one: the caller, which knows the policy and the step, refuses it.
 
     Args:
-        action_space: the environment's action space, nested as it may be.
+        action_space: the environment's action space, nested or not.
         clip_actions: clip every element to its bounds.
         normalize_actions: scale [-1, 1] to [low, high] in the elements that have both bounds, and clip them; other
             elements do not change.
     """
 
     def __init__(self, action_space: spaces.Space, *, clip_actions: bool, normalize_actions: bool) -> None:
-        self._map = _leaf_maps(action_space, clip_actions, normalize_actions)
-        self.identity = self._map is None
+        boxes = ((path, leaf) for path, leaf in leaves(action_space) if isinstance(leaf, spaces.Box))
+        self._boxes = {path: _BoxMap(leaf, clip_actions, normalize_actions) for path, leaf in boxes}
+        self._space = action_space
+        self.identity = not self._boxes
 
     def __call__(self, columns: Tree) -> Tree:
         """The environment's actions, in the dtypes of its space."""
-        return columns if self._map is None else _apply("to_env", self._map, columns)
+
+        def to_env(_: spaces.Space, path: Path, column: Any) -> Any:
+            return self._boxes[path].to_env(column) if path in self._boxes else column
+
+        return columns if self.identity else walk(to_env, self._space, columns)
 
     def to_policy(self, columns: Tree) -> Tree:
         """The inverse, for actions from logs; float32 in Box leaves. It is linear beyond the bounds."""
-        return columns if self._map is None else _apply("to_policy", self._map, columns)
+
+        def to_policy(_: spaces.Space, path: Path, column: Any) -> Any:
+            return self._boxes[path].to_policy(column) if path in self._boxes else column
+
+        return columns if self.identity else walk(to_policy, self._space, columns)
 
 
 class _BoxMap:
@@ -83,24 +94,31 @@ class _BoxMap:
         return array
 
 
-def _leaf_maps(space: spaces.Space, clip: bool, normalize: bool) -> Any:
-    """The map of every Box, in the space's own nesting; None for a part without any."""
-    if isinstance(space, spaces.Box):
-        return _BoxMap(space, clip, normalize)
-    if isinstance(space, spaces.Dict):
-        maps = {key: _leaf_maps(part, clip, normalize) for key, part in space.spaces.items()}
-        return maps if any(part is not None for part in maps.values()) else None
-    if isinstance(space, spaces.Tuple):
-        parts = tuple(_leaf_maps(part, clip, normalize) for part in space.spaces)
-        return parts if any(part is not None for part in parts) else None
-    return None
+class OutsideAction(NamedTuple):
+    """An action outside the action space: its row, and the leaf of the space that does not contain it."""
+
+    row: int
+    got: object
+    space: spaces.Space
 
 
-def _apply(direction: str, maps: Any, columns: Tree) -> Tree:
-    if maps is None:
-        return columns
-    if isinstance(maps, dict):
-        return {key: _apply(direction, part, columns[key]) for key, part in maps.items()}
-    if isinstance(maps, tuple):
-        return tuple(_apply(direction, part, column) for part, column in zip(maps, columns, strict=True))
-    return getattr(maps, direction)(columns)
+class ActionRanges:
+    """Finds actions outside the Discrete, MultiDiscrete and MultiBinary leaves of a space, for all rows at once."""
+
+    def __init__(self, action_space: spaces.Space) -> None:
+        self.space = action_space
+        self._whole = [
+            (path, leaf, bounds(leaf)) for path, leaf in leaves(action_space) if not isinstance(leaf, spaces.Box)
+        ]
+
+    def outside(self, actions: Tree) -> OutsideAction | None:
+        """The first action outside the space, or None."""
+        for path, leaf, (low, high) in self._whole:
+            column = at(actions, path)
+            if column.dtype.kind not in "iub" or column.shape[1:] != leaf.shape:
+                return OutsideAction(0, f"{column.dtype} of shape {column.shape[1:]}: {column[0]!r}", leaf)
+            wrong = (column < low) | (column > high)
+            if np.count_nonzero(wrong):
+                row = int(np.argwhere(wrong)[0][0])
+                return OutsideAction(row, column[row], leaf)
+        return None
