@@ -10,27 +10,33 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rollax.algorithms.a2c import A2CConfig as A2CConfig
-    from rollax.algorithms.a2c import A2CPolicy as A2CPolicy
-    from rollax.algorithms.a2c import A2CTrainer as A2CTrainer
+    from rollax.algorithms.a3c import A2CConfig as A2CConfig
+    from rollax.algorithms.a3c import A2CPolicy as A2CPolicy
+    from rollax.algorithms.a3c import A2CTrainer as A2CTrainer
     from rollax.algorithms.a3c import A3CConfig as A3CConfig
     from rollax.algorithms.a3c import A3CPolicy as A3CPolicy
     from rollax.algorithms.a3c import A3CTrainer as A3CTrainer
+    from rollax.algorithms.apex import ApexDDPGConfig as ApexDDPGConfig
+    from rollax.algorithms.apex import ApexDDPGPolicy as ApexDDPGPolicy
+    from rollax.algorithms.apex import ApexDDPGTrainer as ApexDDPGTrainer
     from rollax.algorithms.apex import ApexDQNConfig as ApexDQNConfig
     from rollax.algorithms.apex import ApexDQNPolicy as ApexDQNPolicy
     from rollax.algorithms.apex import ApexDQNTrainer as ApexDQNTrainer
-    from rollax.algorithms.apex_ddpg import ApexDDPGConfig as ApexDDPGConfig
-    from rollax.algorithms.apex_ddpg import ApexDDPGPolicy as ApexDDPGPolicy
-    from rollax.algorithms.apex_ddpg import ApexDDPGTrainer as ApexDDPGTrainer
     from rollax.algorithms.appo import APPOConfig as APPOConfig
     from rollax.algorithms.appo import APPOPolicy as APPOPolicy
     from rollax.algorithms.appo import APPOTrainer as APPOTrainer
     from rollax.algorithms.ddpg import DDPGConfig as DDPGConfig
     from rollax.algorithms.ddpg import DDPGPolicy as DDPGPolicy
     from rollax.algorithms.ddpg import DDPGTrainer as DDPGTrainer
+    from rollax.algorithms.ddpg import TD3Config as TD3Config
+    from rollax.algorithms.ddpg import TD3Policy as TD3Policy
+    from rollax.algorithms.ddpg import TD3Trainer as TD3Trainer
     from rollax.algorithms.dqn import DQNConfig as DQNConfig
     from rollax.algorithms.dqn import DQNPolicy as DQNPolicy
     from rollax.algorithms.dqn import DQNTrainer as DQNTrainer
+    from rollax.algorithms.dqn import RainbowConfig as RainbowConfig
+    from rollax.algorithms.dqn import RainbowPolicy as RainbowPolicy
+    from rollax.algorithms.dqn import RainbowTrainer as RainbowTrainer
     from rollax.algorithms.impala import IMPALAConfig as IMPALAConfig
     from rollax.algorithms.impala import IMPALAPolicy as IMPALAPolicy
     from rollax.algorithms.impala import IMPALATrainer as IMPALATrainer
@@ -44,19 +50,13 @@ if TYPE_CHECKING:
     from rollax.algorithms.qmix import QMIXConfig as QMIXConfig
     from rollax.algorithms.qmix import QMIXPolicy as QMIXPolicy
     from rollax.algorithms.qmix import QMIXTrainer as QMIXTrainer
-    from rollax.algorithms.rainbow import RainbowConfig as RainbowConfig
-    from rollax.algorithms.rainbow import RainbowPolicy as RainbowPolicy
-    from rollax.algorithms.rainbow import RainbowTrainer as RainbowTrainer
+    from rollax.algorithms.qmix import VDNConfig as VDNConfig
+    from rollax.algorithms.qmix import VDNPolicy as VDNPolicy
+    from rollax.algorithms.qmix import VDNTrainer as VDNTrainer
     from rollax.algorithms.sac import SACConfig as SACConfig
     from rollax.algorithms.sac import SACPolicy as SACPolicy
     from rollax.algorithms.sac import SACTrainer as SACTrainer
-    from rollax.algorithms.td3 import TD3Config as TD3Config
-    from rollax.algorithms.td3 import TD3Policy as TD3Policy
-    from rollax.algorithms.td3 import TD3Trainer as TD3Trainer
     from rollax.algorithms.trainer import Trainer as Trainer
-    from rollax.algorithms.vdn import VDNConfig as VDNConfig
-    from rollax.algorithms.vdn import VDNPolicy as VDNPolicy
-    from rollax.algorithms.vdn import VDNTrainer as VDNTrainer
     from rollax.batch import Fragment as Fragment
     from rollax.batch import MultiAgentBatch as MultiAgentBatch
     from rollax.batch import SampleBatch as SampleBatch
@@ -112,23 +112,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES_OF = {
-    "rollax.algorithms.a2c": "A2CConfig A2CPolicy A2CTrainer",
-    "rollax.algorithms.a3c": "A3CConfig A3CPolicy A3CTrainer",
-    "rollax.algorithms.apex": "ApexDQNConfig ApexDQNPolicy ApexDQNTrainer",
-    "rollax.algorithms.apex_ddpg": "ApexDDPGConfig ApexDDPGPolicy ApexDDPGTrainer",
+    "rollax.algorithms.a3c": "A2CConfig A2CPolicy A2CTrainer A3CConfig A3CPolicy A3CTrainer",
+    "rollax.algorithms.apex": "ApexDDPGConfig ApexDDPGPolicy ApexDDPGTrainer "
+    "ApexDQNConfig ApexDQNPolicy ApexDQNTrainer",
     "rollax.algorithms.appo": "APPOConfig APPOPolicy APPOTrainer",
-    "rollax.algorithms.ddpg": "DDPGConfig DDPGPolicy DDPGTrainer",
-    "rollax.algorithms.dqn": "DQNConfig DQNPolicy DQNTrainer",
+    "rollax.algorithms.ddpg": "DDPGConfig DDPGPolicy DDPGTrainer TD3Config TD3Policy TD3Trainer",
+    "rollax.algorithms.dqn": "DQNConfig DQNPolicy DQNTrainer RainbowConfig RainbowPolicy RainbowTrainer",
     "rollax.algorithms.impala": "IMPALAConfig IMPALAPolicy IMPALATrainer",
     "rollax.algorithms.load_policy": "load_policy",
     "rollax.algorithms.pg": "PGConfig PGPolicy PGTrainer",
     "rollax.algorithms.ppo": "PPOConfig PPOPolicy PPOTrainer",
-    "rollax.algorithms.qmix": "QMIXConfig QMIXPolicy QMIXTrainer",
-    "rollax.algorithms.rainbow": "RainbowConfig RainbowPolicy RainbowTrainer",
+    "rollax.algorithms.qmix": "QMIXConfig QMIXPolicy QMIXTrainer VDNConfig VDNPolicy VDNTrainer",
     "rollax.algorithms.sac": "SACConfig SACPolicy SACTrainer",
-    "rollax.algorithms.td3": "TD3Config TD3Policy TD3Trainer",
     "rollax.algorithms.trainer": "Trainer",
-    "rollax.algorithms.vdn": "VDNConfig VDNPolicy VDNTrainer",
     "rollax.batch": "Fragment MultiAgentBatch SampleBatch",
     "rollax.config": "TrainerConfig",
     "rollax.env.adapters": "register_env_adapter",

@@ -1,10 +1,12 @@
-"""A3C: asynchronous advantage actor-critic.
+"""A3C: asynchronous advantage actor-critic; and A2C, its synchronous variant.
 
 Source: Mnih et al. (2016), arXiv:1602.01783, algorithm S3: each worker computes the gradient of
     -log π(a|s) A + c_v (V(s) - R)² - c_e H(π(·|s))
 on a short fragment of its own experience, and one optimizer applies the gradients as they arrive. Deviations: a loss is
 the mean over a fragment's rows, not the sum; R and A are generalized advantage estimates (arXiv:1506.02438), as in the
 paper with λ = 1; Adam instead of RMSProp. Advantages are not standardized.
+
+In A2C all workers sample with the same weights, and their rows together give one gradient step.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Fragment, SampleBatch
@@ -23,7 +26,9 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.values import explained_variance, value_loss
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
+from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.learner import UpdatePlan
 
 
 class A3CConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
@@ -74,9 +79,46 @@ class A3CPolicy(JaxPolicy):
 
 
 class A3CTrainer(Trainer):
-    """Workers compute gradients; the driver applies each as it arrives."""
+    """A3C: asynchronous advantage actor-critic, whose workers compute the gradients."""
 
     name = "A3C"
     config_class = A3CConfig
     policy_class = A3CPolicy
     optimizer_class = AsyncGradientsOptimizer
+
+
+class A2CConfig(A3CConfig):
+    """The fields of A3C, and the size of the parts of a batch."""
+
+    defaults = {"rollout_fragment_length": 20}
+    requires = {"train_batch_size": {}}
+
+    microbatch_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="rows on the device at once: the gradient of a batch is accumulated over parts of this size; None: "
+        "the whole batch",
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.microbatch_size is not None:
+            self.refuse_larger("microbatch_size", "train_batch_size")
+
+
+class A2CPolicy(A3CPolicy):
+    """The policy of A3C, which may learn from a batch in parts."""
+
+    config_class = A2CConfig
+
+    def make_plan(self) -> UpdatePlan:
+        return UpdatePlan(microbatch_size=self.config.microbatch_size)
+
+
+class A2CTrainer(Trainer):
+    """A2C: advantage actor-critic, the synchronous variant of A3C."""
+
+    name = "A2C"
+    config_class = A2CConfig
+    policy_class = A2CPolicy
+    optimizer_class = SyncSamplesOptimizer

@@ -1,6 +1,6 @@
-"""Ape-X DQN: many workers with different exploration fill replay shards, from which one learner samples.
+"""Ape-X DQN and DDPG: many workers with different exploration fill replay shards, from which one learner samples.
 
-Source: Horgan et al. (2018), arXiv:1803.00933. Deviations, besides those of DQN: Adam instead of RMSProp;
+Source: Horgan et al. (2018), arXiv:1803.00933. Deviations, besides those of DQN and DDPG: Adam instead of RMSProp;
 `training_intensity` fixes the number of updates per sampled step, where learner and actors of the paper run
 independently; see `AsyncReplayOptimizer` and `worker_scale`.
 """
@@ -9,12 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, DDPGTrainer
 from rollax.algorithms.dqn import EPSILON, GREEDY, DQNConfig, DQNPolicy, DQNTrainer
 from rollax.batch import Fragment, SampleBatch
 from rollax.config.groups import AsyncReplayFields
 from rollax.evaluation.initial_priorities import add_priorities
 from rollax.optimizers.async_replay import AsyncReplayOptimizer
 from rollax.policy.exploration.per_worker import worker_scale
+from rollax.policy.jax_policy import JaxPolicy
+
+
+class _InitialPriorities(JaxPolicy):
+    """Computes the initial priorities of rows where they are sampled."""
+
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        super().postprocess_rows(fragment)
+        if not self.config.prioritized_replay:
+            return fragment
+        return add_priorities(fragment, self.td_errors, n_step=self.config.n_step, gamma=self.config.gamma)
+
+    @property
+    def exploration_scale(self) -> float:
+        """ε^(1 + α (i - 1)/(N - 1)) of worker i of N."""
+        config = self.config
+        return worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, self.worker_index, self.num_workers)
 
 
 class ApexDQNConfig(AsyncReplayFields, DQNConfig):
@@ -27,29 +45,44 @@ class ApexDQNConfig(AsyncReplayFields, DQNConfig):
     }
 
 
-class ApexDQNPolicy(DQNPolicy):
-    """The policy of DQN with one ε per worker and initial priorities for its rows."""
+class ApexDQNPolicy(_InitialPriorities, DQNPolicy):
+    """The policy of DQN with one ε per worker."""
 
     config_class = ApexDQNConfig
 
     def epsilon(self) -> Callable[[float], float]:
-        config = self.config
-        if config.noisy:
-            return super().epsilon()
-        base, alpha = config.worker_epsilon, config.worker_epsilon_alpha
-        return lambda _: worker_scale(base, alpha, self.worker_index, self.num_workers)
-
-    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
-        super().postprocess_rows(fragment)
-        if not self.config.prioritized_replay:
-            return fragment
-        return add_priorities(fragment, self.td_errors, n_step=self.config.n_step, gamma=self.config.gamma)
+        return super().epsilon() if self.config.noisy else lambda _: self.exploration_scale
 
 
 class ApexDQNTrainer(DQNTrainer):
-    """DQN with asynchronous workers, replay shards and learner."""
+    """Ape-X DQN: many workers with different exploration fill replay shards, from which one learner samples."""
 
     name = "APEX"
     config_class = ApexDQNConfig
     policy_class = ApexDQNPolicy
+    optimizer_class = AsyncReplayOptimizer
+
+
+class ApexDDPGConfig(AsyncReplayFields, DDPGConfig):
+    """The fields of DDPG with the defaults of Ape-X."""
+
+    defaults = {"noise_scale": 1.0}
+
+
+class ApexDDPGPolicy(_InitialPriorities, DDPGPolicy):
+    """The policy of DDPG with one noise scale per worker."""
+
+    config_class = ApexDDPGConfig
+
+    def noise_scale(self) -> Callable[[float], float]:
+        scale = super().noise_scale()
+        return lambda timestep: self.exploration_scale * scale(timestep)
+
+
+class ApexDDPGTrainer(DDPGTrainer):
+    """Ape-X DDPG: DDPG with asynchronous workers, replay shards and learner."""
+
+    name = "APEX_DDPG"
+    config_class = ApexDDPGConfig
+    policy_class = ApexDDPGPolicy
     optimizer_class = AsyncReplayOptimizer

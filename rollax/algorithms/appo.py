@@ -136,7 +136,7 @@ class APPOPolicy(IMPALAPolicy):
 
 
 class APPOTrainer(IMPALATrainer):
-    """Samples and learns asynchronously, as IMPALA does."""
+    """APPO: asynchronous proximal policy optimization."""
 
     name = "APPO"
     config_class = APPOConfig

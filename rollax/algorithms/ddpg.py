@@ -1,10 +1,10 @@
-"""DDPG: deep deterministic policy gradient.
+"""DDPG: deep deterministic policy gradient; and TD3, which adds twin critics, delayed and smoothed updates.
 
 Source: Lillicrap et al. (2016), arXiv:1509.02971: with y = r + γ Q⁻(s', π⁻(s')) the critic minimizes (Q(s, a) - y)² and
 the actor -Q(s, π(s)); the targets Q⁻ and π⁻ are Polyak averages with coefficient τ. The improvements of TD3 (Fujimoto
-et al. (2018), arXiv:1802.09477) are switches: the minimum of two critics, delayed updates of the actor, noise on target
-actions. Deviations: no batch normalization and no weight decay; Ornstein-Uhlenbeck noise is scaled by 0.1, as in RLlib;
-replay is uniform by default; time limits bootstrap.
+et al. (2018), arXiv:1802.09477, Algorithm 1) are switches: the minimum of two critics, delayed updates of the actor,
+noise on target actions. Deviations: no batch normalization and no weight decay; Ornstein-Uhlenbeck noise is scaled by
+0.1, as in RLlib; replay is uniform by default; time limits bootstrap.
 """
 
 from __future__ import annotations
@@ -173,9 +173,39 @@ class DDPGPolicy(ActorCriticPolicy):
 
 
 class DDPGTrainer(Trainer):
-    """Alternates between sampling and updates from a replay buffer."""
+    """DDPG: deep deterministic policy gradient."""
 
     name = "DDPG"
     config_class = DDPGConfig
     policy_class = DDPGPolicy
     optimizer_class = SyncReplayOptimizer
+
+
+class TD3Config(DDPGConfig):
+    """The fields of DDPG with the defaults of the paper's section 6.1 and of RLlib."""
+
+    defaults = {
+        "train_batch_size": 100,
+        "buffer_size": 1_000_000,
+        "learning_starts": 10_000,
+        "random_steps": 10_000,
+        "tau": 5e-3,
+        "exploration": "GaussianNoise",
+        "twin_q": True,
+        "policy_delay": 2,
+        "smooth_target_policy": True,
+    }
+
+
+class TD3Policy(DDPGPolicy):
+    """The policy of DDPG with other defaults."""
+
+    config_class = TD3Config
+
+
+class TD3Trainer(DDPGTrainer):
+    """TD3: DDPG with twin critics, delayed actor updates, and target policy smoothing."""
+
+    name = "TD3"
+    config_class = TD3Config
+    policy_class = TD3Policy

@@ -1,4 +1,4 @@
-"""DQN: deep Q-learning, with the components of Rainbow as switches.
+"""DQN: deep Q-learning, with the components of Rainbow as switches; and Rainbow, which has them all.
 
 Source: Mnih et al. (2015), doi:10.1038/nature14236. Double Q-learning: van Hasselt et al. (2016), arXiv:1509.06461;
 dueling streams: Wang et al. (2016), arXiv:1511.06581; prioritized replay: Schaul et al. (2016), arXiv:1511.05952;
@@ -221,9 +221,40 @@ class DQNPolicy(JaxPolicy):
 
 
 class DQNTrainer(Trainer):
-    """Alternates between sampling and updates from a replay buffer."""
+    """DQN: deep Q-learning, with the components of Rainbow as switches."""
 
     name = "DQN"
     config_class = DQNConfig
     policy_class = DQNPolicy
     optimizer_class = SyncReplayOptimizer
+
+
+class RainbowConfig(DQNConfig):
+    """The fields of DQN with the defaults of the paper's Table 1; streams have no hidden layers of their own."""
+
+    defaults = {
+        "n_step": 3,
+        "num_atoms": 51,
+        "noisy": True,
+        "prioritized_replay": True,
+        "prioritized_replay_alpha": 0.5,
+        "lr": 6.25e-5,
+        "adam_epsilon": 1.5e-4,
+        "learning_starts": 20_000,
+        "buffer_size": 1_000_000,
+        "target_network_update_freq": 2000,
+    }
+
+
+class RainbowPolicy(DQNPolicy):
+    """The policy of DQN with other defaults."""
+
+    config_class = RainbowConfig
+
+
+class RainbowTrainer(DQNTrainer):
+    """Rainbow: DQN with all of its extensions."""
+
+    name = "Rainbow"
+    config_class = RainbowConfig
+    policy_class = RainbowPolicy

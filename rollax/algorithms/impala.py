@@ -176,7 +176,7 @@ def learned_rows(batch: Mapping[str, jax.Array], mask: jax.Array) -> jax.Array:
 
 
 class IMPALATrainer(Trainer):
-    """Samples and learns asynchronously and broadcasts the weights."""
+    """IMPALA: actor-critic learning from actions of older policies, corrected by V-trace."""
 
     name = "IMPALA"
     config_class = IMPALAConfig

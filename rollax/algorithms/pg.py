@@ -54,7 +54,7 @@ class PGPolicy(JaxPolicy):
 
 
 class PGTrainer(Trainer):
-    """Samples whole episodes, then makes one gradient step."""
+    """PG: the plain policy gradient."""
 
     name = "PG"
     config_class = PGConfig

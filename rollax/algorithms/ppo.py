@@ -164,7 +164,7 @@ class PPOPolicy(JaxPolicy):
 
 
 class PPOTrainer(Trainer):
-    """Samples with the current policy, then trains for K epochs of minibatches."""
+    """PPO: proximal policy optimization."""
 
     name = "PPO"
     config_class = PPOConfig

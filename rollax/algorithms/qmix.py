@@ -1,4 +1,4 @@
-"""QMIX: Q-learning of a joint action value that a mixer computes from the values of the group's members.
+"""QMIX: Q-learning of a joint action value that a mixer computes from the members' values; and VDN, which sums them.
 
 Source: Rashid et al. (2018), arXiv:1803.11485; with `mixer="vdn"` Sunehag et al. (2017), arXiv:1706.05296; with
 `mixer=None` independent Q-learning on the group's reward: Tan (1993). Double Q-learning: van Hasselt et al. (2016),
@@ -185,12 +185,36 @@ class QMIXPolicy(JaxPolicy):
 
 
 class QMIXTrainer(Trainer):
-    """Trains groups of agents, each presented as one agent by `with_agent_groups`."""
+    """QMIX: Q-learning of a joint action value that a mixer computes from the values of a group's members."""
 
     name = "QMIX"
     config_class = QMIXConfig
     policy_class = QMIXPolicy
     optimizer_class = SyncReplayOptimizer
+
+
+class VDNConfig(QMIXConfig):
+    """The fields of QMIX with the mixer of VDN."""
+
+    requires = {("mixing_embed_dim", "hypernet_hiddens"): "VDN has no mixing network"}
+
+    mixer: Literal["vdn"] = Field(
+        default="vdn", description="the joint value is the sum of the members' values; QMIX takes others"
+    )
+
+
+class VDNPolicy(QMIXPolicy):
+    """The policy of QMIX with another mixer."""
+
+    config_class = VDNConfig
+
+
+class VDNTrainer(QMIXTrainer):
+    """VDN: Q-learning of a joint action value that is the sum of the members' values."""
+
+    name = "VDN"
+    config_class = VDNConfig
+    policy_class = VDNPolicy
 
 
 def _chosen(values: jax.Array, actions: jax.Array) -> jax.Array:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
 
 ALGORITHMS: dict[str, str] = {
-    "A2C": "rollax.algorithms.a2c:A2CTrainer",
+    "A2C": "rollax.algorithms.a3c:A2CTrainer",
     "A3C": "rollax.algorithms.a3c:A3CTrainer",
     "APEX": "rollax.algorithms.apex:ApexDQNTrainer",
-    "APEX_DDPG": "rollax.algorithms.apex_ddpg:ApexDDPGTrainer",
+    "APEX_DDPG": "rollax.algorithms.apex:ApexDDPGTrainer",
     "APPO": "rollax.algorithms.appo:APPOTrainer",
     "DDPG": "rollax.algorithms.ddpg:DDPGTrainer",
     "DQN": "rollax.algorithms.dqn:DQNTrainer",
@@ -25,10 +25,10 @@ ALGORITHMS: dict[str, str] = {
     "PG": "rollax.algorithms.pg:PGTrainer",
     "PPO": "rollax.algorithms.ppo:PPOTrainer",
     "QMIX": "rollax.algorithms.qmix:QMIXTrainer",
-    "Rainbow": "rollax.algorithms.rainbow:RainbowTrainer",
+    "Rainbow": "rollax.algorithms.dqn:RainbowTrainer",
     "SAC": "rollax.algorithms.sac:SACTrainer",
-    "TD3": "rollax.algorithms.td3:TD3Trainer",
-    "VDN": "rollax.algorithms.vdn:VDNTrainer",
+    "TD3": "rollax.algorithms.ddpg:TD3Trainer",
+    "VDN": "rollax.algorithms.qmix:VDNTrainer",
 }
 
 

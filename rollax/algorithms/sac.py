@@ -192,7 +192,7 @@ class SACPolicy(ActorCriticPolicy):
 
 
 class SACTrainer(Trainer):
-    """Alternates between sampling and updates from a replay buffer."""
+    """SAC: soft actor-critic, which maximizes reward and entropy."""
 
     name = "SAC"
     config_class = SACConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 
@@ -23,9 +23,10 @@ from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.workers.worker_set import WorkerSet, worker_arguments
 from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.policy import Policy
-from rollax.runs.display import ProgressMode
-from rollax.runs.fit import FitOptions, FitResult, fit
-from rollax.runs.stopping import StopConditions
+
+if TYPE_CHECKING:
+    from rollax.runs.display import ProgressMode
+    from rollax.runs.fit import FitResult
 
 
 class Trainer:
@@ -166,10 +167,19 @@ class Trainer:
         Raises:
             ConfigError: an unknown stop condition, a number out of range, or a folder that is not empty.
         """
-        conditions = StopConditions.from_mapping(stop, "fit(stop=...)")
-        folder = None if out is None else Path(out)
-        options = FitOptions(folder, checkpoint_interval, keep_checkpoints, keep_best, evaluate, progress)
-        return fit(self, run_name(type(self)), conditions, options)
+        from rollax.runs.fit import fit
+
+        return fit(
+            self,
+            run_name(type(self)),
+            stop,
+            out,
+            checkpoint_interval=checkpoint_interval,
+            keep_checkpoints=keep_checkpoints,
+            keep_best=keep_best,
+            evaluate=evaluate,
+            progress=progress,
+        )
 
     def _optimize(self, started: float) -> dict[str, dict[str, Any]]:
         """Steps the optimizer until the iteration is long enough."""

@@ -79,7 +79,7 @@ def plot(
     traceback: TracebackOption = False,
 ) -> None:
     """Plot the reward of one or more runs over environment steps."""
-    from rollax.runs.curves import draw_curves, labelled
+    from rollax.runs.results import draw_curves, labelled
 
     with readable_errors(traceback):
         results = labelled(runs)

@@ -10,9 +10,9 @@ from typing import Any
 from rollax.cli.console import command_name
 from rollax.runs.display import Progress, duration, shown_path
 from rollax.runs.fit import FitResult
-from rollax.runs.results import RESULTS_NAME, number_in
+from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
 from rollax.runs.run_folder import BEST, CHECKPOINTS, CURVE, PREFIX
-from rollax.runs.stopping import WHERE_IN_RESULT, StopConditions
+from rollax.runs.stopping import StopConditions
 from rollax.storage import newest
 
 

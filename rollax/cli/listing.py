@@ -13,11 +13,11 @@ from rollax.errors import ConfigError
 
 
 def algorithm_lines() -> list[str]:
-    """Returns a line for each algorithm: its name and the first line of its module's docstring."""
+    """Returns a line for each algorithm: its name and the first line of its trainer's docstring."""
     from rollax.algorithms.registry import ALGORITHMS
 
     width = max(map(len, ALGORITHMS))
-    return [f"{name:<{width}}  {_first_line(path.partition(':')[0])}" for name, path in sorted(ALGORITHMS.items())]
+    return [f"{name:<{width}}  {_first_line(path)}" for name, path in sorted(ALGORITHMS.items())]
 
 
 def env_ids() -> dict[str, list[str]]:
@@ -61,10 +61,12 @@ def _family(entry_point: object) -> str:
     return parts[2] if parts[:2] == ["gymnasium", "envs"] and len(parts) > 2 else parts[0]
 
 
-def _first_line(module: str) -> str:
+def _first_line(path: str) -> str:
     # Read, not imported, because importing an algorithm imports JAX, which takes seconds.
+    module, _, name = path.partition(":")
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         return ""
-    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    return text.partition("\n")[0]
+    body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
+    found = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == name)
+    return (ast.get_docstring(found) or "").partition("\n")[0]

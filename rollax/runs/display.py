@@ -92,28 +92,34 @@ class PlainDisplay(Display):
         os.write(2, b"Stopping after this iteration; once more to stop at once.\n")
 
 
-class ProgressTable:
-    """A table of the last iterations, and a line with the elapsed time.
+class TableDisplay(Display):
+    """A table of the last iterations, and a line with the elapsed time; a subclass draws it.
 
     Args:
         title: algorithm, environment and run folder.
         rows: number of iterations to show.
     """
 
-    def __init__(self, title: str, rows: int) -> None:
+    def __init__(self, title: str, rows: int = 8) -> None:
         self._title = title
         self._recent: deque[Progress] = deque(maxlen=rows)
         self._started = self._updated = time.monotonic()
         self._evaluated: Progress | None = None
-        self.stopping = False
+        self._ending = False
 
-    def add(self, progress: Progress) -> bool:
-        """Adds an iteration and returns whether it is the first one."""
+    def update(self, progress: Progress) -> None:
         self._recent.append(progress)
         self._updated = time.monotonic()
         if progress.evaluation is not None:
             self._evaluated = progress
-        return len(self._recent) == 1
+        self.draw(at_once=len(self._recent) == 1)
+
+    def draw(self, *, at_once: bool) -> None:
+        """Draws the table, at most twice a second unless `at_once`."""
+        raise NotImplementedError
+
+    def stopping(self) -> None:
+        self._ending = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich import box
@@ -143,25 +149,19 @@ class ProgressTable:
         since = now - self._updated
         last = self._recent[-1]
         left = "" if last.left is None else f", up to {duration(max(0.0, last.left - since))} left"
-        what = "stopping after this iteration; Ctrl-C again ends at once" if self.stopping else "Ctrl-C saves and stops"
+        what = "stopping after this iteration; Ctrl-C again ends at once" if self._ending else "Ctrl-C saves and stops"
         return f"{duration(last.elapsed + since)} elapsed{left}  ({what})"
 
 
-class LiveDisplay(Display):
-    """A progress table on a terminal, redrawn in place.
-
-    Args:
-        title: algorithm, environment and run folder.
-        console: the terminal.
-        rows: number of iterations to show.
-    """
+class LiveDisplay(TableDisplay):
+    """A progress table on a terminal, redrawn in place."""
 
     def __init__(self, title: str, console: Console, rows: int = 8) -> None:
         from rich.live import Live
 
-        self._table = ProgressTable(title, rows)
+        super().__init__(title, rows)
         # Twice a second is often enough, at no measurable cost for the training thread.
-        self._live = Live(self._table, console=console, refresh_per_second=2, vertical_overflow="crop")
+        self._live = Live(self, console=console, refresh_per_second=2, vertical_overflow="crop")
 
     def __enter__(self) -> LiveDisplay:
         self._live.start(refresh=True)
@@ -170,47 +170,32 @@ class LiveDisplay(Display):
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def update(self, progress: Progress) -> None:
-        if self._table.add(progress):
+    def draw(self, *, at_once: bool) -> None:
+        if at_once:
             self._live.refresh()
 
-    def stopping(self) -> None:
-        self._table.stopping = True
 
+class NotebookDisplay(TableDisplay):
+    """A progress table in one output cell of a notebook, which is replaced."""
 
-class NotebookDisplay(Display):
-    """A progress table in one output cell of a notebook, replaced at most twice a second.
-
-    Args:
-        title: algorithm, environment and run folder.
-        rows: number of iterations to show.
-    """
-
-    def __init__(self, title: str, rows: int = 8) -> None:
-        self._table = ProgressTable(title, rows)
-        self._drawn = -math.inf
-        self._handle: Any = None
+    _drawn = -math.inf
+    _handle: Any = None
 
     def __enter__(self) -> NotebookDisplay:
-        self._draw()
+        self.draw(at_once=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._draw()
+        self.draw(at_once=True)
 
-    def update(self, progress: Progress) -> None:
-        if self._table.add(progress) or time.monotonic() - self._drawn >= 0.5:
-            self._draw()
-
-    def stopping(self) -> None:
-        self._table.stopping = True
-
-    def _draw(self) -> None:
+    def draw(self, *, at_once: bool) -> None:
+        if not at_once and time.monotonic() - self._drawn < 0.5:
+            return
         from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
         from rich.console import Console
 
         console = Console(file=io.StringIO(), width=100, record=True, force_jupyter=False, force_terminal=True)
-        console.print(self._table)
+        console.print(self)
         cell = HTML(console.export_html(inline_styles=True, code_format="<pre>{code}</pre>"))
         if self._handle is None:
             self._handle = display(cell, display_id=True)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rollax.errors import ConfigError
 from rollax.runs.display import Progress, ProgressMode, make_display, title_of
-from rollax.runs.interrupt import StopRequest
-from rollax.runs.run_folder import Record, RunFolder
+from rollax.runs.run_folder import RunFolder
 from rollax.runs.stopping import StopConditions, TimeLeft
 
 if TYPE_CHECKING:
@@ -46,110 +49,127 @@ class FitResult:
     best_score: float | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class FitOptions:
-    """Options of a run; `Trainer.fit` describes them.
-
-    Raises:
-        ConfigError: a number is out of range.
-    """
-
-    out: Path | None = None
-    checkpoint_interval: int = 0
-    keep_checkpoints: int | None = None
-    keep_best: bool = True
-    evaluate: bool = True
-    progress: ProgressMode = "auto"
-
-    def __post_init__(self) -> None:
-        for name, lowest in (("checkpoint_interval", 0), ("keep_checkpoints", 1)):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < lowest):
-                raise ConfigError(
-                    f"{name} is out of range.",
-                    where=f"fit({name}=...)",
-                    got=value,
-                    expected=f"an integer of at least {lowest}",
-                )
-
-
-def fit(trainer: Trainer, run: str, stop: StopConditions, options: FitOptions) -> FitResult:
-    """Trains until `stop` or a signal, then saves a checkpoint and evaluates.
-
-    Each result is on disk before it is shown. An error in an iteration is raised; results and checkpoints written so
-    far stay.
-
-    Args:
-        trainer: the trainer.
-        run: the algorithm, as in `rollax train --run`.
-        stop: the stop conditions.
-        options: output options.
-    """
-    title = title_of(run, trainer.config.env, options.out)
-    display, left = make_display(title, options.progress), TimeLeft(stop)
+def fit(
+    trainer: Trainer,
+    run: str,
+    stop: Mapping[str, float],
+    out: str | Path | None = None,
+    *,
+    checkpoint_interval: int = 0,
+    keep_checkpoints: int | None = None,
+    keep_best: bool = True,
+    evaluate: bool = True,
+    progress: ProgressMode = "auto",
+) -> FitResult:
+    """Trains until a stop condition or a signal; `Trainer.fit` describes the arguments. `run` names the algorithm."""
+    _check_at_least(0, checkpoint_interval=checkpoint_interval)
+    _check_at_least(1, keep_checkpoints=keep_checkpoints)
+    conditions = StopConditions.from_mapping(stop, "fit(stop=...)")
+    path = None if out is None else Path(out)
+    display, left = make_display(title_of(run, trainer.config.env, path), progress), TimeLeft(conditions)
     interval = trainer.config.evaluation_interval
-    greedy_goal = stop.evaluation_reward_mean is not None
+    greedy_goal = conditions.evaluation_reward_mean is not None
     evaluates_every = EVALUATION_INTERVAL if greedy_goal and interval is None else None
-    with _record(trainer, run, stop, options, evaluates=greedy_goal or interval is not None) as record:
+    best_by = "evaluation_reward_mean" if greedy_goal or interval is not None else "episode_reward_mean"
+    folder = None
+    if path is not None:
+        folder = _run_folder(trainer, run, conditions, path, best_by if keep_best else None, keep_checkpoints)
+    with folder or nullcontext():
         with StopRequest(announce=display.stopping) as request, display:
             while True:
                 result = trainer.train()
                 if evaluates_every and trainer.iteration % evaluates_every == 0:
                     result["evaluation"] = trainer.evaluate()
-                record.append(result)
+                if folder:
+                    folder.append(result)  # before it is shown
                 display.update(Progress.of(result, left.estimate(result)))
-                record.log_scalars(result)
-                reached = stop.reached(result)
+                if folder:
+                    folder.log_scalars(result)
+                reached = conditions.reached(result)
                 if reached or request.signal is not None:
                     break
-                is_due = bool(options.checkpoint_interval) and trainer.iteration % options.checkpoint_interval == 0
-                if is_due:
-                    record.save(trainer)
-                record.keep_best(trainer, result, saved=is_due)
-            record.save(trainer)
-        if reached and options.evaluate and result.get("evaluation") is None:
-            _evaluate_at_end(trainer, result, record)
-            reached = stop.reached(result)
-        record.keep_best(trainer, result, saved=True)
+                if folder:
+                    is_due = bool(checkpoint_interval) and trainer.iteration % checkpoint_interval == 0
+                    if is_due:
+                        folder.save(trainer)
+                    folder.keep_best(trainer, result, saved=is_due)
+            if folder:
+                folder.save(trainer)
+        if reached and evaluate and result.get("evaluation") is None:
+            _evaluate_at_end(trainer, result, folder)
+            reached = conditions.reached(result)
+        if folder:
+            folder.keep_best(trainer, result, saved=True)
     return FitResult(
-        last=result,
-        reached=reached,
-        missed_goal=stop.missed_goal(result),
-        signal=None if reached else request.signal,
-        out=record.path,
-        checkpoint=record.last_checkpoint,
-        best_checkpoint=record.best.checkpoint if record.best else None,
-        best_score=record.best.score if record.best else None,
+        result,
+        reached,
+        conditions.missed_goal(result),
+        None if reached else request.signal,
+        **({} if folder is None else folder.outcome()),
     )
 
 
-def _record(trainer: Trainer, run: str, stop: StopConditions, options: FitOptions, *, evaluates: bool) -> Record:
-    """Returns the record of the run; for a trainer from a checkpoint it starts with the earlier results."""
-    if options.out is None:
-        return Record()
-    settings = trainer.config.to_json()
-    experiment: Mapping[str, Any] = {
-        "run": run,
-        "env": settings.pop("env"),
-        "config": settings,
-        "stop": stop.given,
-    }
-    best_by = "evaluation_reward_mean" if evaluates else "episode_reward_mean"
-    folder = RunFolder(
-        options.out,
-        experiment,
-        best_by=best_by if options.keep_best else None,
-        keep_checkpoints=options.keep_checkpoints,
-    )
+def _check_at_least(lowest: int, **given: int | None) -> None:
+    for name, value in given.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < lowest):
+            raise ConfigError(
+                f"{name} is out of range.",
+                where=f"fit({name}=...)",
+                got=value,
+                expected=f"an integer of at least {lowest}",
+            )
+
+
+def _run_folder(
+    trainer: Trainer, run: str, stop: StopConditions, path: Path, best_by: str | None, keep_checkpoints: int | None
+) -> RunFolder:
+    """Returns the folder of a new run; for a trainer from a checkpoint it starts with the earlier results."""
+    config = trainer.config.to_json()
+    experiment = {"run": run, "env": config.pop("env"), "config": config, "stop": stop.given}
+    folder = RunFolder(path, experiment, best_by, keep_checkpoints)
     if trainer.restored_from is not None:
         folder.inherit(trainer.restored_from.resolve().parent.parent, trainer.iteration)
     return folder
 
 
-def _evaluate_at_end(trainer: Trainer, result: TrainResult, record: Record) -> None:
+def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | None) -> None:
     """Adds a greedy evaluation to the last result, unless Ctrl-C interrupts it."""
     try:
         result["evaluation"] = trainer.evaluate()
     except KeyboardInterrupt:
         return
-    record.amend(result)
+    if folder:
+        folder.amend(result)
+
+
+class StopRequest:
+    """Turns Ctrl-C (SIGINT) and SIGTERM into a flag that the training loop reads between iterations.
+
+    An iteration is never interrupted, so the saved state can be trained further. A second signal raises
+    KeyboardInterrupt at once.
+
+    Args:
+        announce: called from the signal handler on the first signal; must not block.
+    """
+
+    def __init__(self, announce: Callable[[], None]) -> None:
+        self.signal: int | None = None
+        self._announce = announce
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        # Only the main thread receives signals and can set their handlers.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+        self._announce()

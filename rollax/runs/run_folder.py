@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 from rollax import storage
 from rollax.errors import CheckpointError, ConfigError, RollaxError
-from rollax.runs.curves import draw_curves
 from rollax.runs.display import title_of
-from rollax.runs.results import RESULTS_NAME, flat_scalars, number_in, read_results, to_json
-from rollax.runs.stopping import WHERE_IN_RESULT
+from rollax.runs.results import (
+    RESULTS_NAME,
+    WHERE_IN_RESULT,
+    draw_curves,
+    flat_scalars,
+    number_in,
+    read_results,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
@@ -29,44 +36,8 @@ LOOKS_AT_TRAINING = 10
 """Iterations between two looks at the training reward for the best model, which would else be saved in most of them."""
 
 
-class Best(NamedTuple):
-    """The best model of a run so far: its checkpoint and mean reward."""
-
-    checkpoint: Path
-    score: float
-
-
-class Record:
-    """The interface of a record, which stores nothing. A context manager around training."""
-
-    path: Path | None = None
-    last_checkpoint: Path | None = None
-    best: Best | None = None
-
-    def __enter__(self) -> Record:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def append(self, result: Mapping[str, Any]) -> None:
-        """Writes one result line and flushes it to disk."""
-
-    def amend(self, result: Mapping[str, Any]) -> None:
-        """Rewrites the last result line with its additions."""
-
-    def log_scalars(self, result: Mapping[str, Any]) -> None:
-        """Writes the numbers of `result` to the TensorBoard log, over environment steps."""
-
-    def save(self, trainer: Trainer) -> None:
-        """Saves a checkpoint of this iteration and removes outdated ones."""
-
-    def keep_best(self, trainer: Trainer, result: Mapping[str, Any], *, saved: bool) -> None:
-        """Saves a best checkpoint if `result` is the best so far; `saved`: this iteration has a checkpoint."""
-
-
-class RunFolder(Record):
-    """The record of a run on disk.
+class RunFolder:
+    """The record of a run on disk, a context manager around training.
 
     Args:
         path: a new folder, or an empty one.
@@ -77,24 +48,23 @@ class RunFolder(Record):
         ConfigError: the folder is not empty, or cannot be created.
     """
 
-    path: Path
-
     def __init__(
-        self,
-        path: Path,
-        experiment: Mapping[str, Any],
-        *,
-        best_by: str | None = None,
-        keep_checkpoints: int | None = None,
+        self, path: Path, experiment: Mapping[str, Any], best_by: str | None, keep_checkpoints: int | None
     ) -> None:
         check_empty(path, "fit(out=...)", "from_checkpoint(...).fit(...)")
         self.path = path
+        self._checkpoint: Path | None = None
+        self._best: Path | None = None
+        self._best_score = -math.inf
         self._title = title_of(experiment["run"], experiment["env"])
         self._best_by, self._keep = best_by, keep_checkpoints
         self._results: IO[bytes] = _opened(path)
         self._last_line = 0
         self._tensorboard: SummaryWriter | None = None
         (path / "config.json").write_text(to_json(experiment, indent=2) + "\n", encoding="utf-8")
+
+    def __enter__(self) -> RunFolder:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._results.close()
@@ -113,17 +83,20 @@ class RunFolder(Record):
                 self.append(result)
 
     def append(self, result: Mapping[str, Any]) -> None:
+        """Writes one result line and flushes it to disk."""
         self._last_line = self._results.tell()
         self._results.write(to_json(result).encode() + b"\n")
         self._results.flush()
 
     def amend(self, result: Mapping[str, Any]) -> None:
+        """Rewrites the last result line with its additions."""
         self._results.seek(self._last_line)
         self._results.truncate()
         self.append(result)
         self.log_scalars(result)
 
     def log_scalars(self, result: Mapping[str, Any]) -> None:
+        """Writes the numbers of `result` to the TensorBoard log, over environment steps."""
         if self._tensorboard is None:
             # Imported here, so that it does not delay the first result.
             from tensorboardX import SummaryWriter
@@ -134,20 +107,32 @@ class RunFolder(Record):
             self._tensorboard.add_scalar(name, value, step)
 
     def save(self, trainer: Trainer) -> None:
-        self.last_checkpoint = _saved(trainer, self.path / CHECKPOINTS)
+        """Saves a checkpoint of this iteration and removes outdated ones."""
+        self._checkpoint = _saved(trainer, self.path / CHECKPOINTS)
         if self._keep is not None:
             _keep_newest(self.path / CHECKPOINTS, self._keep)
 
     def keep_best(self, trainer: Trainer, result: Mapping[str, Any], *, saved: bool) -> None:
+        """Saves a best checkpoint if `result` is the best so far; `saved`: this iteration has a checkpoint."""
         if self._best_by is None:
             return
         looks = self._best_by == "evaluation_reward_mean" or saved or trainer.iteration % LOOKS_AT_TRAINING == 0
         score = number_in(result, *WHERE_IN_RESULT[self._best_by]) if looks else None
-        if score is None or (self.best is not None and score <= self.best.score):
+        if score is None or score <= self._best_score:
             return
         # The newest is the best: a run that is killed in between leaves two checkpoints.
-        self.best = Best(_saved(trainer, self.path / BEST), score)
+        self._best, self._best_score = _saved(trainer, self.path / BEST), score
         _keep_newest(self.path / BEST, 1)
+
+    def outcome(self) -> dict[str, Any]:
+        """Returns the fields of `FitResult` about this folder."""
+        score = None if self._best is None else self._best_score
+        return {
+            "out": self.path,
+            "checkpoint": self._checkpoint,
+            "best_checkpoint": self._best,
+            "best_score": score,
+        }
 
     def _draw_curve(self) -> None:
         """Draws the learning curve, if there is a result to draw.

@@ -10,15 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rollax.errors import ConfigError
-from rollax.runs.results import number_in
+from rollax.runs.results import WHERE_IN_RESULT, number_in
 
-WHERE_IN_RESULT = {
-    "episode_reward_mean": ("episode_reward_mean",),
-    "evaluation_reward_mean": ("evaluation", "episode_reward_mean"),
-    "timesteps_total": ("timesteps_total",),
-    "training_iteration": ("training_iteration",),
-    "time_total_s": ("time_total_s",),
-}
 _GOALS = ("episode_reward_mean", "evaluation_reward_mean")
 _LIMITS = ("timesteps_total", "training_iteration", "time_total_s")
 

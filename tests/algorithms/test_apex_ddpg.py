@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import RolloutWorker, SampleBatch
-from rollax.algorithms.apex_ddpg import ApexDDPGConfig, ApexDDPGPolicy, ApexDDPGTrainer
+from rollax.algorithms.apex import ApexDDPGConfig, ApexDDPGPolicy, ApexDDPGTrainer
 from rollax.algorithms.ddpg import DDPGPolicy
 from rollax.batch import Fragment
 from rollax.policy.exploration.parameter_noise import action_distance

@@ -13,8 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, NonFiniteError, SampleBatch, SpaceError
-from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy
-from rollax.algorithms.td3 import TD3Config
+from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, TD3Config
 from tests.algorithms.tables import f32
 
 LINE = spaces.Discrete(3)

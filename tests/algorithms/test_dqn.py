@@ -8,8 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch, SpaceError, Trainer
-from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer
-from rollax.algorithms.rainbow import RainbowConfig, RainbowTrainer
+from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer, RainbowConfig, RainbowTrainer
 from tests.algorithms.envs import Echo, Film, MaskedCartPole
 from tests.algorithms.tables import f32
 

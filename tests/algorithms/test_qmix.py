@@ -11,8 +11,7 @@ from flax import nnx
 from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch, SpaceError, trees
-from rollax.algorithms.qmix import QMIXConfig, QMIXPolicy
-from rollax.algorithms.vdn import VDNConfig
+from rollax.algorithms.qmix import QMIXConfig, QMIXPolicy, VDNConfig
 from rollax.batch import Fragment
 from rollax.models.outputs import Outputs
 from tests.algorithms.group_tables import KERNEL, LINE, SMALL, TABLE, TARGET_TABLE, TWO, rows, with_table

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollax.algorithms.qmix import QMIXTrainer
-from rollax.algorithms.vdn import VDNTrainer
+from rollax.algorithms.qmix import QMIXTrainer, VDNTrainer
 from tests.algorithms.group_envs import Lift, TwoStep, paired
 
 pytestmark = pytest.mark.learning

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from rollax import DQNPolicy, SampleBatch, Trainer
-from rollax.algorithms.qmix import QMIXTrainer
-from rollax.algorithms.vdn import VDNTrainer
+from rollax.algorithms.qmix import QMIXTrainer, VDNTrainer
 from tests.algorithms.group_envs import Lift, Roll, TwoStep, paired
 
 GRU = {"fcnet_hiddens": (8,), "use_gru": True, "lstm_cell_size": 8, "max_seq_len": 4}

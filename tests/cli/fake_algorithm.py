@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollax.errors import EnvError
-from rollax.runs.fit import FitOptions, FitResult, fit
-from rollax.runs.stopping import StopConditions
+from rollax.runs.fit import FitResult, fit
 from rollax.storage import to_json_bytes, write_directory
 
 
@@ -44,7 +43,7 @@ class FakeTrainer:
     def fit(self, stop: Mapping[str, float], out: Path | None = None, **options: Any) -> FitResult:
         # Not Trainer.fit itself, which would bring JAX into every process of the tests.
         trainer: Any = self
-        return fit(trainer, self.name, StopConditions.from_mapping(stop, "fit(stop=...)"), FitOptions(out, **options))
+        return fit(trainer, self.name, stop, out, **options)
 
     def train(self) -> dict[str, Any]:
         self.iteration += 1

@@ -79,7 +79,7 @@ def test_a_second_signal_ends_at_once(tmp_path):
 
 
 def test_a_signal_is_asked_for_only_once():
-    from rollax.runs.interrupt import StopRequest
+    from rollax.runs.fit import StopRequest
 
     announced = []
     before = signal.getsignal(signal.SIGINT)

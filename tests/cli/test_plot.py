@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollax.runs.curves import curve, draw_curves, labelled
+from rollax.runs.results import curve, draw_curves, labelled
 
 
 def write_run(path: Path, rewards: list[float | None]) -> Path:

@@ -12,20 +12,17 @@ import pytest
 from gymnasium import spaces
 from pydantic import Field
 
-from rollax.algorithms.a2c import A2CConfig
-from rollax.algorithms.a3c import A3CConfig
-from rollax.algorithms.apex import ApexDQNConfig
-from rollax.algorithms.apex_ddpg import ApexDDPGConfig
+from rollax.algorithms.a3c import A2CConfig, A3CConfig
+from rollax.algorithms.apex import ApexDDPGConfig, ApexDQNConfig
 from rollax.algorithms.appo import APPOConfig
-from rollax.algorithms.dqn import DQNConfig, DQNPolicy
+from rollax.algorithms.ddpg import TD3Config
+from rollax.algorithms.dqn import DQNConfig, DQNPolicy, RainbowConfig
 from rollax.algorithms.impala import IMPALAConfig
 from rollax.algorithms.pg import PGConfig
 from rollax.algorithms.ppo import PPOConfig
 from rollax.algorithms.qmix import QMIXConfig
-from rollax.algorithms.rainbow import RainbowConfig
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.algorithms.sac import SACConfig
-from rollax.algorithms.td3 import TD3Config
 from rollax.config import SchedulePoints, TrainerConfig, resolve_config
 from rollax.config.rules import inherited, refuse_first_values
 from rollax.errors import ConfigError
