@@ -26,7 +26,7 @@ from rollax.state import described, wrong
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
 
-KIND, FORMAT = "rollax-checkpoint", 2
+KIND, FORMAT = "rollax-checkpoint", 3
 _TRAINER = "rollax.algorithms.trainer:Trainer"
 _ARRAY, _FLOAT = "$array", "$float"
 _FLOATS = frozenset(map(str, (math.nan, math.inf, -math.inf)))

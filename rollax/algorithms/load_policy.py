@@ -9,7 +9,7 @@ from typing import Any
 from rollax.algorithms import checkpoint
 from rollax.algorithms.trainer import Trainer
 from rollax.config import TrainerConfig
-from rollax.config.stored import GIVEN, NOT_STORED, POLICY
+from rollax.config.stored import GIVEN, POLICY
 from rollax.errors import CheckpointError
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
@@ -95,7 +95,7 @@ def _config_of(
 def _has_fields(config_class: type[TrainerConfig], data: Mapping[str, Any]) -> bool:
     """Returns whether a stored config may be one of this class; a custom trainer may have more fields."""
     known = {field.serialization_alias or name for name, field in config_class.model_fields.items()}
-    return data.keys() <= known | {NOT_STORED, GIVEN}
+    return data.keys() <= known | {GIVEN}
 
 
 def _class_of(path: str | Path, name: str, given: type[Policy] | None, trust_code: bool) -> type[Policy]:

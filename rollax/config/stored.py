@@ -1,14 +1,15 @@
 """Configs as strict JSON, without code: classes and functions are stored by the path they import from.
 
 A value that JSON lacks is a dict whose only key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
-{"$tuple": [...]}. The fields that hold a class or function (`env`, `callbacks`, `sampler`, `model.custom_model`,
-`multiagent.policy_mapping_fn` and the policies of `multiagent.policies`) also accept its path as a plain string.
+{"$tuple": [...]}. {"$code": null} is code without an import path. The fields that hold a class or function (`env`,
+`callbacks`, `sampler`, `model.custom_model`, `multiagent.policy_mapping_fn` and the policies of `multiagent.policies`)
+also accept its path as a plain string.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Literal, get_args
 
@@ -20,23 +21,19 @@ from rollax.errors import ConfigError, SpaceError
 from rollax.importing import REGISTERED, StoredCode, import_object, named_by_file, path_of
 from rollax.spaces import space_from_json, space_to_json
 
-NOT_STORED = "not_stored"
 GIVEN = "given"
 POLICY = "rollax.policy.policy:Policy"
 
 Trust = Literal["nothing", "code fields", "everything"]
-_MAX_DEPTH = 100  # as in a file of JSON
 Place = tuple[Any, ...]
 """Keys and positions that lead to a value."""
+_IMPORTED_WHERE_USED = ("env", "custom_model")
+_MAX_DEPTH = 100  # as in a file of JSON
 
 
 def encode_config(config: BaseModel) -> dict[str, Any]:
-    """All fields of a config, nested ones included.
-
-    "not_stored" lists the keys that are null because their value cannot be stored, "given" the fields that were set.
-    """
-    lost: list[str] = []
-    return {**_encode_fields(config, "", lost), NOT_STORED: lost, GIVEN: sorted(config.model_fields_set)}
+    """All fields of a config, nested ones included; "given" lists the fields that were set."""
+    return {**_encode_fields(config), GIVEN: sorted(config.model_fields_set)}
 
 
 def given_fields(data: Mapping[str, Any], config_class: type[BaseModel]) -> list[str]:
@@ -45,7 +42,10 @@ def given_fields(data: Mapping[str, Any], config_class: type[BaseModel]) -> list
     Raises:
         ConfigError: the list is malformed.
     """
-    return _names(data, GIVEN, list(config_class.model_fields))
+    names = data.get(GIVEN, list(config_class.model_fields))
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError("A malformed list.", where=f"config key '{GIVEN}'", got=names, expected="a list of keys")
+    return names
 
 
 def decode_config(data: Mapping[str, Any], *, trust: Trust = "nothing") -> dict[str, Any]:
@@ -59,8 +59,7 @@ def decode_config(data: Mapping[str, Any], *, trust: Trust = "nothing") -> dict[
         ConfigError: a tag is unknown or malformed, or trusted code does not import.
         SpaceError: a space is malformed.
     """
-    decoder = _Decoder(frozenset(_names(data, NOT_STORED, [])), trust)
-    return {key: decoder.decode(value, (key,)) for key, value in data.items() if key not in (NOT_STORED, GIVEN)}
+    return {key: _decode(value, (key,), trust) for key, value in data.items() if key != GIVEN}
 
 
 def missing_code(value: Any) -> Iterator[StoredCode]:
@@ -83,45 +82,43 @@ def import_path(value: Any) -> str | None:
         return None
 
 
-def _names(data: Mapping[str, Any], key: str, default: list[str]) -> list[str]:
-    names = data.get(key, default)
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError("A malformed list.", where=f"config key '{key}'", got=names, expected="a list of keys")
-    return names
+def _encode_fields(model: BaseModel) -> dict[str, Any]:
+    encoded = {}
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        # A field of tuples converts JSON's lists to tuples; a field of any type does not.
+        part = _encode(value if _holds_anything(field.annotation) else _tuples_as_lists(value))
+        if name in _IMPORTED_WHERE_USED and isinstance(part, dict):
+            part = part.get("$code") or part
+        encoded[field.serialization_alias or name] = part
+    return encoded
 
 
-def _encode(value: Any, key: str, lost: list[str]) -> Any:
+def _encode(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {"$float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, BaseModel):
-        return _encode_fields(value, key, lost)
-    # A Dict space is a Mapping too.
-    if isinstance(value, Mapping) and not isinstance(value, Space):
-        encoded = {name: _encode(part, _join(key, name), lost) for name, part in value.items()}
+        return _encode_fields(value)
+    if isinstance(value, Space):
+        try:
+            return {"$space": space_to_json(value)}
+        except SpaceError:
+            return {"$code": None}
+    if isinstance(value, Mapping):
         if all(isinstance(name, str) and not name.startswith("$") for name in value):
-            return encoded
-        return {"$dict": [[_encode(name, f"{key} (a key)", lost), part] for name, part in encoded.items()]}
-    if isinstance(value, list | tuple):
-        parts = [_encode(part, f"{key}[{i}]", lost) for i, part in enumerate(value)]
-        return parts if isinstance(value, list) else {"$tuple": parts}
+            return {name: _encode(part) for name, part in value.items()}
+        return {"$dict": [[_encode(name), _encode(part)] for name, part in value.items()]}
+    if isinstance(value, list):
+        return [_encode(part) for part in value]
+    if isinstance(value, tuple):
+        return {"$tuple": [_encode(part) for part in value]}
     if isinstance(value, np.generic):
-        return _encode(value.item(), key, lost)
+        return _encode(value.item())
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        return {"$array": _encode(value.tolist(), key, lost), "dtype": str(value.dtype)}
-    return _encode_code_or_space(value, key, lost)
-
-
-def _encode_fields(model: BaseModel, key: str, lost: list[str]) -> dict[str, Any]:
-    encoded = {}
-    for name, field in type(model).model_fields.items():
-        alias = field.serialization_alias or name
-        value = getattr(model, name)
-        # A field of tuples converts JSON's lists to tuples; a field of any type does not.
-        listed = value if _holds_anything(field.annotation) else _tuples_as_lists(value)
-        encoded[alias] = _encode(listed, _join(key, alias), lost)
-    return encoded
+        return {"$array": _encode(value.tolist()), "dtype": str(value.dtype)}
+    return {"$code": value.path if isinstance(value, StoredCode) else import_path(value)}
 
 
 def _holds_anything(annotation: Any) -> bool:
@@ -132,92 +129,56 @@ def _tuples_as_lists(value: Any) -> Any:
     return [_tuples_as_lists(part) for part in value] if isinstance(value, tuple) else value
 
 
-def _encode_code_or_space(value: Any, key: str, lost: list[str]) -> Any:
-    if isinstance(value, Space):
-        try:
-            return {"$space": space_to_json(value)}
-        except SpaceError:
-            path = None
-    else:
-        path = value.path if isinstance(value, StoredCode) else import_path(value)
-    if path is None:
-        lost.append(key)
-        return None
-    return path if key in ("env", "model.custom_model") else {"$code": path}
-
-
-class _Decoder:
-    def __init__(self, lost: frozenset[str], trust: Trust) -> None:
-        self._lost = lost
-        self._trust = trust
-
-    def decode(self, value: Any, place: Place) -> Any:
-        if len(place) > _MAX_DEPTH:
-            raise ConfigError(
-                "A stored config is nested too deeply.",
-                where=f"config key '{place[0]}'",
-                expected=f"at most {_MAX_DEPTH} levels",
-            )
-        if isinstance(value, list):
-            return [self.decode(part, (*place, i)) for i, part in enumerate(value)]
-        if value is None and _key(place) in self._lost:
-            return StoredCode(_key(place), None)
-        if isinstance(value, str) and _is_code(value, place):
-            return self._code(value, place)
-        if not isinstance(value, dict):
-            return value
-        tag = next(iter(value), "")
-        if not (isinstance(tag, str) and tag.startswith("$")):
-            return {name: self.decode(part, (*place, name)) for name, part in value.items()}
-        try:
-            return self._tagged(tag, value, place)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ConfigError(
-                "A stored config has a malformed tag.",
-                where=f"config key '{_key(place)}'",
-                got=f"{value!r} ({type(error).__name__}: {error})",
-                expected=f"what rollax stores under {tag}",
-                fix="use another copy of the file",
-            ) from error
-
-    def _tagged(self, tag: str, value: Mapping[str, Any], place: Place) -> Any:
-        inner = value[tag]
-        if len(value) != (2 if tag == "$array" else 1):
-            raise ValueError("other keys beside the tag")
-        if tag == "$code":
-            return self._code(_of(str, inner), place)
-        if tag == "$space":
-            return space_from_json(inner, f"config key '{_key(place)}'")
-        if tag == "$float":
-            return float(_of(str, inner))
-        if tag == "$tuple":
-            return tuple(self.decode(_of(list, inner), place))
-        if tag == "$array":
-            dtype = np.dtype(_of(str, value["dtype"]))
-            if dtype.kind not in "biuf":
-                raise ValueError(f"an array of {dtype}")
-            return np.array(self.decode(_of(list, inner), place), dtype=dtype)
-        if tag == "$dict":
-            pairs = [(self.decode(name, place), part) for name, part in _of(list, inner)]
-            return {name: self.decode(part, (*place, str(name))) for name, part in pairs}
+def _decode(value: Any, place: Place, trust: Trust) -> Any:
+    if len(place) > _MAX_DEPTH:
         raise ConfigError(
-            "A stored config has a tag that this version does not know.",
-            where=f"config key '{_key(place)}'",
-            got=tag,
-            fix="load it with the version of rollax that stored it, or a newer one",
+            "A stored config is nested too deeply.",
+            where=f"config key '{place[0]}'",
+            expected=f"at most {_MAX_DEPTH} levels",
         )
+    if isinstance(value, list):
+        return [_decode(part, (*place, i), trust) for i, part in enumerate(value)]
+    if isinstance(value, str) and _is_code(value, place):
+        return _code(value, place, trust)
+    if not isinstance(value, dict):
+        return value
+    if not str(next(iter(value), "")).startswith("$"):
+        return {name: _decode(part, (*place, name), trust) for name, part in value.items()}
+    try:
+        return _tagged(value, place, trust)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(
+            "A stored config has a tag that is malformed, or that this version does not know.",
+            where=f"config key '{_key(place)}'",
+            got=f"{value!r} ({type(error).__name__}: {error})",
+            expected="what rollax stores under that tag",
+            fix="use another copy of the file, or the version of rollax that stored it",
+        ) from error
 
-    def _code(self, path: str, place: Place) -> Any:
-        trusted = self._trust == "everything" or (self._trust == "code fields" and _holds_code(place))
-        if trusted and place[-1] in ("env", "custom_model"):
-            return path  # imported where it is used
-        return named_by_file(path, _key(place), base=POLICY if _holds_policy(place) else None, trusted=trusted)
+
+def _tagged(value: dict[str, Any], place: Place, trust: Trust) -> Any:
+    match value, len(value):
+        case {"$code": str() | None as path}, 1:
+            return _code(path, place, trust)
+        case {"$space": description}, 1:
+            return space_from_json(description, f"config key '{_key(place)}'")
+        case {"$float": str(text)}, 1:
+            return float(text)
+        case {"$tuple": list(parts)}, 1:
+            return tuple(_decode(parts, place, trust))
+        case {"$array": list(rows), "dtype": str(dtype)}, 2 if np.dtype(dtype).kind in "biuf":
+            return np.array(_decode(rows, place, trust), dtype)
+        case {"$dict": list(pairs)}, 1:
+            named = [(_decode(name, place, trust), part) for name, part in pairs]
+            return {name: _decode(part, (*place, str(name)), trust) for name, part in named}
+    raise ValueError("no such tag, a value of another type, or other keys beside it")
 
 
-def _of(kind: type, value: Any) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError(f"a {type(value).__name__} instead of a {kind.__name__}")
-    return value
+def _code(path: str | None, place: Place, trust: Trust) -> Any:
+    trusted = trust == "everything" or (trust == "code fields" and _holds_code(place))
+    if path is None or (trusted and place[-1] in _IMPORTED_WHERE_USED):
+        return StoredCode(_key(place), None) if path is None else path
+    return named_by_file(path, _key(place), base=POLICY if _holds_policy(place) else None, trusted=trusted)
 
 
 def _is_code(text: str, place: Place) -> bool:
@@ -225,29 +186,25 @@ def _is_code(text: str, place: Place) -> bool:
     return ":" in text and _holds_code(place) and not (place[-1] == "env" and text in REGISTERED)
 
 
-def _holds_code(place: Sequence[Any]) -> bool:
+def _holds_code(place: Place) -> bool:
     """Whether the field at `place` of a config holds a class or function."""
-    match tuple(place):
+    match place:
         case ("env",) | ("callbacks",) | ("sampler",) | ("model", "custom_model") | ("multiagent", "policy_mapping_fn"):
             return True
         case ("evaluation_config", *rest) | ("multiagent", "policies", _, 3, *rest):
-            return _holds_code(rest)
+            return _holds_code(tuple(rest))
     return _holds_policy(place)
 
 
-def _holds_policy(place: Sequence[Any]) -> bool:
-    match tuple(place):
+def _holds_policy(place: Place) -> bool:
+    match place:
         case ("multiagent", "policies", _) | ("multiagent", "policies", _, 0):
             return True
         case ("evaluation_config", *rest):
-            return _holds_policy(rest)
+            return _holds_policy(tuple(rest))
     return False
 
 
 def _key(place: Place) -> str:
     first, *rest = place
     return str(first) + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)
-
-
-def _join(key: str, part: Any) -> str:
-    return f"{key}.{part}" if key else str(part)

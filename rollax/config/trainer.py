@@ -319,8 +319,8 @@ class TrainerConfig(WorkerFields, FrozenModel):
         """Every field as plain JSON values; `from_json` gives an equal config back. "given" lists the fields that are
         not left at their defaults.
 
-        Classes and functions are stored by the path they import from. What has none (a lambda, a local class, an env
-        object) becomes null, and its key is listed under "not_stored".
+        Classes and functions are stored by the path they import from; {"$code": null} is one without a path (a lambda,
+        a local class, an env object).
         """
         return encode_config(self)
 

@@ -125,7 +125,8 @@ def _run_folder(
 ) -> RunFolder:
     """Returns the folder of a new run; for a trainer from a checkpoint it starts with the earlier results."""
     config = trainer.config.to_json()
-    experiment = {"run": run, "env": config.pop("env"), "config": config, "stop": stop.given}
+    env = config.pop("env")
+    experiment = {"run": run, "env": env if isinstance(env, str) else None, "config": config, "stop": stop.given}
     folder = RunFolder(path, experiment, best_by, keep_checkpoints)
     if trainer.restored_from is not None:
         folder.inherit(trainer.restored_from.resolve().parent.parent, trainer.iteration)

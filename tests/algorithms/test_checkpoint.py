@@ -204,11 +204,11 @@ class TestRestoring:
         with pytest.raises(CheckpointError, match=r"(.|\n)*checkpoint_000007"):
             Trainer.from_checkpoint(tmp_path / "checkpoint_000007")
 
-    @pytest.mark.parametrize(("version", "says"), [(1, "older format"), (3, "newer format")])
+    @pytest.mark.parametrize(("version", "says"), [(2, "older format"), (4, "newer format")])
     def test_37_another_format(self, path, version, says):
         manifest = from_json_bytes((path / "manifest.json").read_bytes())
         (path / "manifest.json").write_bytes(to_json_bytes({**manifest, "format_version": version}))
-        with pytest.raises(CheckpointError, match=rf"{says}(.|\n)*got: .*format {version}(.|\n)*format 2"):
+        with pytest.raises(CheckpointError, match=rf"{says}(.|\n)*got: .*format {version}(.|\n)*format 3"):
             Trainer.from_checkpoint(path)
 
     def refused(self, trainer, path, message, error=CheckpointError):

@@ -22,7 +22,7 @@ class FakeConfig:
         self._config = config
 
     def to_json(self) -> dict[str, Any]:
-        return {"env": self.env, **self._config, "multiagent": {"policies": {}}, "not_stored": []}
+        return {"env": self.env, **self._config, "multiagent": {"policies": {}}}
 
 
 class FakeTrainer:

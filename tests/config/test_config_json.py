@@ -40,9 +40,8 @@ def test_plain_config_reads_well_and_comes_back():
         3,
     )
     assert data["model"]["fcnet_hiddens"] == [64, 64]
-    assert data["not_stored"] == []
     assert data["given"] == ["env", "lambda_", "lr_schedule", "seed"]
-    assert set(data) == {"given", "lambda", "not_stored", *SomeConfig.model_fields} - {"lambda_"}
+    assert set(data) == {"given", "lambda", *SomeConfig.model_fields} - {"lambda_"}
     assert SomeConfig.from_json(data) == config
     assert SomeConfig.from_json(data, seed=4).seed == 4
 
@@ -84,7 +83,6 @@ def test_code_is_stored_by_its_path():
     assert data["env"] == data["model"]["custom_model"] == "gymnasium.spaces.box:Box"
     assert data["callbacks"] == {"$code": "collections:OrderedDict"}
     assert data["multiagent"]["policy_mapping_fn"] == {"$code": "json:dumps"}
-    assert data["not_stored"] == []
 
 
 def test_code_is_imported_only_where_it_is_trusted():
@@ -112,8 +110,10 @@ def test_what_has_no_path_is_named():
         multiagent={"policies": {"x": (Local, None, None, {})}},  # pyright: ignore[reportArgumentType]
     )
     data = stored(config)
-    assert data["not_stored"] == ["env", "env_config.a[1]", "env_config.b", "callbacks", "multiagent.policies.x[0]"]
-    assert data["env"] is None
+    lost = {"$code": None}
+    assert data["env"] == data["callbacks"] == lost
+    assert data["env_config"] == {"a": [1, lost], "b": lost}
+    assert data["multiagent"]["policies"]["x"] == {"$tuple": [lost, None, None, {}]}
     back = SomeConfig.from_json(data, trust_code=True)
     with pytest.raises(ConfigError, match=r"'env'\n.*without an import path.*\n.*give env again"):
         back.env({})
@@ -125,7 +125,7 @@ def test_what_has_no_path_is_named():
 def test_code_of_the_running_script_has_no_path(monkeypatch):
     script = type("Script", (), {"__module__": "__main__"})
     monkeypatch.setattr(sys.modules["__main__"], "Script", script, raising=False)
-    assert stored(SomeConfig(env=script))["not_stored"] == ["env"]
+    assert stored(SomeConfig(env=script))["env"] == {"$code": None}
 
 
 def test_unusable_data():
