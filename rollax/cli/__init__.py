@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import rollax
-from rollax.cli import check, commands, train
+from rollax.cli import commands, train
 from rollax.cli.console import EachOptionOnce, search_current_folder
 
 # Python's own tracebacks, which debuggers and editors can parse.
@@ -20,7 +20,7 @@ app = typer.Typer(
     name="rollax", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 app.command("train", cls=EachOptionOnce)(train.train)
-app.command("check", cls=EachOptionOnce)(check.check)
+app.command("check", cls=EachOptionOnce)(commands.check)
 app.command("evaluate", cls=EachOptionOnce)(commands.evaluate)
 app.command("list", cls=EachOptionOnce)(commands.list_known)
 app.command("plot", cls=EachOptionOnce)(commands.plot)

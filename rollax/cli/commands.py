@@ -1,18 +1,57 @@
-"""The commands evaluate, list and plot."""
+"""The commands check, evaluate, list and plot."""
 
 from __future__ import annotations
 
+import ast
+import collections
+import contextlib
+import importlib.util
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rollax.cli.checkpoints import newest_checkpoint, open_trainer
-from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
-from rollax.cli.ending import evaluation_line
-from rollax.errors import RollaxError
+from rollax.cli.console import (
+    ImportOption,
+    TracebackOption,
+    TrustOption,
+    evaluation_line,
+    import_first,
+    readable_errors,
+    show_error,
+)
+from rollax.cli.experiment import parse_config
+from rollax.errors import ConfigError, EnvError, RollaxError, SpaceError
 from rollax.runs.display import shown_path, title_of
+
+NOT_FIT = 1
+
+
+def check(
+    env: Annotated[str, typer.Argument(help="A Gymnasium id, a registered name, or module:Class.")],
+    env_config: Annotated[str, typer.Option(metavar="JSON", help="Its settings, as a JSON object.")] = "{}",
+    episodes: Annotated[int, typer.Option(min=1, help="How many episodes of each sub-environment to play.")] = 2,
+    max_steps: Annotated[int, typer.Option(min=1, help="Play no more steps than that.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the environment and of the random actions.")] = 0,
+    imports: ImportOption = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Play an environment with random actions and report whether it is fit for training."""
+    from rollax.env.checking.check_env import check_env
+
+    with readable_errors(traceback):
+        import_first(imports)
+        settings = parse_config(env_config, "--env-config")
+        try:
+            report = check_env(env, settings, episodes=episodes, max_steps=max_steps, seed=seed)
+        except (EnvError, SpaceError) as error:
+            print(f"{env}: not fit for training", flush=True)
+            show_error(error, traceback)
+            raise typer.Exit(NOT_FIT) from error
+        print(report)
 
 
 def evaluate(
@@ -53,13 +92,11 @@ def list_known(
     traceback: TracebackOption = False,
 ) -> None:
     """Show the algorithms and the registered environments."""
-    from rollax.cli.listing import algorithm_lines, count_lines, env_ids, matching
-
     with readable_errors(traceback):
         import_first(imports)
-        families = env_ids()
+        families = _env_ids()
         if envs is not None:
-            found = matching(families, envs)
+            found = [name for ids in families.values() for name in ids if envs.casefold() in name.casefold()]
             if not found:
                 print(
                     f"No environment id contains {envs!r}. --import=MODULE registers those of a package.",
@@ -68,9 +105,9 @@ def list_known(
             print(*(f"{name}\n" for name in found), sep="", end="")
             return
         total = sum(map(len, families.values()))
-        print("Algorithms (--run), or module:Class", *(f"  {line}" for line in algorithm_lines()), sep="\n")
+        print("Algorithms (--run), or module:Class", *(f"  {line}" for line in _algorithm_lines()), sep="\n")
         print(f"\nEnvironments (--env): {total} registered, or module:Class", sep="\n")
-        print(*(f"  {line}" for line in count_lines(families)), sep="\n")
+        print(*(f"  {line}" for line in _count_lines(families)), sep="\n")
 
 
 def plot(
@@ -91,3 +128,57 @@ def plot(
         except OSError as error:
             raise RollaxError("The picture was not written.", where=str(out), got=str(error)) from error
         print(shown_path(out))
+
+
+def _algorithm_lines() -> list[str]:
+    """Returns a line for each algorithm: its name and the first line of its trainer's docstring."""
+    from rollax.algorithms.registry import ALGORITHMS
+
+    width = max(map(len, ALGORITHMS))
+    return [f"{name:<{width}}  {_first_line(path)}" for name, path in sorted(ALGORITHMS.items())]
+
+
+def _env_ids() -> dict[str, list[str]]:
+    """Returns source -> environment ids: those of the user first, then Gymnasium's by family."""
+    import gymnasium
+
+    from rollax.env.multi_agent.pettingzoo_names import pettingzoo_ids
+    from rollax.env.registry import import_atari_if_named, registered_envs
+
+    with contextlib.suppress(ConfigError):
+        import_atari_if_named("ALE/")
+    families: dict[str, list[str]] = collections.defaultdict(list)
+    if registered := registered_envs():
+        families["registered"] = list(registered)
+    for spec in gymnasium.registry.values():
+        families[spec.namespace or _family(spec.entry_point)].append(spec.id)
+    with contextlib.suppress(ConfigError):
+        families["pettingzoo"] = pettingzoo_ids()
+    return {family: sorted(ids) for family, ids in families.items()}
+
+
+def _count_lines(families: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns a line for each family: the number of environments and the first few."""
+    width = max(map(len, families))
+    return [f"{family:<{width}}  {len(ids):>4}  {_few(ids)}" for family, ids in families.items()]
+
+
+def _few(ids: Sequence[str], count: int = 3) -> str:
+    return ", ".join(ids[:count]) + (", …" if len(ids) > count else "")
+
+
+def _family(entry_point: object) -> str:
+    # "gymnasium.envs.classic_control.cartpole:CartPoleEnv" -> "classic_control"; others by their package.
+    parts = entry_point.partition(":")[0].split(".") if isinstance(entry_point, str) else ["other"]
+    return parts[2] if parts[:2] == ["gymnasium", "envs"] and len(parts) > 2 else parts[0]
+
+
+def _first_line(path: str) -> str:
+    # Read, not imported, because importing an algorithm imports JAX, which takes seconds.
+    module, _, name = path.partition(":")
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
+    found = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == name)
+    return (ast.get_docstring(found) or "").partition("\n")[0]

@@ -9,7 +9,7 @@ import shutil
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +20,7 @@ import typer.core
 import rollax
 from rollax.errors import ConfigError, EnvError, PolicyError, RollaxError
 from rollax.runs.display import shown_path
+from rollax.runs.results import number_in
 
 _PACKAGE = Path(rollax.__file__).parent
 
@@ -117,6 +118,14 @@ def command_name() -> str:
     if on_path and os.path.exists(program) and os.path.samefile(on_path, program):
         return "rollax"
     return shlex.quote(shown_path(Path(program)))
+
+
+def evaluation_line(evaluation: Mapping[str, Any]) -> str:
+    """Returns the results of an evaluation in one line."""
+    mean, low, high = (number_in(evaluation, f"episode_reward_{which}") for which in ("mean", "min", "max"))
+    if mean is None:
+        return "none ended"
+    return f"mean reward {mean:.2f} over {evaluation.get('episodes')} (lowest {low:.2f}, highest {high:.2f})"
 
 
 def _users_traceback(error: RollaxError) -> str:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
 
-from rollax.cli.yaml_files import parse_yaml, read_yaml
 from rollax.config.stored import decode_config, missing_code
 from rollax.errors import ConfigError
 from rollax.runs.stopping import StopConditions, refuse_unknown_keys
+
+_MAX_BYTES = 1_000_000
+_MAX_DEPTH = 50
+_MAX_NODES = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +49,7 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
         ConfigError: the file cannot be read or parsed, or a key or its type is wrong.
     """
     try:
-        content = read_yaml(path)
+        content = _read_yaml(path)
     except OSError as error:
         raise ConfigError("An experiment file that cannot be read.", where=str(path), got=error.strerror) from error
     except (yaml.YAMLError, ValueError) as error:
@@ -109,7 +115,7 @@ def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any
         if not isinstance(inside, dict) or last in inside:
             raise ConfigError(f"{key} is given twice.", where=option, got=text, fix="leave one of them out")
         try:
-            inside[last] = parse_yaml(value)
+            inside[last] = _parse_yaml(value)
         except (yaml.YAMLError, ValueError) as error:
             raise ConfigError("A value that is not valid YAML.", where=option, got=f"{text} ({error})") from error
     return decode_config(config, trust="code fields")
@@ -141,3 +147,62 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         old = result.get(key)
         result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return result
+
+
+def _read_yaml(path: Path) -> Any:
+    """Returns the plain values of a YAML or JSON file of at most 1 MB."""
+    with path.open("rb") as file:
+        content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise ValueError(f"more than {_MAX_BYTES} bytes")
+    return _parse_yaml(content.decode())
+
+
+def _parse_yaml(text: str) -> Any:
+    """Returns the plain values of YAML or JSON text."""
+    return yaml.load(text, Loader=_Loader)
+
+
+class _Loader(yaml.SafeLoader):
+    """A YAML loader without code, which accepts 3e-4 as a number and refuses repeated keys, depth and alias bombs."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._nodes = 0
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Composes a node or alias like PyYAML, with limits on depth and on nodes behind aliases."""
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise ComposerError(
+                problem=f"nested more than {_MAX_DEPTH} deep", problem_mark=self.peek_event().start_mark
+            )
+        is_alias, before = self.check_event(yaml.AliasEvent), self._nodes
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if is_alias and id(node) not in self._sizes:
+            raise ComposerError(problem="an alias inside of its own anchor")
+        self._nodes = before + self._sizes[id(node)] if is_alias else self._nodes + 1
+        self._sizes[id(node)] = self._nodes - before
+        if self._nodes > _MAX_NODES:
+            raise ComposerError(problem=f"more than {_MAX_NODES} nodes")
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        """Constructs a mapping like PyYAML, but refuses repeated keys."""
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if (key.tag, key.value) in seen:
+                raise ConstructorError(problem=f"repeated key {key.value!r}", problem_mark=key.start_mark)
+            seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep=deep)
+
+
+# PyYAML follows YAML 1.1, where a float requires a dot and a signed exponent, and reads 3e-4 as a string.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
+import shlex
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,12 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollax.cli.checkpoints import names_code, newest_checkpoint, open_trainer, trainer_class_named
-from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
-from rollax.cli.ending import how_it_ended, where_things_are
+from rollax.cli.console import (
+    ImportOption,
+    TracebackOption,
+    TrustOption,
+    command_name,
+    evaluation_line,
+    import_first,
+    readable_errors,
+)
 from rollax.cli.experiment import Experiment, merged, override, parse_config, parse_settings, read_experiment
 from rollax.errors import ConfigError
-from rollax.runs.run_folder import check_empty
+from rollax.runs.display import Progress, duration, shown_path
+from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
+from rollax.runs.run_folder import BEST, CHECKPOINTS, CURVE, PREFIX, check_empty
 from rollax.runs.stopping import StopConditions
+from rollax.storage import newest
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -25,19 +36,6 @@ if TYPE_CHECKING:
 
 MISSED_GOAL = 3
 """The exit code for a reward goal that was not reached, with `--must-reach`."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of running an experiment."""
-
-    out: Path | None = None
-    resume: Path | None = None
-    trust_code: bool = False
-    imports: tuple[str, ...] = ()
-    must_reach: bool = False
-    fit: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """The keyword arguments of `Trainer.fit`."""
 
 
 def train(
@@ -106,28 +104,33 @@ def train(
             "evaluate": evaluate,
             "progress": "none" if quiet else "auto",
         }
-        code = run_experiment(experiment, Options(out, resume, trust_code, tuple(imports or ()), must_reach, fit))
-    raise typer.Exit(code)
-
-
-def run_experiment(experiment: Experiment, options: Options) -> int:
-    """Trains, prints the outcome and the paths, and returns the exit code."""
-    if options.out is not None:
-        check_empty(options.out, "--out", f"--resume={options.out}")
-    trainer = make_trainer(experiment, options.resume, options.trust_code)
-    try:
-        out = new_folder(f"{trainer.name}-{trainer.config.env}") if options.out is None else options.out
-        to_open = [f"--import={name}" for name in options.imports] + ["--trust-code"] * names_code(trainer)
-        to_open += [f"--run={experiment.run}"] if ":" in (experiment.run or "") else []
+        if out is not None:
+            check_empty(out, "--out", f"--resume={out}")
+        trainer = make_trainer(experiment, resume, trust_code)
         try:
-            fitted = trainer.fit(experiment.stop.given, out, **options.fit)
-        except BaseException:
-            print("\n".join(["Training broke off.", *where_things_are(out, to_open)]), file=sys.stderr)
-            raise
-        print("\n".join([*how_it_ended(fitted, experiment.stop), *where_things_are(out, to_open)]))
-        return _exit_code(fitted, options.must_reach)
-    finally:
-        trainer.stop()
+            fitted = run_experiment(trainer, experiment, out, imports or (), fit)
+        finally:
+            trainer.stop()
+    if fitted.signal is not None:
+        raise typer.Exit(128 + fitted.signal)  # as shells report signals
+    raise typer.Exit(MISSED_GOAL if must_reach and fitted.missed_goal else 0)
+
+
+def run_experiment(
+    trainer: Trainer, experiment: Experiment, out: Path | None, imports: Sequence[str], fit: dict[str, Any]
+) -> FitResult:
+    """Trains, and prints the outcome and the paths; `fit` holds the keyword arguments of `Trainer.fit`."""
+    if out is None:
+        out = new_folder(f"{trainer.name}-{trainer.config.env}")
+    to_open = [f"--import={name}" for name in imports] + ["--trust-code"] * names_code(trainer)
+    to_open += [f"--run={experiment.run}"] if ":" in (experiment.run or "") else []
+    try:
+        fitted = trainer.fit(experiment.stop.given, out, **fit)
+    except BaseException:
+        print("\n".join(["Training broke off.", *_where_things_are(out, to_open)]), file=sys.stderr)
+        raise
+    print("\n".join([*_how_it_ended(fitted, experiment.stop), *_where_things_are(out, to_open)]))
+    return fitted
 
 
 def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) -> Trainer:
@@ -207,7 +210,34 @@ def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:
     return value
 
 
-def _exit_code(fitted: FitResult, must_reach: bool) -> int:
-    if fitted.signal is not None:
-        return 128 + fitted.signal  # as shells report signals
-    return MISSED_GOAL if must_reach and fitted.missed_goal else 0
+def _how_it_ended(fitted: FitResult, stop: StopConditions) -> list[str]:
+    """Returns the lines on why training ended and what it reached."""
+    progress = Progress.of(fitted.last, None)
+    reason = "interrupted"
+    if fitted.reached:
+        value = number_in(fitted.last, *WHERE_IN_RESULT[fitted.reached])
+        reason = f"{fitted.reached} {value:.10g} reached {stop.given[fitted.reached]:.10g}"
+    lines = [f"Ended:            {reason} ({progress.steps:,} steps, {duration(progress.elapsed)})"]
+    if fitted.reached and fitted.missed_goal:
+        lines.append("                  the reward goal was not reached")
+    if fitted.last["evaluation"] is not None:
+        lines.append(f"Greedy episodes:  {evaluation_line(fitted.last['evaluation'])}")
+    return lines
+
+
+def _where_things_are(run: Path, to_open: Sequence[str]) -> list[str]:
+    """Returns the lines on the files of a run folder; `to_open` are the options that its checkpoints require."""
+    logs = shlex.quote(shown_path(run))
+    lines = [f"TensorBoard log:  {logs}  (tensorboard --logdir {logs})"]
+    if (run / CURVE).exists():
+        lines.append(f"Learning curve:   {shown_path(run / CURVE)}")
+    lines.append(f"Results:          {shown_path(run / RESULTS_NAME)}")
+    last, best = (newest(run / folder, PREFIX) for folder in (CHECKPOINTS, BEST))
+    if best is not None:
+        lines.append(f"Best model:       {shown_path(best)}")
+    if last is None:
+        return [*lines, "Checkpoint:       none was saved"]
+    checkpoint = shown_path(last)
+    watch = f"{command_name()} evaluate {shlex.quote(checkpoint)} --episodes 5 --video videos/"
+    watch = " ".join([watch, *map(shlex.quote, to_open)])
+    return [*lines, f"Checkpoint:       {checkpoint}", f"Watch the policy: {watch}"]
