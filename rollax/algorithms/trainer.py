@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 
 from rollax import runtime
-from rollax.algorithms import checkpoint
 from rollax.algorithms.registry import refuse_config_of_another, run_name
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_first_values
-from rollax.env.recording.record_env import RecordedEnv, RecordingCreator
 from rollax.errors import ConfigError
 from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, summarize
 from rollax.evaluation.policy_map import DEFAULT_POLICY
@@ -199,23 +197,34 @@ class Trainer:
         """
         runtime.refuse_forked()
         count = self.config.evaluation_num_episodes if num_episodes is None else num_episodes
-        if record_dir is None:
-            return evaluation_result(self._informed(self._get_evaluation_worker()).evaluate(count))
-        worker = self._make_recording_worker(Path(record_dir), count)
+        if record_dir is not None:
+            return self._evaluate_recorded(count, Path(record_dir))
+        if self._evaluation_worker is None:
+            self._evaluation_worker = self._evaluating_worker(self._evaluation_config())
+        return evaluation_result(self._played(self._evaluation_worker, count))
+
+    def _evaluate_recorded(self, count: int, folder: Path) -> EvaluationResult:
+        from rollax.env.recording.record_env import RecordedEnv, RecordingCreator
+
+        def counts(episode: int, env_id: int, num_envs: int) -> bool:
+            return episode * num_envs + env_id < count  # each sub-environment's share of an evaluation
+
+        config = self._evaluation_config()
+        recorded = RecordingCreator(config.env, folder, counts)
+        worker = self._evaluating_worker(config.changed(num_envs_per_worker=1, env=recorded))
         try:
-            episodes = self._informed(worker).evaluate(count)
+            result = evaluation_result(self._played(worker, count))
             assert isinstance(worker.env, RecordedEnv)
-            result = evaluation_result(episodes)
             result["videos"] = sorted(map(str, worker.env.paths))
             return result
         finally:
             worker.stop()
 
-    def _informed(self, worker: RolloutWorker) -> RolloutWorker:
+    def _played(self, worker: RolloutWorker, count: int) -> list[EpisodeMetrics]:
         worker.set_weights(self.worker.get_weights())
         worker.set_filters(self.worker.get_filters())
         worker.set_timestep(self.optimizer.steps)
-        return worker
+        return worker.evaluate(count)
 
     def compute_single_action(
         self,
@@ -274,6 +283,8 @@ class Trainer:
             self.optimizer.begin_exactly()
             self.workers.restart_episodes()
             self._stop_evaluating()
+        from rollax.algorithms import checkpoint
+
         return checkpoint.write(self, Path(directory) / f"checkpoint_{self.iteration:06d}")
 
     def restore(self, path: str | Path) -> None:
@@ -284,6 +295,8 @@ class Trainer:
             filters. PolicyError: it is of another model. In both cases the trainer keeps its state but starts new
             episodes.
         """
+        from rollax.algorithms import checkpoint
+
         checkpoint.restore(self, Path(path))
         self.restored_from = Path(path)
 
@@ -299,6 +312,8 @@ class Trainer:
             CheckpointError: the checkpoint is damaged, newer, of another algorithm, or names untrusted code.
             ConfigError: a change has no effect.
         """
+        from rollax.algorithms import checkpoint
+
         stored = checkpoint.read(Path(path))
         if cls is Trainer:
             trainer_class: Any = checkpoint.trainer_class_of(stored, path, trust_code=trust_code)
@@ -362,21 +377,8 @@ class Trainer:
         numbers = None if config.seed is None else np.random.SeedSequence((config.seed, 1, self.iteration))
         seed = None if numbers is None else int(numbers.generate_state(1)[0])
         # Recording belongs to training: evaluation would write other episodes into the same files.
-        recorded = config.env is self.config.env and isinstance(config.env, RecordingCreator)
-        return config.changed(num_envs_per_worker=envs, seed=seed, env=config.env.env if recorded else config.env)
-
-    def _get_evaluation_worker(self) -> RolloutWorker:
-        if self._evaluation_worker is None:
-            self._evaluation_worker = self._evaluating_worker(self._evaluation_config())
-        return self._evaluation_worker
-
-    def _make_recording_worker(self, folder: Path, count: int) -> RolloutWorker:
-        def counts(episode: int, env_id: int, num_envs: int) -> bool:
-            return episode * num_envs + env_id < count  # each sub-environment's share of an evaluation
-
-        config = self._evaluation_config()
-        recorded = RecordingCreator(config.env, folder, counts)
-        return self._evaluating_worker(config.changed(num_envs_per_worker=1, env=recorded))
+        env = getattr(config.env, "unrecorded", config.env) if config.env is self.config.env else config.env
+        return config.changed(num_envs_per_worker=envs, seed=seed, env=env)
 
     def __enter__(self) -> Self:
         return self

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+from types import NoneType
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from rollax.config.rules import union_members
 from rollax.config.spelling import nearest
 from rollax.config.synonyms import advice, counterpart
 from rollax.errors import ConfigError
@@ -29,7 +29,7 @@ def config_error(config_class: type[BaseModel], error: ValidationError) -> Confi
         return _unknown_key(config_class, first[0], where, also)
     field, value = first[0].field, first[0].value
     expected = " or ".join(dict.fromkeys(mistake.expected for mistake in first))
-    if NoneType in _members(field.annotation) and not keys[0].endswith("]"):
+    if NoneType in union_members(field.annotation) and not keys[0].endswith("]"):
         expected += " or None"
     return ConfigError(
         "A config value has the wrong type or is out of range.",
@@ -38,12 +38,6 @@ def config_error(config_class: type[BaseModel], error: ValidationError) -> Confi
         expected=expected,
         fix=f"{first[0].name}: {field.description or 'see its docs'}{_default(field)}{also}",
     )
-
-
-def is_number_only(annotation: Any) -> bool:
-    """Whether a type accepts numbers and no booleans."""
-    members = set(_members(annotation))
-    return bool(members & {int, float}) and bool not in members
 
 
 class _Mistake(NamedTuple):
@@ -121,22 +115,11 @@ def _field(model: type[BaseModel], written: str) -> tuple[str, FieldInfo | None]
     return written, None
 
 
-def _members(annotation: Any) -> Iterable[Any]:
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        yield from _members(get_args(annotation)[0])
-    elif origin in (Union, UnionType):
-        for member in get_args(annotation):
-            yield from _members(member)
-    else:
-        yield annotation
-
-
 def _nested_models(annotation: Any) -> tuple[type[BaseModel] | None, type[BaseModel] | None]:
     """The config class of a field, and that of the values if the field is a dict."""
     entries = get_args(annotation)[1] if get_origin(annotation) is dict else None
     found = [
-        next((m for m in _members(kind) if isinstance(m, type) and issubclass(m, BaseModel)), None)
+        next((m for m in union_members(kind) if isinstance(m, type) and issubclass(m, BaseModel)), None)
         for kind in (annotation, entries)
     ]
     return found[0], found[1]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from inspect import get_annotations
-from typing import Any, ClassVar
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -195,3 +196,21 @@ def _without_effect(config: BaseModel, key: str, reason: str, wanted: str | None
         got=_value(config, key),
         fix=f"set {wanted} as well, or leave {key} out" if wanted else f"leave {key} out",
     )
+
+
+def is_number_only(annotation: Any) -> bool:
+    """Whether a type accepts numbers and no booleans."""
+    members = set(union_members(annotation))
+    return bool(members & {int, float}) and bool not in members
+
+
+def union_members(annotation: Any) -> Iterator[Any]:
+    """The members of a union, or the type itself."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from union_members(get_args(annotation)[0])
+    elif origin in (Union, UnionType):
+        for member in get_args(annotation):
+            yield from union_members(member)
+    else:
+        yield annotation

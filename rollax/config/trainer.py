@@ -37,9 +37,8 @@ from pydantic import (
     model_validator,
 )
 
-from rollax.config.messages import config_error, is_number_only
 from rollax.config.multiagent import MultiAgentConfig
-from rollax.config.rules import SCHEDULE, SET, refuse_without_effect
+from rollax.config.rules import SCHEDULE, SET, is_number_only, refuse_without_effect
 from rollax.config.stored import decode_config, encode_config, given_fields
 from rollax.config.workers import WorkerFields
 from rollax.errors import ConfigError
@@ -219,6 +218,8 @@ class TrainerConfig(WorkerFields, FrozenModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
+            from rollax.config.messages import config_error
+
             raise config_error(type(self), error) from None
 
     @classmethod

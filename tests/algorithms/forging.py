@@ -115,6 +115,6 @@ def write(files: dict[str, bytes], folder: Path) -> Path:
     for name, content in files.items():
         (folder / name).write_bytes(content)
         entries[name] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-    manifest = {"format_version": 2, "kind": "rollax-checkpoint", "files": entries}
+    manifest = {"format_version": 3, "kind": "rollax-checkpoint", "files": entries}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder

@@ -82,7 +82,7 @@ class RecordingCreator:
 
     def __init__(self, env: Any, folder: Path, chosen: Chosen) -> None:
         encoder()
-        self.env = env
+        self.unrecorded = env
         """The environment as it was given, which records nothing."""
         self._creator: EnvCreator = env_creator(env)
         self._folder = folder
