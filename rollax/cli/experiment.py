@@ -15,7 +15,7 @@ from yaml.constructor import ConstructorError
 
 from rollax.config.stored import decode_config, missing_code
 from rollax.errors import ConfigError
-from rollax.runs.stopping import StopConditions, refuse_unknown_keys
+from rollax.runs.stopping import checked_stop, refuse_unknown_keys
 
 _MAX_BYTES = 1_000_000
 _MAX_DEPTH = 50
@@ -36,7 +36,7 @@ class Experiment:
     run: str | None = None
     env: str | None = None
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    stop: StopConditions = dataclasses.field(default_factory=StopConditions)
+    stop: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
@@ -69,7 +69,7 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
         run=content.get("run"),
         env=content.get("env"),
         config=decode_config(content.get("config") or {}, trust="everything" if trust_code else "code fields"),
-        stop=StopConditions.from_mapping(content.get("stop") or {}, f"{where}: stop"),
+        stop=checked_stop(content.get("stop") or {}, f"{where}: stop"),
     )
 
 
@@ -122,7 +122,7 @@ def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any
 
 
 def override(
-    base: Experiment, *, run: str | None, env: str | None, config: Mapping[str, Any], stop: StopConditions
+    base: Experiment, *, run: str | None, env: str | None, config: Mapping[str, Any], stop: Mapping[str, float]
 ) -> Experiment:
     """Returns `base` updated by the command line; nested config sections are merged key by key.
 
@@ -136,7 +136,7 @@ def override(
         run=base.run if run is None else run,
         env=base.env if env is None else env,
         config=config,
-        stop=dataclasses.replace(base.stop, **stop.given),
+        stop={**base.stop, **stop},
     )
 
 

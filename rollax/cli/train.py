@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +27,7 @@ from rollax.errors import ConfigError
 from rollax.runs.display import Progress, duration, shown_path
 from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
 from rollax.runs.run_folder import BEST, CHECKPOINTS, CURVE, PREFIX, check_empty
-from rollax.runs.stopping import StopConditions
+from rollax.runs.stopping import checked_stop
 from rollax.storage import newest
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def train(
             run=run,
             env=_given_once("env", env, given),
             config=given if (seed := _given_once("seed", seed, given)) is None else {**given, "seed": seed},
-            stop=StopConditions.from_mapping(dict(stop.values()), {name: flag for flag, (name, _) in stop.items()}),
+            stop=checked_stop(dict(stop.values()), {name: flag for flag, (name, _) in stop.items()}),
         )
         fit = {
             "checkpoint_interval": checkpoint_freq,
@@ -125,7 +125,7 @@ def run_experiment(
     to_open = [f"--import={name}" for name in imports] + ["--trust-code"] * names_code(trainer)
     to_open += [f"--run={experiment.run}"] if ":" in (experiment.run or "") else []
     try:
-        fitted = trainer.fit(experiment.stop.given, out, **fit)
+        fitted = trainer.fit(experiment.stop, out, **fit)
     except BaseException:
         print("\n".join(["Training broke off.", *_where_things_are(out, to_open)]), file=sys.stderr)
         raise
@@ -210,13 +210,13 @@ def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:
     return value
 
 
-def _how_it_ended(fitted: FitResult, stop: StopConditions) -> list[str]:
+def _how_it_ended(fitted: FitResult, stop: Mapping[str, float]) -> list[str]:
     """Returns the lines on why training ended and what it reached."""
     progress = Progress.of(fitted.last, None)
     reason = "interrupted"
     if fitted.reached:
         value = number_in(fitted.last, *WHERE_IN_RESULT[fitted.reached])
-        reason = f"{fitted.reached} {value:.10g} reached {stop.given[fitted.reached]:.10g}"
+        reason = f"{fitted.reached} {value:.10g} reached {stop[fitted.reached]:.10g}"
     lines = [f"Ended:            {reason} ({progress.steps:,} steps, {duration(progress.elapsed)})"]
     if fitted.reached and fitted.missed_goal:
         lines.append("                  the reward goal was not reached")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rollax.errors import ConfigError
 from rollax.runs.display import Progress, ProgressMode, make_display, title_of
 from rollax.runs.run_folder import RunFolder
-from rollax.runs.stopping import StopConditions, TimeLeft
+from rollax.runs.stopping import TimeLeft, checked_stop, missed_goal, reached
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -64,11 +64,11 @@ def fit(
     """Trains until a stop condition or a signal; `Trainer.fit` describes the arguments. `run` names the algorithm."""
     _check_at_least(0, checkpoint_interval=checkpoint_interval)
     _check_at_least(1, keep_checkpoints=keep_checkpoints)
-    conditions = StopConditions.from_mapping(stop, "fit(stop=...)")
+    conditions = checked_stop(stop, "fit(stop=...)")
     path = None if out is None else Path(out)
     display, left = make_display(title_of(run, trainer.config.env, path), progress), TimeLeft(conditions)
     interval = trainer.config.evaluation_interval
-    greedy_goal = conditions.evaluation_reward_mean is not None
+    greedy_goal = "evaluation_reward_mean" in conditions
     evaluates_every = EVALUATION_INTERVAL if greedy_goal and interval is None else None
     best_by = "evaluation_reward_mean" if greedy_goal or interval is not None else "episode_reward_mean"
     folder = None
@@ -85,8 +85,8 @@ def fit(
                 display.update(Progress.of(result, left.estimate(result)))
                 if folder:
                     folder.log_scalars(result)
-                reached = conditions.reached(result)
-                if reached or request.signal is not None:
+                ended_by = reached(conditions, result)
+                if ended_by or request.signal is not None:
                     break
                 if folder:
                     is_due = bool(checkpoint_interval) and trainer.iteration % checkpoint_interval == 0
@@ -95,16 +95,16 @@ def fit(
                     folder.keep_best(trainer, result, saved=is_due)
             if folder:
                 folder.save(trainer)
-        if reached and evaluate and result.get("evaluation") is None:
+        if ended_by and evaluate and result.get("evaluation") is None:
             _evaluate_at_end(trainer, result, folder)
-            reached = conditions.reached(result)
+            ended_by = reached(conditions, result)
         if folder:
             folder.keep_best(trainer, result, saved=True)
     return FitResult(
         result,
-        reached,
-        conditions.missed_goal(result),
-        None if reached else request.signal,
+        ended_by,
+        missed_goal(conditions, result),
+        None if ended_by else request.signal,
         **({} if folder is None else folder.outcome()),
     )
 
@@ -121,12 +121,12 @@ def _check_at_least(lowest: int, **given: int | None) -> None:
 
 
 def _run_folder(
-    trainer: Trainer, run: str, stop: StopConditions, path: Path, best_by: str | None, keep_checkpoints: int | None
+    trainer: Trainer, run: str, stop: Mapping[str, float], path: Path, best_by: str | None, keep_checkpoints: int | None
 ) -> RunFolder:
     """Returns the folder of a new run; for a trainer from a checkpoint it starts with the earlier results."""
     config = trainer.config.to_json()
     env = config.pop("env")
-    experiment = {"run": run, "env": env if isinstance(env, str) else None, "config": config, "stop": stop.given}
+    experiment = {"run": run, "env": env if isinstance(env, str) else None, "config": config, "stop": stop}
     folder = RunFolder(path, experiment, best_by, keep_checkpoints)
     if trainer.restored_from is not None:
         folder.inherit(trainer.restored_from.resolve().parent.parent, trainer.iteration)

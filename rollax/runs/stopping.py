@@ -1,8 +1,7 @@
-"""Stop conditions of a training run, and an estimate of the remaining time."""
+"""Stop conditions of a training run, quantity -> number, and an estimate of the remaining time."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import math
 from collections import deque
@@ -16,65 +15,40 @@ _GOALS = ("episode_reward_mean", "evaluation_reward_mean")
 _LIMITS = ("timesteps_total", "training_iteration", "time_total_s")
 
 
-@dataclasses.dataclass(frozen=True)
-class StopConditions:
-    """A run ends when one of these reaches its number; with none set it runs until it is interrupted.
+def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> dict[str, float]:
+    """Returns the conditions that are set, goals before limits; None means not set.
 
     Args:
-        episode_reward_mean: goal: mean reward of the training episodes.
-        evaluation_reward_mean: goal: mean reward of the greedy evaluation episodes.
-        timesteps_total: limit: environment steps.
-        training_iteration: limit: calls of `train()`.
-        time_total_s: limit: seconds spent in `train()`.
+        values: condition -> number.
+        where: the section, or the option of each condition, for error messages.
+    Raises:
+        ConfigError: an unknown condition, or a value that is no number.
     """
+    refuse_unknown_keys(values, WHERE_IN_RESULT, str(where))
+    given = {name: values[name] for name in WHERE_IN_RESULT if values.get(name) is not None}
+    for name, value in given.items():
+        place = f"{where}: {name}" if isinstance(where, str) else where[name]
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise ConfigError("A stop condition that is not a number.", where=place, got=value, expected="a number")
+        if name in _LIMITS and value <= 0:
+            raise ConfigError(
+                "A limit that is reached before training begins.", where=place, got=value, expected="more than 0"
+            )
+    return given
 
-    episode_reward_mean: float | None = None
-    evaluation_reward_mean: float | None = None
-    timesteps_total: float | None = None
-    training_iteration: float | None = None
-    time_total_s: float | None = None
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any], where: str | Mapping[str, str]) -> StopConditions:
-        """Returns the conditions of a `stop` section; None means not set.
+def reached(stop: Mapping[str, float], result: Mapping[str, Any]) -> str | None:
+    """Returns the first condition that `result` meets, or None."""
+    for name, threshold in stop.items():
+        value = number_in(result, *WHERE_IN_RESULT[name])
+        if value is not None and value >= threshold:
+            return name
+    return None
 
-        Args:
-            values: condition -> number.
-            where: the section, or the option of each condition, for error messages.
-        Raises:
-            ConfigError: an unknown key, or a value that is no number.
-        """
-        if isinstance(where, str):
-            refuse_unknown_keys(values, [field.name for field in dataclasses.fields(cls)], where)
-        for name, value in values.items():
-            place = f"{where}: {name}" if isinstance(where, str) else where[name]
-            if value is None:
-                continue
-            if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-                raise ConfigError("A stop condition that is not a number.", where=place, got=value, expected="a number")
-            if name in _LIMITS and value <= 0:
-                raise ConfigError(
-                    "A limit that is reached before training begins.", where=place, got=value, expected="more than 0"
-                )
-        return cls(**values)
 
-    @property
-    def given(self) -> dict[str, float]:
-        """Returns the conditions that are set."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-
-    def reached(self, result: Mapping[str, Any]) -> str | None:
-        """Returns the name of a condition that `result` meets, goals before limits, or None."""
-        for name, threshold in self.given.items():
-            value = number_in(result, *WHERE_IN_RESULT[name])
-            if value is not None and value >= threshold:
-                return name
-        return None
-
-    def missed_goal(self, result: Mapping[str, Any]) -> bool:
-        """Returns whether a goal is set and `result` meets none."""
-        reached = self.reached(result)
-        return reached not in _GOALS and any(name in _GOALS for name in self.given)
+def missed_goal(stop: Mapping[str, float], result: Mapping[str, Any]) -> bool:
+    """Returns whether a goal is set and `result` meets none."""
+    return reached(stop, result) not in _GOALS and any(name in _GOALS for name in stop)
 
 
 class TimeLeft:
@@ -85,8 +59,8 @@ class TimeLeft:
     estimate.
     """
 
-    def __init__(self, stop: StopConditions, window: int = 20) -> None:
-        self._limits = {name: value for name, value in stop.given.items() if name in _LIMITS}
+    def __init__(self, stop: Mapping[str, float], window: int = 20) -> None:
+        self._limits = {name: value for name, value in stop.items() if name in _LIMITS}
         self._recent: deque[dict[str, float]] = deque(maxlen=window + 1)
 
     def estimate(self, result: Mapping[str, Any]) -> float | None:

@@ -163,7 +163,7 @@ def test_the_example_is_a_valid_experiment():
     experiment = read_experiment(REPOSITORY / "examples" / "cartpole-ppo.yaml")
     assert experiment.run is not None
     get_trainer_class(experiment.run).config_class(env=experiment.env, **experiment.config)
-    assert experiment.stop.evaluation_reward_mean is not None
+    assert "evaluation_reward_mean" in experiment.stop
 
 
 @pytest.mark.learning

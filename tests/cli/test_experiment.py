@@ -10,7 +10,6 @@ import pytest
 from rollax.cli.experiment import Experiment, merged, override, parse_config, read_experiment
 from rollax.errors import ConfigError
 from rollax.importing import StoredCode
-from rollax.runs.stopping import StopConditions
 
 
 def read(tmp_path, text):
@@ -21,7 +20,7 @@ def read(tmp_path, text):
 
 def test_reads_all_sections(tmp_path):
     experiment = read(tmp_path, "run: PPO\nenv: CartPole-v1\nconfig:\n  lr: 0.01\nstop:\n  timesteps_total: 100\n")
-    assert experiment == Experiment("PPO", "CartPole-v1", {"lr": 0.01}, StopConditions(timesteps_total=100))
+    assert experiment == Experiment("PPO", "CartPole-v1", {"lr": 0.01}, {"timesteps_total": 100})
 
 
 @pytest.mark.parametrize(
@@ -114,8 +113,8 @@ config:
     assert experiment.config["multiagent"] == {"policy_mapping_fn": json.dumps}
     assert experiment.config["env_config"] == {"a": "json:dumps", "b": StoredCode("env_config.b", "json:dumps")}
     with pytest.raises(ConfigError, match=r"'env_config.b'\n.*json:dumps\n.*--trust-code"):
-        override(experiment, run=None, env=None, config={}, stop=StopConditions())
-    given = override(experiment, run=None, env=None, config={"env_config": {"b": 1}}, stop=StopConditions())
+        override(experiment, run=None, env=None, config={}, stop={})
+    given = override(experiment, run=None, env=None, config={"env_config": {"b": 1}}, stop={})
     assert given.config["env_config"]["b"] == 1
     trusted = read_experiment(tmp_path / "experiment.yaml", trust_code=True)
     assert trusted.config["env_config"]["b"] is json.dumps
@@ -142,7 +141,7 @@ def test_merged_goes_inside_and_keeps_its_arguments():
 
 
 def test_override_leaves_what_is_not_said():
-    base = Experiment("PPO", "A", {"lr": 1}, StopConditions(timesteps_total=5))
-    assert override(base, run=None, env=None, config={}, stop=StopConditions()) == base
-    over = override(base, run="PG", env="B", config={"lr": 2}, stop=StopConditions(episode_reward_mean=1))
-    assert over == Experiment("PG", "B", {"lr": 2}, StopConditions(episode_reward_mean=1, timesteps_total=5))
+    base = Experiment("PPO", "A", {"lr": 1}, {"timesteps_total": 5})
+    assert override(base, run=None, env=None, config={}, stop={}) == base
+    over = override(base, run="PG", env="B", config={"lr": 2}, stop={"episode_reward_mean": 1})
+    assert over == Experiment("PG", "B", {"lr": 2}, {"episode_reward_mean": 1, "timesteps_total": 5})

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rollax.runs.stopping import StopConditions, TimeLeft
+from rollax.runs.stopping import TimeLeft, checked_stop, missed_goal, reached
 
 
 def result(iteration, **changes):
@@ -17,7 +17,7 @@ def result(iteration, **changes):
 
 
 @pytest.mark.parametrize(
-    ("conditions", "changes", "reached"),
+    ("conditions", "changes", "ended_by"),
     [
         ({"timesteps_total": 1000}, {}, "timesteps_total"),
         ({"timesteps_total": 1001}, {}, None),
@@ -34,19 +34,19 @@ def result(iteration, **changes):
         ({}, {}, None),
     ],
 )
-def test_reached(conditions, changes, reached):
-    assert StopConditions(**conditions).reached(result(1, **changes)) == reached
+def test_reached(conditions, changes, ended_by):
+    assert reached(checked_stop(conditions, "stop"), result(1, **changes)) == ended_by
 
 
 def test_missed_goal():
-    both = StopConditions(episode_reward_mean=5, training_iteration=1)
-    assert both.missed_goal(result(1))
-    assert not both.missed_goal(result(1, episode_reward_mean=5.0))
-    assert not StopConditions(training_iteration=1).missed_goal(result(1))
+    both = {"episode_reward_mean": 5, "training_iteration": 1}
+    assert missed_goal(both, result(1))
+    assert not missed_goal(both, result(1, episode_reward_mean=5.0))
+    assert not missed_goal({"training_iteration": 1}, result(1))
 
 
 def test_time_left_leaves_out_the_compilation():
-    left = TimeLeft(StopConditions(timesteps_total=10_000))
+    left = TimeLeft({"timesteps_total": 10_000})
     # After one iteration there is only its own pace: 9000 steps at 100/s.
     assert left.estimate(result(1)) == 90.0
     # Then 1000 steps take 2 s: 8000 left are 16 s, 7000 are 14 s.
@@ -55,14 +55,14 @@ def test_time_left_leaves_out_the_compilation():
 
 
 def test_time_left_is_until_the_nearest_limit():
-    left = TimeLeft(StopConditions(timesteps_total=10_000, training_iteration=4, time_total_s=100))
+    left = TimeLeft({"timesteps_total": 10_000, "training_iteration": 4, "time_total_s": 100})
     left.estimate(result(1))
     assert left.estimate(result(2)) == 4.0
     assert left.estimate(result(5)) == 0.0
 
 
 def test_time_left_follows_the_recent_pace():
-    left = TimeLeft(StopConditions(timesteps_total=100_000), window=2)
+    left = TimeLeft({"timesteps_total": 100_000}, window=2)
     for iteration in range(1, 5):
         left.estimate(result(iteration))
     # Iterations 5 and 6 take 4 s each instead of 2: 94 iterations left.
@@ -71,5 +71,5 @@ def test_time_left_follows_the_recent_pace():
 
 
 def test_no_limit_no_estimate():
-    assert TimeLeft(StopConditions(episode_reward_mean=1)).estimate(result(1)) is None
-    assert TimeLeft(StopConditions(timesteps_total=5000)).estimate({"timesteps_total": 5}) is None
+    assert TimeLeft({"episode_reward_mean": 1}).estimate(result(1)) is None
+    assert TimeLeft({"timesteps_total": 5000}).estimate({"timesteps_total": 5}) is None
