@@ -1,4 +1,4 @@
-"""Gymnasium spaces: checks, columns (many values as arrays), and a JSON form.
+"""Gymnasium spaces: checks, and columns (many values as arrays).
 
 Columns of a space: Box, MultiBinary and MultiDiscrete give an array [N, *shape]; Discrete an int64 array [N];
 Dict and Tuple a dict or tuple of columns.
@@ -6,7 +6,6 @@ Dict and Tuple a dict or tuple of columns.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from operator import getitem
 from typing import Any
@@ -17,11 +16,7 @@ from gymnasium import spaces
 from rollax import trees
 from rollax.errors import SpaceError
 
-_SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, or a non-empty Dict or Tuple of those"
-_STORED_DTYPES = frozenset(
-    ["bool", "float16", "float32", "float64", *(f"{s}int{8 << n}" for s in ("", "u") for n in range(4))]
-)
-_MAX_STORED_ELEMENTS = 1 << 24
+SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, or a non-empty Dict or Tuple of those"
 
 
 Path = tuple[Any, ...]
@@ -104,7 +99,7 @@ def _check_leaf(space: Any, where: str) -> None:
     if not isinstance(space, spaces.Space):
         legacy = type(space).__module__.startswith("gym.")
         fix = "import the space from gymnasium.spaces" if legacy else "set it in the env's __init__, or in the config"
-        raise SpaceError("No Gymnasium space.", where=where, got=space, expected=_SUPPORTED, fix=fix)
+        raise SpaceError("No Gymnasium space.", where=where, got=space, expected=SUPPORTED, fix=fix)
     if isinstance(space, spaces.Box):
         _check_box(space, where)
     elif isinstance(space, spaces.Discrete):
@@ -118,7 +113,7 @@ def _check_leaf(space: Any, where: str) -> None:
             "An unsupported space.",
             where=where,
             got=space,
-            expected=_SUPPORTED,
+            expected=SUPPORTED,
             fix="wrap the env so that it has one of those",
         )
 
@@ -225,139 +220,3 @@ def space_text(space: Any) -> str:
     if isinstance(space, spaces.Tuple):
         return f"Tuple({', '.join(map(space_text, space.spaces))})"
     return " ".join(repr(space).split())
-
-
-def space_to_json(space: spaces.Space) -> dict[str, Any]:
-    """Returns the space as plain JSON values; `space_from_json` returns an equal space.
-
-    Raises:
-        SpaceError: an unsupported space.
-    """
-    check_space(space, "the space to store")
-    if isinstance(space, spaces.Box):
-        return {
-            "type": "Box",
-            "shape": list(space.shape),
-            "dtype": str(space.dtype),
-            "low": _bounds_to_json(space.low),
-            "high": _bounds_to_json(space.high),
-        }
-    if isinstance(space, spaces.Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
-    if isinstance(space, spaces.MultiDiscrete):
-        return {
-            "type": "MultiDiscrete",
-            "nvec": space.nvec.tolist(),
-            "start": space.start.tolist(),
-            "dtype": str(space.dtype),
-        }
-    if isinstance(space, spaces.MultiBinary):
-        return {"type": "MultiBinary", "n": [int(n) for n in space.shape]}
-    if isinstance(space, spaces.Dict):
-        return {"type": "Dict", "spaces": [[key, space_to_json(part)] for key, part in space.spaces.items()]}
-    assert isinstance(space, spaces.Tuple)
-    return {"type": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
-
-
-def space_from_json(data: Any, where: str = "stored space") -> spaces.Space:
-    """Returns the space that `space_to_json` described.
-
-    Raises:
-        SpaceError: the description is malformed, or the space is unsupported or too large.
-    """
-    try:
-        _refuse_vast(_elements(data), where)
-        space = _described(data)
-    except (ArithmeticError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SpaceError(
-            "A malformed space in stored data.",
-            where=where,
-            got=f"{data!r} ({type(error).__name__}: {error})",
-            expected=_SUPPORTED,
-            fix="use another copy of the file, or the version of rollax that stored it",
-        ) from error
-    check_space(space, where)
-    return space
-
-
-def _described(data: Any) -> spaces.Space:
-    kind = data["type"]
-    if kind == "Dict":
-        # A list of pairs keeps its order; a dict would be sorted, which reorders the columns of an action.
-        parts = [(key, _described(part)) for key, part in data["spaces"]]
-        if len(dict(parts)) < len(parts):
-            raise ValueError("a repeated key")
-        return spaces.Dict(parts)
-    if kind == "Tuple":
-        return spaces.Tuple([_described(part) for part in data["spaces"]])
-    if kind == "MultiBinary":
-        return spaces.MultiBinary(_whole(data["n"]))
-    dtype = np.dtype(data["dtype"])
-    if dtype.name not in _STORED_DTYPES:
-        raise ValueError(f"numbers of type {dtype}")
-    if kind == "Box":
-        shape = tuple(_whole(data["shape"]))
-        low, high = (_bounds_from_json(data[side], shape, dtype) for side in ("low", "high"))
-        return spaces.Box(low, high, shape, dtype.type)
-    if dtype.kind not in "iu":
-        raise ValueError(f"whole numbers of type {dtype}")
-    if kind == "Discrete":
-        return spaces.Discrete(_whole(data["n"]), start=_whole(data["start"]), dtype=dtype.type)
-    if kind == "MultiDiscrete":
-        nvec, start = np.array(_whole(data["nvec"])), np.array(_whole(data["start"]))
-        if nvec.shape != start.shape:
-            raise ValueError(f"nvec of shape {nvec.shape}, start of shape {start.shape}")
-        return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
-    raise ValueError("an unknown kind of space")
-
-
-def _elements(data: Any) -> int:
-    """Returns the number of inputs for a policy, discrete values one-hot, as a Python int without overflow."""
-    kind = data["type"]
-    if kind in ("Dict", "Tuple"):
-        return sum(_elements(part[1] if kind == "Dict" else part) for part in data["spaces"])
-    if kind == "MultiDiscrete":
-        return sum(_flat(data["nvec"]))
-    return math.prod(_flat(data["shape" if kind == "Box" else "n"]))
-
-
-def _flat(value: Any) -> list[int]:
-    return [number for part in value for number in _flat(part)] if isinstance(value, list) else [_whole(value)]
-
-
-def _whole(value: Any) -> Any:
-    """Returns the value if it is an integer or nested lists of integers."""
-    if isinstance(value, list):
-        return [_whole(part) for part in value]
-    if type(value) is not int:
-        raise TypeError(f"{value!r} in place of an integer")
-    return value
-
-
-def _refuse_vast(elements: int, where: str) -> None:
-    if elements > _MAX_STORED_ELEMENTS:
-        raise SpaceError(
-            "A stored space that is too large.",
-            where=where,
-            got=f"{elements} elements",
-            expected=f"at most {_MAX_STORED_ELEMENTS}",
-            fix="use another copy of the file",
-        )
-
-
-def _bounds_to_json(bounds: np.ndarray) -> Any:
-    # Infinities are strings, as strict JSON requires; equal bounds are stored as one number (an image has 28k).
-    flat = bounds.ravel()
-    if (flat == flat[0]).all():
-        return _number_to_json(flat[0].item())
-    return [_number_to_json(value) for value in flat.tolist()]
-
-
-def _number_to_json(value: float) -> float | str:
-    return str(value) if np.isinf(value) else value
-
-
-def _bounds_from_json(data: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    values = data if isinstance(data, list) else [data]
-    numbers = np.array([float(v) if isinstance(v, str) else v for v in values], dtype=dtype)
-    return np.broadcast_to(numbers.reshape(shape if isinstance(data, list) else ()), shape).copy()

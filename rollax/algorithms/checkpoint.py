@@ -15,12 +15,12 @@ from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, Stric
 from rollax import __version__, storage
 from rollax.algorithms.registry import ALGORITHMS
 from rollax.config import TrainerConfig
-from rollax.config.stored import decode_config, import_path, missing_code
+from rollax.config.stored import decode_config, import_path, missing_code, space_from_json, space_to_json
 from rollax.env.checks import all_finite
 from rollax.errors import CheckpointError, NonFiniteError, RollaxError
 from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.policy.policy import Policy
-from rollax.spaces import same_space, space_from_json, space_to_json
+from rollax.spaces import same_space
 from rollax.state import described, wrong
 
 if TYPE_CHECKING:

@@ -9,14 +9,13 @@ from typing import Any
 from rollax.algorithms import checkpoint
 from rollax.algorithms.trainer import Trainer
 from rollax.config import TrainerConfig
-from rollax.config.stored import GIVEN, POLICY
+from rollax.config.stored import GIVEN, POLICY, space_from_json
 from rollax.errors import CheckpointError
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.importing import StoredCode, named_by_file, path_of
 from rollax.policy.policy import Policy
-from rollax.spaces import space_from_json
 
 
 def load_policy(

@@ -1,4 +1,4 @@
-"""Configs as strict JSON, without code: classes and functions are stored by the path they import from.
+"""Configs and spaces as strict JSON, without code: classes and functions are stored by the path they import from.
 
 A value that JSON lacks is a dict whose only key begins with a dollar sign: {"$code": "module:Class"}, {"$space": ...},
 {"$tuple": [...]}. {"$code": null} is code without an import path. The fields that hold a class or function (`env`,
@@ -14,12 +14,13 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, Literal, get_args
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.spaces import Space
 from pydantic import BaseModel
 
 from rollax.errors import ConfigError, SpaceError
 from rollax.importing import REGISTERED, StoredCode, import_object, named_by_file, path_of
-from rollax.spaces import space_from_json, space_to_json
+from rollax.spaces import SUPPORTED, check_space
 
 GIVEN = "given"
 POLICY = "rollax.policy.policy:Policy"
@@ -29,6 +30,16 @@ Place = tuple[Any, ...]
 """Keys and positions that lead to a value."""
 _IMPORTED_WHERE_USED = ("env", "custom_model")
 _MAX_DEPTH = 100  # as in a file of JSON
+_SPACE_ATTRIBUTES = {
+    spaces.Box: ("shape", "dtype", "low", "high"),
+    spaces.Discrete: ("n", "start", "dtype"),
+    spaces.MultiDiscrete: ("shape", "dtype", "nvec", "start"),
+    spaces.MultiBinary: ("shape",),
+}
+_SPACE_DTYPES = frozenset(
+    ["bool", "float16", "float32", "float64", *(f"{s}int{8 << n}" for s in ("", "u") for n in range(4))]
+)
+_MAX_SPACE_ELEMENTS = 1 << 24
 
 
 def encode_config(config: BaseModel) -> dict[str, Any]:
@@ -80,6 +91,50 @@ def import_path(value: Any) -> str | None:
         return path if import_object(path, "") is value else None
     except ConfigError:
         return None
+
+
+def space_to_json(space: Space) -> dict[str, Any]:
+    """The space as plain JSON values; `space_from_json` returns an equal space.
+
+    Raises:
+        SpaceError: an unsupported space.
+    """
+    check_space(space, "the space to store")
+    if isinstance(space, spaces.Dict):
+        # A list of pairs keeps its order; a dict would be sorted, which reorders the columns of an action.
+        return {"type": "Dict", "spaces": [[key, space_to_json(part)] for key, part in space.spaces.items()]}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
+    kind, names = next(entry for entry in _SPACE_ATTRIBUTES.items() if isinstance(space, entry[0]))
+    return {"type": kind.__name__, **{name: _attribute_to_json(getattr(space, name)) for name in names}}
+
+
+def space_from_json(data: Any, where: str = "stored space") -> Space:
+    """The space that `space_to_json` described.
+
+    Raises:
+        SpaceError: the description is malformed, or the space is unsupported or too large.
+    """
+    try:
+        if (elements := _elements(data)) > _MAX_SPACE_ELEMENTS:
+            raise SpaceError(
+                "A stored space that is too large.",
+                where=where,
+                got=f"{elements} elements",
+                expected=f"at most {_MAX_SPACE_ELEMENTS}",
+                fix="use another copy of the file",
+            )
+        space = _described(data)
+    except (ArithmeticError, AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SpaceError(
+            "A malformed space in stored data.",
+            where=where,
+            got=f"{data!r} ({type(error).__name__}: {error})",
+            expected=SUPPORTED,
+            fix="use another copy of the file, or the version of rollax that stored it",
+        ) from error
+    check_space(space, where)
+    return space
 
 
 def _encode_fields(model: BaseModel) -> dict[str, Any]:
@@ -208,3 +263,70 @@ def _holds_policy(place: Place) -> bool:
 def _key(place: Place) -> str:
     first, *rest = place
     return str(first) + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)
+
+
+def _attribute_to_json(value: Any) -> Any:
+    if isinstance(value, np.dtype):
+        return str(value)
+    if isinstance(value, tuple):
+        return [int(part) for part in value]
+    # Infinities are strings, as strict JSON requires; equal numbers are stored as one (an image has 28k bounds).
+    flat = np.ravel(value)
+    if (flat == flat[0]).all():
+        flat = flat[:1]
+    numbers = [str(number) if np.isinf(number) else number for number in flat.tolist()]
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _described(data: Any) -> Space:
+    kind = data["type"]
+    if kind == "Dict":
+        parts = [(key, _described(part)) for key, part in data["spaces"]]
+        if len(dict(parts)) < len(parts):
+            raise ValueError("a repeated key")
+        return spaces.Dict(parts)
+    if kind == "Tuple":
+        return spaces.Tuple([_described(part) for part in data["spaces"]])
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(_whole(data["shape"]))
+    dtype = np.dtype(data["dtype"])
+    if dtype.name not in _SPACE_DTYPES or (kind != "Box" and dtype.kind not in "iu"):
+        raise ValueError(f"numbers of type {dtype}")
+    if kind == "Discrete":
+        return spaces.Discrete(_whole(data["n"]), start=_whole(data["start"]), dtype=dtype.type)
+    shape = tuple(_whole(data["shape"]))
+    if kind == "Box":
+        low, high = (_array(data[side], shape, dtype) for side in ("low", "high"))
+        return spaces.Box(low, high, shape, dtype.type)
+    if kind == "MultiDiscrete":
+        nvec, start = (_array(_whole(data[name]), shape, np.int64) for name in ("nvec", "start"))
+        return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
+    raise ValueError("an unknown kind of space")
+
+
+def _array(data: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    listed = data if isinstance(data, list) else [data]
+    numbers = [float(number) if isinstance(number, str) else number for number in listed]
+    return np.broadcast_to(np.array(numbers, dtype).reshape(shape if isinstance(data, list) else ()), shape).copy()
+
+
+def _elements(data: Any) -> int:
+    """The number of inputs for a policy, discrete values one-hot, as a Python int without overflow."""
+    kind = data["type"]
+    if kind in ("Dict", "Tuple"):
+        return sum(_elements(part[1] if kind == "Dict" else part) for part in data["spaces"])
+    if kind == "Discrete":
+        return _whole(data["n"])
+    size = math.prod(_whole(data["shape"]))
+    if kind != "MultiDiscrete":
+        return size
+    counts = _whole(data["nvec"])
+    return sum(counts) if isinstance(counts, list) else max(counts, 1) * size
+
+
+def _whole(value: Any) -> Any:
+    """The value if it is an integer or a list of integers."""
+    for number in value if isinstance(value, list) else [value]:
+        if type(number) is not int:
+            raise TypeError(f"{number!r} in place of an integer")
+    return value

@@ -39,7 +39,6 @@ from pydantic import (
 
 from rollax.config.multiagent import MultiAgentConfig
 from rollax.config.rules import SCHEDULE, SET, is_number_only, refuse_without_effect
-from rollax.config.stored import decode_config, encode_config, given_fields
 from rollax.config.workers import WorkerFields
 from rollax.errors import ConfigError
 from rollax.frozen import FrozenModel
@@ -323,6 +322,8 @@ class TrainerConfig(WorkerFields, FrozenModel):
         Classes and functions are stored by the path they import from; {"$code": null} is one without a path (a lambda,
         a local class, an env object).
         """
+        from rollax.config.stored import encode_config
+
         return encode_config(self)
 
     @classmethod
@@ -337,6 +338,8 @@ class TrainerConfig(WorkerFields, FrozenModel):
         Raises:
             ConfigError: unknown keys, wrong values, a change without effect, or code that does not import.
         """
+        from rollax.config.stored import decode_config, given_fields
+
         values = decode_config(data, trust="everything" if trust_code else "nothing")
         return cls._derived(values, given_fields(data, cls), changes)
 

@@ -52,7 +52,7 @@ VALUES: list[Any] = [
     *({"$code": "rollax.storage:os.system"}, {"$code": "rollax.algorithms.ppo:PPOPolicy"}, {"$unknown": 1}),
     *({"type": "Discrete", "n": 10**9, "start": 0, "dtype": "int64"}, {"type": "Tuple", "spaces": []}),
     *(
-        {"$space": {"type": "MultiBinary", "n": [10**5, 10**5]}},
+        {"$space": {"type": "MultiBinary", "shape": [10**5, 10**5]}},
         "rollax.policy.policy:Policy",
         "rollax.storage:write_directory",
     ),

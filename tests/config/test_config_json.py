@@ -10,6 +10,7 @@ from rollax.config.stored import decode_config, missing_code
 from rollax.config.trainer import Lambda, TrainerConfig
 from rollax.errors import ConfigError, SpaceError
 from rollax.importing import StoredCode
+from rollax.spaces import same_space
 
 
 def f32(rows) -> np.ndarray:
@@ -62,10 +63,25 @@ def test_values_of_env_config():
     assert array.dtype == np.float32
 
 
-def test_spaces():
-    config = SomeConfig(observation_space=spaces.Dict({"x": BOX}), action_space=spaces.Discrete(3, start=1))
-    back = SomeConfig.from_json(stored(config))
-    assert (back.observation_space, back.action_space) == (config.observation_space, config.action_space)
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Dict({"x": BOX, "a": spaces.Tuple([spaces.Discrete(3, start=-1), spaces.MultiBinary([2, 3])])}),
+        spaces.Box(np.array([[0, 1], [2, -np.inf]], np.float64), np.inf, (2, 2), np.float64),
+        spaces.Box(0, 255, (4, 4, 3), np.uint8),
+        spaces.Box(-1, 1, (), np.float32),
+        spaces.Box(-1, 1, (1,), np.float16),
+        spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [2, 3]]),
+        spaces.MultiDiscrete([3, 3], dtype=np.int32),
+        spaces.MultiBinary(5),
+    ],
+    ids=str,
+)
+def test_spaces(space):
+    back = SomeConfig.from_json(stored(SomeConfig(observation_space=space, action_space=spaces.Discrete(3, start=1))))
+    assert same_space(back.observation_space, space)
+    assert back.observation_space.dtype == space.dtype
+    assert back.action_space == spaces.Discrete(3, start=1)
 
 
 def coded() -> SomeConfig:
