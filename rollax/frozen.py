@@ -1,8 +1,4 @@
-"""Immutable configs, including the dicts and lists in them.
-
-A config copies the dicts, lists and tuples that it is given, recursively. Other objects in them, such as arrays, are
-not copied.
-"""
+"""Immutable configs. The dicts, lists and tuples in them are copied recursively; other objects are not copied."""
 
 from __future__ import annotations
 
@@ -33,12 +29,7 @@ class _ReadOnly:
 
 
 class FrozenDict(_ReadOnly, dict[Any, Any]):
-    """A dict that refuses changes; otherwise it behaves like a plain dict.
-
-    Args:
-        items: the content.
-        key: its config key, for the error.
-    """
+    """A dict that refuses changes; `key` is its config key, for the error."""
 
     def __init__(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = (), key: str = "") -> None:
         super().__init__(items)
@@ -53,12 +44,7 @@ class FrozenDict(_ReadOnly, dict[Any, Any]):
 
 
 class FrozenList(_ReadOnly, list[Any]):
-    """A list that refuses changes; otherwise it behaves like a plain list.
-
-    Args:
-        items: the content.
-        key: its config key, for the error.
-    """
+    """A list that refuses changes; `key` is its config key, for the error."""
 
     def __init__(self, items: Iterable[Any] = (), key: str = "") -> None:
         super().__init__(items)

@@ -22,16 +22,12 @@ REGISTERED: set[str] = set()
 
 @dataclass(frozen=True)
 class StoredCode:
-    """A class or function in a file that was not imported, because it is not trusted or has no import path.
-
-    Calling it raises ConfigError, so the parts of a config that do not need the code remain usable.
-    """
+    """A class or function in a file that was not imported: it is not trusted or has no import path. Calling it raises."""
 
     key: str
     path: str | None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises ConfigError."""
         raise self.error()
 
     def error(self) -> ConfigError:
@@ -46,7 +42,6 @@ class StoredCode:
 
     @property
     def shown(self) -> str:
-        """Returns the path, or the reason why there is none."""
         return self.path or "code without an import path (local, a lambda, an object, or of the script that ran)"
 
 
@@ -54,7 +49,7 @@ def named_by_file(path: str, key: str, *, base: str | None, trusted: bool) -> An
     """Returns the object that a file names, or a `StoredCode` if the file is not trusted to name it.
 
     Only this function turns names in a file into objects. Without trust it imports only classes of rollax that derive
-    from `base` and are defined under that name in that module. Importing such a module runs only code of rollax.
+    from `base` and are defined under that name in that module, which runs only code of rollax.
 
     Args:
         path: "module:Class".
@@ -89,13 +84,10 @@ def path_of(value: Any) -> str:
 
 
 def import_object(path: str, where: str) -> Any:
-    """Returns the object at "module:Class"; modules of the current folder are found too.
+    """Returns the object at "module:Class" or "module:Outer.Inner"; modules of the current folder are found too.
 
-    Args:
-        path: a module and, after the colon, a name in it; a nested class is "module:Outer.Inner".
-        where: the origin of the path, for the error message.
     Raises:
-        ConfigError: the module cannot be imported, or has no such name.
+        ConfigError: the module cannot be imported, or has no such name; `where` is the origin of the path.
     """
     module_name, _, qualname = path.partition(":")
     module = import_module(module_name, path, where)
@@ -110,11 +102,7 @@ def import_object(path: str, where: str) -> Any:
 
 
 def import_module(name: str, path: str, where: str) -> ModuleType:
-    """Returns the module of a path.
-
-    Raises:
-        ConfigError: it cannot be imported, for any reason.
-    """
+    """Returns the module of a path; any exception while it is imported becomes a ConfigError."""
     try:
         if name.partition(".")[0] not in sys.modules and os.getcwd() not in sys.path:
             # Appended, so that no file of the current folder shadows an installed package.

@@ -22,11 +22,10 @@ _KEPT_BYTES = {_TRIM_THRESHOLD: 512 * 2**20, _TOP_PAD: 256 * 2**20, _MMAP_THRESH
 
 
 def configure_jax() -> None:
-    """Configures JAX for acting in small batches; only the first call has an effect, and the user's settings are kept.
+    """Configures JAX for acting in small batches, once; the user's settings are kept.
 
-    Asynchronous dispatch on the CPU runs every small forward pass in another thread, which costs more than the
-    arithmetic, so it is turned off. Compiled functions are cached on disk, because compiling takes a third of a short
-    run.
+    Asynchronous dispatch is off: on the CPU it costs more than a small forward pass. Compiled functions are cached on
+    disk, because compiling takes a third of a short run.
 
     Raises:
         RollaxError: this process was forked after JAX had started.
@@ -53,11 +52,7 @@ def configure_jax() -> None:
 
 
 def refuse_forked() -> None:
-    """Raises an error in a process that was forked after JAX had started, which would hang without JAX's threads.
-
-    Raises:
-        RollaxError: this is such a process.
-    """
+    """Raises RollaxError in a process that was forked after JAX had started, which would hang without JAX's threads."""
     if _forked:
         raise RollaxError(
             "JAX cannot be used in a process that was forked after JAX had started.",
@@ -83,9 +78,8 @@ if hasattr(os, "register_at_fork"):
 def _keep_memory() -> None:
     """Makes glibc keep up to 512 MiB of freed memory for reuse, and allocate in large blocks.
 
-    On the CPU each call of a compiled function allocates its intermediate results. An update from 32 Atari images needs
-    50 MB, and fetching these pages from the system takes nearly as long as the update. Arrays above the limit, such as
-    replay buffers, are still returned to the system.
+    On the CPU each call of a compiled function allocates its intermediate results, 50 MB for an update from 32 Atari
+    images, and fetching these pages from the system takes nearly as long as the update.
     """
     asked_otherwise = any(name.startswith("MALLOC_") for name in os.environ) or "GLIBC_TUNABLES" in os.environ
     if asked_otherwise or platform.libc_ver()[0] != "glibc":

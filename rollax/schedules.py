@@ -22,9 +22,7 @@ class Schedule:
 
     Args:
         points: a number (constant), or `[[timestep, value], ...]` with increasing timesteps.
-        where: the name of the scheduled value, for error messages.
-    Raises:
-        ConfigError: there is no point, a point is no pair of finite numbers, or timesteps do not increase.
+        where: the name of the scheduled value, for the ConfigError of wrong points.
     """
 
     def __init__(self, points: float | Sequence[Sequence[float]], *, where: str = "a schedule") -> None:

@@ -146,9 +146,7 @@ def _check_box(space: spaces.Box, where: str) -> None:
 
 
 def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:
-    """Returns columns from single values, in the dtypes of the space.
-
-    Shapes and ranges are not checked.
+    """Returns columns from single values, in the dtypes of the space; shapes and ranges are not checked.
 
     Raises:
         ValueError: a ragged list, or fractional values for an integer space.

@@ -1,8 +1,7 @@
 """Folders that are written atomically, and arrays and plain values as bytes.
 
-A folder is written under a temporary name next to its path, with a manifest (a SHA-256 per file) as the last file, and
-then renamed, so an interrupted write leaves only the temporary folder. Files are JSON and safetensors; nothing is
-pickled.
+A folder is written under a temporary name, a manifest (a SHA-256 per file) last, and then renamed, so an interrupted
+write leaves only the temporary folder. Files are JSON and safetensors; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -45,18 +44,15 @@ _FIXES = {
 def write_directory(
     path: str | os.PathLike[str], files: Mapping[str, bytes], *, kind: str, format_version: int
 ) -> Path:
-    """Writes a new folder atomically: until it is complete on disk, its path does not exist.
+    """Writes a new folder atomically and returns its absolute path; until it is complete on disk, it does not exist.
 
     Args:
-        path: the folder to create; missing parents are created too.
-        files: file name to content. Plain names of letters, digits and `_ . @ + = -`, no subfolders.
-        kind: the kind of folder, checked on reading: "checkpoint", "policy", ...
+        path: the folder to create, with its parents.
+        files: file name -> content. Plain names of letters, digits and `_ . @ + = -`, no subfolders.
+        kind: the kind of folder, checked on reading.
         format_version: version of the layout of `files`, at least 1.
-    Returns:
-        The absolute path of the folder.
     Raises:
-        CheckpointError: the folder exists, a file name or content cannot be stored, or the disk fails (full,
-            read-only, ...). Nothing is left under `path`.
+        CheckpointError: the folder exists, a file name or content cannot be stored, or the disk fails.
     """
     target = Path(os.path.abspath(path))
     _check_files(files, target)
@@ -64,12 +60,8 @@ def write_directory(
     with _named_errors("The folder could not be saved.", target):
         _make_parents(target.parent)
         if os.path.lexists(target):
-            raise CheckpointError(
-                "The folder to save to exists.",
-                where=target,
-                expected="a new name",
-                fix="choose another name, or remove it",
-            )
+            fix = "choose another name, or remove it"
+            raise CheckpointError("The folder to save to exists.", where=target, expected="a new name", fix=fix)
         _remove_leftovers(target)
         temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
         try:
@@ -89,14 +81,9 @@ def write_directory(
 def read_directory(path: str | os.PathLike[str], *, kind: str, format_version: int) -> dict[str, bytes]:
     """Returns the files of a folder that `write_directory` wrote, each checked against its SHA-256.
 
-    Args:
-        path: the folder.
-        kind: the required kind.
-        format_version: the newest version that the caller supports; older ones are accepted too (see
-            `read_manifest`).
     Raises:
         CheckpointError: the folder or its manifest is missing, it is of another kind or a newer format, or a file is
-            missing, truncated or changed.
+            missing, truncated or changed. Older formats are accepted.
     """
     folder = Path(path)
     manifest = read_manifest(folder)
@@ -141,17 +128,13 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _complete_inside(folder: Path) -> Path | None:
-    """Returns the last complete folder by name inside this folder or its subfolders, for example those of a run."""
+    """Returns the last complete folder by name inside this folder or its subfolders."""
     manifests = (*folder.glob(f"[!.]*/{MANIFEST}"), *folder.glob(f"[!.]*/[!.]*/{MANIFEST}"))
     return max((manifest.parent for manifest in manifests), default=None)
 
 
 def newest(folder: str | os.PathLike[str], prefix: str) -> Path | None:
-    """Returns the complete saved folder `prefix<digits>` with the largest number, or None.
-
-    The number in the name decides, not the time of a file. Temporary folders and folders without a manifest are
-    ignored; damaged files are not checked here, but `read_directory` reports them.
-    """
+    """Returns the saved folder `prefix<digits>` with the largest number and a manifest, or None."""
     named = re.compile(re.escape(prefix) + r"([0-9]+)", re.ASCII)
     found: list[tuple[int, str]] = []
     if not os.path.lexists(folder):
@@ -165,11 +148,7 @@ def newest(folder: str | os.PathLike[str], prefix: str) -> Path | None:
 
 
 def remove_directory(path: str | os.PathLike[str]) -> None:
-    """Removes a saved folder, the manifest first, so that `newest` ignores a folder that is removed in part.
-
-    Raises:
-        CheckpointError: the disk refuses.
-    """
+    """Removes a saved folder, the manifest first, so that `newest` ignores a folder that is removed in part."""
     with _named_errors("A saved folder could not be removed.", Path(path)):
         with suppress(FileNotFoundError):
             os.remove(Path(path) / MANIFEST)
@@ -260,7 +239,6 @@ def _check_keys(data: Any, levels: int) -> None:
     if not isinstance(data, Mapping | list | tuple):
         return
     if not levels:
-        # The values are traversed recursively.
         raise ValueError(f"more than {_MAX_DEPTH} levels")
     if isinstance(data, Mapping):
         for key in data:
@@ -286,13 +264,8 @@ def _check_files(files: Mapping[str, bytes], target: Path) -> None:
                 fix="store ids inside a file, not as its name",
             )
         if not isinstance(content, bytes | bytearray):
-            raise CheckpointError(
-                "Content that is not bytes.",
-                where=target / name,
-                got=type(content).__name__,
-                expected="bytes",
-                fix="use arrays_to_bytes or to_json_bytes",
-            )
+            got = type(content).__name__
+            raise CheckpointError("Content that is not bytes.", where=target / name, got=got, expected="bytes")
 
 
 def _manifest(files: Mapping[str, bytes], kind: str, format_version: int) -> bytes:

@@ -33,13 +33,7 @@ _CHECKPOINT_PREFIX = "checkpoint_"
 
 
 class TunedTrainer(Trainable):
-    """One trial of Tune: a trainer built from the trial's config, in the trial's process.
-
-    `trainable` creates the subclass for an algorithm.
-
-    Attributes:
-        trainer: the trainer.
-    """
+    """One trial of Tune: the `trainer` built from the trial's config, in the trial's process."""
 
     trainer_class: ClassVar[type[Trainer]]
     registered: ClassVar[Registrations]
@@ -47,7 +41,7 @@ class TunedTrainer(Trainable):
 
     @classmethod
     def default_resource_request(cls, config: Mapping[str, Any]) -> PlacementGroupFactory:
-        """Returns the resources of a trial: one bundle for the driver and one per worker."""
+        """Returns one bundle for the driver and one per worker."""
         try:
             resolved = resolve_config(cls.trainer_class.config_class, config)
         except RollaxError:
@@ -124,10 +118,8 @@ def trainable(algorithm: str | type[Trainer]) -> type[TunedTrainer]:
 
 
 def checkpoint_in(folder: str | Path) -> Path:
-    """Returns the path of the trainer's checkpoint inside the folder of a Tune checkpoint.
+    """Returns the trainer's checkpoint in the folder of a Tune checkpoint, such as `result.checkpoint.path`.
 
-    Args:
-        folder: `result.checkpoint.path`, or the value of `result.checkpoint.as_directory()`.
     Raises:
         CheckpointError: there is none.
     """
@@ -159,13 +151,9 @@ def plain(value: Any) -> Any:
 
 
 def keep_to_reserved(bundle: Mapping[str, float]) -> None:
-    """Limits JAX to the resources that the trial reserves, before its backend starts; the user's settings are kept.
+    """Limits JAX to the bundle that the trial's process reserves, before its backend starts; user's settings are kept.
 
-    Ray does not hide accelerators from a process that reserves none, and JAX would allocate the memory of the first
-    one.
-
-    Args:
-        bundle: the resources of the trial's process.
+    Ray does not hide accelerators from a process that reserves none, and JAX would allocate the first one's memory.
     """
     import jax
 

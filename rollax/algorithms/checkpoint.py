@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,12 +70,7 @@ class _State(BaseModel):
 
 
 def write(trainer: Trainer, path: Path) -> Path:
-    """Writes the trainer's state into a new folder.
-
-    Raises:
-        CheckpointError: writing failed.
-        NonFiniteError: weights or optimizer state of a policy contain NaN or infinity.
-    """
+    """Writes the trainer's state into a new folder; `Trainer.save` describes the errors."""
     arrays: dict[str, np.ndarray] = {}
     whole = trainer.get_state()  # a reference, because arrays are identified by id
     state = _without_arrays(whole, "", arrays, {})
@@ -111,11 +107,7 @@ def _refuse_not_finite(state: Mapping[str, Any], policy_id: str, path: Path) -> 
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns the content of a checkpoint: algorithm, config, policies (classes and spaces), and `state` with arrays.
-
-    Raises:
-        CheckpointError: the checkpoint is missing, damaged, or of another format.
-    """
+    """Returns the content of a checkpoint: algorithm, config, policies (classes and spaces), and `state` with arrays."""
     files = storage.read_directory(path, kind=KIND, format_version=FORMAT)
     if (found := storage.read_manifest(path)["format_version"]) < FORMAT:
         raise CheckpointError(
@@ -143,21 +135,16 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def restore(trainer: Trainer, path: Path) -> None:
-    """Sets a trainer's state from a checkpoint; its config stays.
-
-    Raises:
-        CheckpointError: the checkpoint is damaged, newer, or of another algorithm, other policies, spaces or filters.
-    """
+    """Sets a trainer's state from a checkpoint; `Trainer.restore` describes the errors."""
     stored = read(path)
-    check_algorithm(stored, trainer.name, path)
-    _check_same("observation_filter", stored["observation_filter"], trainer.config.observation_filter, path)
+    check_same("algorithm", stored["algorithm"], trainer.name, path)
+    check_same("observation_filter", stored["observation_filter"], trainer.config.observation_filter, path)
     policies = trainer.worker.policies
-    _check_same("set of policies", sorted(stored["policies"]), sorted(policies), path)
+    check_same("set of policies", sorted(stored["policies"]), sorted(policies), path)
     for policy_id, description in stored["policies"].items():
         for kind in ("observation_space", "action_space"):
             space = space_from_json(description[kind], f"{path / 'about.json'}: policies.{policy_id}.{kind}")
-            if not same_space(space, expected := getattr(policies[policy_id], kind)):
-                raise _differs(f"{kind} of policy {policy_id!r}", space, expected, path)
+            check_same(f"{kind} of policy {policy_id!r}", space, getattr(policies[policy_id], kind), path, same_space)
     before = trainer.workers.get_state()
     try:
         with taking_over(path):
@@ -188,10 +175,6 @@ def taking_over(path: str | Path) -> Iterator[None]:
 def trainer_class_of(stored: Mapping[str, Any], path: str | Path, *, trust_code: bool) -> type[Trainer]:
     """Returns the class of the trainer that saved a checkpoint: a built-in class, or a trusted custom class.
 
-    Args:
-        stored: what `read` returned.
-        path: of the checkpoint.
-        trust_code: the caller vouches for the class that the checkpoint names.
     Raises:
         CheckpointError: a custom class that is not trusted, has no import path, or is no trainer.
         ConfigError: an unknown algorithm, or a trusted class that does not import.
@@ -213,23 +196,16 @@ def trainer_class_of(stored: Mapping[str, Any], path: str | Path, *, trust_code:
     return code
 
 
-def check_algorithm(stored: Mapping[str, Any], name: str, path: str | Path) -> None:
-    """Raises CheckpointError unless the checkpoint is of the algorithm with that name."""
-    _check_same("algorithm", stored["algorithm"], name, path)
-
-
 def refuse_untrusted(
     path: str | Path, config: Mapping[str, Any], given: Mapping[str, Any], *, trust_code: bool
 ) -> None:
-    """Refuses a stored config whose code is missing or not trusted.
+    """Refuses a stored config whose code, or Ray cluster, is neither given nor trusted, or whose code was not stored.
 
     Args:
         path: of the checkpoint.
         config: the result of a config's `to_json`.
         given: keys that replace stored ones.
-        trust_code: the caller vouches for the code, and for the Ray cluster, that the config names.
-    Raises:
-        CheckpointError: code is neither given nor trusted, or could not be stored.
+        trust_code: the caller vouches for what the config names.
     """
     values = decode_config(config, trust="everything" if trust_code else "nothing")
     values = {**values, **given}
@@ -253,19 +229,19 @@ def untrusted(path: str | Path, code: StoredCode, argument: str) -> CheckpointEr
     )
 
 
-def _check_same(what: str, got: Any, expected: Any, path: str | Path) -> None:
-    if got != expected:
-        raise _differs(what, got, expected, path)
-
-
-def _differs(what: str, got: Any, expected: Any, path: str | Path) -> CheckpointError:
-    return CheckpointError(
-        f"The checkpoint was saved with another {what} than this trainer's.",
-        where=str(path),
-        got=got,
-        expected=expected,
-        fix="restore it into a trainer with the same algorithm, policies and spaces, or use Trainer.from_checkpoint",
-    )
+def check_same(
+    what: str, got: Any, expected: Any, path: str | Path, same: Callable[[Any, Any], bool] = operator.eq
+) -> None:
+    """Raises CheckpointError unless the checkpoint was saved with the trainer's value."""
+    if not same(got, expected):
+        raise CheckpointError(
+            f"The checkpoint was saved with another {what} than this trainer's.",
+            where=str(path),
+            got=got,
+            expected=expected,
+            fix="restore it into a trainer with the same algorithm, policies and spaces, or use "
+            "Trainer.from_checkpoint",
+        )
 
 
 def _described(policy: Policy, trainer: Trainer) -> dict[str, Any]:

@@ -63,11 +63,7 @@ def run_name(trainer_class: type) -> str:
 
 
 def refuse_config_of_another(config: Any, trainer_class: type[Trainer]) -> None:
-    """Refuses a config object of another algorithm's class, whose defaults differ.
-
-    Raises:
-        ConfigError: the config is of another algorithm; the message names its trainer.
-    """
+    """Raises ConfigError for a config object of another algorithm's class, whose defaults differ."""
     if not isinstance(config, TrainerConfig) or type(config) is trainer_class.config_class:
         return
     trainers = (get_trainer_class(name) for name in ALGORITHMS)

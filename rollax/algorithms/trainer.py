@@ -318,7 +318,7 @@ class Trainer:
         if cls is Trainer:
             trainer_class: Any = checkpoint.trainer_class_of(stored, path, trust_code=trust_code)
             return trainer_class.from_checkpoint(path, trust_code=trust_code, **changes)
-        checkpoint.check_algorithm(stored, cls.name, path)
+        checkpoint.check_same("algorithm", stored["algorithm"], cls.name, path)
         checkpoint.refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
         config = cls.config_class.from_json(stored["config"], trust_code=trust_code, **changes)
         refuse_first_values(config, changes, stored["config"], path)
