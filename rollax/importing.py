@@ -22,7 +22,7 @@ REGISTERED: set[str] = set()
 
 @dataclass(frozen=True)
 class StoredCode:
-    """A class or function in a file that was not imported: it is not trusted or has no import path. Calling it raises."""
+    """Code in a file that was not imported: it is not trusted, or has no import path. Calling it raises ConfigError."""
 
     key: str
     path: str | None

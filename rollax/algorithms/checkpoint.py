@@ -107,7 +107,7 @@ def _refuse_not_finite(state: Mapping[str, Any], policy_id: str, path: Path) -> 
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns the content of a checkpoint: algorithm, config, policies (classes and spaces), and `state` with arrays."""
+    """Returns the content of a checkpoint: algorithm, config, policies (classes, spaces), and `state` with arrays."""
     files = storage.read_directory(path, kind=KIND, format_version=FORMAT)
     if (found := storage.read_manifest(path)["format_version"]) < FORMAT:
         raise CheckpointError(
