@@ -29,7 +29,7 @@ def main() -> None:
 
     from rollax.algorithms.ppo import PPOConfig, PPOPolicy
     from rollax.evaluation.messages import Update
-    from rollax.evaluation.workers.worker_set import WorkerSet
+    from rollax.evaluation.worker_set import WorkerSet
     from rollax.models.config import ModelConfig
 
     config = PPOConfig(

@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.protocol import serve_costs, versions
 from rollax import Policy, RolloutWorker, TrainerConfig
-from rollax.evaluation.messages import Fragment
-from rollax.evaluation.workers.remote_workers import RemoteWorkers
+from rollax.evaluation.messages import Rollout
+from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
 
 _UPDATES = 200  # fragments between two readings of the clock
@@ -41,7 +41,7 @@ class Coin(Policy):
 class AtOnce:
     """`Actors` in this process: every call returns the same fragment at once."""
 
-    def __init__(self, fragment: Fragment) -> None:
+    def __init__(self, fragment: Rollout) -> None:
         self._fragment = fragment
         self._numbers = count()
 
@@ -54,7 +54,7 @@ class AtOnce:
     def wait(self, references: Sequence[int], count: int, timeout_s: float) -> list[int]:
         return list(references)
 
-    def outcomes(self, references: Sequence[int]) -> list[Fragment]:
+    def outcomes(self, references: Sequence[int]) -> list[Rollout]:
         return [self._fragment] * len(references)
 
     def put(self, value: Any) -> Any:
@@ -95,17 +95,17 @@ def main() -> None:
     optimizer.stop()
 
 
-def _actors(fragment: Fragment, count: int) -> list[Any]:
+def _actors(fragment: Rollout, count: int) -> list[Any]:
     """Ray actors that return the fragment at once."""
     import ray
 
     ray.init(address="local", include_dashboard=False)
 
     class Actor:
-        def __init__(self, answer: Fragment) -> None:
+        def __init__(self, answer: Rollout) -> None:
             self.answer = answer
 
-        def sample_fragment(self, update: Any = None) -> Fragment:
+        def sample_fragment(self, update: Any = None) -> Rollout:
             return self.answer
 
     return [ray.remote(num_cpus=0)(Actor).remote(fragment) for _ in range(count)]

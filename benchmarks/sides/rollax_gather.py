@@ -17,7 +17,7 @@ def main() -> None:
     from rollax import SyncSamplesOptimizer
     from rollax.algorithms.ppo import PPOConfig, PPOPolicy
     from rollax.config import MultiAgentConfig
-    from rollax.evaluation.workers.worker_set import WorkerSet
+    from rollax.evaluation.worker_set import WorkerSet
     from rollax.models.config import ModelConfig
 
     config = PPOConfig(

@@ -18,7 +18,7 @@ from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, summarize
 from rollax.evaluation.policy_map import DEFAULT_POLICY
 from rollax.evaluation.results import EvaluationResult, TrainResult
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.evaluation.workers.worker_set import WorkerSet, worker_arguments
+from rollax.evaluation.worker_set import WorkerSet, worker_arguments
 from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.policy import Policy
 

@@ -205,46 +205,11 @@ class SampleBatch(MutableMapping[str, Any]):
         """A copy of the rows named by an array of positions or a mask, in that order.
 
         Raises:
-            BatchError: the index is neither, or the batch is padded (see `take_sequences`).
+            BatchError: the index is neither, or the batch is padded.
         """
         self._refuse_padded("A choice of rows")
         positions = positions_of(index, self.count)
         return SampleBatch({name: trees.index(column, positions) for name, column in self._columns.items()})
-
-    def take_sequences(self, index: Any) -> SampleBatch:
-        """A copy of the sequences of a padded batch named by an array of positions or a mask, in that order."""
-        if self.seq_lens is None:
-            raise BatchError("Only a padded batch has sequences.", where="SampleBatch", fix="call sequences() first")
-        positions = positions_of(index, len(self.seq_lens))
-        rows = (positions[:, None] * self.max_seq_len + np.arange(self.max_seq_len)).ravel()
-        columns = self._columns.items()
-        return SampleBatch({name: trees.index(c, positions if _per_sequence(name) else rows) for name, c in columns})
-
-    def shuffle(self, rng: np.random.Generator) -> SampleBatch:
-        """A copy with its rows (its sequences, where it is padded) in random order."""
-        shuffled = self._take_units(rng.permutation(self._units()))
-        shuffled._env_steps = self._env_steps
-        return shuffled
-
-    def minibatches(self, size: int, rng: np.random.Generator | None = None) -> Iterator[SampleBatch]:
-        """Consecutive parts of `size` rows; the last is shorter where the rows do not divide.
-
-        Args:
-            size: rows per part; of a padded batch as many whole sequences as fit into `size`, at least one.
-            rng: shuffles the rows first; without it the parts keep the order, and of a batch that is not padded are
-                views.
-        Raises:
-            BatchError: `size` is no positive integer.
-        """
-        step = max(whole_number(size, 1, "minibatches(size)") // max(self.max_seq_len, 1), 1)
-        units = self._units()
-        if rng is not None:
-            order = rng.permutation(units)
-        elif self.seq_lens is not None:
-            order = np.arange(units)
-        else:
-            return (self[start : start + step] for start in range(0, units, step))
-        return (self._take_units(order[start : start + step]) for start in range(0, units, step))
 
     def split_by_episode(self) -> list[SampleBatch]:
         """One batch per episode and, where there is a column `agent_id`, agent, in order of first appearance.
@@ -323,12 +288,6 @@ class SampleBatch(MutableMapping[str, Any]):
         """The batch of the concatenated columns of `parts`, of which this is the first."""
         return SampleBatch(columns, env_steps=env_steps)
 
-    def _units(self) -> int:
-        return self.count if self.seq_lens is None else len(self.seq_lens)
-
-    def _take_units(self, index: np.ndarray) -> SampleBatch:
-        return self.rows(index) if self.seq_lens is None else self.take_sequences(index)
-
     def _refuse_padded(self, what: str) -> None:
         if self.seq_lens is not None:
             raise BatchError(
@@ -336,7 +295,7 @@ class SampleBatch(MutableMapping[str, Any]):
                 where="SampleBatch",
                 got=f"{len(self.seq_lens)} sequences of {self.max_seq_len} rows",
                 expected="a batch without seq_lens",
-                fix="do it before sequences(), or use take_sequences()",
+                fix="do it before sequences()",
             )
 
     def _check_length(self, name: str, length: int) -> None:

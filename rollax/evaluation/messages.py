@@ -28,8 +28,8 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Fragment:
-    """What a worker has sampled.
+class Rollout:
+    """A fragment that a worker has sampled, with its episodes, filters and times.
 
     Args:
         worker_index: the worker.
@@ -38,7 +38,7 @@ class Fragment:
         env_steps: steps of the environments behind it.
         agent_steps: rows that were sampled.
         episodes: those that ended in it.
-        filters: policy id -> what its observation filter has seen since the last fragment, or its whole state.
+        filters: policy id -> what its observation filter has seen since the last rollout, or its whole state.
         whole_filters: `filters` are whole states: a single worker sends those, which is exact; sums are rounded.
         sample_s: seconds of sampling.
         gradients: policy id -> `(gradients, statistics)` over its rows; empty where rows were requested.

@@ -14,7 +14,7 @@ from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.callbacks import make_callbacks, overrides
-from rollax.evaluation.messages import Fragment, Update
+from rollax.evaluation.messages import Rollout, Update
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.evaluation.policy_map import DEFAULT_POLICY, policy_mapping, resolved_config, specs_of
 from rollax.evaluation.postprocess import postprocess
@@ -129,8 +129,7 @@ class RolloutWorker:
         Raises:
             ConfigError: Ray is not installed.
         """
-        # Ray is loaded only where there are remote workers.
-        from rollax.evaluation.ray_workers import ray_worker_class
+        from rollax.evaluation.remote_workers import ray_worker_class
         from rollax.processes.cluster import started_ray
 
         ray = started_ray("num_workers")
@@ -162,7 +161,7 @@ class RolloutWorker:
             self.callbacks.on_sample_end(worker=self, samples=samples)
         return samples
 
-    def sample_fragment(self, update: Update | None = None) -> Fragment:
+    def sample_fragment(self, update: Update | None = None) -> Rollout:
         """What `sample` returns, with episodes, filters and times.
 
         Args:
@@ -177,7 +176,7 @@ class RolloutWorker:
             batch = MultiAgentBatch({policy_id: batch}, batch.env_steps)
         only = self.num_workers == 1
         sent = self.runners if self.sends_filters else {}
-        return Fragment(
+        return Rollout(
             worker_index=self.worker_index,
             version=self.version,
             batch=batch,
@@ -189,22 +188,22 @@ class RolloutWorker:
             sample_s=time.perf_counter() - started,
         )
 
-    def sample_gradients(self, update: Update | None = None) -> Fragment:
+    def sample_gradients(self, update: Update | None = None) -> Rollout:
         """The same with the gradients of the policies that learn, instead of the rows.
 
         Args:
             update: what to act with; None keeps the present weights and filters.
         """
-        fragment = self.sample_fragment(update)
+        rollout = self.sample_fragment(update)
         started = time.perf_counter()
         learning = self.config.multiagent.policies_to_train
         gradients = {
             policy_id: self.policies[policy_id].compute_gradients(rows)
-            for policy_id, rows in fragment.batch.items()
+            for policy_id, rows in rollout.batch.items()
             if rows.count and (learning is None or policy_id in learning)
         }
         gradients_s = time.perf_counter() - started
-        return replace(fragment, batch=MultiAgentBatch({}, 0), gradients=gradients, gradients_s=gradients_s)
+        return replace(rollout, batch=MultiAgentBatch({}, 0), gradients=gradients, gradients_s=gradients_s)
 
     def take_over(self, update: Update) -> None:
         """Replaces weights and filters; what filters have seen since they were last sent is kept."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollax.evaluation.messages import Fragment
+from rollax.evaluation.messages import Rollout
 from rollax.optimizers.optimizer import Optimizer, Stats
 
 _REQUEST = "sample_gradients"
@@ -37,7 +37,7 @@ class AsyncGradientsOptimizer(Optimizer):
             self.remote.request(index, _REQUEST)
         return dict(self.stats)
 
-    def _apply(self, fragment: Fragment) -> None:
+    def _apply(self, fragment: Rollout) -> None:
         self._sampled(fragment)
         with self.timings.measured("learn_s"):
             for policy_id in self.policies_to_train:

@@ -12,8 +12,8 @@ import numpy as np
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig
 from rollax.config.groups import AsyncReplayFields
+from rollax.evaluation.remote_workers import RemoteWorkers, Reply
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.evaluation.workers.remote_workers import RemoteWorkers, Reply
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.optimizers.replay_buffers import (

@@ -11,9 +11,9 @@ import numpy as np
 from rollax.batch import MultiAgentBatch
 from rollax.config import TrainerConfig
 from rollax.config.groups import AsyncSamplesFields
-from rollax.evaluation.messages import Fragment
+from rollax.evaluation.messages import Rollout
+from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.state import count, generator_state
@@ -22,8 +22,8 @@ _POLL_S = 0.05  # the longest wait for samples before a step checks the learner
 
 
 class _TrainBatch(NamedTuple):
-    fragments: list[Fragment]  # fresh: they are counted
-    replayed: list[Fragment]
+    fragments: list[Rollout]  # fresh: they are counted
+    replayed: list[Rollout]
 
 
 class AsyncSamplesOptimizer(Optimizer):
@@ -53,9 +53,9 @@ class AsyncSamplesOptimizer(Optimizer):
         config: TrainerConfig | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(local_worker, remote_workers, config)
-        self._recent: deque[Fragment] = deque(maxlen=self.config.replay_buffer_num_slots)
+        self._recent: deque[Rollout] = deque(maxlen=self.config.replay_buffer_num_slots)
         self._rng = np.random.default_rng(self.config.seed)  # chooses what is replayed
-        self._gathered: list[Fragment] = []
+        self._gathered: list[Rollout] = []
         self._waiting: _TrainBatch | None = None  # for room in the queue
         self._learner: LearnerThread | None = None
         self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest, to be broadcast
@@ -159,7 +159,7 @@ class AsyncSamplesOptimizer(Optimizer):
                 return train_batch
         return None
 
-    def _replayed(self, fresh: int) -> list[Fragment]:
+    def _replayed(self, fresh: int) -> list[Rollout]:
         number = fresh * self.config.replay_proportion
         count = int(number) + int(self._rng.random() < number % 1)
         if not self._recent:

@@ -13,10 +13,10 @@ from rollax.batch import MultiAgentBatch
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.groups import ReplayFields
 from rollax.errors import ConfigError, PolicyError
-from rollax.evaluation.messages import Fragment, Update
+from rollax.evaluation.messages import Rollout, Update
 from rollax.evaluation.metrics import EpisodeMetrics
+from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.optimizers.timings import Timings
 
 log = logging.getLogger("rollax.optimizers")
@@ -117,7 +117,7 @@ class Optimizer(ABC):
     def stop(self) -> None:  # noqa: B027  most have nothing to end
         """Ends other threads and processes of the optimizer; the workers stay."""
 
-    def _size(self, fragment: Fragment) -> int:
+    def _size(self, fragment: Rollout) -> int:
         """What a fragment counts for, in the unit of `train_batch_size`."""
         return fragment.env_steps if self.config.count_steps_by == "env_steps" else fragment.agent_steps
 
@@ -132,7 +132,7 @@ class Optimizer(ABC):
         with self.timings.measured("broadcast_s"):
             self.remote.publish(Update(version, self.steps, weights, self.local_worker.get_filters()))
 
-    def _sampled(self, fragment: Fragment) -> None:
+    def _sampled(self, fragment: Rollout) -> None:
         """Records the episodes, filters and times of a fragment."""
         self.timings.add("sample_s", fragment.sample_s + fragment.gradients_s)
         self._episodes += fragment.episodes
@@ -140,12 +140,12 @@ class Optimizer(ABC):
             observation_filter = self.local_worker.runners[policy_id].filter
             (observation_filter.set_state if fragment.whole_filters else observation_filter.merge)(state)
 
-    def _gather(self, requests: int) -> list[Fragment]:
+    def _gather(self, requests: int) -> list[Rollout]:
         """Some fragments of each worker, in the order of request and worker."""
         for _ in range(requests):
             for index in self.remote.indices:
                 self.remote.request(index, "sample_fragment")
-        of_worker: dict[int, list[Fragment]] = {index: [] for index in self.remote.indices}
+        of_worker: dict[int, list[Rollout]] = {index: [] for index in self.remote.indices}
         with self.timings.measured("wait_s"):
             while self.remote.requests_under_way:
                 for index, fragment in self.remote.collect():
@@ -154,7 +154,7 @@ class Optimizer(ABC):
         rounds = zip_longest(*(fragments for _, fragments in sorted(of_worker.items())))
         return [fragment for fragments in rounds for fragment in fragments if fragment is not None]
 
-    def _trained_on(self, fragment: Fragment) -> None:
+    def _trained_on(self, fragment: Rollout) -> None:
         """Counts a fragment that is learned from."""
         self.env_steps += fragment.env_steps
         self.agent_steps += fragment.agent_steps

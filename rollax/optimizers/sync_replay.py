@@ -10,9 +10,9 @@ import numpy as np
 from rollax.batch import MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.config.groups import ReplayFields
-from rollax.evaluation.messages import Fragment
+from rollax.evaluation.messages import Rollout
+from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.optimizers.replay_buffers import (
     buffers_of,
@@ -88,7 +88,7 @@ class SyncReplayOptimizer(Optimizer):
             due -= _MOST_UPDATES
         return dict(self.stats)
 
-    def _sample(self) -> list[Fragment]:
+    def _sample(self) -> list[Rollout]:
         return self._gather(1) if self.remote else [self.local_worker.sample_fragment()]
 
     def _store(self, batch: MultiAgentBatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from rollax.batch import MultiAgentBatch
-from rollax.evaluation.messages import Fragment
+from rollax.evaluation.messages import Rollout
 from rollax.optimizers.optimizer import Optimizer, Stats
 
 log = logging.getLogger("rollax.optimizers")
@@ -29,9 +29,9 @@ class SyncSamplesOptimizer(Optimizer):
             self._trained_on(fragment)
         return dict(self.stats)
 
-    def gather(self) -> list[Fragment]:
+    def gather(self) -> list[Rollout]:
         """The fragments of a train batch, sampled with the weights of the last broadcast."""
-        fragments: list[Fragment] = []
+        fragments: list[Rollout] = []
         missing = self.config.train_batch_size
         try:
             while missing > 0:
@@ -46,7 +46,7 @@ class SyncSamplesOptimizer(Optimizer):
             self._sampled(fragment)
         return fragments
 
-    def _round(self, wanted: int) -> list[Fragment]:
+    def _round(self, wanted: int) -> list[Rollout]:
         """As many fragments as are wanted, or a few more: the same number of each worker."""
         if not self.remote:
             return [self.local_worker.sample_fragment()]

@@ -220,33 +220,6 @@ def test_split_by_episode_needs_the_column():
         rows(3).split_by_episode()
 
 
-def test_shuffle_permutes_whole_rows():
-    batch = SampleBatch(rows(50).to_dict(), env_steps=20)
-    shuffled = batch.shuffle(np.random.default_rng(3))
-    order = np.random.default_rng(3).permutation(50)
-    assert shuffled["rewards"].tolist() == order.tolist()
-    assert shuffled["obs"]["place"][:, 1].tolist() == (2 * order + 1).tolist()
-    assert shuffled.env_steps == 20
-    assert batch["rewards"].tolist() == list(range(50))
-
-
-def test_minibatches_cover_every_row_once():
-    batch = rows(7)
-    parts = list(batch.minibatches(3))
-    assert [part["rewards"].tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6]]
-    assert np.shares_memory(parts[0]["rewards"], batch["rewards"])
-    parts = list(batch.minibatches(3, np.random.default_rng(0)))
-    assert [len(part) for part in parts] == [3, 3, 1]
-    assert np.concatenate([part["rewards"] for part in parts]).tolist() == (
-        np.random.default_rng(0).permutation(7).tolist()
-    )
-    assert [len(part) for part in batch.minibatches(100)] == [7]
-    assert list(rows(0).minibatches(3)) == []
-    for size in (0, -1, 2.5, True):
-        with pytest.raises(BatchError, match="minibatches"):
-            batch.minibatches(size)  # pyright: ignore[reportArgumentType]
-
-
 #   row         0  1  2  3  4 | 5 | 6  7 | 8      ends: after 4 the episode changes, after 5 the agent, after 7
 #   eps_id      1  1  1  1  1   2   2  2   2      the flag (a new trajectory of the same agent)
 #   agent_id    0  0  0  0  0   0   1  1   1
@@ -299,24 +272,17 @@ def test_sequences_of_no_rows():
     assert padded["seq_lens"].tolist() == []
     assert padded["state_in"].shape == (0, 4)
     assert (len(padded), padded.max_seq_len, padded.mask().tolist()) == (0, 0, [])
-    assert list(padded.minibatches(4)) == []
 
 
-def test_a_padded_batch_is_taken_apart_by_sequences_only():
+def test_a_padded_batch_is_not_taken_apart():
     padded = recurrent_rows().sequences(4)  # lengths 4 1 1 3: rows 0-3, 4, 5, 6-8
     assert padded["seq_lens"].tolist() == [4, 1, 1, 3]
-    part = padded.take_sequences([3, 1])
-    assert part["seq_lens"].tolist() == [3, 1]
-    assert part["obs"][:, 0].tolist() == [22, 24, 26, 0, 18, 0, 0, 0]
-    assert part["state_in"][1]["c"].tolist() == [6, 4]
-    assert part.env_steps == part.agent_steps == 4
     with pytest.raises(BatchError, match="Splitting by episode"):
         padded.split_by_episode()
     for tear in (
         lambda: padded[1:3],
         lambda: padded.rows([1]),
         lambda: padded.sequences(2),
-        lambda: recurrent_rows().take_sequences([0]),
         lambda: padded.update(seq_lens=[1, 1, 1, 1]),
         lambda: padded.pop("seq_lens"),
         lambda: padded.update(state_in=np.zeros((16, 2))),
@@ -325,18 +291,6 @@ def test_a_padded_batch_is_taken_apart_by_sequences_only():
     ):
         with pytest.raises(BatchError):
             tear()
-
-
-def test_a_padded_batch_is_shuffled_and_divided_by_sequences():
-    padded = recurrent_rows().sequences(4)
-    shuffled = padded.shuffle(np.random.default_rng(1))
-    order = np.random.default_rng(1).permutation(4)
-    assert shuffled["seq_lens"].tolist() == padded["seq_lens"][order].tolist()
-    assert shuffled["obs"][::4, 0].tolist() == padded["obs"][::4, 0][order].tolist()
-    assert shuffled.env_steps == 6
-    # 11 rows hold 2 sequences of 4; 3 rows hold none, so one each.
-    assert [part["seq_lens"].tolist() for part in padded.minibatches(11)] == [[4, 1], [1, 3]]
-    assert [len(part) for part in padded.minibatches(3, np.random.default_rng(1))] == [4, 4, 4, 4]
 
 
 def test_padded_batches_concatenate_when_padded_alike():

@@ -12,7 +12,7 @@ from gymnasium.spaces import Discrete
 
 from rollax import MultiAgentBatch, RolloutWorker, SampleBatch
 from rollax.config import TrainerConfig
-from rollax.evaluation.workers.remote_workers import RemoteWorkers
+from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.policy.policy import Policy
 from rollax.processes.failures import FailureRules
 

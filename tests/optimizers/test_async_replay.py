@@ -11,7 +11,7 @@ import pytest
 
 from rollax import AsyncReplayOptimizer
 from rollax.errors import CheckpointError, ConfigError, WorkerError
-from rollax.evaluation.workers.remote_workers import RemoteWorkers
+from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.optimizers import async_replay
 from rollax.optimizers.replay_buffers import buffers_of
 from rollax.policy.policy import ReplayedSequences

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rollax.evaluation.workers import remote_workers
-from rollax.evaluation.workers.remote_workers import RemoteWorkers
+from rollax.evaluation import remote_workers
+from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.processes import pool as actor_pool
 from rollax.processes.failures import FailureRules, Failures
 from rollax.processes.pool import ActorPool

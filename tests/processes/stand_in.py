@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rollax.evaluation.messages import Update
-from rollax.evaluation.workers.remote_workers import Reply
+from rollax.evaluation.remote_workers import Reply
 from rollax.processes.actors import ProcessLostError
 
 NEVER = float("inf")

@@ -26,13 +26,15 @@ def drawn(buffer: AllOfThem, length: int, burn_in: int = 0) -> dict[int, tuple]:
     """First digit to learn from -> digits observed, rewards, and text: . burn-in, r learned, b bootstrap, - padding."""
     batch = buffer.sample_sequences(0, length, RNG, burn_in=burn_in)
     found = {}
-    for number in range(len(batch.seq_lens)):
-        segment = batch.take_sequences([number])
-        size, learned = int(segment.seq_lens[0]), segment["weights"] > 0
+    states = batch["state_in"][0]
+    for number, size in enumerate(batch.seq_lens.tolist()):
+        rows_of_one = slice(number * batch.max_seq_len, (number + 1) * batch.max_seq_len)
+        segment = {name: batch[name][rows_of_one] for name in ("obs", "rewards", "bootstrap", "weights")}
+        learned = segment["weights"] > 0
         kinds = np.where(segment["bootstrap"], "b", np.where(learned, "r", "."))
         kinds[size:] = "-"
         observed = (segment["obs"][:, 0] * 10).round().astype(int)
-        assert segment["state_in"][0].ravel().tolist() == pytest.approx([observed[0] * 10])
+        assert states[number].ravel().tolist() == pytest.approx([observed[0] * 10])
         text = "".join(kinds)
         found[int(observed[np.flatnonzero(learned)[0]])] = (observed.tolist(), segment["rewards"].tolist(), text)
     return found

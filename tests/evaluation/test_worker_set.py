@@ -11,7 +11,7 @@ import pytest
 
 from rollax import EnvContext, PPOTrainer, RolloutWorker, TrainerConfig
 from rollax.errors import EnvError
-from rollax.evaluation import ray_workers as module_of_ray_workers
+from rollax.evaluation import worker_set
 from rollax.evaluation.filters import MeanStdFilter
 from rollax.processes.actors import LocalActors
 
@@ -62,7 +62,7 @@ def workers_here(config: TrainerConfig, worker_class: type, arguments: dict[str,
 @pytest.fixture
 def make(monkeypatch):
     """Makes trainers, and ends them."""
-    monkeypatch.setattr(module_of_ray_workers, "ray_workers", workers_here)
+    monkeypatch.setattr(worker_set, "ray_workers", workers_here)
     made: list[PPOTrainer] = []
 
     def make_one(num_workers, **changes):

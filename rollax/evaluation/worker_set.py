@@ -8,8 +8,8 @@ from typing import Any
 from rollax.config import TrainerConfig
 from rollax.env.registry import env_creator as creator_of
 from rollax.evaluation.policy_map import DEFAULT_POLICY
+from rollax.evaluation.remote_workers import RemoteWorkers, ray_workers
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.evaluation.workers.remote_workers import RemoteWorkers
 from rollax.policy.policy import Policy
 from rollax.policy.spec import PolicySpec
 from rollax.processes.failures import FailureRules
@@ -40,9 +40,6 @@ class WorkerSet:
         return f"WorkerSet(local={self.local!r}, remote={self.remote!r})"
 
     def _started(self) -> RemoteWorkers:
-        # Ray is loaded only where there are remote workers.
-        from rollax.evaluation.ray_workers import ray_workers
-
         config = self.config
         actors = ray_workers(config, RolloutWorker, {**self._arguments, "num_workers": config.num_workers})
         remote = RemoteWorkers(actors, config.num_workers, FailureRules.of(config), makes=True)

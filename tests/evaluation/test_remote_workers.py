@@ -9,7 +9,7 @@ import pytest
 
 from rollax.errors import EnvError, WorkerError
 from rollax.evaluation.messages import Update
-from rollax.evaluation.workers.remote_workers import RemoteWorkers
+from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.processes.actors import ProcessLostError
 from rollax.processes.failures import FailureRules
 from tests.processes.stand_in import NEVER, SAMPLE, BrokenError, Does, update, value

@@ -50,7 +50,7 @@ def test_a_checkpoint_of_two_workers_goes_on_in_a_fresh_process(small_ray, tmp_p
         expected = digest(trainer)
     program = f"""
 from rollax import PPOTrainer
-from tests.evaluation.workers.test_restoring import digest
+from tests.evaluation.test_restoring import digest
 with PPOTrainer.from_checkpoint({str(path)!r}) as trainer:
     trainer.train()
     print("digest", digest(trainer))

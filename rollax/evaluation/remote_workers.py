@@ -1,0 +1,216 @@
+"""Rollout workers in other processes: their requests under way, and their Ray actors."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rollax.config import TrainerConfig
+from rollax.env.registry import register_all, registrations
+from rollax.errors import ConfigError
+from rollax.evaluation.messages import Update
+from rollax.processes.actors import Actors
+from rollax.processes.failures import FailureRules, Failures
+from rollax.processes.pool import Actor, ActorPool, Call
+
+if TYPE_CHECKING:
+    from rollax.processes.ray_actors import RayActors
+
+_NAME = "rollout worker"
+_ADVICE = (
+    "look for an endless loop in the environment; if it is only slow, raise sample_timeout_s or lower "
+    "rollout_fragment_length"
+)
+
+
+class Reply(NamedTuple):
+    """What a worker returned for a request."""
+
+    index: int
+    value: Any
+
+
+class _Sent:
+    """What a worker has been sent."""
+
+    version = -1  # of the last update
+
+
+class RemoteWorkers(ActorPool):
+    """Workers in other processes, by index from 1.
+
+    A worker that is restarted gets the last update and the requests that its predecessor had under way.
+
+    Args:
+        actors: runs the workers.
+        count: how many.
+        rules: for those that fail.
+        makes: the workers are made by a call of `make` after their process has started.
+    """
+
+    def __init__(
+        self,
+        actors: Actors,
+        count: int,
+        rules: FailureRules = FailureRules(),  # noqa: B008  it is frozen
+        *,
+        makes: bool = False,
+    ) -> None:
+        self._update: Any = None
+        self._version = 0
+        failures = Failures(rules, _NAME, _ADVICE)
+        super().__init__(actors, range(1, count + 1), failures, makes=makes, stop="stop", state=_Sent)
+
+    @classmethod
+    def of(cls, workers: Sequence[Any] | RemoteWorkers) -> RemoteWorkers:
+        """A pool of Ray actors that were made elsewhere, and stay; a pool is returned as it is."""
+        if isinstance(workers, RemoteWorkers):
+            return workers
+        handles, no_actors = list(workers), None
+        if not handles:
+            return cls(no_actors, 0)  # pyright: ignore[reportArgumentType]
+        from rollax.processes.cluster import started_ray
+        from rollax.processes.ray_actors import RayActors
+
+        start = lambda index, restarts: handles[index - 1]  # noqa: E731
+        return cls(RayActors(started_ray("num_workers"), start, owned=False), len(handles))
+
+    @property
+    def requests_under_way(self) -> int:
+        """Requests whose reply is still to be collected."""
+        there = self.indices
+        return sum(not call.lost or call.index in there for call in self.pending)
+
+    def publish(self, update: Update) -> None:
+        """Stores once, for all workers, what they act with from their next request on.
+
+        Raises:
+            WorkerError: no worker is left.
+        """
+        if not len(self):
+            raise self.failures.unavailable()
+        self._update, self._version = self._actors.put(update), update.version
+
+    def request(self, index: int, method: str) -> None:
+        """Requests a rollout (`sample_fragment`, `sample_apart`, `sample_gradients`), with the last update if new."""
+        self.send(index, method)
+
+    def short_of(self, count: int) -> list[int]:
+        """The workers that have fewer than `count` requests pending; each as often as one is missing."""
+        pending = Counter(call.index for call in self.pending)
+        return [index for number in range(count) for index in self.indices if pending[index] <= number]
+
+    def collect(self, timeout_s: float = float("inf")) -> list[Reply]:
+        """The replies that have come; waits for one at least, as long as any request is under way.
+
+        Raises:
+            WorkerError: no worker is left.
+            Exception: what a worker raised, if it is neither restarted nor left out.
+        """
+        until = time.monotonic() + timeout_s
+        while True:
+            replies = []
+            for call in self.ready(until - time.monotonic()):
+                if call.lost:
+                    self.request(call.index, call.method)
+                else:
+                    self.failures.succeeded(call.index)
+                    replies.append(Reply(call.index, call.value))
+            if replies or not self.is_pending or time.monotonic() >= until:
+                return replies
+
+    def _arguments(self, actor: Actor, call: Call) -> tuple[Any, ...]:
+        if not call.collected or actor.state.version == self._version or self._update is None:
+            return call.arguments
+        actor.state.version = self._version
+        return (self._update,)
+
+
+def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
+    """The Ray actor class of a worker class; see `RolloutWorker.as_remote`.
+
+    With `make_now=False` the constructor leaves the making to a call of `make()`: its exceptions arrive as they are,
+    while Ray reports only the text of a constructor's.
+
+    Args:
+        ray: the module, connected to a cluster.
+        worker_class: `RolloutWorker` or a subclass.
+        reserved: num_cpus, num_gpus and resources of each actor.
+    """
+    from rollax.processes.ray_actors import actor_class
+
+    registered = registrations(ray.cloudpickle.dumps)
+
+    class RemoteWorker(worker_class):
+        def __init__(self, *args: Any, make_now: bool = True, **kwargs: Any) -> None:
+            register_all(registered)
+            self.worker_index = kwargs.get("worker_index", 0)
+            self._make = partial(super().__init__, *args, **kwargs)
+            if make_now:
+                self._make()
+
+        def make(self) -> None:
+            self._make()
+
+        @ray.method(num_returns=2)
+        def sample_apart(self, update: Any = None) -> tuple[Any, Any]:
+            """A rollout without its rows, and the rows: the driver passes on a reference to them, and no copy."""
+            rollout = self.sample_fragment(update)
+            return replace(rollout, batch=None), rollout.batch
+
+        @property
+        def sends_filters(self) -> bool:
+            return True
+
+    RemoteWorker.__name__ = RemoteWorker.__qualname__ = worker_class.__name__
+    return actor_class(ray, RemoteWorker, **reserved)
+
+
+def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[str, Any]) -> RayActors:
+    """The actors of a config; each is made by a call of `make`.
+
+    Args:
+        config: of the trainer.
+        worker_class: the class of the workers.
+        arguments: of its constructor by name, beside `worker_index` and `restarts`.
+    Raises:
+        ConfigError: the arguments cannot be pickled, or there are fewer CPUs, GPUs or resources.
+    """
+    from rollax.processes.cluster import started_ray
+    from rollax.processes.ray_actors import RayActors, stored
+
+    ray = started_ray("num_workers", config.ray_address)
+    resources = dict(config.custom_resources_per_worker)
+    num_cpus, num_gpus = config.num_cpus_per_worker, config.num_gpus_per_worker
+    _check_resources(ray, config.num_workers, {"CPU": num_cpus, "GPU": num_gpus, **resources})
+    made = ray_worker_class(ray, worker_class, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources)
+    references = stored(ray, arguments, "num_workers above 0")
+
+    def start(index: int, restarts: int) -> Any:
+        return made.remote(**references, worker_index=index, restarts=restarts, make_now=False)
+
+    return RayActors(ray, start)
+
+
+def _check_resources(ray: Any, count: int, reserved: Mapping[str, float]) -> None:
+    """Refuses more than a cluster of this process has; one that was started elsewhere may grow."""
+    from rollax.processes.cluster import started_here
+
+    if not started_here(ray):
+        return
+    there = ray.cluster_resources()
+    lacking = {name: amount * count for name, amount in reserved.items() if amount * count > there.get(name, 0.0)}
+    if lacking:
+        raise ConfigError(
+            "The workers need more resources than there are.",
+            where="config keys 'num_workers', 'num_cpus_per_worker', 'num_gpus_per_worker', "
+            "'custom_resources_per_worker'",
+            got=", ".join(f"{name}: {amount:g}" for name, amount in lacking.items()),
+            expected="at most " + ", ".join(f"{name}: {there.get(name, 0.0):g}" for name in lacking),
+            fix="lower num_workers or what each reserves (num_cpus_per_worker=0 or 0.5 shares cores), or connect to a "
+            "larger cluster with ray_address",
+        )

@@ -1,1 +1,0 @@
-"""The rollout workers of a run, in this process and in others."""
