@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.errors import ConfigError
-from rollax.replay.entries import Entries
-from rollax.replay.links import Links
+from rollax.replay.links import Addition, Links
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,10 @@ class StackedFrames:
         Raises:
             ConfigError: there is no such array.
         """
-        found = obs
         try:
-            for key in self.path:
-                found = found[key]
+            found = self._leaf(obs)
         except (KeyError, IndexError, TypeError) as error:
-            raise self._mismatch(found) from error
+            raise self._mismatch(obs) from error
         if not isinstance(found, np.ndarray) or not -found.ndim < self._axis < found.ndim:
             raise self._mismatch(found)
         if found.shape[self._axis] != self.count:
@@ -64,35 +63,55 @@ class StackedFrames:
         """[rows, k, ...] a view of that array."""
         return np.moveaxis(array, self._axis, 1)
 
-    def images_before(self, obs: trees.Tree, entries: Entries) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Which of M stacks go on from the entry before, and how many more images the others need.
+    def newest(self, obs: trees.Tree) -> trees.Tree:
+        """The observations with the newest image in the place of each stack.
 
+        Raises:
+            ConfigError: there are no such stacks.
+        """
+        stacked = self.array(obs)
+        return trees.tree_map(lambda leaf: self.stacks(leaf)[:, -1] if leaf is stacked else leaf, obs)
+
+    def images_before(self, obs: trees.Tree, inside: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Which of M stacks go on from the one before, and how many more images the others need.
+
+        Args:
+            obs: M observations.
+            inside: [M] false on the first one of a segment.
         Returns:
-            [M] true where the stack is that of the entry before, moved on by one image; [M] where it is not, how many
-            images to keep before its newest: as many as differ from the oldest, which stands for all before it.
+            [M] true where the stack is the one before, moved on by one image; [M] where it is not, how many images to
+            keep before its newest: as many as differ from the oldest, which stands for all before it.
         """
         stacks = self.stacks(self.array(obs))
-        goes_on = ~entries.first
+        goes_on = inside.copy()
         goes_on[1:] &= _equal(stacks[1:, :-1], stacks[:-1, 1:], 1)
-        images = np.zeros(len(entries), np.int64)
+        images = np.zeros(len(stacks), np.int64)
         breaks = np.flatnonzero(~goes_on)
         first = stacks[breaks]
         alike = _equal(first[:, 1:], first[:, :1], 2)
         images[breaks] = self.count - 1 - np.cumprod(alike, axis=1).sum(axis=1)
         return goes_on, images
 
-    def put(
-        self, frames: NDArray, links: Links, stacks: NDArray, slots: NDArray[np.int64], images: NDArray[np.int64]
-    ) -> None:
-        """Writes the newest image of each stack to its slot, and `images` more to the slots before.
+    def put(self, stored: trees.Tree, links: Links, added: Addition) -> None:
+        """Writes the observations of a fragment: of each stack the newest image to its slot, further ones before it.
 
         Args:
-            frames: [slots, ...] the stored images.
+            stored: observations by slot, with an image in the place of each stack.
             links: gets the links from each image back to the one before.
-            stacks: [K, k, ...] the stacks.
-            slots: [K] their slots.
-            images: [K] how many further images of each are stored.
+            added: the fragment.
         """
+        frames = self._leaf(stored)
+
+        def put_leaf(array: NDArray, leaf: NDArray) -> None:
+            if array is frames:
+                self._put_stacks(frames, links, self.stacks(leaf)[added.fresh], added)
+            else:
+                array[added.slots] = leaf
+
+        trees.tree_map(put_leaf, stored, added.obs)
+
+    def _put_stacks(self, frames: NDArray, links: Links, stacks: NDArray, added: Addition) -> None:
+        slots, images = added.slots[added.fresh], added.images[added.fresh]
         frames[slots] = stacks[:, -1]
         links.back[slots] = slots
         # Image by image, k - 1 at most: stacks differ in how many they need.
@@ -104,8 +123,15 @@ class StackedFrames:
             links.following[older] = newer
             links.observed[older] = True
 
-    def read(self, frames: NDArray, links: Links, slots: NDArray[np.integer]) -> NDArray:
-        """[K, ...] the stacks at these slots, as they were added."""
+    def read(self, stored: trees.Tree, links: Links, slots: NDArray[np.integer]) -> trees.Tree:
+        """The observations at [K] slots, as they were added."""
+        frames = self._leaf(stored)
+        return trees.tree_map(
+            lambda array: self._read_stacks(array, links, slots) if array is frames else np.take(array, slots, axis=0),
+            stored,
+        )
+
+    def _read_stacks(self, frames: NDArray, links: Links, slots: NDArray[np.integer]) -> NDArray:
         image_slots = links.image_slots(slots)
         shape = list(frames.shape)
         shape[0] = len(slots)
@@ -116,6 +142,10 @@ class StackedFrames:
         for image in range(self.count):
             by_image[:, image] = np.take(frames, image_slots[:, image], axis=0)
         return whole
+
+    def _leaf(self, obs: trees.Tree) -> trees.Tree:
+        """The part of an observation column that `path` leads to."""
+        return reduce(getitem, self.path, obs)
 
     @property
     def _axis(self) -> int:

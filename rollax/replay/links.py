@@ -3,18 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollax import trees
+from rollax.batch import Fragment, SampleBatch
 from rollax.batch.n_step import Windows, n_step_windows
-from rollax.replay.entries import Entries
 from rollax.state import array, count, entry, wrong
 
 _NONE = -1
 _COLUMNS = ("following", "preceding", "back", "terminated", "truncated", "observed")
 Slots = NDArray[np.integer]
+
+
+class Addition(NamedTuple):
+    """A fragment and its M entries: the rows, and the observation after each segment that does not terminate.
+
+    Args:
+        fragment: N rows.
+        rows: [N] the entries of the rows.
+        segments: [E] the segments that do not terminate.
+        ends: [E] the entries of the observations after them.
+        obs: columns of M observations where these are stacked; else None.
+        slots: [M] the ring buffer slots of the entries.
+        goes_on: [M] true where the images of the entry before are a part of the observation.
+        images: [M] the number of images that are kept in the slots before each entry's own.
+        fresh: [M] false where the observation is in its slot already.
+        needed: slots that are taken.
+        taken: slots that have then been taken since the beginning.
+        overwritten: slots that hold no row any more.
+    """
+
+    fragment: Fragment
+    rows: NDArray[np.int64]
+    segments: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    obs: trees.Tree | None
+    slots: NDArray[np.int64]
+    goes_on: NDArray[np.bool_]
+    images: NDArray[np.int64]
+    fresh: NDArray[np.bool_]
+    needed: int
+    taken: int
+    overwritten: NDArray[np.int64]
+
+    @property
+    def row_slots(self) -> NDArray[np.int64]:
+        """[N] the slots of the rows."""
+        return self.slots[self.rows]
+
+    @property
+    def end_slots(self) -> NDArray[np.int64]:
+        """[E] the slots of the observations after segments."""
+        return self.slots[self.ends]
 
 
 class Links:
@@ -85,25 +128,21 @@ class Links:
         slots = slots[slots < self.filled]
         return self._with_dependents(slots) if self._images > 1 else slots
 
-    def overwrite(self, count: int, overwritten: NDArray[np.int64]) -> None:
-        """Takes the next `count` slots and unlinks their old contents; `overwritten` is `overwritten_by(count)`."""
-        slots = self.next_slots(count)
+    def overwrite(self, added: Addition) -> None:
+        """Takes the slots that a fragment needs, and unlinks their old contents."""
+        slots = self.next_slots(added.needed)
         slots = slots[slots < self.filled]
-        followers, leaders = self._followers(overwritten)
+        followers, leaders = self._followers(added.overwritten)
         self.preceding[followers[self.preceding[followers] == leaders]] = _NONE
-        self._keep_open(~np.isin(self._open_slots, overwritten))
+        self._keep_open(~np.isin(self._open_slots, added.overwritten))
         self.following[slots] = self.preceding[slots] = _NONE
-        self.taken += count
+        self.taken = added.taken
 
-    def cut_out(self, slots: NDArray[np.int64], ends: NDArray[np.int64], taken: int) -> None:
-        """Removes rows of which only a part has been stored.
-
-        Args:
-            slots: the slots that were taken for them, or overwritten: they are empty now.
-            ends: the open slots that they continued from: trajectories end there again.
-            taken: slots taken since the beginning, those for the rows included.
-        """
-        self.taken = taken
+    def take_back(self, added: Addition) -> NDArray[np.int64]:
+        """Removes a fragment of which only a part has been stored; returns the slots that are empty now."""
+        self.taken = added.taken
+        slots = np.union1d(added.overwritten, (added.taken - 1 - np.arange(added.needed)) % self.size)
+        ends = added.slots[~added.fresh]  # open slots that it continued from
         gone = np.zeros(self.size, np.bool_)
         gone[slots] = True
         for links in (self.following, self.preceding):
@@ -116,28 +155,28 @@ class Links:
         self.terminated[ends] = self.truncated[ends] = False
         self.observed[slots] = self.observed[ends] = True
         self._open_trajectories, self._open_slots = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        return slots
 
-    def put(self, entries: Entries, slots: NDArray[np.int64], same_stack: NDArray[np.bool_]) -> None:
-        """Links the entries of a fragment.
-
-        Args:
-            entries: M entries.
-            slots: [M] their slots: `overwrite` has freed them, or they are open ones of the same trajectories.
-            same_stack: [M] true where the images of the entry before are a part of the observation.
-        """
-        self.terminated[slots], self.truncated[slots] = entries.terminated, entries.truncated
-        self.observed[slots] = entries.observed
-        later = np.flatnonzero(~entries.first)
+    def put(self, added: Addition) -> None:
+        """Links the entries of a fragment: `overwrite` has freed their slots, or they were open."""
+        fragment, slots, row_slots, end_slots = added.fragment, added.slots, added.row_slots, added.end_slots
+        terminated = fragment[SampleBatch.TERMINATEDS]
+        cut_off = fragment[SampleBatch.TRUNCATEDS] & ~terminated
+        self.terminated[row_slots], self.truncated[row_slots], self.observed[row_slots] = terminated, cut_off, False
+        self.terminated[end_slots], self.truncated[end_slots], self.observed[end_slots] = False, False, True
+        later = np.delete(np.arange(len(slots)), added.rows[fragment.starts])
         before = slots[later - 1]
         self.following[before], self.preceding[slots[later]] = slots[later], before
         if self._images > 1:
-            moved = np.flatnonzero(same_stack)
+            moved = np.flatnonzero(added.goes_on)
             self.back[slots[moved]] = slots[moved - 1]
-        self._keep_open(~np.isin(self._open_trajectories, entries.trajectory))
-        trajectories = np.concatenate([self._open_trajectories, entries.trajectory[entries.may_go_on]])
+        trajectories = fragment[SampleBatch.TRAJECTORY_ID][fragment.ends]
+        self._keep_open(~np.isin(self._open_trajectories, trajectories))
+        opened = ~cut_off[fragment.ends[added.segments]]
+        trajectories = np.concatenate([self._open_trajectories, trajectories[added.segments[opened]]])
         order = np.argsort(trajectories)
         self._open_trajectories = trajectories[order]
-        self._open_slots = np.concatenate([self._open_slots, slots[entries.may_go_on]])[order]
+        self._open_slots = np.concatenate([self._open_slots, end_slots[opened]])[order]
 
     def windows(self, rows: Slots, rewards: NDArray, n_step: int, gamma: float) -> Windows:
         """The n steps from the rows at [K] slots on, with [slots] rewards; see `n_step_windows`."""

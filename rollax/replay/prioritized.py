@@ -119,7 +119,7 @@ class PrioritizedReplay(UniformReplay):
 
     def _begin(self, slots: NDArray[np.int64]) -> None:
         if self._errors_given:
-            errors = self._rows.columns.read_column(SampleBatch.PRIORITIES, slots)
+            errors = self._rows.read(SampleBatch.PRIORITIES, slots)
             self._set(slots, self._priorities(errors.astype(np.float64)))
         else:
             self._tree.set(slots, self._largest**self.alpha)

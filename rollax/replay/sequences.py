@@ -10,17 +10,16 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.batch.n_step import n_step_windows
-from rollax.replay.columns import Columns
 from rollax.replay.links import Links
+from rollax.replay.stored_rows import StoredRows
 
 
 def sequences_from(
+    rows: StoredRows,
     starts: NDArray[np.int64],
     start_weights: NDArray[np.float32],
     length: int,
     burn_in: int,
-    links: Links,
-    columns: Columns,
     *,
     n_step: int,
     gamma: float,
@@ -32,12 +31,11 @@ def sequences_from(
         row of a trajectory; the first rows of a trajectory are learned from too, with fewer burn-in rows or none.
 
     Args:
+        rows: the stored rows.
         starts: [B] slots of the first rows to learn from.
         start_weights: [B] the importance weight of each.
         length: T, rows to learn from; fewer where the trajectory ends, or its next row is not stored yet.
         burn_in: rows before the start, fewer where the trajectory began, or the rows before it are overwritten.
-        links: the links of the slots.
-        columns: the stored columns.
         n_step: n, steps of each return; fewer where the sequence ends.
         gamma: γ.
     Returns:
@@ -47,25 +45,26 @@ def sequences_from(
         one terminated: it holds only an observation and the other inputs of the policy; `weights`, 0 but in the rows
         to learn from.
     """
+    links = rows.links
     slots, lengths, warm_up = _slots(starts, length, burn_in, links)
     step = np.arange(slots.shape[1])
     real = step < lengths[:, None]
     bootstrap = real & (links.observed[slots] | (step == (warm_up + length)[:, None]))
     acted = real & ~bootstrap
     drawn: dict[str, Any] = {SampleBatch.SEQ_LENS: lengths.astype(np.int32)}
-    for name in columns.names:
+    for name in rows.names:
         if name == SampleBatch.STATE_IN:
-            drawn[name] = columns.read_column(name, slots[:, 0])
+            drawn[name] = rows.read(name, slots[:, 0])
         else:
             filled = np.flatnonzero(acted if name == SampleBatch.ACTIONS else real)
-            drawn[name] = _padded(columns.read_column(name, slots.ravel()[filled]), filled, real.size)
-    rows, flat = np.flatnonzero(acted), slots.ravel()
+            drawn[name] = _padded(rows.read(name, slots.ravel()[filled]), filled, real.size)
+    steps, flat = np.flatnonzero(acted), slots.ravel()
     flags = links.terminated[flat], links.truncated[flat], ~acted.ravel()
-    windows = n_step_windows(rows, np.arange(real.size) + 1, columns.rewards[flat], *flags, n_step=n_step, gamma=gamma)
-    drawn[SampleBatch.REWARDS] = _padded(windows.returns.astype(columns.rewards.dtype), rows, real.size)
-    drawn[SampleBatch.DISCOUNTS] = _padded(windows.discounts.astype(np.float32), rows, real.size)
+    windows = n_step_windows(steps, np.arange(real.size) + 1, rows.rewards[flat], *flags, n_step=n_step, gamma=gamma)
+    drawn[SampleBatch.REWARDS] = _padded(windows.returns.astype(rows.rewards.dtype), steps, real.size)
+    drawn[SampleBatch.DISCOUNTS] = _padded(windows.discounts.astype(np.float32), steps, real.size)
     target_steps = (windows.targets % slots.shape[1]).astype(np.int32)
-    drawn[SampleBatch.TARGET_STEPS] = _padded(target_steps, rows, real.size)
+    drawn[SampleBatch.TARGET_STEPS] = _padded(target_steps, steps, real.size)
     drawn[SampleBatch.BOOTSTRAP] = bootstrap.ravel()
     learned = acted & (step >= warm_up[:, None])
     drawn[SampleBatch.WEIGHTS] = np.where(learned, start_weights[:, None], np.float32(0)).ravel()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,48 +13,15 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.errors import BatchError, CheckpointError, ConfigError
-from rollax.replay.columns import ALWAYS, Columns, check_fragment, templates_in
-from rollax.replay.entries import Entries, entries_of
+from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of
 from rollax.replay.frames import StackedFrames
-from rollax.replay.links import Links
+from rollax.replay.links import Addition, Links
 from rollax.replay.memory import check_fits
-from rollax.state import entry, section
+from rollax.state import entry, section, wrong
 
 log = logging.getLogger("rollax.replay")
+_OBS = SampleBatch.OBS
 _ENOUGH_STACKS = 100  # before warning that most do not continue the one before
-
-
-class Addition(NamedTuple):
-    """The changes that adding a fragment makes.
-
-    Args:
-        fragment: the fragment.
-        entries: its M entries.
-        obs: columns of M observations where these are stacked; else None.
-        slots: [M] the slots of the entries.
-        goes_on: [M] true where the images of the entry before are a part of the observation.
-        images: [M] the number of images that are kept in the slots before each entry's own.
-        fresh: [M] false where the observation is in its slot already.
-        needed: slots that are taken.
-        taken: slots that have then been taken since the beginning.
-        overwritten: slots that hold no row any more.
-    """
-
-    fragment: Fragment
-    entries: Entries
-    obs: trees.Tree | None
-    slots: NDArray[np.int64]
-    goes_on: NDArray[np.bool_]
-    images: NDArray[np.int64]
-    fresh: NDArray[np.bool_]
-    needed: int
-    taken: int
-    overwritten: NDArray[np.int64]
-
-    @property
-    def new_rows(self) -> NDArray[np.int64]:
-        """The slots of the fragment's rows, in order."""
-        return self.slots[self.entries.rows]
 
 
 class StoredRows:
@@ -65,40 +33,42 @@ class StoredRows:
         frames: how observations are stacked; None: not at all.
         owners_bytes: bytes per slot that the owner of the rows needs.
         where: the buffer's name in error messages.
+    Attributes:
+        links: the links of the slots.
+        names: of the stored columns.
     """
 
     def __init__(
         self, capacity: int, names: Sequence[str], frames: StackedFrames | None, owners_bytes: int, where: str
     ) -> None:
         self.capacity = capacity
-        self._names = tuple(dict.fromkeys((*ALWAYS, *names)))
+        self.names = tuple(dict.fromkeys((_OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, *names)))
         self._frames, self._owners_bytes, self._where = frames, owners_bytes, where
         self._images = 1 if frames is None else frames.count
         self._stacks, self._broken = 0, 0  # inside of segments, and those that do not continue the one before
         self._warned = False
-        self._kept: tuple[Columns, Links] | None = None
+        self._forget()
 
-    @property
-    def columns(self) -> Columns:
-        """The stored columns.
-
-        Raises:
-            BatchError: nothing has been added yet.
-        """
-        if self._kept is None:
-            raise BatchError("A replay buffer that is empty.", where=self._where, fix="add batches before drawing")
-        return self._kept[0]
-
-    @property
-    def links(self) -> Links:
-        """The links of the slots; only after the first fragment."""
-        assert self._kept is not None
-        return self._kept[1]
+    def _forget(self) -> None:
+        self.links = Links(self.capacity, self._images)
+        self._layouts: dict[str, Layout] = {}  # of rows as they are added; empty before the first fragment
+        self._stored: dict[str, trees.Tree] = {}  # by slot; of stacked observations only the newest image
 
     @property
     def bytes_per_slot(self) -> int:
         """Bytes per slot, the owner's included; 0 before the first fragment."""
-        return 0 if self._kept is None else self._needed(self.columns)
+        return self._needed(self._stored) if self._stored else 0
+
+    @property
+    def rewards(self) -> NDArray:
+        """[slots] the rewards of single steps."""
+        return self._stored[SampleBatch.REWARDS]
+
+    def read(self, name: str, slots: NDArray[np.integer]) -> trees.Tree:
+        """A copy of one column's rows at K slots."""
+        if name == _OBS and self._frames is not None:
+            return self._frames.read(self._stored[_OBS], self.links, slots)
+        return trees.index(self._stored[name], slots)
 
     def checked(self, batch: SampleBatch) -> Fragment:
         """The batch, where it is a fragment that can be added; memory is taken for the first one.
@@ -106,12 +76,12 @@ class StoredRows:
         Raises:
             BatchError: it is no fragment, or a column is missing or unlike those before.
             NonFiniteError: a NaN, or infinity in anything but an observation.
-            ConfigError: the capacity is larger than the memory.
+            ConfigError: the capacity is larger than the memory, or observations are not stacked as `frames` says.
         """
-        fragment = check_fragment(batch, self._names, self._where)
-        if self._kept is None:
-            self._allocate({name: fragment[name] for name in self._names})
-        self.columns.check(fragment)
+        fragment = check_fragment(batch, self.names, self._where)
+        if not self._stored:
+            self._allocate({name: layout_of(fragment[name]) for name in self.names})
+        check_layouts(fragment, self._layouts, self._where)
         return fragment
 
     def addition(self, fragment: Fragment) -> Addition:
@@ -121,39 +91,62 @@ class StoredRows:
             BatchError: a trajectory ends inside a segment.
             ConfigError: the fragment is larger than the capacity.
         """
-        entries = entries_of(fragment)
-        obs = self.columns.stacked_obs(fragment, entries)
-        goes_on, images = ~entries.first, np.zeros(len(entries), np.int64)
+        _check_ends(fragment)
+        segments, rows = np.flatnonzero(fragment.goes_on), np.arange(len(fragment))
+        rows += np.searchsorted(fragment.ends[segments], rows)  # each moves by the observations before it
+        ends = rows[fragment.ends[segments]] + 1
+        size = len(rows) + len(ends)
+        goes_on = np.ones(size, np.bool_)
+        goes_on[rows[fragment.starts]] = False
+        obs, images = None, np.zeros(size, np.int64)
         if self._frames is not None:
-            goes_on, images = self._frames.images_before(obs, entries)
-        self._look_for_broken_stacks(entries, goes_on)
-        taken_over = self._taken_over(fragment, entries, len(entries) + int(images.sum()))
-        fresh = taken_over < 0
+
+            def in_order(column: NDArray, after: NDArray) -> NDArray:
+                joined = np.empty((size, *column.shape[1:]), column.dtype)
+                joined[rows], joined[ends] = column, after[segments]
+                return joined
+
+            obs = trees.tree_map(in_order, fragment[_OBS], fragment.after[_OBS])
+            inside = goes_on
+            goes_on, images = self._frames.images_before(obs, inside)
+            self._look_for_broken_stacks(inside, goes_on)
+        slots = np.full(size, -1)
+        slots[rows[fragment.starts]] = self._taken_over(fragment, size + int(images.sum()))
+        fresh = slots < 0
         needed = np.where(fresh, 1 + images, 0)
-        slots = np.where(fresh, (self.links.taken + np.cumsum(needed) - 1) % self.capacity, taken_over)
+        slots = np.where(fresh, (self.links.taken + np.cumsum(needed) - 1) % self.capacity, slots)
         count = int(needed.sum())
         self._check_room(count)
-        taken, overwritten = self.links.taken + count, self.links.overwritten_by(count)
-        return Addition(fragment, entries, obs, slots, goes_on, images, fresh, count, taken, overwritten)
+        return Addition(
+            *(fragment, rows, segments, ends, obs, slots, goes_on, images, fresh, count),
+            taken=self.links.taken + count,
+            overwritten=self.links.overwritten_by(count),
+        )
 
     def put(self, added: Addition) -> None:
         """Adds a fragment; nothing is changed between `addition` and this."""
-        self.links.overwrite(added.needed, added.overwritten)
-        self.columns.put(added.slots, added.fragment, added.entries, added.obs, added.images, added.fresh)
-        self.links.put(added.entries, added.slots, added.goes_on)
-
-    def take_back(self, added: Addition) -> NDArray[np.int64]:
-        """Removes a fragment that was stored only in part; returns the slots that are empty now."""
-        new = (added.taken - 1 - np.arange(added.needed)) % self.capacity
-        gone = np.union1d(added.overwritten, new)
-        self.links.cut_out(gone, added.slots[~added.fresh], added.taken)
-        return gone
+        self.links.overwrite(added)
+        row_slots, end_slots, after = added.row_slots, added.end_slots, added.fragment.after
+        for name, stored in self._stored.items():
+            if name == _OBS and self._frames is not None:
+                self._frames.put(stored, self.links, added)
+                continue
+            trees.put(stored, row_slots, added.fragment[name])
+            if name in after:
+                trees.put(stored, end_slots, trees.index(after[name], added.segments))
+            else:
+                for array in trees.leaves(stored):
+                    array[end_slots] = 0
+        self.links.put(added)
 
     def get_state(self) -> dict[str, Any]:
         """The whole state, as arrays and JSON values; {} without rows."""
-        if self._kept is None or not self.links.filled:
-            return {}
-        return {"links": self.links.get_state(), "columns": self.columns.get_state(self.links.filled)}
+        filled = self.links.filled
+        columns = {
+            name: {"like": self._layouts[name], "arrays": [array[:filled].copy() for array in trees.leaves(stored)]}
+            for name, stored in self._stored.items()
+        }
+        return {"links": self.links.get_state(), "columns": columns} if filled else {}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
         """Refuses what `set_state` would refuse; nothing is changed.
@@ -167,7 +160,7 @@ class StoredRows:
         links, columns = (section(state, name, self._where) for name in ("links", "columns"))
         for what, keys, stored, own in (
             ("capacity", "buffer_size", entry(links, "size", self._where), self.capacity),
-            ("set of columns", "prioritized_replay, model", sorted(columns), sorted(self._names)),
+            ("set of columns", "prioritized_replay, model", sorted(columns), sorted(self.names)),
             ("number of stacked frames", "frame_stack_axis", entry(links, "images", self._where), self._images),
         ):
             if stored != own:
@@ -179,59 +172,67 @@ class StoredRows:
                     fix=f"restore with the {what} of the run that saved it (config keys: {keys}); to continue with "
                     "another, pass on the weights of a trainer that was restored so: set_weights(get_weights())",
                 )
-        own_columns, own_links = self._prepared(templates_in(columns, self._where))
-        own_columns.check_state(columns, own_links.check_state(links, self._where))
+        where = {name: f"{self._where}, column {name!r}" for name in columns}
+        empty = self._empty({name: entry(columns[name], "like", where[name]) for name in columns})
+        filled = Links(self.capacity, self._images).check_state(links, self._where)
+        for name, column in empty.items():
+            expected = [(array.dtype, (filled, *array.shape[1:])) for array in trees.leaves(column)]
+            arrays = entry(columns[name], "arrays", where[name])
+            found = [(getattr(array, "dtype", None), np.shape(array)) for array in arrays]
+            if found != expected:
+                raise wrong(where[name], str(found), str(expected))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` of rows of the same capacity, columns and frames returned; see `check_state`."""
+        self._forget()
         if not state:
-            self._kept = None
             return
-        self._allocate(templates_in(state["columns"], self._where))
-        self.columns.set_state(state["columns"])
+        self._allocate({name: column["like"] for name, column in state["columns"].items()})
+        for name, column in state["columns"].items():
+            for array, values in zip(trees.leaves(self._stored[name]), column["arrays"], strict=True):
+                array[: len(values)] = values
         self.links.set_state(state["links"])
 
-    def _prepared(self, templates: Mapping[str, trees.Tree]) -> tuple[Columns, Links]:
-        """Columns and links for such rows, without their memory, after a check that it is available."""
-        links = Links(self.capacity, self._images)
-        columns = Columns(templates, self._frames, links, self._where)
-        check_fits(self.capacity, self._needed(columns), self._where)
-        return columns, links
+    def _empty(self, layouts: Mapping[str, Layout]) -> dict[str, trees.Tree]:
+        """Empty columns as they are stored, after a check that full ones fit into memory."""
+        empty = {name: empty_column(layout, f"{self._where}, column {name!r}") for name, layout in layouts.items()}
+        if self._frames is not None:
+            empty[_OBS] = self._frames.newest(empty[_OBS])
+        check_fits(self.capacity, self._needed(empty), self._where)
+        return empty
 
-    def _allocate(self, templates: Mapping[str, trees.Tree]) -> None:
-        columns, links = self._prepared(templates)
-        links.allocate()
-        columns.allocate(self.capacity)
-        self._kept = columns, links
+    def _allocate(self, layouts: Mapping[str, Layout]) -> None:
+        stored = {name: trees.empty_like(column, self.capacity) for name, column in self._empty(layouts).items()}
+        self.links.allocate()
+        self._layouts, self._stored = dict(layouts), stored
 
-    def _needed(self, columns: Columns) -> int:
-        links = Links.bytes_per_slot(self.capacity, self._images)
-        return columns.bytes_per_slot + links + self._owners_bytes
+    def _needed(self, columns: Mapping[str, trees.Tree]) -> int:
+        arrays = [array for column in columns.values() for array in trees.leaves(column)]
+        rows = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in arrays)
+        return rows + Links.bytes_per_slot(self.capacity, self._images) + self._owners_bytes
 
-    def _taken_over(self, fragment: Fragment, entries: Entries, at_most: int) -> NDArray[np.int64]:
-        """[M] the slot where an observation is already, as the end of an earlier segment of its trajectory; else -1.
+    def _taken_over(self, fragment: Fragment, at_most: int) -> NDArray[np.int64]:
+        """[P] the slot of a segment's first observation, where an earlier segment of its trajectory ends; else -1.
 
         Args:
             fragment: what is added.
-            entries: its entries.
             at_most: the number of slots that may be taken for it.
         """
-        slots = np.full(len(entries), -1)
-        ends = self.links.open_slots(entries.trajectory[entries.first])
+        slots = np.full(len(fragment.ends), -1)
+        ends = self.links.open_slots(fragment[SampleBatch.TRAJECTORY_ID][fragment.ends])
         known = np.flatnonzero(ends >= 0)
         known = known[self.links.lasts(ends[known], at_most)]
         if len(known):
             # If a fragment was lost, or a number used twice, the observation differs.
-            obs = trees.index(fragment[SampleBatch.OBS], fragment.starts[known])
-            same = known[self.columns.observed_at(ends[known], obs)]
-            slots[np.flatnonzero(entries.first)[same]] = ends[same]
+            obs = trees.index(fragment[_OBS], fragment.starts[known])
+            same = known[_same_rows(self.read(_OBS, ends[known]), obs)]
+            slots[same] = ends[same]
         return slots
 
-    def _look_for_broken_stacks(self, entries: Entries, goes_on: NDArray[np.bool_]) -> None:
+    def _look_for_broken_stacks(self, inside: NDArray[np.bool_], goes_on: NDArray[np.bool_]) -> None:
         """Warns once where most stacks inside a trajectory are not those of the row before, shifted by one image."""
         if self._frames is None or self._warned:
             return
-        inside = ~entries.first
         self._stacks += int(np.count_nonzero(inside))
         self._broken += int(np.count_nonzero(inside & ~goes_on))
         if self._stacks >= _ENOUGH_STACKS and 2 * self._broken > self._stacks:
@@ -253,3 +254,24 @@ class StoredRows:
                 fix="set a larger capacity (config key 'buffer_size'), or sample smaller fragments "
                 "(num_envs_per_worker, rollout_fragment_length)",
             )
+
+
+def _check_ends(fragment: Fragment) -> None:
+    inside = (fragment[SampleBatch.TERMINATEDS] | fragment[SampleBatch.TRUNCATEDS]) & ~fragment.last
+    if inside.any():
+        raise BatchError(
+            "A trajectory ends inside a segment.",
+            where=f"row {int(np.flatnonzero(inside)[0])} of {len(fragment)}",
+            expected="a segment's last row wherever terminateds or truncateds is true",
+            fix="name the row among the fragment's ends, and give what came after it",
+        )
+
+
+def _same_rows(first: trees.Tree, second: trees.Tree) -> NDArray[np.bool_]:
+    """[K] true where the rows of two columns of K rows and the same structure are equal."""
+
+    def equal(ours: NDArray, theirs: NDArray) -> NDArray[np.bool_]:
+        return (ours == theirs).reshape(len(ours), -1).all(axis=1)
+
+    # By key: Dicts may name theirs in another order.
+    return np.logical_and.reduce(list(trees.leaves(trees.tree_map(equal, first, second))))

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from rollax.batch import SampleBatch
 from rollax.errors import BatchError, ConfigError
-from rollax.replay.entries import without_repeats
+from rollax.replay.fragment_checks import without_repeats
 from rollax.replay.frames import StackedFrames
+from rollax.replay.links import Addition
 from rollax.replay.sequences import first_rows, sequences_from
-from rollax.replay.stored_rows import Addition, StoredRows
+from rollax.replay.stored_rows import StoredRows
 from rollax.state import array, wrong
 
 log = logging.getLogger("rollax.replay")
@@ -105,15 +106,15 @@ class UniformReplay:
             self._rows.put(added)
             self._overwrite(added.overwritten)
             self._waiting = self._waiting[~np.isin(self._waiting, added.overwritten)]
-            self._complete(np.concatenate([self._waiting, added.new_rows]))
+            self._complete(np.concatenate([self._waiting, added.row_slots]))
             self._adding = None
 
     def _finish(self) -> None:
         """Removes the fragment whose `add` was interrupted; the rows that it has overwritten are lost too."""
         added = self._adding
         if added is not None:
-            log.warning("%s: adding %d rows was interrupted; they are not stored.", self.where, len(added.new_rows))
-            gone = self._rows.take_back(added)
+            log.warning("%s: adding %d rows was interrupted; they are not stored.", self.where, len(added.rows))
+            gone = self._rows.links.take_back(added)
             self._drawable[gone] = False
             self._drawable &= ~np.isin(self._targets, gone)  # windows that reach into the removed rows
             self._waiting = self._waiting[:0]  # no trajectory continues from where it was cut off
@@ -137,9 +138,9 @@ class UniformReplay:
             BatchError: no transition can be drawn yet.
         """
         slots = self._slots_drawn(count, rng)
-        columns = self._rows.columns.read(slots)
+        columns = {name: self._rows.read(name, slots) for name in self._rows.names}
         columns[SampleBatch.REWARDS] = self._returns[slots].astype(columns[SampleBatch.REWARDS].dtype)
-        columns[SampleBatch.NEW_OBS] = self._rows.columns.read_obs(self._targets[slots])
+        columns[SampleBatch.NEW_OBS] = self._rows.read(SampleBatch.OBS, self._targets[slots])
         columns[SampleBatch.DISCOUNTS] = self._discounts[slots]
         columns[SampleBatch.WEIGHTS] = self._weights(slots, beta)
         columns[SampleBatch.INDICES] = self._rows.links.indices(slots)
@@ -173,11 +174,9 @@ class UniformReplay:
         """
         starts = self._slots_drawn(count, rng)
         weights = self._weights(starts, beta)
-        links, columns = self._rows.links, self._rows.columns
-        first = first_rows(starts, length, links) if aligned else starts
-        steps = {"n_step": self.n_step, "gamma": self.gamma}
-        drawn = sequences_from(first, weights, length, burn_in, links, columns, **steps)
-        drawn[SampleBatch.INDICES] = np.repeat(links.indices(starts), drawn.max_seq_len)
+        first = first_rows(starts, length, self._rows.links) if aligned else starts
+        drawn = sequences_from(self._rows, first, weights, length, burn_in, n_step=self.n_step, gamma=self.gamma)
+        drawn[SampleBatch.INDICES] = np.repeat(self._rows.links.indices(starts), drawn.max_seq_len)
         return drawn
 
     def update_priorities(self, indices: NDArray[np.integer], errors: NDArray[np.floating]) -> None:
@@ -242,7 +241,7 @@ class UniformReplay:
 
     def _complete(self, rows: NDArray[np.int64]) -> None:
         """Stores the windows of those rows whose windows are complete; the others wait."""
-        windows = self._rows.links.windows(rows, self._rows.columns.rewards, self.n_step, self.gamma)
+        windows = self._rows.links.windows(rows, self._rows.rewards, self.n_step, self.gamma)
         done = windows.complete
         slots = rows[done]
         self._returns[slots] = windows.returns[done]

@@ -60,7 +60,7 @@ def numbers_in(shard):
     """Row number -> what it is drawn in proportion to."""
     buffer = shard.buffers["a"]
     places = np.flatnonzero(buffer._drawable)
-    numbers = buffer._rows.columns.read_column("obs", places)
+    numbers = buffer._rows.read("obs", places)
     return dict(zip(numbers.tolist(), buffer._tree.get(places).tolist(), strict=True))
 
 

@@ -69,7 +69,7 @@ class TestUpdates:
         optimizer = make(prioritized_replay=True, train_batch_size=64, training_intensity=0.1)
         optimizer.step()
         buffer = optimizer.buffers["a"]
-        numbers = buffer._rows.columns.read_column("obs", np.arange(10))
+        numbers = buffer._rows.read("obs", np.arange(10))
         np.testing.assert_allclose(buffer._tree.get(np.arange(10)), (numbers + 1 + 1e-6) ** 0.6)
 
     def test_none_is_counted_where_nothing_can_be_drawn(self):

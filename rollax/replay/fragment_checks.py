@@ -1,0 +1,136 @@
+"""Checks of a fragment before it is added to a replay buffer, and the layout of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rollax import trees
+from rollax.batch import Fragment, SampleBatch
+from rollax.errors import BatchError, NonFiniteError
+from rollax.state import wrong
+
+_MARKS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.TRAJECTORY_ID)
+
+Layout = Any
+"""Structure, row shapes and dtypes of a column, as JSON can hold them."""
+
+
+def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> Fragment:
+    """The batch, where it is a fragment that can be stored.
+
+    Raises:
+        BatchError: it is no fragment, or a column is missing, or holds objects.
+        NonFiniteError: a column holds a NaN, or another one than the observations infinity.
+    """
+    missing = [name for name in (*names, *_MARKS) if name not in fragment]
+    if missing or not isinstance(fragment, Fragment) or SampleBatch.OBS not in fragment.after:
+        raise BatchError(
+            "A batch that cannot be added to a replay buffer.",
+            where=where,
+            got=f"no columns {missing}" if missing else f"a {type(fragment).__name__} without what came after its rows",
+            expected=f"a Fragment with the columns {[*names, *_MARKS]}, and `obs` after its segments",
+            fix="let the policy name these columns in its batch_columns, and return the fragment, or what "
+            "super().postprocess_trajectory returns, from postprocessing",
+        )
+    for name in names:
+        if any(leaf.dtype.hasobject for leaf in trees.leaves(fragment[name])):
+            raise BatchError(
+                "A replay buffer stores numbers, not objects.",
+                where=f"{where}, column {name!r}",
+                got="an array of objects",
+                fix="leave the column out of the buffer's columns, or make numbers of it",
+            )
+    if fragment[SampleBatch.REWARDS].ndim != 1:
+        raise BatchError(
+            "A row has one reward.",
+            where=f"{where}, column 'rewards'",
+            got=f"shape {fragment[SampleBatch.REWARDS].shape}",
+            expected="[rows]",
+            fix="add up the rewards of each row",
+        )
+    for name in names:
+        _check_numbers(name, fragment[name], "row", where)
+        if name in fragment.after:
+            _check_numbers(name, trees.index(fragment.after[name], fragment.goes_on), "segment", where)
+    return fragment
+
+
+def _check_numbers(name: str, column: trees.Tree, what: str, where: str) -> None:
+    """Refuses NaN, and infinity in all but observations, whose space may allow it."""
+    for leaf in trees.leaves(column):
+        if leaf.dtype.kind != "f":
+            continue
+        bad = np.isnan(leaf) if name == SampleBatch.OBS else ~np.isfinite(leaf)
+        if bad.any():
+            raise NonFiniteError(
+                "A fragment with NaN or infinity for a replay buffer; nothing of it is stored.",
+                where=f"{where}, column {name!r}, {what} {int(np.argwhere(bad)[0][0])} of {len(leaf)}",
+                got=leaf[bad][0],
+                expected="finite numbers",
+                fix="look for the callback, filter or postprocessing that made it: environments are checked before",
+            )
+
+
+def check_layouts(fragment: Fragment, layouts: Mapping[str, Layout], where: str) -> None:
+    """Raises BatchError where a column has not the layout of the first fragment's."""
+    for name, expected in layouts.items():
+        columns = [batch[name] for batch in (fragment, fragment.after) if name in batch]
+        for got in (layout for layout in map(layout_of, columns) if layout != expected):
+            raise BatchError(
+                "A column whose rows are unlike those in the replay buffer.",
+                where=f"{where}, column {name!r}",
+                got=f"row {got}",
+                expected=f"row {expected}",
+                fix="add fragments of one policy only, sampled from the same spaces",
+            )
+
+
+def layout_of(tree: trees.Tree) -> Layout:
+    """The layout of a column."""
+    if isinstance(tree, dict):
+        return {"dict": {key: layout_of(part) for key, part in tree.items()}}
+    if isinstance(tree, tuple | list):
+        return {type(tree).__name__: [layout_of(part) for part in tree]}
+    return {"shape": list(tree.shape[1:]), "dtype": tree.dtype.str}
+
+
+def empty_column(layout: Layout, where: str) -> trees.Tree:
+    """A column of this layout without rows.
+
+    Raises:
+        CheckpointError: it is no layout.
+    """
+    try:
+        return _empty(layout)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise wrong(where, f"{layout!r} ({error})", "shapes and types of its arrays") from error
+
+
+def _empty(layout: Layout) -> trees.Tree:
+    if "dict" in layout:
+        return {key: _empty(part) for key, part in layout["dict"].items()}
+    for kind in (tuple, list):
+        if kind.__name__ in layout:
+            return kind(_empty(part) for part in layout[kind.__name__])
+    dtype = np.dtype(layout["dtype"])
+    if dtype.kind not in "biuf":
+        raise ValueError(f"no numbers: {dtype}")
+    return np.empty((0, *layout["shape"]), dtype)
+
+
+def without_repeats(fragment: Fragment) -> Iterator[Fragment]:
+    """Parts of a fragment in which no trajectory has two segments: several fragments may have been concatenated."""
+    trajectories = fragment[SampleBatch.TRAJECTORY_ID][fragment.ends]
+    if len(np.unique(trajectories)) == len(trajectories):
+        yield fragment
+        return
+    start, seen = 0, set()
+    for trajectory, first in zip(trajectories.tolist(), fragment.starts.tolist(), strict=True):
+        if trajectory in seen:
+            yield fragment[start:first]
+            start, seen = first, set()
+        seen.add(trajectory)
+    yield fragment[start:]
