@@ -31,20 +31,20 @@ class AsyncGradientsOptimizer(Optimizer):
             self.remote.request(index, _REQUEST)
         with self.timings.measured("wait_s"):
             replies = self.remote.collect()
-        for index, fragment in replies:
-            self._apply(fragment)
+        for index, rollout in replies:
+            self._apply(rollout)
             self._broadcast()
             self.remote.request(index, _REQUEST)
         return dict(self.stats)
 
-    def _apply(self, fragment: Rollout) -> None:
-        self._sampled(fragment)
+    def _apply(self, rollout: Rollout) -> None:
+        self._sampled(rollout)
         with self.timings.measured("learn_s"):
             for policy_id in self.policies_to_train:
-                if policy_id in fragment.gradients:
-                    gradients, stats = fragment.gradients[policy_id]
+                if policy_id in rollout.gradients:
+                    gradients, stats = rollout.gradients[policy_id]
                     self.local_worker.policies[policy_id].apply_gradients(gradients)
                     self.stats[policy_id] = stats
                 else:
                     self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
-        self._trained_on(fragment)
+        self._trained_on(rollout)

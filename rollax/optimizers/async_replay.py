@@ -12,35 +12,23 @@ import numpy as np
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig
 from rollax.config.groups import AsyncReplayFields
+from rollax.errors import ConfigError
 from rollax.evaluation.remote_workers import RemoteWorkers, Reply
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.optimizers.learner_thread import LearnerThread
-from rollax.optimizers.optimizer import Optimizer, Stats
-from rollax.optimizers.replay_buffers import (
-    buffers_of,
-    check_keys_of_policies,
-    inexact_without_buffers,
-    learns_in_minibatches,
-)
-from rollax.optimizers.replay_shards import Drawn, ReplayShards, shard_actors, shard_capacities, shard_settings
-from rollax.optimizers.updates_due import UpdatesDue
+from rollax.optimizers.optimizer import Stats
+from rollax.optimizers.replay_optimizer import ReplayOptimizer, learns_in_minibatches
+from rollax.optimizers.replay_shards import Drawn, ReplayShards, shard_actors, shard_capacities
 from rollax.policy.policy import Policy
 from rollax.processes.failures import FailureRules
-from rollax.replay.shard import BufferOfSize, Errors
-from rollax.state import count, generator_state
+from rollax.replay.shard import BufferOfSize, Errors, ReplayShard, ShardSettings
+from rollax.state import count, generator_state, section
 
-_STREAMING = (
-    "num_replay_shards",
-    "updates_per_draw",
-    "max_requests_in_flight_per_worker",
-    "learner_queue_size",
-    "max_weight_sync_delay",
-)
 _POLL_S = 0.05  # the longest wait of a step for any one of workers, shards and learner
 _ADDS_AHEAD = 8  # fragments that may wait for each shard before sampling has to
 
 
-class AsyncReplayOptimizer(Optimizer):
+class AsyncReplayOptimizer(ReplayOptimizer):
     """Workers send fragments to replay shards, shards send draws to a learner, which returns errors to them.
 
     The driver passes on references; rows reach it only once they are drawn. A draw comes from one shard and serves
@@ -48,28 +36,27 @@ class AsyncReplayOptimizer(Optimizer):
     `minibatch_size`). Its priorities are those from before the first of them. A policy is updated only by draws
     from shards that have rows of it: policies that are spread unevenly over the workers get fewer updates.
 
-    Each step stored after the first `learning_starts` makes `training_intensity` updates due; see `UpdatesDue`. Steps
-    after which there is nothing to draw make none due. The learner makes only updates that are due. Sampling pauses
-    while an update is due and the queue is full: the learner is behind by at most the queue and the fragments already
-    requested.
-
-    The learner rests between two steps, so that everything may be read and written then. Without remote workers a step
-    samples and learns in turn, in the caller's thread, with one shard in this process.
+    The learner makes only updates that are due. Sampling pauses while an update is due and the queue is full: the
+    learner is behind by at most the queue and the fragments already requested. The learner rests between two steps.
+    Without remote workers a step samples and learns in turn, in the caller's thread, with one shard in this process.
 
     Source: Horgan et al. (2018), arXiv:1803.00933, Algorithms 1 and 2. Deviations: the bounds above; shards are drawn
     from in proportion to their priorities; new rows overwrite the oldest ones one by one.
 
-    Without `store_buffer_in_checkpoints` a restored run begins with empty buffers, and waits for `learning_starts`
-    steps again.
-
     Args:
-        local_worker, remote_workers: see `Optimizer`.
+        local_worker, remote_workers: see `ReplayOptimizer`.
         config: with `AsyncReplayFields`.
-    Raises:
-        ConfigError: a policy's spec changes a key that has one value for all policies.
     """
 
     config_class = AsyncReplayFields
+    keys_of_all_policies = (
+        *ReplayOptimizer.keys_of_all_policies,
+        "num_replay_shards",
+        "updates_per_draw",
+        "max_requests_in_flight_per_worker",
+        "learner_queue_size",
+        "max_weight_sync_delay",
+    )
     rests_between_steps = False
 
     def __init__(
@@ -80,52 +67,63 @@ class AsyncReplayOptimizer(Optimizer):
     ) -> None:
         super().__init__(local_worker, remote_workers, config)
         own = self.config
-        check_keys_of_policies(own, *_STREAMING)
         self._steps_per_sync = own.max_weight_sync_delay * max(len(self.remote), 1)
-        self.num_updates = 0
-        self._due = UpdatesDue(own.learning_starts, own.training_intensity)
         self._requested = 0  # updates whose draws are made or requested
         self._waiting: deque[Drawn] = deque()  # for room in the queue
         self._learned: deque[tuple[Drawn, Errors]] = deque()  # errors to be returned to the shards
-        self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest, to be broadcast
         self._synced_steps = 0
         self._paused: list[int] = []  # workers, each once per request to be made
         self._begun = False
-        self._learner: LearnerThread | None = None
-        policies = {policy_id: local_worker.policies[policy_id] for policy_id in self.policies_to_train}
+        self._learner = LearnerThread(self._learn_from, own.learner_queue_size, self.timings)
         capacities = shard_capacities(own.buffer_size, own.num_replay_shards, max(len(self.remote), 1))
-        beta, seed, rules = own.prioritized_replay_beta, own.seed, FailureRules.of(own)
-        settings = shard_settings(policies, self.buffers_of, capacities, own.train_batch_size, beta, seed)
-        self.shards = ReplayShards(shard_actors(settings, remote=bool(self.remote)), len(capacities), rules, seed)
+        actors = shard_actors(self._shard_settings(capacities), remote=bool(self.remote))
+        self.shards = ReplayShards(actors, len(capacities), FailureRules.of(own), own.seed)
 
-    def buffers_of(self, policy: Policy) -> BufferOfSize:
-        """What makes the buffers of a policy, in whatever process."""
-        return buffers_of(policy, self.config, *((SampleBatch.PRIORITIES,) if self.config.prioritized_replay else ()))
+    def buffers_of(self, policy: Policy, *columns: str) -> BufferOfSize:
+        if self.config.prioritized_replay:
+            columns = (*columns, SampleBatch.PRIORITIES)
+        return super().buffers_of(policy, *columns)
+
+    def _shard_settings(self, capacities: Sequence[int]) -> ShardSettings:
+        for policy_id, policy in self._learning.items():
+            if policy.replayed is not None:
+                raise ConfigError(
+                    "A policy that learns from sequences, where shards draw single rows.",
+                    where=f"policy {policy_id!r}, class {type(policy).__name__}",
+                    got=policy.replayed,
+                    expected="one that learns from single rows",
+                    fix="use a model without memory, or SyncReplayOptimizer",
+                )
+        buffers = {policy_id: self.buffers_of(policy) for policy_id, policy in self._learning.items()}
+        rows = {policy_id: self.rows_of_update(policy) for policy_id, policy in self._learning.items()}
+        settings = ShardSettings(buffers, capacities, rows, self.config.prioritized_replay_beta, self.config.seed)
+        for index in range(1, len(capacities) + 1):
+            ReplayShard(settings, index)  # raises here what it would raise in its process; it takes no memory yet
+        return settings
 
     def step(self) -> Stats:
         """Passes on samples, draws, errors and weights until as many more fragments are stored as there are workers."""
         if not self.remote:
             return self._serial_step()
-        learner = self._begin()
+        self._begin()
         try:
             stored = 0
             while stored < max(len(self.remote), 1):
-                self._wait(learner)
+                self._wait()
                 stored += self._store(self.remote.collect(0.0))
-                self._feed(learner)
+                self._feed()
                 self._broadcast_newest()
                 self._request_fragments()
         finally:
-            learner.rest()
-        learner.check()
+            self._learner.rest()
+        self._learner.check()
         return dict(self.stats)
 
     def rest(self) -> None:
-        if self._learner is not None:
-            self._learner.rest()
+        self._learner.rest()
 
     def stop(self) -> None:
-        self._stop_learner()
+        self._learner.stop()
         self.shards.stop()
 
     def report(self) -> dict[str, Any]:
@@ -133,19 +131,11 @@ class AsyncReplayOptimizer(Optimizer):
         health = self.shards.health()
         return {"replay": {"rows": self.shards.rows, "num_updates": self.num_updates, "shards": health}}
 
-    def begin_exactly(self) -> None:
-        super().begin_exactly()
-        if not self.config.store_buffer_in_checkpoints:
-            raise inexact_without_buffers()
-
     def get_state(self) -> dict[str, Any]:
-        """The progress of the updates, and the contents of the shards if `store_buffers`."""
+        """The progress of the updates, and the contents of the shards where the config stores them."""
         self._return_errors()
-        state = {
-            "num_updates": self.num_updates,
-            "due": self._due.get_state(),
-            "choices": self.shards.choices.bit_generator.state,
-        }
+        choices = self.shards.choices.bit_generator.state
+        state = {"num_updates": self.num_updates, "due": self._due.get_state(), "choices": choices}
         return {**state, "shards": self.shards.get_state()} if self.config.store_buffer_in_checkpoints else state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -160,13 +150,13 @@ class AsyncReplayOptimizer(Optimizer):
         choices = generator_state(state, "choices", "optimizer", self.shards.choices)
         # A copy, as the shards may still refuse their state.
         due = copy(self._due)
-        due.restore(state.get("due"), made=num_updates, kept="shards" in state)
+        due.restore(section(state, "due", "optimizer"), made=num_updates, kept="shards" in state)
         if "shards" in state:
             self.shards.set_state(state["shards"])
         else:
             self.shards.empty()
         self._due = due
-        self._stop_learner()
+        self._learner.stop()
         self._waiting.clear()
         self._learned.clear()
         self._weights.clear()
@@ -179,8 +169,8 @@ class AsyncReplayOptimizer(Optimizer):
         """Sample, store, make the updates that are due."""
         self.local_worker.set_timestep(self.steps)
         self._count_asked()
-        fragment = self.local_worker.sample_fragment()
-        self._store([Reply(self.local_worker.worker_index, (fragment, fragment.batch))])
+        rollout = self.local_worker.sample_fragment()
+        self._store([Reply(self.local_worker.worker_index, (rollout, rollout.batch))])
         self._take_draws()
         while self._is_due() and self._request_draw():
             self._take_draws()
@@ -188,11 +178,9 @@ class AsyncReplayOptimizer(Optimizer):
             self._return_errors()
         return dict(self.stats)
 
-    def _begin(self) -> LearnerThread:
+    def _begin(self) -> None:
         """Resumes the learner and the workers; the first time, and after a restore, weights are broadcast."""
         self.local_worker.set_timestep(self.steps)
-        if self._learner is None:
-            self._learner = LearnerThread(self._learn_from, self.config.learner_queue_size, self.timings)
         if not self._begun:
             self._broadcast()
             self._synced_steps = self.steps
@@ -201,40 +189,38 @@ class AsyncReplayOptimizer(Optimizer):
         self._paused = self.remote.short_of(self.config.max_requests_in_flight_per_worker)
         self._request_fragments()
         self._learner.resume()
-        return self._learner
 
     def _count_asked(self) -> None:
         """Recounts the updates drawn for: an interrupted step may have dropped draws, or not counted them."""
-        queued = 0 if self._learner is None else len(self._learner)
         self.shards.take_lost_draws()
-        draws = self.shards.draws_under_way + len(self._waiting) + queued
+        draws = self.shards.draws_under_way + len(self._waiting) + len(self._learner)
         self._requested = self.num_updates + self.config.updates_per_draw * draws
 
-    def _wait(self, learner: LearnerThread) -> None:
+    def _wait(self) -> None:
         """Waits until a worker, a shard or the learner has something to pass on."""
-        learner.check()
+        self._learner.check()
         if self._is_behind() and not self.shards.draws_under_way:
-            learner.wait_for_update(_POLL_S)  # there is room for another draw then
+            self._learner.wait_for_update(_POLL_S)  # there is room for another draw then
             return
         with self.timings.measured("wait_s"):
             self.shards.wait(self.remote.references, _POLL_S)
 
     def _store(self, replies: Sequence[Reply]) -> int:
         """Passes fragments on to the shards; their workers get another request."""
-        for index, (fragment, rows) in replies:
+        for index, (rollout, rows) in replies:
             self.shards.add(index, rows)
-            self._due.add(self._size(fragment))
-            self._sampled(fragment)
-            self._trained_on(fragment)
+            self._due.add(self._size(rollout))
+            self._sampled(rollout)
+            self._trained_on(rollout)
             self._paused.append(index)
         return len(replies)
 
-    def _feed(self, learner: LearnerThread) -> None:
+    def _feed(self) -> None:
         """Passes draws to the learner and errors back to the shards, and requests new draws."""
         self._take_draws()
-        while self._waiting and learner.put(self._waiting[0], 0.0):
+        while self._waiting and self._learner.put(self._waiting[0], 0.0):
             self._waiting.popleft()
-            self.timings.add_queue_depth(len(learner))
+            self.timings.queue_depths.append(len(self._learner))
         self._return_errors()
         while self._is_due() and self._has_room() and self._request_draw():
             pass
@@ -246,10 +232,6 @@ class AsyncReplayOptimizer(Optimizer):
     def _return_errors(self) -> None:
         while self._learned:
             self.shards.give_errors(*self._learned.popleft())
-
-    def _broadcast_newest(self) -> None:
-        if self._weights:
-            self._publish(*self._weights.pop())
 
     def _request_fragments(self) -> None:
         """Requests more of workers that have delivered, unless the learner or the shards have to catch up first."""
@@ -272,8 +254,7 @@ class AsyncReplayOptimizer(Optimizer):
         return self._due.updates - self._requested >= self.config.updates_per_draw
 
     def _has_room(self) -> bool:
-        queued = 0 if self._learner is None else len(self._learner)
-        return queued + len(self._waiting) + self.shards.draws_under_way < self.config.learner_queue_size
+        return len(self._learner) + len(self._waiting) + self.shards.draws_under_way < self.config.learner_queue_size
 
     def _is_behind(self) -> bool:
         return self._is_due() and not self._has_room()
@@ -282,12 +263,12 @@ class AsyncReplayOptimizer(Optimizer):
         """The updates of one draw; in the learner's thread where there are remote workers."""
         errors: dict[str, tuple[Any, Any]] = {}
         with self.timings.measured("learn_s"):
-            for policy_id in self.policies_to_train:
+            for policy_id, policy in self._learning.items():
                 rows = drawn.batches.get(policy_id)
                 if rows is None:
                     self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
                     continue
-                stats = self._learn_from_rows(self.local_worker.policies[policy_id], rows)
+                stats = self._learn_from_rows(policy, rows)
                 if SampleBatch.TD_ERROR in stats:
                     errors[policy_id] = rows[SampleBatch.INDICES], stats.pop(SampleBatch.TD_ERROR)
                 self.stats[policy_id] = stats
@@ -305,8 +286,3 @@ class AsyncReplayOptimizer(Optimizer):
         if SampleBatch.TD_ERROR in found[-1]:
             found[-1][SampleBatch.TD_ERROR] = np.concatenate([stats[SampleBatch.TD_ERROR] for stats in found])
         return found[-1]
-
-    def _stop_learner(self) -> None:
-        if self._learner is not None:
-            self._learner.stop()
-            self._learner = None

@@ -22,7 +22,7 @@ _POLL_S = 0.05  # the longest wait for samples before a step checks the learner
 
 
 class _TrainBatch(NamedTuple):
-    fragments: list[Rollout]  # fresh: they are counted
+    rollouts: list[Rollout]  # fresh: they are counted
     replayed: list[Rollout]
 
 
@@ -57,8 +57,7 @@ class AsyncSamplesOptimizer(Optimizer):
         self._rng = np.random.default_rng(self.config.seed)  # chooses what is replayed
         self._gathered: list[Rollout] = []
         self._waiting: _TrainBatch | None = None  # for room in the queue
-        self._learner: LearnerThread | None = None
-        self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest, to be broadcast
+        self._learner = LearnerThread(self._learn_from, self.config.learner_queue_size, self.timings)
         self.replayed_steps = 0
 
     def step(self) -> Stats:
@@ -66,8 +65,6 @@ class AsyncSamplesOptimizer(Optimizer):
         self.local_worker.set_timestep(self.steps)
         if not self.remote:
             return self._serial_step()
-        if self._learner is None:
-            self._learner = LearnerThread(self._learn_from, self.config.learner_queue_size, self.timings)
         learner, before = self._learner, self._learner.updates
         if not self.remote.requests_under_way:
             self._broadcast()
@@ -97,10 +94,8 @@ class AsyncSamplesOptimizer(Optimizer):
         Raises:
             CheckpointError: a value is missing or wrong; nothing has changed then.
         """
-        choices, replayed_steps = self._rng.bit_generator.state, self.replayed_steps
-        if state:  # an older version has stored nothing
-            choices = generator_state(state, "choices", "optimizer", self._rng)
-            replayed_steps = count(state, "replayed_steps", "optimizer")
+        choices = generator_state(state, "choices", "optimizer", self._rng)
+        replayed_steps = count(state, "replayed_steps", "optimizer")
         self.stop()
         self._drop_samples()
         self._rng.bit_generator.state = choices
@@ -112,19 +107,16 @@ class AsyncSamplesOptimizer(Optimizer):
         self._weights.clear()
 
     def rest(self) -> None:
-        if self._learner is not None:
-            self._learner.rest()
+        self._learner.rest()
 
     def stop(self) -> None:
-        if self._learner is not None:
-            self._learner.stop()
-            self._learner = None
+        self._learner.stop()
 
     def _serial_step(self) -> Stats:
         while (train_batch := self._take_train_batch()) is None:
-            fragment = self.local_worker.sample_fragment()
-            self._sampled(fragment)
-            self._gathered.append(fragment)
+            rollout = self.local_worker.sample_fragment()
+            self._sampled(rollout)
+            self._gathered.append(rollout)
         self._learn_from(train_batch)
         return dict(self.stats)
 
@@ -134,24 +126,20 @@ class AsyncSamplesOptimizer(Optimizer):
             with self.timings.measured("wait_s"):
                 replies = self.remote.collect(_POLL_S)
             self._broadcast_newest()
-            for index, fragment in replies:
+            for index, rollout in replies:
                 self.remote.request(index, "sample_fragment")
-                self._sampled(fragment)
-                self._gathered.append(fragment)
+                self._sampled(rollout)
+                self._gathered.append(rollout)
             self._waiting = self._take_train_batch()
         while self._waiting is not None and learner.put(self._waiting, _POLL_S):
-            self.timings.add_queue_depth(len(learner))
+            self.timings.queue_depths.append(len(learner))
             self._waiting = self._take_train_batch()
-
-    def _broadcast_newest(self) -> None:
-        if self._weights:
-            self._publish(*self._weights.pop())
 
     def _take_train_batch(self) -> _TrainBatch | None:
         """The first fragments that fill a train batch, and those replayed with them; None if there are too few."""
         size = 0
-        for number, fragment in enumerate(self._gathered, start=1):
-            size += self._size(fragment)
+        for number, rollout in enumerate(self._gathered, start=1):
+            size += self._size(rollout)
             if size >= self.config.train_batch_size:
                 fresh, self._gathered = self._gathered[:number], self._gathered[number:]
                 train_batch = _TrainBatch(fresh, self._replayed(number))
@@ -168,10 +156,10 @@ class AsyncSamplesOptimizer(Optimizer):
 
     def _learn_from(self, train_batch: _TrainBatch) -> None:
         """One update of each policy; in the learner's thread where there are remote workers."""
-        batches = [fragment.batch for fragment in (*train_batch.fragments, *train_batch.replayed)]
+        batches = [rollout.batch for rollout in (*train_batch.rollouts, *train_batch.replayed)]
         self._learn(MultiAgentBatch.concat_samples(batches))
-        for fragment in train_batch.fragments:
-            self._trained_on(fragment)
+        for rollout in train_batch.rollouts:
+            self._trained_on(rollout)
         self.replayed_steps += sum(map(self._size, train_batch.replayed))
         self._version += 1
         if self.remote and self._version % self.config.broadcast_interval == 0:

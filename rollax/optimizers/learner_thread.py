@@ -8,19 +8,23 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rollax.optimizers.timings import Timings
+from rollax.optimizers.optimizer import Timings
 
 
 class LearnerThread:
     """Learns from one batch after another, except while it rests.
 
     While it rests, as it does at first, the owner may read and write all that learning changes. An exception of
-    learning is raised once in the owner's thread; learning then continues with the next batch.
+    learning is raised once in the owner's thread; learning then continues with the next batch. The thread starts with
+    the first `resume`, also after `stop`.
 
     Args:
         learn: learns from one batch.
         queue_size: batches that may wait.
         timings: where the time that it waits is noted.
+    Attributes:
+        updates: batches learned from.
+        error: the exception of learning that `check` is still to raise.
     """
 
     def __init__(self, learn: Callable[[Any], None], queue_size: int, timings: Timings) -> None:
@@ -29,13 +33,11 @@ class LearnerThread:
         self._timings = timings
         self._batches: deque[Any] = deque()
         self._changed = threading.Condition()
-        self._resting, self._learning, self._stopped = True, False, False
+        self._resting, self._learning = True, False
         self.error: BaseException | None = None
-        """The exception of learning that `check` is still to raise."""
-        self._resumed = 0.0  # time.perf_counter() of the last rest's end
+        self._free_since = 0.0  # time.perf_counter() of the last rest's or batch's end
         self.updates = 0
-        self._thread = threading.Thread(target=self._run, name="rollax-learner", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -72,7 +74,10 @@ class LearnerThread:
         with self._changed:
             self.check()
             self._resting = False
-            self._resumed = time.perf_counter()
+            self._free_since = time.perf_counter()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="rollax-learner", daemon=True)
+                self._thread.start()
             self._changed.notify_all()
 
     def rest(self) -> None:
@@ -82,30 +87,33 @@ class LearnerThread:
             self._changed.wait_for(lambda: not self._learning)
 
     def stop(self) -> None:
-        """Ends the thread after the current batch."""
+        """Ends the thread after the current batch, and drops the queue."""
         with self._changed:
-            self._stopped = True
+            thread, self._thread = self._thread, None
+            self._batches.clear()
+            self._resting, self.error = True, None
             self._changed.notify_all()
-        self._thread.join()
+        if thread is not None:
+            thread.join()
 
     def _run(self) -> None:
+        here = threading.current_thread()
         while True:
-            started = time.perf_counter()
             with self._changed:
-                self._changed.wait_for(lambda: self._stopped or (self._batches and not self._resting))
-                if self._stopped:
+                self._changed.wait_for(lambda: self._thread is not here or (self._batches and not self._resting))
+                if self._thread is not here:  # stopped
                     return
                 batch = self._batches.popleft()
                 self._learning = True
                 self._changed.notify_all()
-            self._timings.add("learner_wait_s", time.perf_counter() - max(started, self._resumed))
+            self._timings.add("learner_wait_s", time.perf_counter() - self._free_since)
             error = None
             try:
                 self._learn(batch)
             except BaseException as raised:  # it is raised again in the owner's thread
                 error = raised
             with self._changed:
-                self._learning = False
+                self._learning, self._free_since = False, time.perf_counter()
                 if error is None:
                     self.updates += 1
                 else:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any, ClassVar
 
@@ -17,10 +19,51 @@ from rollax.evaluation.messages import Rollout, Update
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.optimizers.timings import Timings
 
 log = logging.getLogger("rollax.optimizers")
 Stats = dict[str, dict[str, Any]]
+_SECONDS = ("sample_s", "wait_s", "learn_s", "learner_wait_s", "broadcast_s")
+
+
+class Timings:
+    """Where the time of an iteration went, and the policy lag of its samples; sums and means since the last `take`.
+
+    `sample_s`: what all workers together spent sampling (and on gradients, where they compute them); `wait_s`: the
+    driver waited for them; `learn_s`: updates; `learner_wait_s`: a learner thread had nothing to learn from;
+    `broadcast_s`: broadcasting weights.
+
+    Attributes:
+        lags: of each fragment that was learned from, the updates made since its weights.
+        queue_depths: train batches that waited for the learner, at each one added.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = dict.fromkeys(_SECONDS, 0.0)
+        self.lags: list[int] = []
+        self.queue_depths: list[int] = []
+
+    def add(self, name: str, seconds: float) -> None:
+        """Adds to one of the sums."""
+        self._seconds[name] += seconds
+
+    @contextmanager
+    def measured(self, name: str) -> Iterator[None]:
+        """Adds what its block takes to one of the sums."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[name] += time.perf_counter() - started
+
+    def take(self) -> tuple[dict[str, float], dict[str, Any]]:
+        """`(timers, queue)` since the last call: seconds by name; and lag and depth, None where there were none."""
+        seconds, lags, depths = self._seconds, self.lags, self.queue_depths
+        self._seconds, self.lags, self.queue_depths = dict.fromkeys(_SECONDS, 0.0), [], []
+        return seconds, {
+            "policy_lag_mean": sum(lags) / len(lags) if lags else None,
+            "policy_lag_max": max(lags, default=None),
+            "queue_depth_mean": sum(depths) / len(depths) if depths else None,
+        }
 
 
 class Optimizer(ABC):
@@ -68,6 +111,7 @@ class Optimizer(ABC):
         self.stats: Stats = {i: dict.fromkeys(policies[i].statistics) for i in self.policies_to_train}
         self.timings = Timings()
         self._version = 0
+        self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest of a learner thread, to be broadcast
         self._episodes: list[EpisodeMetrics] = []
 
     def __repr__(self) -> str:
@@ -117,9 +161,9 @@ class Optimizer(ABC):
     def stop(self) -> None:  # noqa: B027  most have nothing to end
         """Ends other threads and processes of the optimizer; the workers stay."""
 
-    def _size(self, fragment: Rollout) -> int:
+    def _size(self, rollout: Rollout) -> int:
         """What a fragment counts for, in the unit of `train_batch_size`."""
-        return fragment.env_steps if self.config.count_steps_by == "env_steps" else fragment.agent_steps
+        return rollout.env_steps if self.config.count_steps_by == "env_steps" else rollout.agent_steps
 
     def _broadcast(self) -> None:
         """Publishes the present weights and filters: remote workers act with them from their next request on."""
@@ -132,33 +176,37 @@ class Optimizer(ABC):
         with self.timings.measured("broadcast_s"):
             self.remote.publish(Update(version, self.steps, weights, self.local_worker.get_filters()))
 
-    def _sampled(self, fragment: Rollout) -> None:
-        """Records the episodes, filters and times of a fragment."""
-        self.timings.add("sample_s", fragment.sample_s + fragment.gradients_s)
-        self._episodes += fragment.episodes
-        for policy_id, state in fragment.filters.items():
+    def _broadcast_newest(self) -> None:
+        if self._weights:
+            self._publish(*self._weights.pop())
+
+    def _sampled(self, rollout: Rollout) -> None:
+        """Records the episodes, filters and times of a rollout."""
+        self.timings.add("sample_s", rollout.sample_s + rollout.gradients_s)
+        self._episodes += rollout.episodes
+        for policy_id, state in rollout.filters.items():
             observation_filter = self.local_worker.runners[policy_id].filter
-            (observation_filter.set_state if fragment.whole_filters else observation_filter.merge)(state)
+            (observation_filter.set_state if rollout.whole_filters else observation_filter.merge)(state)
 
     def _gather(self, requests: int) -> list[Rollout]:
-        """Some fragments of each worker, in the order of request and worker."""
+        """`requests` fragments of each worker, in the order of request and worker."""
         for _ in range(requests):
             for index in self.remote.indices:
                 self.remote.request(index, "sample_fragment")
         of_worker: dict[int, list[Rollout]] = {index: [] for index in self.remote.indices}
         with self.timings.measured("wait_s"):
             while self.remote.requests_under_way:
-                for index, fragment in self.remote.collect():
-                    of_worker[index].append(fragment)
+                for index, rollout in self.remote.collect():
+                    of_worker[index].append(rollout)
         # A worker that is left out brings fewer; one with requests of an interrupted step brings more.
-        rounds = zip_longest(*(fragments for _, fragments in sorted(of_worker.items())))
-        return [fragment for fragments in rounds for fragment in fragments if fragment is not None]
+        rounds = zip_longest(*(rollouts for _, rollouts in sorted(of_worker.items())))
+        return [rollout for rollouts in rounds for rollout in rollouts if rollout is not None]
 
-    def _trained_on(self, fragment: Rollout) -> None:
+    def _trained_on(self, rollout: Rollout) -> None:
         """Counts a fragment that is learned from."""
-        self.env_steps += fragment.env_steps
-        self.agent_steps += fragment.agent_steps
-        self.timings.add_lag(self._version - fragment.version if self.remote else 0)
+        self.env_steps += rollout.env_steps
+        self.agent_steps += rollout.agent_steps
+        self.timings.lags.append(self._version - rollout.version if self.remote else 0)
 
     def _check_learn_from_fragments(self) -> None:
         # A worker whose config has replay too was set up so on purpose.
@@ -178,18 +226,17 @@ class Optimizer(ABC):
 
     def _learn(self, batch: MultiAgentBatch) -> None:
         """One update of each policy that learns, from its rows of a batch."""
-        started = time.perf_counter()
         try:
-            for policy_id in self.policies_to_train:
-                rows = batch.get(policy_id)
-                if rows is not None and rows.count:
-                    self.stats[policy_id] = self.local_worker.policies[policy_id].learn_on_batch(rows) or {}
-                else:
-                    self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
+            with self.timings.measured("learn_s"):
+                for policy_id in self.policies_to_train:
+                    rows = batch.get(policy_id)
+                    if rows is not None and rows.count:
+                        self.stats[policy_id] = self.local_worker.policies[policy_id].learn_on_batch(rows) or {}
+                    else:
+                        self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
         except BaseException:
             log.warning("Learning was interrupted: a batch of %d steps is dropped, and not counted.", batch.env_steps)
             raise
-        self.timings.add("learn_s", time.perf_counter() - started)
 
 
 def inexact(got: str, expected: str) -> ConfigError:

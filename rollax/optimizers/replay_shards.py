@@ -5,21 +5,19 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rollax.batch import SampleBatch
-from rollax.errors import CheckpointError, ConfigError
-from rollax.optimizers.replay_buffers import rows_of_update
-from rollax.policy.policy import Policy
+from rollax.errors import CheckpointError
 from rollax.processes.actors import Actors, LocalActors
 from rollax.processes.failures import FailureRules, Failures
 from rollax.processes.pool import Actor, ActorPool
 from rollax.replay.memory import check_fit_together
-from rollax.replay.shard import BufferOfSize, Contents, Errors, ReplayShard, ShardSettings
+from rollax.replay.shard import Contents, Errors, ReplayShard, ShardSettings
 from rollax.state import described, wrong
 
 log = logging.getLogger("rollax.replay")
@@ -225,35 +223,6 @@ class ReplayShards(ActorPool):
     def _failed(self, actor: Actor, error: Exception, *, process_lost: bool) -> None:
         log.warning("The %s transitions of replay shard %d are lost.", actor.state.contents.rows, actor.index)
         super()._failed(actor, error, process_lost=process_lost)
-
-
-def shard_settings(
-    policies: Mapping[str, Policy],
-    make_buffers: Callable[[Policy], BufferOfSize],
-    capacities: Sequence[int],
-    train_batch_size: int,
-    beta: float,
-    seed: int | None,
-) -> ShardSettings:
-    """The settings of the shards; see `AsyncReplayOptimizer` and `ShardSettings` for the arguments.
-
-    Raises:
-        ConfigError: settings that a buffer refuses, or a policy that learns from sequences.
-    """
-    for policy_id, policy in policies.items():
-        if policy.replayed is not None:
-            raise ConfigError(
-                "A policy that learns from sequences, where shards draw single rows.",
-                where=f"policy {policy_id!r}, class {type(policy).__name__}",
-                got=policy.replayed,
-                expected="one that learns from single rows",
-                fix="use a model without memory, or SyncReplayOptimizer",
-            )
-    rows = {i: rows_of_update(policy, train_batch_size) for i, policy in policies.items()}
-    settings = ShardSettings({i: make_buffers(policy) for i, policy in policies.items()}, capacities, rows, beta, seed)
-    for index in range(1, len(capacities) + 1):
-        ReplayShard(settings, index)  # raises here what it would raise in its process; it takes no memory yet
-    return settings
 
 
 def shard_capacities(buffer_size: int, num_shards: int, num_workers: int) -> list[int]:

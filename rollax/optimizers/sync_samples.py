@@ -23,31 +23,31 @@ class SyncSamplesOptimizer(Optimizer):
     def step(self) -> Stats:
         """Broadcast, gather, learn."""
         self._broadcast()
-        fragments = self.gather()
-        self._learn(MultiAgentBatch.concat_samples([fragment.batch for fragment in fragments]))
-        for fragment in fragments:
-            self._trained_on(fragment)
+        rollouts = self.gather()
+        self._learn(MultiAgentBatch.concat_samples([rollout.batch for rollout in rollouts]))
+        for rollout in rollouts:
+            self._trained_on(rollout)
         return dict(self.stats)
 
     def gather(self) -> list[Rollout]:
         """The fragments of a train batch, sampled with the weights of the last broadcast."""
-        fragments: list[Rollout] = []
+        rollouts: list[Rollout] = []
         missing = self.config.train_batch_size
         try:
             while missing > 0:
-                found = self._round(1 if not fragments else max(missing // max(self._size(fragments[-1]), 1), 1))
-                fragments += found
+                found = self._round(1 if not rollouts else max(missing // max(self._size(rollouts[-1]), 1), 1))
+                rollouts += found
                 missing -= sum(map(self._size, found))
         except BaseException:
-            dropped = sum(map(self._size, fragments))
+            dropped = sum(map(self._size, rollouts))
             log.warning("A train batch was interrupted: %d steps that it held already are dropped.", dropped)
             raise
-        for fragment in fragments:
-            self._sampled(fragment)
-        return fragments
+        for rollout in rollouts:
+            self._sampled(rollout)
+        return rollouts
 
     def _round(self, wanted: int) -> list[Rollout]:
-        """As many fragments as are wanted, or a few more: the same number of each worker."""
+        """At least `wanted` fragments: the same number of each worker."""
         if not self.remote:
             return [self.local_worker.sample_fragment()]
         return self._gather(-(-wanted // len(self.remote)))

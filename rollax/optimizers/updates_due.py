@@ -62,19 +62,18 @@ class UpdatesDue:
             "training_intensity": self.training_intensity,
         }
 
-    def restore(self, state: Mapping[str, Any] | None, *, made: int, kept: bool) -> None:
+    def restore(self, state: Mapping[str, Any], *, made: int, kept: bool) -> None:
         """Continues the counts of another object, whose settings may differ.
 
         Args:
-            state: what its `get_state` returned; None from older versions, which had none.
+            state: what its `get_state` returned.
             made: updates made there.
             kept: whether the stored steps were restored too; if not, `learning_starts` counts from here.
         Raises:
             CheckpointError: a number is missing or wrong; nothing has changed then.
         """
-        if not kept or state is None:
-            begun = kept and made > 0
-            self.begin(made, stored=self.learning_starts if begun else 0)
+        if not kept:
+            self.begin(made)
             return
         where = "updates due"
         stored, since, starts = (count(state, key, where) for key in ("stored", "since", "learning_starts"))

@@ -13,7 +13,7 @@ from rollax import AsyncReplayOptimizer
 from rollax.errors import CheckpointError, ConfigError, WorkerError
 from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.optimizers import async_replay
-from rollax.optimizers.replay_buffers import buffers_of
+from rollax.optimizers.replay_optimizer import ReplayOptimizer
 from rollax.policy.policy import ReplayedSequences
 from rollax.processes.failures import FailureRules
 from rollax.replay.prioritized import PrioritizedReplay
@@ -27,7 +27,7 @@ class Rows(AsyncReplayOptimizer):
     """Over workers whose rows bring no priorities."""
 
     def buffers_of(self, policy):
-        return buffers_of(policy, self.config)
+        return ReplayOptimizer.buffers_of(self, policy)
 
 
 @pytest.fixture

@@ -150,17 +150,6 @@ class TestRestored:
             made.append(other.num_updates)
         assert made == later
 
-    @pytest.mark.parametrize("kept", [False, True])
-    def test_a_state_of_an_older_version(self, kept):
-        state = plain(self.used().get_state())
-        del state["due"]
-        if not kept:
-            del state["buffers"]
-        other = self.used(0)
-        other.set_state(state)
-        other.step()
-        assert other.num_updates == (45 if kept else 40)
-
     def test_for_fewer_policies_and_for_more(self):
         workers = {ids: RowWorker(a=1, b=1) for ids in ("ab", "b")}
         both, one = (make(each, **learning(each, *ids), **self.settings) for ids, each in workers.items())

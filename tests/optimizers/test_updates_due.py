@@ -82,13 +82,6 @@ class TestWithoutWhatWasKept:
         assert after(restored(due, 10, 0.5), 2, 2) == [50, 51]
 
 
-@pytest.mark.parametrize(("made", "kept", "expected"), [(50, True, 55), (50, False, 50), (0, True, 0)])
-def test_a_state_of_an_older_version_says_only_how_many_were_made(made, kept, expected):
-    due = UpdatesDue(100, 0.5)
-    due.restore(None, made=made, kept=kept)
-    assert after(due, 10) == [expected]
-
-
 def test_skipped_updates_do_not_come_later():
     due = UpdatesDue(4, 0.5)
     due.add(10)

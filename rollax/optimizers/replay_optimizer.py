@@ -1,0 +1,140 @@
+"""`ReplayOptimizer`: the buffers, the updates due, and the checks that all optimizers with replay share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from rollax.config import TrainerConfig
+from rollax.errors import ConfigError, PolicyError
+from rollax.evaluation.remote_workers import RemoteWorkers
+from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.optimizers.optimizer import Optimizer, inexact
+from rollax.optimizers.updates_due import UpdatesDue
+from rollax.policy.policy import Policy
+from rollax.policy.spec import PolicySpec
+from rollax.replay.frames import StackedFrames
+from rollax.replay.prioritized import PrioritizedReplay
+from rollax.replay.shard import BufferOfSize
+from rollax.replay.uniform import UniformReplay
+
+
+class ReplayOptimizer(Optimizer):
+    """Learns from draws of replay buffers, one for each policy to train.
+
+    Each step stored after the first `learning_starts` makes exactly `training_intensity` updates due; see `UpdatesDue`.
+    Steps after which there is nothing to draw make none due.
+
+    Without `store_buffer_in_checkpoints` a restored run begins with empty buffers, and waits for `learning_starts`
+    steps again.
+
+    Args:
+        local_worker, remote_workers: see `Optimizer`.
+        config: with `ReplayFields`. `train_batch_size` counts where a policy does not name another number of rows.
+    Raises:
+        ConfigError: a policy's spec changes a key that has one value for all policies.
+    """
+
+    keys_of_all_policies: ClassVar[tuple[str, ...]] = (
+        "buffer_size",
+        "learning_starts",
+        "training_intensity",
+        "prioritized_replay",
+        "prioritized_replay_alpha",
+        "prioritized_replay_beta",
+        "prioritized_replay_eps",
+        "frame_stack_axis",
+        "store_buffer_in_checkpoints",
+    )
+    """Config keys that a policy's spec cannot change."""
+
+    def __init__(
+        self,
+        local_worker: RolloutWorker,
+        remote_workers: Sequence[Any] | RemoteWorkers = (),
+        config: TrainerConfig | Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(local_worker, remote_workers, config)
+        self._check_specs()
+        self._learning = {policy_id: local_worker.policies[policy_id] for policy_id in self.policies_to_train}
+        self.num_updates = 0
+        self._due = UpdatesDue(self.config.learning_starts, self.config.training_intensity)
+
+    def buffers_of(self, policy: Policy, *columns: str) -> BufferOfSize:
+        """Returns a factory of the buffers of a policy, for any process.
+
+        Args:
+            policy: it.
+            columns: stored beside those that the policy requires.
+        Raises:
+            PolicyError: the policy's config does not say over how many steps it learns.
+            ConfigError: its observations are not stacked as the config says.
+        """
+        config = self.config
+        if not hasattr(policy.config, "n_step"):
+            raise PolicyError(
+                "A policy that cannot learn from replayed experience is among those to train.",
+                where=f"policy {policy.name!r}, class {type(policy).__name__}, "
+                "config key 'multiagent.policies_to_train'",
+                got=f"a {type(policy.config).__name__}, which has no 'n_step'",
+                expected="a policy whose config has the keys of replay: one of DQN, SAC or TD3, for instance",
+                fix="leave it out of policies_to_train, and train it in a trainer of its own algorithm "
+                "(docs/two-trainers.md)",
+            )
+        settings: dict[str, Any] = {
+            "gamma": policy.config.gamma,
+            "n_step": policy.config.n_step,
+            "where": f"replay buffer of policy {policy.name!r}",
+            "columns": columns if policy.replayed is None else (*columns, *policy.replayed.columns),
+            "frames": None if config.frame_stack_axis is None else _stacked_frames(policy, config.frame_stack_axis),
+        }
+        if not config.prioritized_replay:
+            return partial(UniformReplay, **settings)
+        alpha, eps = config.prioritized_replay_alpha, config.prioritized_replay_eps
+        return partial(PrioritizedReplay, alpha=alpha, eps=eps, **settings)
+
+    def rows_of_update(self, policy: Policy) -> int:
+        """Rows of one update: the policy's own number if it has one, else `train_batch_size`."""
+        return policy.minibatch_size or self.config.train_batch_size
+
+    def begin_exactly(self) -> None:
+        super().begin_exactly()
+        if not self.config.store_buffer_in_checkpoints:
+            raise inexact(
+                got="store_buffer_in_checkpoints=False: a restored run begins with empty buffers",
+                expected="store_buffer_in_checkpoints=True",
+            )
+
+    def _check_specs(self) -> None:
+        """Refuses changes of a policy's spec that would do nothing, because all policies that learn share the value."""
+        for policy_id, given in self.config.multiagent.policies.items():
+            changes = PolicySpec.of(given, policy_id).config if policy_id in self.policies_to_train else {}
+            for key in self.keys_of_all_policies:
+                if key in changes and changes[key] != getattr(self.config, key):
+                    raise ConfigError(
+                        "A policy's spec changes a key that has one value for all policies of a trainer.",
+                        where=f"multiagent.policies[{policy_id!r}], config key {key!r}",
+                        got=changes[key],
+                        expected=f"{getattr(self.config, key)!r}, as for the trainer, or no such key",
+                        fix=f"set {key} in the trainer's config; what may differ is n_step, gamma, train_batch_size "
+                        "and what else only the policy reads",
+                    )
+
+
+def learns_in_minibatches(policy: Policy) -> bool:
+    """Whether `learn_on_batch` makes one update per minibatch; other policies make one of all rows."""
+    return policy.minibatch_size is not None
+
+
+def _stacked_frames(policy: Policy, axis: int) -> StackedFrames:
+    shape = policy.observation_space.shape
+    if not shape or not -len(shape) <= axis < len(shape):
+        raise ConfigError(
+            "Observations that are no stacks of images along this axis.",
+            where="config key 'frame_stack_axis'",
+            got=f"{axis}, for {policy.observation_space}",
+            expected="an axis of a Box",
+            fix="leave it out for observations that are not stacked",
+        )
+    return StackedFrames(shape[axis], axis)
