@@ -120,7 +120,7 @@ class RemoteWorkers(ActorPool):
                 else:
                     self.failures.succeeded(call.index)
                     replies.append(Reply(call.index, call.value))
-            if replies or not self.is_pending or time.monotonic() >= until:
+            if replies or not self.pending or time.monotonic() >= until:
                 return replies
 
     def _arguments(self, actor: Actor, call: Call) -> tuple[Any, ...]:

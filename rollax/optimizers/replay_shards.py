@@ -27,14 +27,14 @@ _ADVICE = "look for a machine that swaps: lower buffer_size; or raise sample_tim
 
 @dataclass(slots=True)
 class _Shard:
-    """What is known of a shard: its contents as it last reported them, and errors to be sent with its next draw."""
+    """A shard's last reported contents, and the errors to be sent with its next draw."""
 
     contents: Contents = field(default_factory=lambda: Contents({}, {}, {}))
     errors: list[Errors] = field(default_factory=list)
 
 
 class Drawn(NamedTuple):
-    """The rows that some updates are to learn from, by policy, and the shard that they were drawn from."""
+    """The rows of some updates, by policy, and the shard that they were drawn from."""
 
     shard: _Shard
     batches: dict[str, SampleBatch]
@@ -88,7 +88,7 @@ class ReplayShards(ActorPool):
             self.send(there[(max(worker_index, 1) - 1) % len(there)], "add", rows, raises=True)
 
     def request_draw(self, updates: int) -> bool:
-        """Requests the rows of so many updates from a shard; False where nothing is stored yet."""
+        """Requests the rows of `updates` updates from a shard; False where nothing is stored yet."""
         chances = self._chances()
         if not chances:
             return False
@@ -99,7 +99,7 @@ class ReplayShards(ActorPool):
         return True
 
     def give_errors(self, drawn: Drawn, errors: Errors) -> None:
-        """Returns the errors of drawn rows to their shard; if it has been restarted, they go nowhere."""
+        """Returns the errors of drawn rows to their shard; a shard that was restarted does not get them."""
         if errors:
             drawn.shard.errors.append(errors)
 
@@ -129,7 +129,7 @@ class ReplayShards(ActorPool):
         return arrived
 
     def take_lost_draws(self) -> int:
-        """How many draws were lost with their shards since the last call of this method."""
+        """Draws that were lost with their shards since the last call."""
         lost, self._lost_draws = self._lost_draws, 0
         return lost
 
@@ -143,7 +143,7 @@ class ReplayShards(ActorPool):
             time.sleep(max(min(timeout_s, due - time.monotonic()), 0.0))
 
     def get_state(self) -> list[dict[str, Any]]:
-        """What each shard holds, in the order of the shards.
+        """The states of the shards, in their order.
 
         Raises:
             WorkerError: a shard cannot be called.
@@ -154,7 +154,7 @@ class ReplayShards(ActorPool):
         return self._call_every("get_state", dict.fromkeys(self._starts, ()))
 
     def set_state(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Gives each shard what `get_state` returned.
+        """Restores what `get_state` returned.
 
         Raises:
             CheckpointError: of another number of shards, or one does not fit; nothing has changed then.
@@ -169,8 +169,8 @@ class ReplayShards(ActorPool):
                 where="replay shards",
                 got=len(states),
                 expected=self.count,
-                fix="restore with the num_replay_shards and num_workers of the run that saved it; to go on with "
-                "others, hand over the weights of a trainer that was restored so: set_weights(get_weights())",
+                fix="restore with the num_replay_shards and num_workers of the run that saved it; to continue with "
+                "others, pass on the weights of a trainer that was restored so: set_weights(get_weights())",
             )
         arguments = {index: (self._actors.put(state),) for index, state in enumerate(states, start=1)}
         self._call_every("check_state", arguments)
@@ -204,7 +204,7 @@ class ReplayShards(ActorPool):
         return {index: chance / total for index, chance in chances.items() if chance > 0}
 
     def _call_every(self, method: str, arguments_of: Mapping[int, tuple[Any, ...]]) -> list[Any]:
-        """What a method of each shard returned; a WorkerError if one of them failed meanwhile, or before."""
+        """The results of a method of each shard; raises a WorkerError where one has failed."""
         before = {index: actor.state for index, actor in self._live.items()}
         values = self.call_each(method, arguments_of, raises=True)
         same = {index for index, actor in self._live.items() if actor.state is before.get(index)}

@@ -75,10 +75,10 @@ class Failures:
         self.in_a_row.pop(index, None)
 
     def failed(self, index: int, error: Exception) -> float | None:
-        """Counts a failure; returns the seconds until the restart, or None where there is none.
+        """Counts a failure; returns the seconds until the restart, or None for none.
 
         Raises:
-            Exception: the error itself, where the rules allow neither a restart nor going on.
+            Exception: the error itself, where the rules allow neither a restart nor going on without the actor.
         """
         rules = self.rules
         self.last[index] = error
@@ -96,11 +96,7 @@ class Failures:
         return None
 
     def unavailable(self, indices: Sequence[int] = ()) -> WorkerError:
-        """The error where actors that are needed are not there; its cause is the last error of any of them.
-
-        Args:
-            indices: of the actors; empty where none is left.
-        """
+        """The error where these actors, or all of them, cannot be called; its cause is their last error."""
         last = sorted(self.last.items())
         error = WorkerError(
             f"{self.name.capitalize()}s that cannot be called." if indices else f"No {self.name} is left.",

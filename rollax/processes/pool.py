@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -20,19 +20,17 @@ _EARLY_S = 0.01  # a wait may return a little before its time
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """A call of an actor's method, and what came of it.
+    """A call of an actor's method, and its outcome.
 
     Args:
         index: of the actor.
-        method: that is called.
-        arguments: that it is called with.
-        raises: an exception of the method is what came of the call; otherwise it is a failure of the actor.
+        method, arguments: the call.
+        raises: an exception of the method is the outcome of the call; otherwise it is a failure of the actor.
         collected: `ActorPool.ready` returns the call once it is over.
     Attributes:
         over: the method has returned or raised, or the actor has failed.
         lost: the actor has failed.
-        value: what the method returned.
-        error: what it raised.
+        value, error: what the method returned or raised.
         state: of the actor that it was sent to, see `Actor`.
     """
 
@@ -58,9 +56,9 @@ class Actor:
     Args:
         index: in the pool.
         handle: of the actor, for `Actors`.
-        state: what the pool's owner notes of it; each restart begins with a new one.
+        state: notes of the pool's owner; each restart begins with a new one.
         started: it is made and has not failed since.
-        since: `time.monotonic()` of its last answer, or of the call before which it had nothing to do.
+        since: `time.monotonic()` of its last answer, or of the first call after a pause.
         calls: under way, by reference.
         made: what its `make` returned.
     """
@@ -89,10 +87,13 @@ class ActorPool:
         actors: runs them.
         indices: of the actors.
         failures: counts failures and decides what follows.
-        makes: actors have a method `make` to be called after each start; they count as started once it has returned.
+        makes: actors have a method `make`, called after each start; they count as started once it has returned.
         remakes: an actor whose method raises is made again in its process; without it, in a new process.
         stop: name of the method that is called before a process ends; empty for none.
         state: makes the state of an actor that starts, see `Actor`.
+    Attributes:
+        count: actors at first.
+        make_arguments: of the next calls of `make`.
     """
 
     def __init__(
@@ -125,17 +126,17 @@ class ActorPool:
         return len(self.indices)
 
     def __bool__(self) -> bool:
-        """Whether there were any actors, even if none of them is left."""
+        """Whether there were any actors at first."""
         return self.count > 0
 
     @property
     def indices(self) -> list[int]:
-        """Of the actors that are there, or will be after their restart."""
+        """Of the actors that run, or wait for their restart."""
         return sorted({*self._live, *self._restarts})
 
     @property
     def healthy(self) -> int:
-        """How many actors are made and have not failed since."""
+        """Actors that are made and have not failed since."""
         return sum(actor.started for actor in self._live.values())
 
     @property
@@ -146,17 +147,9 @@ class ActorPool:
     @property
     def pending(self) -> list[Call]:
         """The calls that `ready` is still to return."""
-        return list(self._pending())
-
-    def _pending(self) -> Iterator[Call]:
         under_way = (actor.calls.values() for actor in self._live.values())
         held = (restart.calls for restart in self._restarts.values())
-        return (call for calls in chain(under_way, held, [self._over]) for call in calls if call.collected)
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether there are any such calls."""
-        return next(self._pending(), None) is not None
+        return [call for calls in chain(under_way, held, [self._over]) for call in calls if call.collected]
 
     def health(self) -> dict[str, Any]:
         """How many actors are healthy, how many restarts there were, and the last error of each that ever failed."""
@@ -164,7 +157,7 @@ class ActorPool:
         return {"healthy": self.healthy, "restarts": self.failures.restarts, "last_errors": errors}
 
     def send(self, index: int, method: str, *arguments: Any, raises: bool = False, collected: bool = True) -> Call:
-        """Calls a method; if the actor waits for its restart, after that. The call is lost if the actor is left out."""
+        """Calls a method, after the restart that the actor waits for; of an actor that is left out the call is lost."""
         call = Call(index, method, arguments, raises, collected)
         if index in self._restarts:
             self._restarts[index].calls.append(call)
@@ -185,7 +178,7 @@ class ActorPool:
             Exception: the error of an actor that is neither restarted nor left out.
         """
         until = time.monotonic() + timeout_s
-        while self.is_pending:
+        while self.pending:
             self._take(0.0 if self._over else until - time.monotonic(), others_s)
             if self._over or time.monotonic() >= until:
                 break
@@ -196,9 +189,8 @@ class ActorPool:
         """`ready` does not return these pending calls; those that wait for a restart are not made."""
         for restart in self._restarts.values():
             restart.calls = [call for call in restart.calls if not which(call)]
-        for call in self._pending():
-            if which(call):
-                call.collected = False
+        for call in filter(which, self.pending):
+            call.collected = False
         self._over = [call for call in self._over if call.collected]
 
     def call_all(self, method: str, *arguments: Any, raises: bool = False) -> dict[int, Any]:
@@ -221,7 +213,7 @@ class ActorPool:
         return {call.index: call.value for call in calls if not call.lost}
 
     def make_all(self) -> dict[int, Any]:
-        """Waits until all actors are made; returns what their `make` returned. Lost processes are handled as ever.
+        """Waits until all actors are made; returns what their `make` returned.
 
         Raises:
             Exception: what `make` of an actor raised, or that it did not start in time; all actors are stopped then.
@@ -256,11 +248,11 @@ class ActorPool:
             self._actors.kill(actor.handle)
 
     def _arguments(self, actor: Actor, call: Call) -> tuple[Any, ...]:
-        """What the method is called with, as the call is sent."""
+        """The arguments of a call as it is sent."""
         return call.arguments
 
     def _start(self, index: int) -> None:
-        """Starts an actor, or makes the one again that is there."""
+        """Starts an actor; one that runs already is made again."""
         actor = self._live.get(index)
         if actor is None:
             handle = self._actors.start(index, self._starts[index])
@@ -285,7 +277,7 @@ class ActorPool:
                 self._dispatch(self._live[index], call)
 
     def _finish(self, calls: list[Call]) -> None:
-        """Waits until all these calls are over; raises what the first of them raised."""
+        """Waits for these calls; raises what the first of them raised."""
         while not all(call.over for call in calls):
             self._take(_FOREVER)
         for call in calls:
@@ -293,7 +285,7 @@ class ActorPool:
                 raise call.error
 
     def _take(self, timeout_s: float, others_s: float = 0.0) -> None:
-        """Records the outcomes of calls, once any is over or the time has passed; handles failures and restarts."""
+        """Waits for any call, records the outcomes, and handles failures and restarts."""
         self._restart_those_due()
         due = [restart.due for restart in self._restarts.values()]
         wake_up = min([_FOREVER, *map(self._deadline, self._live.values()), *due])
@@ -323,7 +315,7 @@ class ActorPool:
         return []
 
     def _deadline(self, actor: Actor) -> float:
-        """When the actor counts as hung."""
+        """The time at which the actor counts as hung."""
         rules = self.failures.rules
         limit_s = rules.timeout_s if actor.started else rules.start_timeout_s
         return actor.since + limit_s if actor.calls else _FOREVER

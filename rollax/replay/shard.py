@@ -1,4 +1,4 @@
-"""`ReplayShard`: a part of what is kept to be learned from, in whatever process it runs."""
+"""`ReplayShard`: a part of a replay memory, for any process."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rollax.replay.uniform import UniformReplay
 from rollax.state import generator_state, section
 
 BufferOfSize = Callable[[int], UniformReplay]
-"""Makes a buffer of so many slots. It travels to the buffer's process."""
+"""Makes a buffer of a number of slots. It can be pickled."""
 Errors = Mapping[str, tuple[np.ndarray, np.ndarray]]
-"""Policy id -> `(indices, errors)` of what was drawn, as `update_priorities` takes them."""
+"""Policy id -> `(indices, errors)` of drawn rows, for `update_priorities`."""
 
 
 class Contents(NamedTuple):
-    """What a shard holds.
+    """The contents of a shard.
 
     Args:
         rows: policy id -> transitions.
-        priorities: policy id -> the sum of what they are drawn in proportion to.
-        nbytes: buffer -> the memory that it takes once it is full.
+        priorities: policy id -> the sum of their priorities.
+        nbytes: buffer -> its memory once it is full.
     """
 
     rows: dict[str, int]
@@ -34,13 +34,13 @@ class Contents(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardSettings:
-    """What the shards of one run are made with.
+    """The settings of all shards of a run.
 
     Args:
         buffers: policy id -> makes its buffer.
         capacities: of the buffers of each shard.
         batch_sizes: policy id -> rows of one update.
-        beta: of prioritized replay, see `PrioritizedReplay`.
+        beta: β of prioritized replay.
         seed: of the draws.
     """
 
@@ -52,12 +52,12 @@ class ShardSettings:
 
 
 class ReplayShard:
-    """A buffer for each policy that learns, filled with fragments of some of the workers.
+    """A buffer for each policy that learns, with the fragments of some of the workers.
 
     Args:
         settings: of all shards.
-        index: which of them it is, from 1.
-        generation: shards of this index that there were before; it draws other random numbers than they did.
+        index: of this shard, from 1.
+        generation: earlier shards of this index; each draws its own random numbers.
     """
 
     def __init__(self, settings: ShardSettings, index: int, generation: int = 0) -> None:
@@ -68,7 +68,7 @@ class ReplayShard:
         self._rng = np.random.default_rng(self._seed)
 
     def add(self, batch: MultiAgentBatch) -> Contents:
-        """Keeps the rows of a fragment, over the oldest ones."""
+        """Stores the rows of a fragment, over the oldest ones."""
         for policy_id, buffer in self.buffers.items():
             rows = batch.get(policy_id)
             if rows is not None and rows.count:
@@ -76,28 +76,29 @@ class ReplayShard:
         return self._contents()
 
     def draw(self, updates: int, errors: Sequence[Errors] = ()) -> tuple[dict[str, SampleBatch], Contents]:
-        """What some updates are to learn from, by policy; a policy of which nothing is kept is missing.
+        """The rows of `updates` updates, by policy; a policy without rows is missing.
 
         Args:
             updates: how many.
-            errors: that rows drawn before were learned from with; they count for this draw already.
+            errors: of rows drawn before; they count for this draw already.
         """
         self.update_priorities(errors)
-        drawn = {
-            policy_id: _drawn(buffer, updates * self._batch_sizes[policy_id], self._rng, self._beta)
-            for policy_id, buffer in self.buffers.items()
-            if len(buffer)
-        }
+        drawn = {}
+        for policy_id, buffer in self.buffers.items():
+            if len(buffer):
+                rows = buffer.sample(updates * self._batch_sizes[policy_id], self._rng, beta=self._beta)
+                rows.pop(SampleBatch.PRIORITIES, None)  # the first ones: nothing is learned from them
+                drawn[policy_id] = rows
         return drawn, self._contents()
 
     def update_priorities(self, errors: Sequence[Errors]) -> None:
-        """Takes in the errors that rows drawn before were learned from with."""
+        """Sets the priorities of rows drawn before."""
         for by_policy in errors:
             for policy_id, (indices, values) in by_policy.items():
                 self.buffers[policy_id].update_priorities(indices, values)
 
     def get_state(self) -> dict[str, Any]:
-        """All that is kept, and how far the draws have come, as arrays and values that JSON can hold."""
+        """The whole state, as arrays and JSON values."""
         buffers = {policy_id: buffer.get_state() for policy_id, buffer in self.buffers.items()}
         return {"buffers": buffers, "rng": self._rng.bit_generator.state}
 
@@ -112,13 +113,13 @@ class ReplayShard:
         generator_state(state, "rng", "replay shard", self._rng)
 
     def set_state(self, state: Mapping[str, Any]) -> Contents:
-        """Takes over what `get_state` of a shard returned, for the policies that learn here; see `check_state`."""
+        """Restores what `get_state` of a shard returned, for the policies that learn here; see `check_state`."""
         set_states(self.buffers, state["buffers"])
         self._rng.bit_generator.state = state["rng"]
         return self._contents()
 
     def empty(self) -> Contents:
-        """Nothing is kept any more; it is as if it had just been made."""
+        """Returns to the state of a new shard."""
         set_states(self.buffers, {})
         self._rng = np.random.default_rng(self._seed)
         return self._contents()
@@ -143,18 +144,6 @@ def check_states(buffers: Mapping[str, UniformReplay], states: Mapping[str, Any]
 
 
 def set_states(buffers: Mapping[str, UniformReplay], states: Mapping[str, Any]) -> None:
-    """Gives each policy's buffer its state; a buffer without one is emptied, a state without a buffer left out.
-
-    Args:
-        buffers: policy id -> buffer.
-        states: policy id -> what `get_state` of its buffer returned.
-    """
+    """Restores the buffer of each policy; one without a state is emptied, a state without a buffer skipped."""
     for policy_id, buffer in buffers.items():
         buffer.set_state(states.get(policy_id, {}))
-
-
-def _drawn(buffer: UniformReplay, count: int, rng: np.random.Generator, beta: float) -> SampleBatch:
-    drawn = buffer.sample(count, rng, beta=beta)
-    if SampleBatch.PRIORITIES in drawn:
-        del drawn[SampleBatch.PRIORITIES]  # those that the rows began with: nobody learns from them
-    return drawn

@@ -1,4 +1,4 @@
-"""Drawing in proportion to weights, many at once: a tree of sums whose every step is an operation on arrays."""
+"""`SumTree`: draws in proportion to weights, many at once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ _TOP = 2048  # the highest level is searched whole, so nothing is built above it
 
 
 class SumTree:
-    """Weights that can be changed and drawn by, in batches, in time that grows with the logarithm of their number.
+    """Float64 weights; batches of changes and draws take time in the logarithm of their number.
 
-    Every inner number is the sum of the numbers below it, summed again at each change, so rounding errors do not
-    pile up. Numbers are float64.
+    Every inner number is the sum of those below it, summed again at each change: rounding errors do not accumulate.
 
     Source: Schaul et al. (2016), section 3.3 and appendix B.2.1, arXiv:1511.05952. Deviations: eight children per node
     instead of two, and no levels above a few thousand nodes, because one array operation on thousands of numbers costs
@@ -25,7 +24,7 @@ class SumTree:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._changing = False  # a change of weights has begun and not ended: inner sums may be those of before
+        self._changing = False  # a change of weights has begun: inner sums may be out of date
         self._levels: list[NDArray[np.float64]] = []  # [nodes / 8, 8] each; the leaves first
         nodes = size
         while True:
@@ -54,7 +53,7 @@ class SumTree:
         """Changes weights.
 
         Args:
-            positions: [K] which; of one that is named several times the last weight holds.
+            positions: [K]; of duplicates the last weight counts.
             weights: [K] or one for all, finite and at least 0.
         """
         self._finish()
@@ -66,7 +65,7 @@ class SumTree:
         self._changing = False
 
     def _finish(self) -> None:
-        """Sums again what an interrupted change has left half done; weights are the new ones, or the old."""
+        """Completes the sums after an interrupted change."""
         if self._changing:
             for below, above in zip(self._levels[:-1], self._levels[1:], strict=True):
                 above.reshape(-1)[: len(below)] = below @ np.ones(_FAN_OUT)
@@ -80,9 +79,9 @@ class SumTree:
 
         Args:
             count: how many; some weight must be above 0.
-            rng: draws the slot inside each part.
+            rng: draws the place inside each part.
         Returns:
-            [count] in rising order; never one whose weight is 0.
+            [count] ascending positions; none has weight 0.
         """
         self._finish()
         top = self._levels[-1].reshape(-1)
@@ -99,10 +98,10 @@ class SumTree:
 def _descend(
     level: NDArray[np.float64], nodes: NDArray[np.int64], rest: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The child of each node in which `rest` lies, counted from the node's own beginning, and what is left of it."""
+    """The child of each node that contains `rest`, counted from the node's beginning, and the rest inside the child."""
     sums = np.zeros((_FAN_OUT + 1, len(nodes)))
     sums[1:] = np.take(level, nodes, axis=0).T
-    # Child by child: numpy adds up along the long axis, that of the samples, many times faster than along the short.
+    # Child by child: NumPy adds along the long axis, that of the samples, many times faster than along the short one.
     for child in range(2, _FAN_OUT + 1):
         sums[child] += sums[child - 1]
     rest = np.minimum(rest, np.nextafter(sums[-1], 0))

@@ -240,7 +240,7 @@ class UniformReplay:
         self._drawable = np.zeros(self.capacity, np.bool_)
 
     def _complete(self, rows: NDArray[np.int64]) -> None:
-        """Stores the windows of those rows whose windows are complete; the others wait."""
+        """Stores the windows of rows where they are complete; the others wait."""
         windows = self._rows.links.windows(rows, self._rows.rewards, self.n_step, self.gamma)
         done = windows.complete
         slots = rows[done]
@@ -259,10 +259,10 @@ class UniformReplay:
         self._drawable[slots] = False
 
     def _begin(self, slots: NDArray[np.int64]) -> None:
-        """Called with the slots of new transitions."""
+        """Sets the first priorities of new transitions."""
 
     def _reset_priorities(self) -> None:
-        """Repairs the priorities after `_drawable` has changed without `_begin` and `_overwrite`."""
+        """Sets priorities again after `_drawable` has changed without `_begin` and `_overwrite`."""
 
     def _slots_drawn(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         if not len(self):
@@ -292,7 +292,7 @@ class UniformReplay:
 
 
 def _of_rows(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a buffer's state that belongs to its rows; {} for an empty buffer."""
+    """The part of a buffer's state for its `StoredRows`; {} for an empty buffer."""
     return {name: state[name] for name in ("links", "columns") if name in state}
 
 
