@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Discrete
 
-from rollax import MultiAgentBatch
+from rollax import AsyncReplayOptimizer, MultiAgentBatch
 from rollax.batch import Fragment
 from rollax.config.groups import ReplayFields
+from rollax.optimizers.replay_optimizer import ReplayOptimizer
 from rollax.policy.policy import Policy
 from rollax.processes.actors import LocalActors, ProcessLostError
 from rollax.replay.shard import ReplayShard, ShardSettings
 from tests.optimizers.stand_ins import STEPS, FragmentWorker, OneAtATime
+
+SMALL = {"train_batch_size": 4, "learning_starts": 0, "buffer_size": 4000, "training_intensity": 0.1, "seed": 0}
 
 
 class RowNotes(Policy):
@@ -120,3 +123,35 @@ class MortalShards(LocalActors):
 
     def kill(self, handle: ReplayShard) -> None:
         self.killed.append(handle)
+
+
+class Rows(AsyncReplayOptimizer):
+    """Over workers whose rows bring no priorities."""
+
+    def buffers_of(self, policy):
+        return ReplayOptimizer.buffers_of(self, policy)
+
+
+def policy_of(optimizer, policy_id="a"):
+    return optimizer.local_worker.policies[policy_id]
+
+
+def shards_of(optimizer):
+    return optimizer.shards._actors.shards
+
+
+def numbers_in(shard):
+    """Row number -> what it is drawn in proportion to."""
+    buffer = shard.buffers["a"]
+    places = np.flatnonzero(buffer._drawable)
+    numbers = buffer._rows.read("obs", places)
+    return dict(zip(numbers.tolist(), buffer._tree.get(places).tolist(), strict=True))
+
+
+def steps(optimizer, count):
+    for _ in range(count):
+        optimizer.step()
+
+
+def due(optimizer):
+    return int(max(optimizer.steps - optimizer.config.learning_starts, 0) * optimizer.config.training_intensity)

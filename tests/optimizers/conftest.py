@@ -1,0 +1,29 @@
+"""What the tests of `AsyncReplayOptimizer` share."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollax.evaluation.remote_workers import RemoteWorkers
+from rollax.optimizers import async_replay
+from rollax.processes.failures import FailureRules
+from tests.optimizers.replay_stand_ins import SMALL, MortalShards, RowActors, Rows, RowWorker
+from tests.optimizers.stand_ins import learner_threads
+
+
+@pytest.fixture
+def make(monkeypatch):
+    """Makes optimizers over so many workers, with shards in this process, and ends them."""
+    monkeypatch.setattr(async_replay, "shard_actors", lambda settings, remote: MortalShards(settings))
+    made = []
+
+    def make_one(count=2, *, seed=0, fails=None, agents=None, **settings):
+        processes = RowActors(seed, fails)
+        remote = RemoteWorkers(processes, count, FailureRules(restart=True))
+        made.append(Rows(RowWorker(0, **(agents or {})), remote, {**SMALL, **settings}))
+        return made[-1], processes
+
+    yield make_one
+    for optimizer in made:
+        optimizer.stop()
+    assert not learner_threads()
