@@ -12,6 +12,8 @@ import numpy as np
 from rollax.batch import MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
+from rollax.env.context import EnvContext
+from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.callbacks import make_callbacks, overrides
 from rollax.evaluation.messages import Rollout, Update
@@ -19,8 +21,8 @@ from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.evaluation.policy_map import DEFAULT_POLICY, policy_mapping, resolved_config, specs_of
 from rollax.evaluation.postprocess import postprocess
 from rollax.evaluation.sampler import Sampler
-from rollax.evaluation.worker_env import EnvMaker, EnvSpaces
-from rollax.evaluation.worker_policies import PolicyMaker, make_runner
+from rollax.evaluation.worker_env import env_spaces, worker_env
+from rollax.evaluation.worker_policies import make_policies, make_runner
 from rollax.evaluation.worker_sampler import make_sampler
 from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables
@@ -66,13 +68,15 @@ class RolloutWorker:
         self.num_workers = num_workers
         self.restarts = restarts
         self.version = 0
-        envs = EnvMaker(env_creator, self.config, worker_index, num_workers)
-        self._env = envs.env() if samples else None
+        creator = creator_of(env_creator)
+        context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
+        self._env = worker_env(creator, context, self.config) if samples else None
         self.callbacks = make_callbacks(self.config.callbacks)
         policy_of = policy_mapping(policy_mapping_fn, list(specs))
-        spaces = envs.spaces(specs) if self._env is None else EnvSpaces.of(self._env)
-        maker = PolicyMaker(self.config, spaces, policy_of, default_policy_class, worker_index, restarts)
-        self.policies, joint_rows = maker.policies(specs)
+        spaces = env_spaces(self._env, creator, context, self.config, specs)
+        self.policies, joint_rows = make_policies(
+            self.config, specs, spaces, policy_of, default_policy_class, worker_index, restarts
+        )
         for policy in self.policies.values():
             policy.worker_index, policy.num_workers = worker_index, num_workers
         self.shared = SharedVariables(self.config.multiagent.shared_variables, self.policies)

@@ -21,47 +21,38 @@ from rollax.policy.spec import PolicySpec
 from rollax.spaces import check_space, same_space
 
 
-class PolicyMaker:
-    """Creates the policies of one worker.
+def make_policies(
+    config: TrainerConfig,
+    specs: Mapping[str, PolicySpec],
+    env_spaces: EnvSpaces,
+    policy_of: Callable[..., str] | None,
+    default_policy_class: type[Policy] | None,
+    worker_index: int,
+    restarts: int,
+) -> tuple[dict[str, Policy], JointRows]:
+    """The policies of a worker by id, and the `JointRows` for those that see all agents.
 
     Args:
         config: the worker's.
-        spaces: of its environment.
+        specs: policy id -> spec.
+        env_spaces: of the worker's environment.
         policy_of: `(agent_id, episode) -> policy id`; None where there is one policy.
         default_policy_class: the class of a spec that names none.
         worker_index: 0 in the driver, which draws the same random numbers as worker 1.
         restarts: workers of this index that have failed before; each draws its own random numbers.
     """
-
-    def __init__(
-        self,
-        config: TrainerConfig,
-        spaces: EnvSpaces,
-        policy_of: Callable[..., str] | None,
-        default_policy_class: type[Policy] | None,
-        worker_index: int,
-        restarts: int = 0,
-    ) -> None:
-        self._config = config
-        self._env = spaces
-        self._policy_of = policy_of
-        self._default_policy_class = default_policy_class
-        self._process = max(worker_index, 1) - 1, restarts
-
-    def policies(self, specs: Mapping[str, PolicySpec]) -> tuple[dict[str, Policy], JointRows]:
-        """The policies by id, and the `JointRows` for those that see all agents."""
-        spaces = {policy_id: self._spaces(policy_id, spec) for policy_id, spec in specs.items()}
-        joint_rows = JointRows(self._env.possible_agents, spaces)
-        policies = {
-            policy_id: self._policy(policy_id, number, spec, spaces[policy_id], joint_rows)
-            for number, (policy_id, spec) in enumerate(specs.items())
-        }
-        return policies, joint_rows
-
-    def _policy(
-        self, policy_id: str, number: int, spec: PolicySpec, spaces: tuple[Space, Space], joint_rows: JointRows
-    ) -> Policy:
-        policy_class = spec.policy_class or self._default_policy_class
+    spaces: dict[str, tuple[Space, Space]] = {}
+    for policy_id, spec in specs.items():
+        observation = config.observation_space if spec.observation_space is None else spec.observation_space
+        action = config.action_space if spec.action_space is None else spec.action_space
+        spaces[policy_id] = (
+            _space(policy_id, "observation_space", observation, env_spaces, policy_of),
+            _space(policy_id, "action_space", action, env_spaces, policy_of),
+        )
+    joint_rows = JointRows(env_spaces.possible_agents, spaces)
+    policies = {}
+    for number, (policy_id, spec) in enumerate(specs.items()):
+        policy_class = spec.policy_class or default_policy_class
         if policy_class is None:
             raise PolicyError(
                 "A policy without a class.",
@@ -69,44 +60,44 @@ class PolicyMaker:
                 expected="a Policy class in its spec",
                 fix="name one; None stands for the algorithm's own policy, and there is no algorithm here",
             )
-        seed = self._config.seed
-        worker_number, restarts = self._process
-        if seed is not None and (number or worker_number or restarts):
-            seed = int(np.random.SeedSequence((seed, worker_number, number, restarts)).generate_state(1)[0])
-        changes = {**spec.config, "seed": seed} if spec.config or seed != self._config.seed else {}
-        config = self._config.for_policy(policy_class.config_class, **changes)
-        if getattr(config, "centralized_critic", False):
-            config = config.changed(critic_space=joint_rows.space(spaces[0]))
-        policy = policy_class(*spaces, config)
-        policy.name = policy_id
-        return policy
+        seed = _seed(config.seed, max(worker_index, 1) - 1, restarts, number)
+        changes = {**spec.config, "seed": seed} if spec.config or seed != config.seed else {}
+        own_config = config.for_policy(policy_class.config_class, **changes)
+        if getattr(own_config, "centralized_critic", False):
+            own_config = own_config.changed(critic_space=joint_rows.space(spaces[policy_id][0]))
+        policies[policy_id] = policy_class(*spaces[policy_id], own_config)
+        policies[policy_id].name = policy_id
+    return policies, joint_rows
 
-    def _spaces(self, policy_id: str, spec: PolicySpec) -> tuple[Space, Space]:
-        return (
-            self._space(policy_id, "observation_space", spec.observation_space),
-            self._space(policy_id, "action_space", spec.action_space),
+
+def _seed(seed: int | None, process: int, restarts: int, number: int) -> int | None:
+    """The seed of a policy: that of the config for the first policy of the first process."""
+    if seed is None or not (number or process or restarts):
+        return seed
+    return int(np.random.SeedSequence((seed, process, number, restarts)).generate_state(1)[0])
+
+
+def _space(
+    policy_id: str, kind: str, given: Space | None, env_spaces: EnvSpaces, policy_of: Callable[..., str] | None
+) -> Space:
+    of_env = getattr(env_spaces, kind)
+    space = of_env if given is None else given
+    if space is None:
+        by_agent = getattr(env_spaces, f"{kind}s") or {}
+        space = space_of_agents(by_agent, policy_id, policy_of, kind, env_spaces.possible_agents)
+        if space is None and by_agent:
+            raise nobody_uses(policy_id, list(by_agent), policy_of, kind)
+    check_space(space, f"policy {policy_id!r}, {kind}")
+    assert space is not None
+    if of_env is not None and not same_space(space, of_env):
+        raise PolicyError(
+            f"The policy's {kind} is not the environment's.",
+            where=f"policy {policy_id!r}",
+            got=space,
+            expected=of_env,
+            fix=f"leave {kind} out to take the environment's, or correct it",
         )
-
-    def _space(self, policy_id: str, kind: str, given: Space | None) -> Space:
-        of_env = getattr(self._env, kind)
-        given = getattr(self._config, kind) if given is None else given
-        space = of_env if given is None else given
-        if space is None:
-            by_agent = getattr(self._env, f"{kind}s") or {}
-            space = space_of_agents(by_agent, policy_id, self._policy_of, kind, self._env.possible_agents)
-            if space is None and by_agent:
-                raise nobody_uses(policy_id, list(by_agent), self._policy_of, kind)
-        check_space(space, f"policy {policy_id!r}, {kind}")
-        assert space is not None
-        if of_env is not None and not same_space(space, of_env):
-            raise PolicyError(
-                f"The policy's {kind} is not the environment's.",
-                where=f"policy {policy_id!r}",
-                got=space,
-                expected=of_env,
-                fix=f"leave {kind} out to take the environment's, or correct it",
-            )
-        return space
+    return space
 
 
 def make_runner(policy: Policy, config: TrainerConfig) -> PolicyRunner:
