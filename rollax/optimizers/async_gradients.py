@@ -40,11 +40,9 @@ class AsyncGradientsOptimizer(Optimizer):
     def _apply(self, rollout: Rollout) -> None:
         self._sampled(rollout)
         with self.timings.measured("learn_s"):
-            for policy_id in self.policies_to_train:
-                if policy_id in rollout.gradients:
-                    gradients, stats = rollout.gradients[policy_id]
-                    self.local_worker.policies[policy_id].apply_gradients(gradients)
-                    self.stats[policy_id] = stats
-                else:
-                    self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
+            for policy_id, policy in self.policies.items():
+                gradients, stats = rollout.gradients.get(policy_id, (None, None))
+                if stats is not None:
+                    policy.apply_gradients(gradients)
+                self._note(policy_id, stats)
         self._trained_on(rollout)

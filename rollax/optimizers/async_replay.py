@@ -85,7 +85,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         return super().buffers_of(policy, *columns)
 
     def _shard_settings(self, capacities: Sequence[int]) -> ShardSettings:
-        for policy_id, policy in self._learning.items():
+        for policy_id, policy in self.policies.items():
             if policy.replayed is not None:
                 raise ConfigError(
                     "A policy that learns from sequences, where shards draw single rows.",
@@ -94,8 +94,8 @@ class AsyncReplayOptimizer(ReplayOptimizer):
                     expected="one that learns from single rows",
                     fix="use a model without memory, or SyncReplayOptimizer",
                 )
-        buffers = {policy_id: self.buffers_of(policy) for policy_id, policy in self._learning.items()}
-        rows = {policy_id: self.rows_of_update(policy) for policy_id, policy in self._learning.items()}
+        buffers = {policy_id: self.buffers_of(policy) for policy_id, policy in self.policies.items()}
+        rows = {policy_id: self.rows_of_update(policy) for policy_id, policy in self.policies.items()}
         settings = ShardSettings(buffers, capacities, rows, self.config.prioritized_replay_beta, self.config.seed)
         for index in range(1, len(capacities) + 1):
             ReplayShard(settings, index)  # raises here what it would raise in its process; it takes no memory yet
@@ -263,15 +263,14 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         """The updates of one draw; in the learner's thread where there are remote workers."""
         errors: dict[str, tuple[Any, Any]] = {}
         with self.timings.measured("learn_s"):
-            for policy_id, policy in self._learning.items():
+            for policy_id, policy in self.policies.items():
                 rows = drawn.batches.get(policy_id)
-                if rows is None:
-                    self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
-                    continue
-                stats = self._learn_from_rows(policy, rows)
-                if SampleBatch.TD_ERROR in stats:
-                    errors[policy_id] = rows[SampleBatch.INDICES], stats.pop(SampleBatch.TD_ERROR)
-                self.stats[policy_id] = stats
+                stats = None
+                if rows is not None:
+                    stats = self._learn_from_rows(policy, rows)
+                    if SampleBatch.TD_ERROR in stats:
+                        errors[policy_id] = rows[SampleBatch.INDICES], stats.pop(SampleBatch.TD_ERROR)
+                self._note(policy_id, stats)
         self.num_updates += self.config.updates_per_draw
         self._version += self.config.updates_per_draw
         self._learned.append((drawn, errors))

@@ -74,9 +74,9 @@ class Optimizer(ABC):
         remote_workers: those that sample: a `RemoteWorkers`, or Ray actors of `RolloutWorker.as_remote()`.
         config: of the optimizer's `config_class`, or a dict of its keys; None: the config of the local worker.
     Attributes:
+        policies: policy id -> policy to train.
         env_steps, agent_steps: learned from so far.
-        stats: policy id -> statistics of its last update; the values of a policy that had no data yet, or none in the
-            last batch, are None.
+        stats: policy id -> statistics of its last update; the values of a policy without data are None.
     Raises:
         ConfigError: the config is not of the optimizer's `config_class`.
         PolicyError: a policy to train cannot learn from the samples of this optimizer.
@@ -89,8 +89,7 @@ class Optimizer(ABC):
     """Whether policies learn from fragments as they were sampled, not from what a replay buffer makes of them."""
 
     rests_between_steps: ClassVar[bool] = True
-    """Whether remote workers sample only during a step. Otherwise timing decides which weights a fragment is sampled
-    with, so no run with remote workers can be repeated."""
+    """Whether remote workers sample only during a step. Otherwise runs with them depend on timing."""
 
     def __init__(
         self,
@@ -102,13 +101,12 @@ class Optimizer(ABC):
         self.local_worker = local_worker
         self.remote = RemoteWorkers.of(remote_workers)
         learning = self.config.multiagent.policies_to_train
-        self.policies_to_train = list(local_worker.policies if learning is None else learning)
+        self.policies = {i: local_worker.policies[i] for i in (local_worker.policies if learning is None else learning)}
         if self.gives_fragments:
             self._check_learn_from_fragments()
         self.env_steps = 0
         self.agent_steps = 0
-        policies = local_worker.policies
-        self.stats: Stats = {i: dict.fromkeys(policies[i].statistics) for i in self.policies_to_train}
+        self.stats: Stats = {i: dict.fromkeys(policy.statistics) for i, policy in self.policies.items()}
         self.timings = Timings()
         self._version = 0
         self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest of a learner thread, to be broadcast
@@ -128,17 +126,17 @@ class Optimizer(ABC):
         return self.env_steps if self.config.count_steps_by == "env_steps" else self.agent_steps
 
     def get_state(self) -> dict[str, Any]:
-        """The state that a checkpoint holds, apart from the counters."""
+        """The state for a checkpoint, apart from the counters."""
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027  most have nothing to take over
         """Restores what `get_state` returned; if it raises, nothing has changed."""
 
     def begin_exactly(self) -> None:
-        """Drops what a checkpoint does not hold, so that going on from here and restoring are the same run.
+        """Drops what a checkpoint does not hold, so that a restored run equals the continued one.
 
         Raises:
-            ConfigError: they would not be; nothing has changed then.
+            ConfigError: they would differ; nothing has changed then.
         """
         if self.remote and not self.rests_between_steps:
             raise inexact(
@@ -147,7 +145,7 @@ class Optimizer(ABC):
             )
 
     def rest(self) -> None:  # noqa: B027  most have nothing that goes on
-        """Waits until no other thread learns; after an interrupted step one might."""
+        """Waits until no other thread learns; one may after an interrupted step."""
 
     def report(self) -> dict[str, Any]:
         """Further entries of `info` in the results."""
@@ -162,11 +160,11 @@ class Optimizer(ABC):
         """Ends other threads and processes of the optimizer; the workers stay."""
 
     def _size(self, rollout: Rollout) -> int:
-        """What a fragment counts for, in the unit of `train_batch_size`."""
+        """The steps of a rollout, in the unit of `train_batch_size`."""
         return rollout.env_steps if self.config.count_steps_by == "env_steps" else rollout.agent_steps
 
     def _broadcast(self) -> None:
-        """Publishes the present weights and filters: remote workers act with them from their next request on."""
+        """Publishes weights and filters: remote workers act with them from their next request on."""
         self.local_worker.set_timestep(self.steps)
         if self.remote:
             self._version += 1
@@ -179,6 +177,10 @@ class Optimizer(ABC):
     def _broadcast_newest(self) -> None:
         if self._weights:
             self._publish(*self._weights.pop())
+
+    def _note(self, policy_id: str, stats: Mapping[str, Any] | None) -> None:
+        """Records the statistics of an update; None: the policy had no data."""
+        self.stats[policy_id] = dict.fromkeys(self.stats[policy_id]) if stats is None else dict(stats)
 
     def _sampled(self, rollout: Rollout) -> None:
         """Records the episodes, filters and times of a rollout."""
@@ -210,8 +212,7 @@ class Optimizer(ABC):
 
     def _check_learn_from_fragments(self) -> None:
         # A worker whose config has replay too was set up so on purpose.
-        for policy_id in self.policies_to_train:
-            policy = self.local_worker.policies[policy_id]
+        for policy_id, policy in self.policies.items():
             if isinstance(policy.config, ReplayFields) and not isinstance(self.local_worker.config, ReplayFields):
                 raise PolicyError(
                     "A policy that learns from replayed experience is among those to train where nothing is replayed.",
@@ -228,12 +229,10 @@ class Optimizer(ABC):
         """One update of each policy that learns, from its rows of a batch."""
         try:
             with self.timings.measured("learn_s"):
-                for policy_id in self.policies_to_train:
+                for policy_id, policy in self.policies.items():
                     rows = batch.get(policy_id)
-                    if rows is not None and rows.count:
-                        self.stats[policy_id] = self.local_worker.policies[policy_id].learn_on_batch(rows) or {}
-                    else:
-                        self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
+                    # An empty batch is false.
+                    self._note(policy_id, (policy.learn_on_batch(rows) or {}) if rows else None)
         except BaseException:
             log.warning("Learning was interrupted: a batch of %d steps is dropped, and not counted.", batch.env_steps)
             raise

@@ -57,7 +57,6 @@ class ReplayOptimizer(Optimizer):
     ) -> None:
         super().__init__(local_worker, remote_workers, config)
         self._check_specs()
-        self._learning = {policy_id: local_worker.policies[policy_id] for policy_id in self.policies_to_train}
         self.num_updates = 0
         self._due = UpdatesDue(self.config.learning_starts, self.config.training_intensity)
 
@@ -109,7 +108,7 @@ class ReplayOptimizer(Optimizer):
     def _check_specs(self) -> None:
         """Refuses changes of a policy's spec that would do nothing, because all policies that learn share the value."""
         for policy_id, given in self.config.multiagent.policies.items():
-            changes = PolicySpec.of(given, policy_id).config if policy_id in self.policies_to_train else {}
+            changes = PolicySpec.of(given, policy_id).config if policy_id in self.policies else {}
             for key in self.keys_of_all_policies:
                 if key in changes and changes[key] != getattr(self.config, key):
                     raise ConfigError(

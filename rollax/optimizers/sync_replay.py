@@ -47,7 +47,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
         config: TrainerConfig | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(local_worker, remote_workers, config)
-        self.buffers = {i: self.buffers_of(policy)(self.config.buffer_size) for i, policy in self._learning.items()}
+        self.buffers = {i: self.buffers_of(policy)(self.config.buffer_size) for i, policy in self.policies.items()}
         self._rng = np.random.default_rng(self.config.seed)
 
     def step(self) -> Stats:
@@ -78,13 +78,11 @@ class SyncReplayOptimizer(ReplayOptimizer):
     def _update(self, count: int) -> None:
         with self.timings.measured("learn_s"):
             for policy_id, buffer in self.buffers.items():
-                if not len(buffer):
-                    self.stats[policy_id] = dict.fromkeys(self.stats[policy_id])
-                    continue
-                policy = self._learning[policy_id]
+                stats, policy = None, self.policies[policy_id]
                 at_once = count if learns_in_minibatches(policy) else 1
-                for _ in range(0, count, at_once):
-                    self.stats[policy_id] = self._learn_from(policy, buffer, at_once)
+                for _ in range(0, count if len(buffer) else 0, at_once):
+                    stats = self._learn_from(policy, buffer, at_once)
+                self._note(policy_id, stats)
         self.num_updates += count
 
     def _learn_from(self, policy: Policy, buffer: UniformReplay, count: int) -> dict[str, Any]:

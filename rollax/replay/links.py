@@ -118,20 +118,14 @@ class Links:
         images = self.image_slots(slots) if self._images > 1 else slots[:, None]
         return ((images - self.taken) % self.size).min(axis=1) >= count
 
-    def next_slots(self, count: int) -> NDArray[np.int64]:
-        """The next `count` slots to be taken."""
-        return (self.taken + np.arange(count)) % self.size
-
     def overwritten_by(self, count: int) -> NDArray[np.int64]:
         """The slots whose observation, or an image of it, is lost when the next `count` slots are taken."""
-        slots = self.next_slots(count)
-        slots = slots[slots < self.filled]
+        slots = self._oldest(count)
         return self._with_dependents(slots) if self._images > 1 else slots
 
     def overwrite(self, added: Addition) -> None:
         """Takes the slots that a fragment needs, and unlinks their old contents."""
-        slots = self.next_slots(added.needed)
-        slots = slots[slots < self.filled]
+        slots = self._oldest(added.needed)
         followers, leaders = self._followers(added.overwritten)
         self.preceding[followers[self.preceding[followers] == leaders]] = _NONE
         self._keep_open(~np.isin(self._open_slots, added.overwritten))
@@ -202,7 +196,7 @@ class Links:
         return named % self.size, (named >= self.taken - self.filled) & (named < self.taken)
 
     def get_state(self) -> dict[str, Any]:
-        """Everything, as arrays and numbers."""
+        """The whole state, as arrays and numbers."""
         columns = {name: getattr(self, name)[: self.filled].copy() for name in _COLUMNS}
         opened = {"open_trajectories": self._open_trajectories, "open_slots": self._open_slots}
         return {"size": self.size, "images": self._images, "taken": self.taken, **columns, **opened}
@@ -219,9 +213,8 @@ class Links:
         for name in ("terminated", "truncated", "observed"):
             array(state, name, where, shape=(filled,), dtype=np.bool_)
         back = array(state, "back", where, shape=(filled if self._images > 1 else 0,), dtype=slots)
-        trajectories = array(
-            state, "open_trajectories", where, shape=np.shape(entry(state, "open_trajectories", where)), dtype=np.int64
-        )
+        shape = np.shape(entry(state, "open_trajectories", where))
+        trajectories = array(state, "open_trajectories", where, shape=shape, dtype=np.int64)
         opened = array(state, "open_slots", where, shape=trajectories.shape, dtype=np.int64)
         for name, found in (("back", back), ("open_slots", opened)):
             if found.size and not (found.min() >= 0 and found.max() < filled):
@@ -238,21 +231,24 @@ class Links:
         return filled
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` of a ring of this size returned; see `check_state`."""
+        """Restores what `get_state` of a ring buffer of this size returned; see `check_state`."""
         self.taken = int(state["taken"])
         for name in _COLUMNS:
             values = state[name]
             getattr(self, name)[: len(values)] = values
-        self._open_trajectories, self._open_slots = (
-            np.array(state["open_trajectories"]),
-            np.array(state["open_slots"]),
-        )
+        self._open_trajectories = np.array(state["open_trajectories"])
+        self._open_slots = np.array(state["open_slots"])
 
     def _make_arrays(self, size: int) -> None:
         slots = np.min_scalar_type(-self.size - 1)
         self.following, self.preceding = (np.full(size, _NONE, slots) for _ in range(2))
         self.back = np.zeros(size if self._images > 1 else 0, slots)
         self.terminated, self.truncated, self.observed = (np.zeros(size, np.bool_) for _ in range(3))
+
+    def _oldest(self, count: int) -> NDArray[np.int64]:
+        """Those of the next `count` slots to be taken that are in use."""
+        slots = (self.taken + np.arange(count)) % self.size
+        return slots[slots < self.filled]
 
     def _with_dependents(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """These slots, and those whose observations contain images in them."""
