@@ -64,15 +64,15 @@ if TYPE_CHECKING:
     from rollax.env.adapters import register_env_adapter as register_env_adapter
     from rollax.env.base_env import BaseEnv as BaseEnv
     from rollax.env.checking.check_env import check_env as check_env
-    from rollax.env.context import EnvContext as EnvContext
-    from rollax.env.convert import to_base_env as to_base_env
     from rollax.env.external.external_env import ExternalEnv as ExternalEnv
     from rollax.env.external.external_env import ExternalMultiAgentEnv as ExternalMultiAgentEnv
     from rollax.env.external.queue import EnvStoppedError as EnvStoppedError
+    from rollax.env.making import to_base_env as to_base_env
     from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv as MultiAgentEnv
     from rollax.env.multi_agent.pettingzoo_env import from_pettingzoo as from_pettingzoo
     from rollax.env.multi_agent.pettingzoo_export import to_pettingzoo as to_pettingzoo
-    from rollax.env.recording.record_env import record_env as record_env
+    from rollax.env.recording import record_env as record_env
+    from rollax.env.registry import EnvContext as EnvContext
     from rollax.env.registry import register_env as register_env
     from rollax.env.vector.vector_env import VectorEnv as VectorEnv
     from rollax.errors import BatchError as BatchError
@@ -130,15 +130,14 @@ _NAMES_OF = {
     "rollax.env.adapters": "register_env_adapter",
     "rollax.env.base_env": "BaseEnv",
     "rollax.env.checking.check_env": "check_env",
-    "rollax.env.context": "EnvContext",
-    "rollax.env.convert": "to_base_env",
     "rollax.env.external.external_env": "ExternalEnv ExternalMultiAgentEnv",
     "rollax.env.external.queue": "EnvStoppedError",
+    "rollax.env.making": "to_base_env",
     "rollax.env.multi_agent.multi_agent_env": "MultiAgentEnv",
     "rollax.env.multi_agent.pettingzoo_env": "from_pettingzoo",
     "rollax.env.multi_agent.pettingzoo_export": "to_pettingzoo",
-    "rollax.env.recording.record_env": "record_env",
-    "rollax.env.registry": "register_env",
+    "rollax.env.recording": "record_env",
+    "rollax.env.registry": "EnvContext register_env",
     "rollax.env.vector.vector_env": "VectorEnv",
     "rollax.errors": "BatchError CheckpointError ConfigError EnvError MultiAgentError "
     "NonFiniteError PolicyError RollaxError ShapeError SpaceError WorkerError",

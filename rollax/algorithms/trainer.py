@@ -204,7 +204,7 @@ class Trainer:
         return evaluation_result(self._played(self._evaluation_worker, count))
 
     def _evaluate_recorded(self, count: int, folder: Path) -> EvaluationResult:
-        from rollax.env.recording.record_env import RecordedEnv, RecordingCreator
+        from rollax.env.recording import RecordedEnv, RecordingCreator
 
         def counts(episode: int, env_id: int, num_envs: int) -> bool:
             return episode * num_envs + env_id < count  # each sub-environment's share of an evaluation

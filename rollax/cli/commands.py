@@ -142,7 +142,7 @@ def _env_ids() -> dict[str, list[str]]:
     """Returns source -> environment ids: those of the user first, then Gymnasium's by family."""
     import gymnasium
 
-    from rollax.env.multi_agent.pettingzoo_names import pettingzoo_ids
+    from rollax.env.multi_agent.pettingzoo_env import pettingzoo_ids
     from rollax.env.registry import import_atari_if_named, registered_envs
 
     with contextlib.suppress(ConfigError):

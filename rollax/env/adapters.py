@@ -1,8 +1,7 @@
 """The table of environment kinds: how each is recognized, and which function adapts it.
 
 The module of an adapter is imported when the first environment of its kind is met. A kind is recognized by the import
-path of a class among the bases of the environment's class, or by its methods: the library that it belongs to is never
-imported here.
+path of a base class, or by its methods, so that no other library is imported here.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -24,8 +24,8 @@ class EnvAdapter:
 
     Args:
         kind: the import path of its base class, or a name.
-        adapter: a function of one environment, or its path "module:function". It returns an environment of another
-            kind; with `makes_base_env` it takes an `EnvCopies` and returns a `BaseEnv`.
+        adapter: a function of one environment that returns one of another kind; with `makes_base_env`, a function of
+            `EnvCopies` that returns a `BaseEnv`. Or its path "module:function".
         recognizes: whether an environment is of this kind; None compares the base classes with `kind`.
         makes_base_env: the last step of every conversion.
     """
@@ -47,11 +47,7 @@ class EnvAdapter:
 
 
 def has_base(env: Any, path: str) -> bool:
-    """Whether a class of this import path is among the bases of the environment's class.
-
-    The path may be that of a package which re-exports the class: `dm_env.Environment` is defined in
-    `dm_env._environment`.
-    """
+    """Whether a class of this import path, or of one within its package, is a base of the environment's class."""
     package, _, name = path.rpartition(".")
     return any(cls.__name__ == name and f"{cls.__module__}.".startswith(f"{package}.") for cls in type(env).__mro__)
 
@@ -90,38 +86,25 @@ def is_stepped(env: Any) -> bool:
     return hasattr(env, "reset") and hasattr(env, "step")
 
 
+_base_env = partial(EnvAdapter, makes_base_env=True)
+_EXTERNAL = "rollax.env.external.external_base_env:ExternalBaseEnv"
+_MULTI_AGENT = "rollax.env.multi_agent"
 _BUILT_IN = (
-    EnvAdapter("rollax.env.base_env.BaseEnv", "rollax.env.row_checks:with_checked_rows", makes_base_env=True),
+    _base_env("rollax.env.base_env.BaseEnv", "rollax.env.row_checks:with_checked_rows"),
     EnvAdapter("ray.rllib.env.multi_agent_env.MultiAgentEnv", "rollax.env.rllib_env:RLlibEnv"),
     EnvAdapter("stable_baselines3.common.vec_env.VecEnv", "rollax.env.vector.sb3_vec_env:SB3VectorEnv"),
     EnvAdapter("dm_env.Environment", "rollax.env.dm_environment:DMEnvironment"),
-    EnvAdapter("pettingzoo.AECEnv", "rollax.env.multi_agent.pettingzoo_env:AECPettingZooEnv", takes_turns),
-    EnvAdapter(
-        "pettingzoo.ParallelEnv", "rollax.env.multi_agent.pettingzoo_env:ParallelPettingZooEnv", asks_spaces_by_agent
-    ),
+    EnvAdapter("pettingzoo.AECEnv", f"{_MULTI_AGENT}.pettingzoo_env:AECPettingZooEnv", takes_turns),
+    EnvAdapter("pettingzoo.ParallelEnv", f"{_MULTI_AGENT}.pettingzoo_env:ParallelPettingZooEnv", asks_spaces_by_agent),
     EnvAdapter("the old Gym interface", "rollax.env.legacy:adapt", is_legacy),
-    EnvAdapter(
-        "gymnasium.vector.VectorEnv", "rollax.env.vector.native_vector_env:native_base_env", makes_base_env=True
+    _base_env("gymnasium.vector.VectorEnv", "rollax.env.vector.native_vector_env:NativeVectorEnv"),
+    _base_env("rollax.env.vector.vector_env.VectorEnv", "rollax.env.vector.vector_base_env:VectorBaseEnv"),
+    _base_env("rollax.env.external.external_env.ExternalEnv", _EXTERNAL),
+    _base_env("rollax.env.external.external_env.ExternalMultiAgentEnv", _EXTERNAL),
+    _base_env(
+        f"{_MULTI_AGENT}.multi_agent_env.MultiAgentEnv", f"{_MULTI_AGENT}.multi_agent_base_env:MultiAgentBaseEnv"
     ),
-    EnvAdapter(
-        "rollax.env.vector.vector_env.VectorEnv",
-        "rollax.env.vector.vector_base_env:vector_base_env",
-        makes_base_env=True,
-    ),
-    *(
-        EnvAdapter(
-            f"rollax.env.external.external_env.{name}",
-            "rollax.env.external.external_base_env:external_base_env",
-            makes_base_env=True,
-        )
-        for name in ("ExternalEnv", "ExternalMultiAgentEnv")
-    ),
-    EnvAdapter(
-        "rollax.env.multi_agent.multi_agent_env.MultiAgentEnv",
-        "rollax.env.multi_agent.multi_agent_base_env:multi_agent_base_env",
-        makes_base_env=True,
-    ),
-    EnvAdapter("gymnasium.Env", "rollax.env.vector.vector_base_env:copied_base_env", is_stepped, makes_base_env=True),
+    _base_env("gymnasium.Env", "rollax.env.vector.vector_base_env:VectorBaseEnv", is_stepped),
 )
 _registered: dict[str, EnvAdapter] = {}
 
@@ -135,11 +118,10 @@ def register_env_adapter(
     replaces the earlier one. Worker processes know them too.
 
     Args:
-        kind: the import path of the base class of these environments, such as "mylib.Env". Its library is not imported.
+        kind: the import path of the base class of these environments, such as "mylib.Env", which is not imported.
         adapter: a function of one environment, or its path "module:function", which is imported when it is first
             needed. It returns an environment of any other kind.
-        recognizes: whether an environment is of this kind, where a base class does not tell; `kind` is then only a
-            name.
+        recognizes: whether an environment is of this kind, if a base class does not show it; `kind` is then a name.
     Raises:
         ConfigError: an adapter that is neither a function nor a path.
     """
@@ -161,11 +143,7 @@ def registered_adapters() -> dict[str, EnvAdapter]:
 
 
 def adapter_of(env: Any, where: str = "to_base_env") -> EnvAdapter:
-    """The first entry of the table that recognizes an environment.
-
-    Raises:
-        EnvError: none does.
-    """
+    """The first entry of the table that recognizes an environment; `EnvError` if none does."""
     for adapter in (*reversed(_registered.values()), *_BUILT_IN):
         if adapter.matches(env):
             return adapter

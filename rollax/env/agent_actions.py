@@ -13,42 +13,23 @@ from rollax.errors import MultiAgentError
 
 
 class AgentActions:
-    """Collects the actions for the next step of each sub-environment.
-
-    Args:
-        name: of the environment, in error messages.
-        num_envs: the number of sub-environments.
-    """
+    """Collects the actions for the next step of each sub-environment; `name` is for error messages."""
 
     def __init__(self, name: str, num_envs: int) -> None:
         self._name = name
         self._waiting: list[set[Hashable] | None] = [None] * num_envs  # None: no episode is running
         self._actions: list[dict[Hashable, Any]] = [{} for _ in range(num_envs)]
 
-    def begin(self, index: int) -> None:
-        """Notes that an episode begins; actions for the one before are dropped."""
-        self._waiting[index], self._actions[index] = set(), {}
-
-    def end(self, index: int) -> None:
-        """Notes that the episode is over."""
-        self._waiting[index], self._actions[index] = None, {}
+    def expect(self, index: int, agents: Iterable[Hashable] | None) -> None:
+        """These agents of a sub-environment, and no others, wait for an action; None if no episode is running."""
+        self._waiting[index], self._actions[index] = None if agents is None else set(agents), {}
 
     def is_running(self, index: int) -> bool:
         """Whether an episode is running."""
         return self._waiting[index] is not None
 
-    def request(self, index: int, agents: Iterable[Hashable]) -> None:
-        """Notes that agents wait for an action."""
-        waiting = self._waiting[index]
-        if waiting is not None:
-            waiting.update(agents)
-
     def put(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
-        """Stores the actions of some rows, as `BaseEnv.send_rows` gets them.
-
-        Raises:
-            MultiAgentError: an agent does not wait for an action, or has got one.
-        """
+        """Stores the actions of rows, see `BaseEnv.send_rows`; `MultiAgentError` unless each agent waits for one."""
         env_index, agents = rows.env_index, rows.agents or [DEFAULT_AGENT] * len(rows)
         if selection is not None:
             env_index, agents = env_index[selection], [agents[row] for row in selection.tolist()]
@@ -57,24 +38,17 @@ class AgentActions:
             try:
                 waiting[index].remove(agent)  # type: ignore[union-attr]
             except (KeyError, AttributeError):
-                raise self._not_waiting(index, agent) from None
+                raise MultiAgentError(
+                    "An action for an agent that is not waiting for one.",
+                    where=f"{self._name}, sub-environment {index}, agent {agent!r}",
+                    got="a second action" if agent in taken[index] else "no request",
+                    expected=f"one action for each of {sorted(map(str, waiting[index] or ()))}",
+                    fix="answer each row that acts once",
+                ) from None
             taken[index][agent] = action
 
-    def _not_waiting(self, index: int, agent: Hashable) -> MultiAgentError:
-        return MultiAgentError(
-            "An action for an agent that is not waiting for one.",
-            where=f"{self._name}, sub-environment {index}, agent {agent!r}",
-            got="a second action" if agent in self._actions[index] else "no request",
-            expected=f"one action for each of {sorted(map(str, self._waiting[index] or ()))}",
-            fix="answer each row that acts once",
-        )
-
     def take(self, index: int) -> dict[Hashable, Any]:
-        """The actions for the next step, by agent.
-
-        Raises:
-            MultiAgentError: the episode is over or not begun, or an agent has no action.
-        """
+        """The actions for the next step, by agent; `MultiAgentError` without an episode or if an action is missing."""
         waiting = self._waiting[index]
         if waiting or waiting is None:
             raise MultiAgentError(

@@ -1,6 +1,7 @@
-"""Atari games: ids beginning with `ALE/`, preprocessed and stacked, as single environments or as one native vector env.
+"""Atari games: ids that begin with `ALE/`, preprocessed and stacked.
 
-Both ways give the same task: observations [stack, height, width] of uint8 (with colours, [stack, height, width, 3]).
+Single environments and the native vector environment give the same task: observations [stack, height, width] of uint8
+(with colours, [stack, height, width, 3]).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rollax.env.context import EnvContext
+from rollax.env.registry import EnvContext
 from rollax.env.vector.vector_env import VectorEnv
 from rollax.errors import ConfigError
 
@@ -50,21 +51,17 @@ class AtariConfig(BaseModel):
 
     @property
     def needs_single_envs(self) -> bool:
-        """True where ale-py's vector env cannot do it."""
+        """True if ale-py's vector env does not support the config."""
         return not self.native_vector or any(x is not None for x in (self.mode, self.difficulty, self.render_mode))
 
     def game_options(self) -> dict[str, Any]:
-        """What single and vector environments call by the same name."""
+        """The options of the same name in single and vector environments."""
         names = ("repeat_action_probability", "full_action_space", "max_num_frames_per_episode")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 class AtariCreator:
-    """Makes environments of one Atari game.
-
-    Args:
-        env_id: such as "ALE/Pong-v5".
-    """
+    """Makes environments of one Atari game, such as "ALE/Pong-v5"."""
 
     def __init__(self, env_id: str) -> None:
         self.env_id = env_id
@@ -93,7 +90,7 @@ class AtariCreator:
         return gym.wrappers.FrameStackObservation(env, config.stack, padding_type="zero")
 
     def make_vector(self, context: EnvContext, num_envs: int) -> gym.vector.VectorEnv | VectorEnv:
-        """`num_envs` copies at once: ale-py's own vector env, or single ones where the config asks for them."""
+        """`num_envs` copies: ale-py's own vector env, or single ones if the config requires them."""
         config = self._config(context)
         if config.needs_single_envs or gym.spec(self.env_id).vector_entry_point is None:
             return VectorEnv.wrap(lambda index: self(context.at(index)), num_envs=num_envs)
@@ -135,12 +132,7 @@ class AtariCreator:
 
 
 class _FireReset(gym.Wrapper):
-    """Begins an episode with some frames without an action and one with FIRE, as ale-py's vector env does.
-
-    Args:
-        env: the game, frame by frame.
-        noop_max: at most so many frames without an action.
-    """
+    """Begins an episode with up to `noop_max` frames without an action and one with FIRE, as ale-py does."""
 
     def __init__(self, env: gym.Env, noop_max: int) -> None:
         super().__init__(env)
@@ -157,11 +149,7 @@ class _FireReset(gym.Wrapper):
 
 
 def register_games() -> None:
-    """Makes Gymnasium know the ids of ale-py.
-
-    Raises:
-        ConfigError: ale-py is not installed.
-    """
+    """Registers the ids of ale-py with Gymnasium; `ConfigError` if ale-py is not installed."""
     try:
         import ale_py
     except ImportError as error:

@@ -70,8 +70,6 @@ class BaseEnv:
     def _overrides(cls, *names: str) -> bool:
         return all(getattr(cls, name) is not getattr(BaseEnv, name) for name in names)
 
-    # The dict view.
-
     def poll(self) -> tuple[EnvDict, EnvDict, EnvDict, EnvDict, EnvDict, EnvDict]:
         """The outcomes since the last poll, for the agents that are ready; blocks until there are any.
 
@@ -103,10 +101,10 @@ class BaseEnv:
     def try_reset(
         self, env_id: int | None = None, *, seeds: Sequence[int | None] | None = None
     ) -> tuple[EnvDict, EnvDict] | None:
-        """Resets one sub-environment or all of them.
+        """Resets one sub-environment, or all of them if `env_id` is None.
 
         Args:
-            env_id: the sub-environment; None for all.
+            env_id: the sub-environment.
             seeds: one per sub-environment that is reset; None keeps their random streams. A subclass may omit this
                 argument: it is then never passed.
         Returns:
@@ -120,8 +118,6 @@ class BaseEnv:
         self.__kept = rows if env_id is None or self.__kept is None else Rows.concat(self.__kept, rows)
         obs, _, _, _, infos, _ = dicts_of(rows)
         return obs, infos
-
-    # The columnar view.
 
     def poll_rows(self) -> Rows:
         """The same as `poll`, as columns."""
@@ -178,8 +174,6 @@ class BaseEnv:
             expected=expected,
             fix="return dicts of dicts: env id -> agent id -> value",
         )
-
-    # The rest.
 
     def get_sub_environments(self) -> list[Any]:
         """The environments that this one is made of, as the user wrote them."""

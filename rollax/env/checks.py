@@ -1,20 +1,20 @@
 """Checks on what environments return, observations apart: shapes of results, rewards, flags, infos.
 
-Full checks run on each sub-environment's first episode, the cheap ones always: in bulk, over the columns of a poll.
-Only when one fails is the culprit looked for among the rows.
+Full checks run in each sub-environment's first episode, the cheap ones always, in bulk. The row at fault is looked for
+only if a check fails.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from rollax.errors import EnvError
+from rollax.errors import EnvError, MultiAgentError
 
 log = logging.getLogger("rollax.env")
 BOOLEANS = {bool, np.bool_}
@@ -23,6 +23,8 @@ _said: set[tuple[str, str]] = set()
 
 _listeners: list[dict[tuple[str, str], str]] = []
 
+MOST_IDLE_POLLS = 1000
+"""Polls in a row with reports and without an agent that can act, after which the environment counts as stuck."""
 _LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 Where = Callable[[int], str]
@@ -40,7 +42,7 @@ def say_once(topic: str, subject: str, message: str) -> None:
 
 @contextmanager
 def overhear() -> Iterator[dict[tuple[str, str], str]]:
-    """Gives what would be said once, `(topic, subject)` -> message, also what has been said; nothing is logged."""
+    """Collects the warnings of `say_once`, `(topic, subject)` -> message, repeated ones too, and logs none."""
     heard: dict[tuple[str, str], str] = {}
     _listeners.append(heard)
     try:
@@ -50,13 +52,7 @@ def overhear() -> Iterator[dict[tuple[str, str], str]]:
 
 
 class FirstEpisodes:
-    """Which sub-environments are still in their first episode, where everything is checked in full.
-
-    An episode that does not end is watched for a thousand polls.
-
-    Args:
-        num_envs: how many there are.
-    """
+    """The sub-environments that are in their first episode, and are checked in full, for at most a thousand polls."""
 
     MOST_POLLS = 1000
 
@@ -65,11 +61,51 @@ class FirstEpisodes:
         self._polls = 0
 
     def polled(self, ended: Iterable[int]) -> None:
-        """A poll is done, with which these sub-environments ended their episode."""
+        """Counts a poll; the episode of the `ended` sub-environments is over."""
         self._polls += 1
         self.indices.difference_update(ended)
         if self._polls >= self.MOST_POLLS:
             self.indices.clear()
+
+
+class IdlePolls:
+    """Counts, for each sub-environment, the polls in a row that report on it while none of its agents can act."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.counts: dict[int, int] = {}
+        """Idle polls in a row, by sub-environment."""
+
+    def idle(self, env_id: int, reported: Iterable[Hashable], alive: Iterable[Hashable]) -> None:
+        """Counts a poll that reports on agents of a sub-environment none of which can act.
+
+        Raises:
+            EnvError: too many such polls in a row.
+        """
+        count = self.counts.get(env_id, 0) + 1
+        self.counts[env_id] = count
+        if count >= MOST_IDLE_POLLS:
+            raise stuck(f"{self._name}, sub-environment {env_id}", reported, alive)
+
+    def acting(self, env_id: int) -> None:
+        """Notes that an agent can act in this sub-environment."""
+        self.counts.pop(env_id, None)
+
+
+def stuck(where: str, reported: Iterable[Hashable], alive: Iterable[Hashable]) -> EnvError:
+    """The error of an environment in which no agent can act, poll after poll."""
+    return EnvError(
+        f"Nobody can act, for {MOST_IDLE_POLLS} polls in a row.",
+        where=where,
+        got=f"news of agents {_names(reported)}; alive: {_names(alive)}",
+        expected="an observation of an agent that is alive, or the episode's end",
+        fix="end the episode ('__all__' True) when its last agent has ended, and leave agents that have ended out of "
+        "obs, rewards and flags",
+    )
+
+
+def _names(agents: Iterable[Hashable]) -> list[str]:
+    return sorted({str(agent) for agent in agents} - {"__all__"})
 
 
 def check_reset(result: Any, where: str) -> tuple[Any, dict]:
@@ -86,7 +122,7 @@ def check_reset(result: Any, where: str) -> tuple[Any, dict]:
 
 
 def check_step(result: Any, where: str, call: str = "step()") -> None:
-    """Whether it is `(obs, reward, terminated, truncated, info)`, as `step` must return it."""
+    """A step must return `(obs, reward, terminated, truncated, info)`."""
     if not (isinstance(result, tuple | list) and len(result) == 5):
         raise EnvError(
             f"{call} did not return five values.",
@@ -98,7 +134,7 @@ def check_step(result: Any, where: str, call: str = "step()") -> None:
 
 
 def vector_step(result: Any, count: int, where: str) -> Any:
-    """The five parts of a step of many, if they are five, with a reward and two flags for each sub-environment."""
+    """The five parts of a vector step, with a reward and two flags for each sub-environment, or an error."""
     try:
         _, rewards, terminateds, truncateds, _ = result
         if len(rewards) == len(terminateds) == len(truncateds) == count:
@@ -111,21 +147,45 @@ def vector_step(result: Any, count: int, where: str) -> Any:
     return result
 
 
-def check_info(info: Any, where: str) -> None:
-    """An info must be a dict."""
-    if not isinstance(info, dict):
-        raise EnvError("An info that is no dict.", where=where, got=outline(info), expected="a dict", fix="return {}")
-
-
 def check_infos(infos: Iterable[Any], where: Where) -> None:
-    """The same of many, in bulk."""
+    """Every info must be a dict; checked in bulk."""
     if not _DICT.issuperset(map(type, infos)):
         for row, info in enumerate(infos):
-            check_info(info, where(row))
+            if not isinstance(info, dict):
+                got = outline(info)
+                raise EnvError(
+                    "An info that is no dict.", where=where(row), got=got, expected="a dict", fix="return {}"
+                )
+
+
+def check_by_agent(what: str, values: Any, where: str, kind: type = Mapping) -> None:
+    """Values of several agents must be a dict by agent id."""
+    if not isinstance(values, kind):
+        raise MultiAgentError(
+            f"{what} that are no dict.",
+            where=where,
+            got=outline(values),
+            expected="a dict by agent id",
+            fix=f"give {what} by agent id, or {{}} if there are none",
+        )
+
+
+def undeclared(
+    agents: Iterable[Hashable], declared: Collection[Hashable], where: str, part: str = ""
+) -> MultiAgentError:
+    """The error of agents that are not all declared; `part` names the dict that they are in."""
+    agent = next(agent for agent in agents if agent not in declared)
+    return MultiAgentError(
+        f"An agent {part}that the environment does not declare.",
+        where=f"{where}, agent {agent!r}",
+        got=agent,
+        expected=f"one of possible_agents: {_names(declared)}",
+        fix="correct the id, or possible_agents",
+    )
 
 
 def check_count(what: str, values: Any, count: int, name: str) -> None:
-    """Whether there is one entry for each sub-environment."""
+    """There must be one entry for each sub-environment."""
     found = len(values) if hasattr(values, "__len__") and not isinstance(values, dict) else None
     if found != count:
         raise EnvError(
@@ -138,11 +198,7 @@ def check_count(what: str, values: Any, count: int, name: str) -> None:
 
 
 def reward_column(rewards: Any, where: Where) -> np.ndarray:
-    """[N] float64 rewards.
-
-    Raises:
-        EnvError: a reward that is no real scalar, not finite, or larger than float32 can hold.
-    """
+    """[N] float64 rewards; `EnvError` for one that is no real scalar, not finite, or too large for float32."""
     try:
         column = np.asarray(rewards)
     except ValueError:  # of different shapes
@@ -181,11 +237,7 @@ def _not_a_reward(column: np.ndarray, row: int, where: Where) -> EnvError:
 
 
 def flag_column(flags: Any, name: str, where: Where) -> np.ndarray:
-    """[N] booleans.
-
-    Raises:
-        EnvError: a flag that is not a boolean.
-    """
+    """[N] booleans; `EnvError` for a flag that is not a boolean."""
     try:
         column = np.asarray(flags)
     except ValueError:  # of different shapes
@@ -217,7 +269,7 @@ def all_finite(values: np.ndarray) -> bool:
 
 
 def failed(error: BaseException, doing: str, where: str, action: Any = None) -> EnvError:
-    """The error to raise from one that user code raised: it names the sub-environment and the action taken."""
+    """The error to raise from one that user code raised: it names the sub-environment and the action."""
     return EnvError(
         f"The environment raised {type(error).__name__} in {doing}: {error}",
         where=where,
@@ -228,7 +280,7 @@ def failed(error: BaseException, doing: str, where: str, action: Any = None) -> 
 
 
 def outline(value: Any) -> str:
-    """A value's type and, shortly, what is in it."""
+    """The type of a value and a short form of its contents."""
     if isinstance(value, tuple | list):
         return f"{type(value).__name__} of {len(value)}: ({', '.join(type(part).__name__ for part in value)})"
     return f"{type(value).__name__}: {value!r}"

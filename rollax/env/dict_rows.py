@@ -1,24 +1,106 @@
-"""Rows from two-level dicts: which agents are alive, the slot of each, and when trajectories begin and end."""
+"""Rows from dicts by sub-environment and agent: who is alive, the slots, and where trajectories begin and end."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import Space
 
 from rollax.env import checks
-from rollax.env.idle_polls import IdlePolls
+from rollax.env.checks import IdlePolls
 from rollax.env.observations import check_observation
-from rollax.env.row_builder import Flags, RowBuilder
 from rollax.env.rows import ALL, Rows
-from rollax.errors import MultiAgentError
+from rollax.errors import EnvError, MultiAgentError
 
 _COMMON = "__common__"
 """A key of infos that belongs to no agent."""
 _NONE: dict = {}
+
+
+Flags = tuple[list[bool], list[bool], list[bool]]
+"""The columns terminated, truncated and starting of some rows."""
+
+
+@dataclass(slots=True)
+class RowBuilder:
+    """Collects the rows of one poll, sub-environment by sub-environment."""
+
+    name: str
+    env_index: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    obs: list[Any] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    flags: list[tuple[int, Flags]] = field(default_factory=list)  # each with the first row that it belongs to
+    agents: list[Hashable] = field(default_factory=list)
+    infos: list[dict] = field(default_factory=list)
+    given: dict[int, Any] = field(default_factory=dict)
+    ended: list[int] = field(default_factory=list)
+    silent: int = 0  # rows of agents that are not in obs
+
+    def extend(
+        self,
+        env_id: int,
+        agents: list,
+        values: list,
+        slots: list[int],
+        rewards: list,
+        infos: dict,
+        flags: Flags | None = None,
+    ) -> None:
+        """Appends rows of one sub-environment; `flags` is None if all are False."""
+        count = len(agents)
+        if flags is not None:
+            self.flags.append((len(self.agents), flags))
+        self.env_index.extend([env_id] * count)
+        self.slots.extend(slots)
+        self.obs.extend(values)
+        self.rewards.extend(rewards)
+        self.agents.extend(agents)
+        self.infos.extend([infos.get(agent, _NONE) for agent in agents] if infos else [_NONE] * count)
+
+    def _where(self, row: int) -> str:
+        return f"{self.name}, sub-environment {self.env_index[row]}, agent {self.agents[row]!r}"
+
+    def rows(self) -> Rows:
+        """The rows. A row waits for an action if it has an observation and its trajectory has not ended."""
+        flags = np.zeros((3, len(self.agents)), bool)
+        for start, columns in self.flags:
+            flags[:, start : start + len(columns[0])] = columns
+        terminateds, truncateds, starts = flags
+        acts = ~(terminateds | truncateds)
+        without_obs = sum(map(is_, self.obs, repeat(None)))
+        if without_obs != self.silent:
+            row = next(row for row, value in enumerate(self.obs) if value is None)
+            raise EnvError(
+                "An observation that is None.",
+                where=self._where(row),
+                got=None,
+                expected="an observation, which requests an action",
+                fix="omit agents that do not act from obs",
+            )
+        if without_obs:
+            acts &= np.array([value is not None for value in self.obs], bool)
+        acts[list(self.given)] = False
+        return Rows(
+            np.array(self.env_index, np.int64),
+            np.array(self.slots, np.int64),
+            self.obs,
+            checks.reward_column(self.rewards, self._where),
+            terminateds,
+            truncateds,
+            starts,
+            acts,
+            np.array(self.ended, np.int64),
+            self.agents,
+            self.infos,
+            self.given or None,
+            name=self.name,
+        )
 
 
 def flags_of(agent: Hashable, terminateds: Mapping, truncateds: Mapping) -> tuple[bool, bool]:
@@ -104,18 +186,13 @@ class DictRows:
         return self._sub_envs[env_id].acting
 
     def forget(self, env_id: int) -> None:
-        """Drops the running episode; the environment may continue it, and agents that act next begin trajectories."""
+        """Drops the running episode. If the environment continues it, agents that act next begin trajectories."""
         alive = self._sub_envs[env_id].forgotten | self._sub_envs[env_id].slots.keys()
         self._end_episode(env_id)
         self._sub_envs[env_id].forgotten = frozenset(alive)
 
     def outcome(self, obs: dict, rewards: dict, terminateds: dict, truncateds: dict, infos: dict, given: dict) -> Rows:
-        """The rows of one poll.
-
-        Raises:
-            MultiAgentError: the dicts contradict each other or an earlier poll.
-            EnvError: an invalid observation, reward, flag or info.
-        """
+        """The rows of one poll; `EnvError` for dicts that are invalid or contradict each other or an earlier poll."""
         parts = (obs, rewards, terminateds, truncateds, infos, given)
         reported = dict.fromkeys((*obs, *rewards, *terminateds, *truncateds))
         return self.outcome_of({env_id: [part.get(env_id, _NONE) for part in parts] for env_id in reported})
@@ -221,16 +298,16 @@ class DictRows:
                 raise self._error(f"{name} without {ALL!r}.", env_id, None, sorted(map(str, flags)), expected)
 
     def _check_in_full(self, env_id: int, news: _News, call: str) -> None:
+        self._check_declared(env_id, news.obs)
         for agent, value in news.obs.items():
-            self._check_declared(env_id, agent)
             where = f"{self.name}, sub-environment {env_id}, agent {agent!r}, {call}"
             space = self._spaces.get(agent) if self._space is None else self._space
             if space is not None:
                 check_observation(space, value, where)
 
     def _check_new(self, env_id: int, starting: Set[Hashable], rewards: dict) -> None:
+        self._check_declared(env_id, starting)
         for agent in starting:
-            self._check_declared(env_id, agent)
             if not is_nothing(rewards.get(agent)):
                 checks.say_once(
                     "first reward",
@@ -249,15 +326,11 @@ class DictRows:
 
     def _check_keys(self, env_id: int, name: str, part: Iterable[Hashable]) -> None:
         if self._keys is not None and not self._keys.issuperset(part):
-            agent = next(agent for agent in part if agent not in self._keys)
-            what = f"An agent in {name} that the environment does not declare."
-            expected = f"one of possible_agents: {sorted(map(str, self._declared or ()))}"
-            raise self._error(what, env_id, agent, agent, expected)
+            raise checks.undeclared(part, self._keys, f"{self.name}, sub-environment {env_id}", f"in {name} ")
 
-    def _check_declared(self, env_id: int, agent: Hashable) -> None:
-        if self._declared is not None and agent not in self._declared:
-            expected = f"one of possible_agents: {sorted(map(str, self._declared))}"
-            raise self._error("An agent that the environment does not declare.", env_id, agent, agent, expected)
+    def _check_declared(self, env_id: int, agents: Iterable[Hashable]) -> None:
+        if self._declared is not None and not self._declared.issuperset(agents):
+            raise checks.undeclared(agents, self._declared, f"{self.name}, sub-environment {env_id}")
 
     def _check_rewarded(self, env_id: int, news: _News) -> None:
         sub_env = self._sub_envs[env_id]

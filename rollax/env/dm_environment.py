@@ -22,9 +22,6 @@ class DMEnvironment(gym.Env):
 
     `LAST` with discount 0 is terminated, with any other discount truncated. Floating-point observations become
     float32. Actions get the dtype of their spec and stay inside its bounds.
-
-    Args:
-        env: the environment.
     """
 
     def __init__(self, env: Any) -> None:

@@ -15,7 +15,7 @@ from rollax.errors import EnvError
 
 
 def adapt(env: Any) -> gym.Env | VectorEnv | MultiAgentEnv:
-    """The same environment behind today's interface, which is logged once per class."""
+    """The same environment with today's interface; logged once per class."""
     name = type(env).__name__
     checks.say_once(
         "legacy",
@@ -30,17 +30,34 @@ def adapt(env: Any) -> gym.Env | VectorEnv | MultiAgentEnv:
     return LegacyEnv(env)
 
 
-class LegacyEnv(gym.Env):
-    """An old single-agent env."""
+class _Legacy:
+    """The common part of single-agent and multi-agent environments."""
 
     def __init__(self, env: Any) -> None:
         self.env = self.as_written = env
-        self.observation_space = getattr(env, "observation_space", None)  # type: ignore[assignment]  checked when copied
-        self.action_space = getattr(env, "action_space", None)  # type: ignore[assignment]
+        self.observation_space: Any = getattr(env, "observation_space", None)  # checked when copied
+        self.action_space: Any = getattr(env, "action_space", None)
+        self.possible_agents = getattr(env, "possible_agents", None)
         self.metadata = getattr(env, "metadata", None) or {}
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        return _obs_and_info(_reset(self.env, seed))
+        if "seed" in parameters_of(self.env.reset):
+            return _obs_and_info(self.env.reset(seed=seed))
+        _seed(self.env, seed)
+        return _obs_and_info(self.env.reset())
+
+    def render(self) -> Any:
+        render = getattr(self.env, "render", None)
+        if render is None:
+            return None
+        return render(mode="rgb_array") if "mode" in parameters_of(render) else render()
+
+    def close(self) -> None:
+        _close(self.env)
+
+
+class LegacyEnv(_Legacy, gym.Env):
+    """An old single-agent env."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
         result = self.env.step(action)
@@ -50,12 +67,6 @@ class LegacyEnv(gym.Env):
         truncated = _is_up(done) and bool(_was_cut(info))
         # A value that is no boolean is passed on unchanged and refused there.
         return obs, reward, False if truncated else done, truncated, info
-
-    def render(self) -> Any:
-        return _render(self.env)
-
-    def close(self) -> None:
-        _close(self.env)
 
 
 class LegacyVectorEnv(VectorEnv):
@@ -98,17 +109,8 @@ class LegacyVectorEnv(VectorEnv):
         _close(self.env)
 
 
-class LegacyMultiAgentEnv(MultiAgentEnv):
+class LegacyMultiAgentEnv(_Legacy, MultiAgentEnv):
     """An old multi-agent env: `reset() -> obs`, `step(actions) -> (obs, rewards, dones, infos)` by agent id."""
-
-    def __init__(self, env: Any) -> None:
-        self.env = self.as_written = env
-        self.observation_space = getattr(env, "observation_space", None)
-        self.action_space = getattr(env, "action_space", None)
-        self.possible_agents = getattr(env, "possible_agents", None)
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        return _obs_and_info(_reset(self.env, seed))
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
         result = self.env.step(actions)
@@ -126,12 +128,6 @@ class LegacyMultiAgentEnv(MultiAgentEnv):
         terminateds = {agent: False if truncateds[agent] else done for agent, done in dones.items()}
         truncateds.setdefault(ALL, False)
         return obs, rewards, terminateds, truncateds, infos
-
-    def render(self) -> Any:
-        return _render(self.env)
-
-    def close(self) -> None:
-        _close(self.env)
 
 
 def _is_new(result: Any, name: str) -> bool:
@@ -167,23 +163,9 @@ def _was_cut(info: Any) -> bool | None:
     return None if cut is None else bool(cut)
 
 
-def _reset(env: Any, seed: int | None) -> Any:
-    if "seed" in parameters_of(env.reset):
-        return env.reset(seed=seed)
-    _seed(env, seed)
-    return env.reset()
-
-
 def _seed(env: Any, seed: int | None) -> None:
     if seed is not None and hasattr(env, "seed"):
         env.seed(seed)
-
-
-def _render(env: Any) -> Any:
-    render = getattr(env, "render", None)
-    if render is None:
-        return None
-    return render(mode="rgb_array") if "mode" in parameters_of(render) else render()
 
 
 def _close(env: Any) -> None:

@@ -1,4 +1,4 @@
-"""From a creator to the `BaseEnv` of one worker."""
+"""The `BaseEnv` of one worker, from a creator or from an environment of any kind."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
+
 from rollax.env import checks
+from rollax.env.adapters import adapted, adapter_of
 from rollax.env.base_env import BaseEnv
-from rollax.env.context import EnvContext
-from rollax.env.convert import to_base_env
+from rollax.env.copies import EnvCopies, Spaces
+from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError, RollaxError
 
 
@@ -18,8 +21,8 @@ def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num
 
     Args:
         creator: makes an environment from an `EnvContext`.
-        context: for the first environment.
-        num_envs: how many.
+        context: of the first environment.
+        num_envs: the number of sub-environments.
         settings: keywords of `to_base_env`.
     Raises:
         ConfigError: an `env_config` that the environment does not take.
@@ -68,19 +71,67 @@ def _parameters_of(creator: Any) -> str:
         return "the keywords of its constructor"
 
 
-def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
+def takes_context(creator: Callable[..., Any]) -> bool:
+    """Whether a creator takes one argument, the `EnvContext`."""
     try:
-        inspect.signature(creator).bind(context)
+        inspect.signature(creator).bind(None)
     except TypeError:
-        if context:
-            raise ConfigError(
-                "An environment that takes no env_config.",
-                where="env_config",
-                got=dict(context),
-                expected=f"{creator!r} to take one argument, the EnvContext",
-                fix="omit env_config, or let the class take it",
-            ) from None
-        return creator()
+        return False
     except ValueError:
         pass  # a builtin without a signature
-    return creator(context)
+    return True
+
+
+def _make(creator: Callable[..., Any], context: EnvContext) -> Any:
+    if takes_context(creator):
+        return creator(context)
+    if context:
+        raise ConfigError(
+            "An environment that takes no env_config.",
+            where="env_config",
+            got=dict(context),
+            expected=f"{creator!r} to take one argument, the EnvContext",
+            fix="omit env_config, or let the class take it",
+        )
+    return creator()
+
+
+def to_base_env(
+    env: Any,
+    make_env: Callable[[int], Any] | None = None,
+    num_envs: int = 1,
+    remote_envs: bool = False,
+    remote_env_batch_wait_ms: float = 0.0,
+    *,
+    remote_env_timeout_s: float | None = None,
+    restart_failed_sub_environments: bool = False,
+    observation_space: gym.Space | None = None,
+    action_space: gym.Space | None = None,
+) -> BaseEnv:
+    """The environment, with copies of it if it is a single one, as a `BaseEnv`.
+
+    Args:
+        env: an environment of any kind in the table of `docs/environments.md`; it is the first of the `num_envs`. With
+            `remote_envs` it moves to its process, and None lets `make_env` make all of them.
+        make_env: makes the others, by vector index.
+        num_envs: the number of sub-environments; a vector environment brings its own number.
+        remote_envs: each sub-environment runs in a Ray actor, and they are stepped in parallel.
+        remote_env_batch_wait_ms: how long a poll waits for more remote sub-environments once one is ready: 0 takes
+            what is ready, a large number steps all in lockstep.
+        remote_env_timeout_s: a remote step or reset that takes longer counts as hung, like a process that died.
+        restart_failed_sub_environments: `make_env` recreates a single or multi-agent environment that raises, and its
+            episode is dropped. A remote one whose process dies is recreated in any case.
+        observation_space, action_space: of single environments that have none before their first reset.
+    Raises:
+        EnvError: an object that is no environment.
+    """
+    settings = num_envs, Spaces(observation_space, action_space), restart_failed_sub_environments
+    if remote_envs:
+        # Imported here: Ray is loaded only for remote sub-environments.
+        from rollax.env.remote.remote_base_env import RemoteBaseEnv
+
+        copies = EnvCopies(() if env is None else (env,), make_env, *settings)
+        return RemoteBaseEnv(copies, batch_wait_ms=remote_env_batch_wait_ms, timeout_s=remote_env_timeout_s)
+    first = adapted(env)
+    make_adapted = None if make_env is None else lambda index: adapted(make_env(index), f"sub-environment {index}")
+    return adapter_of(first)(EnvCopies((first,), make_adapted, *settings))

@@ -1,7 +1,7 @@
 """Checks on observations, and their conversion to columns of the space's dtypes.
 
-Every observation passes `_checked_leaf`: as a single one in the first episode of each sub-environment, with its bounds;
-in bulk always.
+Every observation passes `_checked_leaf`: in the first episode of each sub-environment alone and with its bounds, in
+bulk always.
 """
 
 from __future__ import annotations
@@ -22,40 +22,21 @@ _SAFE_KINDS = ("ff", "ii", "uu", "iu", "ui", "if", "uf", "bi", "bu", "bf")
 
 
 class ObservationChecks:
-    """Checks of the observations of sub-environments with one agent each.
-
-    Args:
-        space: of the observations.
-        num_envs: the number of sub-environments.
-    """
+    """Checks the observations of sub-environments with one agent each."""
 
     def __init__(self, space: spaces.Space, num_envs: int) -> None:
         self._space = space
         self.first_episodes = FirstEpisodes(num_envs)
 
     def columns(self, obs: Any, count: int, where: Where) -> trees.Tree:
-        """Columns that the environment made itself.
-
-        Args:
-            obs: the columns.
-            count: the number of rows.
-            where: names a row.
-        Raises:
-            EnvError: they do not belong to the space.
-        """
+        """Columns that the environment made itself, of `count` rows; `EnvError` unless they belong to the space."""
         columns = as_columns(self._space, obs, count, where)
         if self.first_episodes.indices:
             check_bounds(self._space, columns, where)
         return columns
 
     def stacked(self, obs: Sequence[Any], env_index: np.ndarray, where: Where) -> trees.Tree:
-        """Columns of single observations.
-
-        Args:
-            obs: one for each row.
-            env_index: the sub-environment of each row.
-            where: names a row.
-        """
+        """Columns of single observations, one for each row; `env_index` holds the sub-environments of the rows."""
         watched = self.first_episodes.indices
         if watched:
             for row, index in enumerate(env_index.tolist()):
@@ -96,7 +77,7 @@ def _check_lengths(space: spaces.Dict | spaces.Tuple, path: Path, values: Sequen
 
 
 def as_columns(space: spaces.Space, columns: trees.Tree, count: int, where: Where) -> trees.Tree:
-    """Columns that an environment made itself: the same arrays, or casts of those whose dtype is not the space's.
+    """Columns that an environment made itself, with those of another dtype cast to that of the space.
 
     Raises:
         EnvError: a wrong structure, shape or number of rows, a dtype that cannot be cast safely, a NaN.
@@ -124,11 +105,7 @@ def check_bounds(space: spaces.Space, columns: trees.Tree, where: Where) -> None
 
 
 def check_observation(space: spaces.Space, value: Any, where: str) -> None:
-    """One observation against its space, in full; out of bounds is logged once, everything else is refused.
-
-    Raises:
-        EnvError: wrong Dict keys, Tuple length or shape, a dtype that cannot be cast safely, a NaN.
-    """
+    """Checks one observation in full: out of bounds is logged once, anything else that is wrong is an `EnvError`."""
 
     def check(leaf: spaces.Space, path: Path, part: Any) -> None:
         column = _array(part)[None]
@@ -141,17 +118,9 @@ def check_observation(space: spaces.Space, value: Any, where: str) -> None:
 def _checked_leaf(
     space: spaces.Space, path: Path, column: np.ndarray, count: int | None, where: Where, *, silent: bool = False
 ) -> np.ndarray:
-    """The column in the dtype of the space.
+    """The column, [count, *shape of the leaf space], in the dtype of the space.
 
-    Args:
-        space: a leaf.
-        path: of the leaf.
-        column: [count, *shape of the space].
-        count: the number of rows; None for a single observation, whose leading axis error messages do not show.
-        where: names a row.
-        silent: do not log a cast of or to floats.
-    Raises:
-        EnvError: a wrong shape, a dtype that cannot be cast safely, a NaN, a number that the dtype cannot hold.
+    `count` is None for a single observation, whose leading axis error messages do not show. `silent` logs no cast.
     """
     shape = space.shape or ()
     if column.shape != ((1 if count is None else count), *shape):

@@ -1,4 +1,4 @@
-"""The creator function of an environment given by name, path, class or function."""
+"""Registered environments, and the creator of an environment given by name, path, class or function."""
 
 from __future__ import annotations
 
@@ -13,17 +13,56 @@ import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
 from rollax.env.adapters import EnvAdapter, register_env_adapter, registered_adapters
-from rollax.env.context import EnvContext
 from rollax.errors import ConfigError
+from rollax.frozen import thawed
 from rollax.importing import REGISTERED, import_module, import_object
 
-EnvCreator = Callable[[EnvContext], Any]
 log = logging.getLogger("rollax.env")
 _REGISTERED_BY_THEIR_PACKAGE = ("gymnasium.", "ale_py.")
 _CREATORS_BY_PREFIX = {
     "ALE/": "rollax.env.atari:AtariCreator",
-    "pettingzoo/": "rollax.env.multi_agent.pettingzoo_names:pettingzoo_creator",
+    "pettingzoo/": "rollax.env.multi_agent.pettingzoo_env:pettingzoo_creator",
 }
+
+
+class EnvContext(dict[str, Any]):
+    """The dict `env_config`, with the worker and the copy that the environment is made for.
+
+    Args:
+        env_config: the user's settings; their dicts and lists are copied.
+        worker_index: 0 for the driver's own worker, else 1 to `num_workers`.
+        vector_index: of the copy within the worker.
+        num_workers: the number of remote workers.
+        remote: the environment runs in its own actor.
+    """
+
+    def __init__(
+        self,
+        env_config: Mapping[str, Any] | None = None,
+        *,
+        worker_index: int = 0,
+        vector_index: int = 0,
+        num_workers: int = 0,
+        remote: bool = False,
+    ) -> None:
+        super().__init__(thawed(dict(env_config or {})))
+        self.worker_index = worker_index
+        self.vector_index = vector_index
+        self.num_workers = num_workers
+        self.remote = remote
+
+    def at(self, vector_index: int) -> EnvContext:
+        """The same context for another copy."""
+        return EnvContext(
+            self,
+            worker_index=self.worker_index,
+            vector_index=vector_index,
+            num_workers=self.num_workers,
+            remote=self.remote,
+        )
+
+
+EnvCreator = Callable[[EnvContext], Any]
 _creators: dict[str, EnvCreator] = {}
 
 
@@ -61,11 +100,7 @@ class Registrations:
 
 
 def registrations(pickled: Callable[[Any], bytes]) -> Registrations:
-    """What users registered in this process, with rollax or with Gymnasium, as far as it can be pickled.
-
-    Args:
-        pickled: raises for what cannot be pickled.
-    """
+    """What users registered in this process, with rollax or with Gymnasium, unless `pickled` raises for it."""
     specs = {}
     for env_id, spec in gym.registry.items():
         entry_point = spec.entry_point
@@ -146,11 +181,7 @@ def _from_id(env_id: str) -> EnvCreator:
 
 
 class _IdCreator:
-    """Makes the environment of a Gymnasium id; `env_config` holds keywords of `gymnasium.make`.
-
-    Args:
-        env_id: the id.
-    """
+    """Makes the environment of a Gymnasium id; `env_config` holds keywords of `gymnasium.make`."""
 
     def __init__(self, env_id: str) -> None:
         self.env_id = env_id
@@ -167,13 +198,6 @@ class _IdCreator:
 
 
 def import_atari_if_named(env_id: str) -> None:
-    """Registers ale-py's ids, if `env_id` is one of them.
-
-    Raises:
-        ConfigError: ale-py is not installed.
-    """
+    """Registers ale-py's ids, if `env_id` is one of them; `ConfigError` if ale-py is not installed."""
     if env_id.startswith("ALE/"):
-        # Imported here: only Atari games need it.
-        from rollax.env.atari import register_games
-
-        register_games()
+        import_object("rollax.env.atari:register_games", f"env={env_id!r}")()

@@ -14,11 +14,7 @@ from rollax.env.rows import ALL
 
 
 class RLlibEnv(MultiAgentEnv):
-    """Adds what RLlib does not require: `"__all__"` in both flag dicts, and spaces by agent in attributes.
-
-    Args:
-        env: what is stepped; of the old Gym interface too.
-    """
+    """Adds what RLlib does not require: `"__all__"` in both flag dicts, and spaces by agent in attributes."""
 
     def __init__(self, env: Any) -> None:
         self.as_written = env

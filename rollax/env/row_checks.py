@@ -9,8 +9,8 @@ import numpy as np
 
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
+from rollax.env.checks import IdlePolls
 from rollax.env.copies import EnvCopies
-from rollax.env.idle_polls import IdlePolls
 from rollax.env.observations import ObservationChecks
 from rollax.env.rows import Rows
 from rollax.errors import EnvError
@@ -21,7 +21,7 @@ _COLUMNS = ("env_index", "slots", "rewards", "terminateds", "truncateds", "start
 
 def with_checked_rows(copies: EnvCopies) -> BaseEnv:
     """The environment itself; from now on the rows of a user's own columnar view are checked."""
-    env: BaseEnv = copies.first
+    env: BaseEnv = copies.existing[0]
     for kind in ("observation_space", "action_space"):
         if getattr(env, kind) is not None:
             check_space(getattr(env, kind), f"{type(env).__name__}.{kind}")
@@ -43,11 +43,7 @@ def with_checked_rows(copies: EnvCopies) -> BaseEnv:
 
 
 class RowChecks:
-    """Looks at rows: in full during each sub-environment's first episode, in bulk always.
-
-    Args:
-        env: whose rows.
-    """
+    """Checks rows: in full during each sub-environment's first episode, in bulk always."""
 
     def __init__(self, env: BaseEnv) -> None:
         self._name, space = type(env).__name__, env.observation_space
@@ -56,11 +52,7 @@ class RowChecks:
         self._alive = np.zeros(64, bool)  # by slot
 
     def __call__(self, rows: Any, call: str) -> Rows:
-        """The rows, their observations in the dtypes of the space.
-
-        Raises:
-            EnvError: they are no rows, their columns disagree, or one holds what it must not.
-        """
+        """The rows, with observations in the dtypes of the space; `EnvError` if a column holds what it must not."""
         if not isinstance(rows, Rows):
             raise self._error("No rows.", call, checks.outline(rows), "rollax.env.rows.Rows")
         count = len(rows.slots)

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
-from rollax.env.idle_polls import MOST_IDLE_POLLS, stuck
+from rollax.env.checks import MOST_IDLE_POLLS, stuck
 from rollax.env.rows import DEFAULT_AGENT, NO_ENVS, Rows
 from rollax.evaluation.sampler import Sampler
 from rollax.evaluation.slots import SlotMemory, SlotTable

@@ -12,7 +12,7 @@ import numpy as np
 from rollax.batch import MultiAgentBatch, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
-from rollax.env.context import EnvContext
+from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.callbacks import make_callbacks, overrides

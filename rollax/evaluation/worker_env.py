@@ -10,8 +10,8 @@ from gymnasium import Space
 
 from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
-from rollax.env.context import EnvContext
 from rollax.env.making import make_base_env
+from rollax.env.registry import EnvContext
 from rollax.policy.spec import PolicySpec
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
-COMMAND = {"$code": "rollax.env.recording.video:subprocess.run"}
+COMMAND = {"$code": "rollax.env.recording:subprocess.run"}
 """What ran a command, once."""
 
 VALUES: list[Any] = [

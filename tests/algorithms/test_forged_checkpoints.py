@@ -154,12 +154,12 @@ def forge_and_check(forge: Forge, examples: int, *, train: bool) -> None:
 
 CODE = [
     (("config", "env"), COMMAND),
-    (("config", "env"), "rollax.env.recording.video:subprocess.run"),
+    (("config", "env"), "rollax.env.recording:subprocess.run"),
     (("config", "env"), "os:system"),
     (("config", "evaluation_config", "env"), COMMAND),
     (("config", "multiagent"), {"policies": {"a": None}, "policy_mapping_fn": {"$code": "rollax.storage:os.system"}}),
     (("config", "callbacks"), {"$code": "rollax.storage:os.system"}),
-    (("config", "callbacks"), {"$code": "rollax.env.recording.record_env:RecordingCreator"}),
+    (("config", "callbacks"), {"$code": "rollax.env.recording:RecordingCreator"}),
     (("config", "model", "custom_model"), "rollax.storage:shutil.rmtree"),
     (("config", "ray_address"), "ray://evil:10001"),
 ]

@@ -155,14 +155,14 @@ def test_unusable_data():
 
 
 FORGED = [
-    "rollax.env.recording.video:subprocess.run",
+    "rollax.env.recording:subprocess.run",
     "rollax.storage:os.system",
     "rollax.storage:os",
     "rollax.storage:shutil",
     "rollax.storage:write_directory",
     "rollax.importing:import_object",
     "rollax.env.registry:env_creator",
-    "rollax.env.recording.record_env:RecordingCreator",
+    "rollax.env.recording:RecordingCreator",
     "rollax.algorithms.ppo:PPOTrainer",
     "rollax.algorithms.load_policy:PPOPolicy",
     "rollax.algorithms.apex:DQNPolicy",

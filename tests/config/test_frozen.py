@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax.algorithms.ppo import PPOConfig
-from rollax.env.context import EnvContext
+from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
 from rollax.frozen import FrozenDict, FrozenList, frozen, thawed
 from rollax.policy.spec import PolicySpec

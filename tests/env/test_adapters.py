@@ -106,7 +106,7 @@ import sys
 from rollax.env.making import make_base_env
 from rollax.env.registry import env_creator
 from rollax import EnvContext
-import rollax.env.recording.record_env
+import rollax.env.recording
 make_base_env(env_creator("CartPole-v1"), EnvContext(), 2)
 print(*(name for name in sys.modules if name.startswith("rollax.env.")))
 """

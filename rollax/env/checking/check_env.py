@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
+from gymnasium import Space
 
 from rollax.env import checks
+from rollax.env.adapters import adapter_of
 from rollax.env.base_env import BaseEnv
 from rollax.env.checking.random_play import Moment, RandomPlayer, SpacesOf, moments_of, same_moment
-from rollax.env.checking.report import EnvReport, Finding, Severity, findings_of, kind_of, name_of
-from rollax.env.context import EnvContext
-from rollax.env.convert import to_base_env
+from rollax.env.copies import env_name
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
-from rollax.env.making import make_base_env
-from rollax.env.recording.record_env import drawing, is_frame, quiet_without_screen
-from rollax.env.registry import EnvCreator, env_creator
+from rollax.env.making import make_base_env, to_base_env
+from rollax.env.recording import drawing, is_frame, quiet_without_screen
+from rollax.env.registry import EnvContext, EnvCreator, env_creator
+from rollax.env.vector.vector_env import SteppedInTurn
 
 _COMPARED_POLLS = 50
 _RGB = "rgb_array"
@@ -40,8 +42,7 @@ def check_env(
     state, episodes that do not end, and render modes that return nothing.
 
     Args:
-        env: anything that a trainer takes (an id, a registered name, `module:Class`, a class, a creator function), or
-        an
+        env: anything that a trainer takes: an id, a registered name, `module:Class`, a class, a creator function; or an
             instance of any kind, which stays open. Environments created here are closed; the thread of an external
             environment is stopped.
         env_config: config of the creator.
@@ -50,8 +51,6 @@ def check_env(
         max_steps: maximum number of polls.
         seed: seed of the environment and the actions.
         spaces_of: agent -> `(observation space, action space)`, if the policies define the spaces.
-    Returns:
-        The report, with its findings.
     Raises:
         ConfigError: there is no such environment.
         EnvError, SpaceError, MultiAgentError: the environment is broken.
@@ -205,3 +204,99 @@ def _told(moment: Moment) -> str:
     shown = np.array2string(moment.obs, threshold=8) if isinstance(moment.obs, np.ndarray) else repr(moment.obs)[:200]
     over = ", the end" if moment.over else ""
     return f"agent {moment.agent!r} saw {shown} with reward {moment.reward}{over}"
+
+
+Severity = Literal["warning", "note"]
+
+_SAID: dict[str, tuple[Severity, str]] = {
+    "bounds": ("warning", "out of bounds"),
+    "first reward": ("warning", "first reward"),
+    "dtype": ("note", "cast"),
+    "legacy": ("note", "old interface"),
+    "autoreset": ("note", "autoreset"),
+    "seed": ("note", "seed"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding that training would not detect: a "warning" for a probable mistake, a "note" for information."""
+
+    severity: Severity
+    name: str
+    message: str
+
+
+@dataclass(frozen=True)
+class EnvReport:
+    """The report of `check_env`; `str` gives a summary.
+
+    Spaces are None if agents differ or the policies define them; `episodes` counts ended ones, `steps` those of all
+    sub-environments together.
+    """
+
+    name: str
+    kind: str
+    observation_space: Space | None
+    action_space: Space | None
+    agents: tuple[Hashable, ...]
+    num_envs: int
+    episodes: int
+    steps: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings with severity "warning"."""
+        return tuple(finding for finding in self.findings if finding.severity == "warning")
+
+    def __str__(self) -> str:
+        verdict = f", with {_count(len(self.warnings), 'warning')}" if self.warnings else ""
+        shown = ", ".join(map(str, self.agents[:8])) + (f", … ({len(self.agents)})" if len(self.agents) > 8 else "")
+        by_agent = "of each agent its own"
+        lines = [
+            f"{self.name}: fit for training{verdict}",
+            f"  kind:         {self.kind}",
+            f"  observations: {self.observation_space or by_agent}",
+            f"  actions:      {self.action_space or by_agent}",
+            f"  agents:       {shown}",
+            f"  played:       {_count(self.episodes, 'episode')}, {_count(self.steps, 'step')}, in "
+            f"{_count(self.num_envs, 'sub-environment')}",
+        ]
+        return "\n".join([*lines, *(f"  {f.severity}: {f.name}: {f.message}" for f in self.findings)])
+
+
+def findings_of(said: Mapping[tuple[str, str], str]) -> list[Finding]:
+    """Returns the findings that training would log once."""
+    return [
+        Finding(*_SAID.get(topic, ("note", topic)), message.removesuffix(" Said once."))
+        for (topic, _), message in said.items()
+    ]
+
+
+def kind_of(base: BaseEnv) -> str:
+    """Returns the interface of an environment, such as "gymnasium.Env"."""
+    package, dot, name = adapter_of(_given(base)).kind.rpartition(".")
+    return f"{package.partition('.')[0]}{dot}{name}"
+
+
+def name_of(base: BaseEnv) -> str:
+    """Returns the name of an environment in error messages."""
+    given = _given(base)
+    return (getattr(given, "metadata", None) or {}).get("name") or env_name(given)
+
+
+def _given(base: BaseEnv) -> Any:
+    """Returns the environment as it was given, or its first copy."""
+    if not type(base).__module__.startswith("rollax."):
+        return base
+    inner = getattr(base, "env", None)
+    if isinstance(inner, BaseEnv):
+        return _given(inner)
+    if inner is None or isinstance(inner, SteppedInTurn):
+        return next(iter(base.get_sub_environments()), inner)
+    return getattr(inner, "as_written", inner)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

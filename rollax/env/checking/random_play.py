@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 
 from rollax import trees
 from rollax.env.base_env import BaseEnv
-from rollax.env.checking.random_actions import RandomActions
 from rollax.env.observations import check_observation
 from rollax.env.rows import Rows
-from rollax.errors import SpaceError
-from rollax.spaces import check_space, stack
+from rollax.errors import EnvError, SpaceError
+from rollax.spaces import check_space, choices, stack, walk
 
+MASK = "action_mask"
 SpacesOf = Callable[[Hashable], tuple[Space, Space]]
 
 
@@ -32,12 +33,8 @@ class Moment(NamedTuple):
 class RandomPlayer:
     """Plays with random valid actions and checks the results.
 
-    The actions of a sub-environment depend only on the seed, its number and its own observations.
-
-    Args:
-        env: the environment.
-        seed: seed of the actions.
-        spaces_of: agent -> `(observation space, action space)`, if the policies define the spaces.
+    The actions of a sub-environment depend only on the seed, its number and its own observations. `spaces_of` returns
+    the spaces of an agent, if the policies define them.
     """
 
     def __init__(self, env: BaseEnv, seed: int, spaces_of: SpacesOf | None = None) -> None:
@@ -69,7 +66,7 @@ class RandomPlayer:
         self._act(self._rows)
         rows = self.env.poll_rows()
         self.steps += len(np.unique(rows.env_index[~rows.starts]))
-        over = np.concatenate((rows.ended_envs, rows.dropped_envs))
+        over = rows.over_envs()
         self.ended.update(rows.ended_envs.tolist())
         # Copied before the reset, which may write into the same arrays.
         self._look_at(rows)
@@ -85,9 +82,8 @@ class RandomPlayer:
         for row in rows.acts.nonzero()[0].tolist():
             env_id, agent = int(rows.env_index[row]), rows.agent_of(row)
             if env_id not in self._sources:
-                self._sources[env_id] = RandomActions(
-                    int(np.random.SeedSequence((self._seed, env_id)).generate_state(1)[0])
-                )
+                seeds = np.random.SeedSequence((self._seed, env_id))
+                self._sources[env_id] = RandomActions(int(seeds.generate_state(1)[0]))
             space = self._space("action_space", agent)
             action = self._sources[env_id].draw(space, _obs_of(rows, row), _where(rows, row))
             _, chosen, actions = by_space.setdefault(id(space), (space, [], []))
@@ -156,3 +152,53 @@ def _obs_of(rows: Rows, row: int) -> Any:
 
 def _where(rows: Rows, row: int) -> str:
     return f"sub-environment {rows.env_index[row]}, agent {rows.agent_of(row)!r}"
+
+
+class RandomActions:
+    """A stream of random actions, determined by seed, spaces and masks."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._random = np.random.default_rng(seed)
+        self._spaces: dict[int, tuple[spaces.Space, spaces.Space]] = {}  # by identity: the space, and a seeded copy
+
+    def draw(self, space: spaces.Space, obs: Any, where: str) -> Any:
+        """Returns a random action that the observation's `action_mask` allows; `EnvError` for an invalid mask."""
+        if id(space) not in self._spaces:
+            mine = copy.deepcopy(space)
+            mine.seed(self._seed)
+            self._spaces[id(space)] = space, mine
+        action = self._spaces[id(space)][1].sample()
+        if not (isinstance(obs, dict) and MASK in obs):
+            return action
+        mask, widths = np.asarray(obs[MASK]).ravel(), choices(space)
+        if len(mask) != sum(widths):
+            raise EnvError(
+                "An action mask of the wrong size.",
+                where=where,
+                got=f"{len(mask)} entries",
+                expected=f"{sum(widths)}: one for each choice of each discrete action of {space}",
+                fix="let the observation space's 'action_mask' be a Box or MultiBinary of that size",
+            )
+        allowed = []
+        for part in np.split(mask, np.cumsum(widths)[:-1]):
+            if not part.any():
+                raise EnvError(
+                    "An action mask that allows nothing.",
+                    where=where,
+                    got=mask,
+                    expected="at least one 1 for each discrete action",
+                    fix="leave one action valid, or end the episode instead of requesting an action",
+                )
+            allowed.append(int(self._random.choice(np.flatnonzero(part))))
+        chosen = iter(allowed)
+        return walk(lambda leaf, path, part: _with_choices(leaf, part, chosen), space, action)
+
+
+def _with_choices(space: spaces.Space, action: Any, chosen: Iterator[int]) -> Any:
+    """Returns a discrete action of these choices; other actions unchanged."""
+    if isinstance(space, spaces.Discrete):
+        return space.start + next(chosen)
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start + np.array([next(chosen) for _ in range(space.nvec.size)]).reshape(space.nvec.shape)
+    return action

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import uuid
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from gymnasium import Space
 
+from rollax import spaces
 from rollax.env import checks
-from rollax.env.external.checks import ByAgent, ExternalChecks
+from rollax.env.base_env import row_values
 from rollax.env.external.queue import Call, Event, EventQueue, ExternalEpisode, Trajectory
+from rollax.env.observations import as_columns, check_observation, stacked
 from rollax.errors import EnvError, MultiAgentError
+
+ByAgent = Mapping[Hashable, Any]
+"""Agent id -> an observation, an action, a reward or an info."""
 
 _FIRST_EPISODES, _FULL_CHECKS = 8, 1000
 _REMEMBERED = 1000
@@ -39,14 +47,15 @@ class ExternalEpisodes:
     ) -> None:
         self.name = name
         self.queue = EventQueue(name, patience)
-        self._checks = ExternalChecks(name, observation_space, action_space, agents)
+        self._observation_space, self._action_space = observation_space, action_space
+        self._declared = None if agents is None else frozenset(agents)
         self._running: dict[Hashable, ExternalEpisode] = {}
         self._ended: deque[Hashable] = deque(maxlen=_REMEMBERED)  # to distinguish ended from unknown in errors
         self._started = 0
 
     def start(self, episode_id: Hashable | None, training_enabled: bool) -> Hashable:
         """Starts an episode and returns its id."""
-        self._checks.flag("training_enabled", training_enabled, f"{self.name}, start_episode")
+        _check_flag("training_enabled", training_enabled, f"{self.name}, start_episode")
         episode_id = uuid.uuid4().hex if episode_id is None else episode_id
         with self.queue.lock:
             self.queue.refuse_if_stopped()
@@ -70,8 +79,8 @@ class ExternalEpisodes:
         found = [self._find(episode_id) for episode_id in questions]
         by_agents = list(questions.values())
         for episode, by_agent in zip(found, by_agents, strict=True):
-            self._checks.agents(episode, by_agent)
-        values = iter(self._checks.observations(found, by_agents, blocking=True))
+            self._check_acting(episode, by_agent)
+        values = iter(self._observations(found, by_agents, blocking=True))
         queue, trajectories = self.queue, []
         with queue.lock:
             queue.refuse_if_stopped()
@@ -89,11 +98,10 @@ class ExternalEpisodes:
         try:
             queue.wait(call)
         finally:
-            given = [trajectory.answer for trajectory in trajectories]
+            answers = iter([trajectory.answer for trajectory in trajectories])
             for trajectory in trajectories:
                 if trajectory.answer is not None:
                     trajectory.call = None  # another thread may request actions from here on
-        answers = iter(given)
         return {
             episode.id: {agent: next(answers) for agent in by_agent}
             for episode, by_agent in zip(found, by_agents, strict=True)
@@ -102,18 +110,18 @@ class ExternalEpisodes:
     def log(self, episode_id: Hashable, values: ByAgent, actions: ByAgent) -> None:
         """Records logged actions; blocks only while the queue is full."""
         episode = self._find(episode_id)
-        self._checks.agents(episode, values)
-        self._checks.by_agent("actions", actions, episode)
+        self._check_acting(episode, values)
+        checks.check_by_agent("actions", actions, self._where(episode))
         if actions.keys() != values.keys():
             raise MultiAgentError(
                 "Logged actions of other agents than the observations.",
-                where=self._checks.where(episode),
+                where=self._where(episode),
                 got=sorted(map(str, actions)),
                 expected=sorted(map(str, values)),
                 fix="log one action for each agent that observed something",
             )
-        observed = self._checks.observations([episode], [values], blocking=False)
-        taken = [self._checks.action(episode, actions[agent]) for agent in values]
+        observed = self._observations([episode], [values], blocking=False)
+        taken = [self._action(episode, actions[agent]) for agent in values]
         with self.queue.lock:
             self._refuse_waiting(episode, values)
             episode.logging.update(values)
@@ -127,8 +135,10 @@ class ExternalEpisodes:
     def add_returns(self, episode_id: Hashable, rewards: ByAgent, infos: ByAgent) -> None:
         """Adds rewards to those since each agent's last observation."""
         episode = self._find(episode_id)
-        amounts = self._checks.rewards(episode, rewards)
-        self._checks.infos(episode, infos)
+        for what, by_agent in (("rewards", rewards), ("infos", infos)):
+            self._check_agents(what, by_agent, episode)
+        amounts = {agent: self._reward(episode, reward) for agent, reward in rewards.items()}
+        checks.check_infos(infos.values(), lambda row: self._where(episode))
         with self.queue.lock:
             self.queue.refuse_if_stopped()
             self._refuse_over(episode)
@@ -142,10 +152,10 @@ class ExternalEpisodes:
                 episode.infos[agent] = {**episode.infos.get(agent, {}), **info}
 
     def end_agents(self, episode_id: Hashable, values: ByAgent, truncated: bool) -> None:
-        """Ends some trajectories of a running episode."""
+        """Ends some trajectories of a running episode; an agent without a last observation has None."""
         episode = self._find(episode_id)
-        self._checks.flag("truncated", truncated, self._checks.where(episode))
-        self._checks.agents(episode, values)
+        _check_flag("truncated", truncated, self._where(episode))
+        self._check_acting(episode, values)
         observed = self._last_observations(episode, {a: value for a, value in values.items() if value is not None})
         with self.queue.lock:
             self.queue.refuse_if_stopped()
@@ -154,7 +164,7 @@ class ExternalEpisodes:
             if absent:
                 raise MultiAgentError(
                     "The end of an agent that is not running.",
-                    where=self._checks.where(episode),
+                    where=self._where(episode),
                     got=absent,
                     expected=f"some of {sorted(map(str, episode.trajectories))}",
                     fix="end each trajectory once, and only agents that have acted",
@@ -166,8 +176,8 @@ class ExternalEpisodes:
     def end(self, episode_id: Hashable, values: ByAgent, truncated: bool) -> None:
         """Ends an episode and all trajectories in it."""
         episode = self._find(episode_id)
-        self._checks.flag("truncated", truncated, self._checks.where(episode))
-        self._checks.by_agent("obs", values, episode)
+        _check_flag("truncated", truncated, self._where(episode))
+        checks.check_by_agent("obs", values, self._where(episode))
         observed = self._last_observations(episode, values)
         with self.queue.lock:
             self.queue.refuse_if_stopped()
@@ -178,7 +188,7 @@ class ExternalEpisodes:
             if not episode.decided:
                 raise EnvError(
                     "An episode without an action; it is dropped.",
-                    where=self._checks.where(episode),
+                    where=self._where(episode),
                     got="end_episode after start_episode",
                     expected="get_action or log_action in between",
                     fix="start an episode only if an agent will act in it",
@@ -188,12 +198,14 @@ class ExternalEpisodes:
             self._put(_event(episode, trajectories, seen, ends=True, truncated=bool(truncated), closes=True))
 
     def _last_observations(self, episode: ExternalEpisode, values: ByAgent) -> dict[Hashable, Any]:
-        checked = self._checks.observations([episode], [values], blocking=False)
-        return dict(zip(values, checked, strict=True))
+        return dict(zip(values, self._observations([episode], [values], blocking=False), strict=True))
 
     def _put(self, event: Event) -> None:
         self.queue.put(event)
         self.queue.ring()
+
+    def _where(self, episode: ExternalEpisode) -> str:
+        return f"{self.name}, episode {episode.id!r}"
 
     def _lookup(self, episode_id: Hashable) -> ExternalEpisode | None:
         try:
@@ -237,7 +249,7 @@ class ExternalEpisodes:
             if asking or agent in episode.logging:
                 raise EnvError(
                     "An episode that still waits for an action." if asking else "Two threads that play one episode.",
-                    where=f"{self._checks.where(episode)}, agent {agent!r}",
+                    where=f"{self._where(episode)}, agent {agent!r}",
                     got=f"a second call before the first {'get_action' if asking else 'log_action'} has returned",
                     expected="one call at a time for each agent of an episode",
                     fix="play each episode from one thread, or let the others wait for the action",
@@ -248,13 +260,85 @@ class ExternalEpisodes:
         if episode.decided:
             raise MultiAgentError(
                 "A reward for an agent that has ended, or has never acted.",
-                where=self._checks.where(episode),
+                where=self._where(episode),
                 got=f"{amount} for {agent!r}",
                 expected=f"rewards only for {sorted(map(str, episode.trajectories))}",
                 fix="log rewards between an agent's first action and its end",
             )
         said = f"a reward of {amount} before the first action is dropped. Logged once."
-        checks.say_once("first reward", self.name, f"{self._checks.where(episode)}: {said}")
+        checks.say_once("first reward", self.name, f"{self._where(episode)}: {said}")
+
+    # Checks, without the lock.
+
+    def _check_agents(self, what: str, by_agent: Any, episode: ExternalEpisode) -> None:
+        checks.check_by_agent(what, by_agent, self._where(episode))
+        if self._declared is not None and not self._declared.issuperset(by_agent):
+            raise checks.undeclared(by_agent, self._declared, self._where(episode))
+
+    def _check_acting(self, episode: ExternalEpisode, by_agent: Any) -> None:
+        self._check_agents("obs", by_agent, episode)
+        if not by_agent:
+            raise MultiAgentError(
+                "Observations of no agent.",
+                where=self._where(episode),
+                got={},
+                expected="an observation for at least one agent",
+                fix="call it only if an agent acts or ends",
+            )
+
+    def _observations(
+        self, episodes: Sequence[ExternalEpisode], by_agents: Sequence[ByAgent], *, blocking: bool
+    ) -> list[Any]:
+        """The observations of all episodes in a row, in the dtypes of their space; copies unless `blocking`."""
+        values = [value for by_agent in by_agents for value in by_agent.values()]
+        space, first = self._observation_space, values[0] if values else None
+        if space is None:
+            return values if blocking else copy.deepcopy(values)
+
+        def where(row: int) -> str:
+            owners = [(episode, agent) for episode, of in zip(episodes, by_agents, strict=True) for agent in of]
+            return f"{self._where(owners[row][0])}, agent {owners[row][1]!r}"
+
+        for row, episode in enumerate(episodes):
+            if episode.full_checks:
+                episode.full_checks -= 1
+                for agent, value in by_agents[row].items():
+                    check_observation(space, value, f"{self._where(episode)}, agent {agent!r}")
+        alone = blocking and len(values) == 1
+        if alone and isinstance(first, np.ndarray) and (first.dtype, first.shape) == (space.dtype, space.shape):
+            return [as_columns(space, first[None], 1, where)[0]]
+        columns = stacked(space, values, where)
+        return list(columns) if isinstance(columns, np.ndarray) else row_values(columns)
+
+    def _action(self, episode: ExternalEpisode, action: Any) -> Any:
+        """A logged action in the dtypes of its space."""
+        space = self._action_space
+        if space is None:
+            return copy.deepcopy(action)
+        try:
+            checked = row_values(spaces.stack(space, [action]))[0]
+            whole = space.dtype is None or space.dtype.kind == "f" or np.asarray(action).dtype.kind in "iub"
+            if whole and space.contains(checked):
+                return checked
+        except (TypeError, ValueError, KeyError, IndexError):
+            pass
+        raise EnvError(
+            "A logged action that is not in the action space.",
+            where=self._where(episode),
+            got=checks.outline(action),
+            expected=space,
+            fix="log the action as the environment took it",
+        )
+
+    def _reward(self, episode: ExternalEpisode, reward: Any) -> float:
+        if type(reward) is float and math.isfinite(reward):
+            return reward
+        return float(checks.reward_column([reward], lambda row: self._where(episode))[0])
+
+
+def _check_flag(name: str, flag: Any, where: str) -> None:
+    if not isinstance(flag, bool | np.bool_):
+        raise checks.not_boolean(name, flag, where)
 
 
 def _acting(episode: ExternalEpisode, agents: Iterable[Hashable]) -> list[Trajectory]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,9 @@ import numpy as np
 from rollax import spaces, trees
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies
+from rollax.env.dict_rows import RowBuilder
 from rollax.env.external.external_env import ExternalEnv, ExternalMultiAgentEnv
 from rollax.env.external.queue import EnvStoppedError, Event, ExternalEpisode, Trajectory
-from rollax.env.row_builder import RowBuilder
 from rollax.env.rows import Rows
 from rollax.errors import EnvError
 
@@ -24,22 +24,17 @@ log = logging.getLogger("rollax.env")
 _SECONDS_TO_STOP = 10.0
 
 
-def external_base_env(copies: EnvCopies) -> BaseEnv:
-    """Returns the `BaseEnv` of an external environment."""
-    return ExternalBaseEnv(copies.first)
-
-
 class ExternalBaseEnv(BaseEnv):
     """Passes events of running episodes to the sampler, and actions back to the playing threads.
 
-    Each running episode is a sub-environment with the lowest free number from 0; `num_envs` is always 1. Nothing is
-    reset: the playing threads start episodes.
+    Each running episode is a sub-environment with the lowest free number from 0; `num_envs` is always 1.
 
     Args:
-        env: the external environment.
+        copies: the external environment.
     """
 
-    def __init__(self, env: ExternalEnv | ExternalMultiAgentEnv) -> None:
+    def __init__(self, copies: EnvCopies) -> None:
+        env: ExternalEnv | ExternalMultiAgentEnv = copies.existing[0]
         episodes = getattr(env, "_external_episodes", None)
         if episodes is None:
             raise EnvError(
@@ -136,13 +131,15 @@ class ExternalBaseEnv(BaseEnv):
         starts = [trajectory.slot < 0 for trajectory in trajectories]
         if any(starts):
             rewards = [0.0 if new else reward for new, reward in zip(starts, rewards, strict=True)]
-            self._begin(episode, [trajectory for trajectory in trajectories if trajectory.slot < 0])
         if event.ends or any(starts):
-            no = [False] * len(trajectories)
-            yes = [event.ends] * len(trajectories)
+            no, yes = [False] * len(trajectories), [event.ends] * len(trajectories)
             flags = (no, yes, no) if event.truncated else (yes, no, starts)
-        first_row, agents = len(builder.agents), [trajectory.agent for trajectory in trajectories]
-        slots = [trajectory.slot for trajectory in trajectories]
+        for trajectory in trajectories:
+            if trajectory.slot < 0:
+                trajectory.slot = self._slots.take() if self._several_agents else episode.number
+                self._alive[trajectory.slot] = trajectory
+        first_row, slots = len(builder.agents), [trajectory.slot for trajectory in trajectories]
+        agents = [trajectory.agent for trajectory in trajectories]
         builder.extend(episode.number, agents, event.values, slots, rewards, event.infos, flags)
         if event.ends:
             self._end(builder, event)
@@ -150,11 +147,6 @@ class ExternalBaseEnv(BaseEnv):
             self._waiting.update(dict.fromkeys(slots, event))
         else:
             builder.given.update(zip(range(first_row, len(builder.agents)), event.actions, strict=True))
-
-    def _begin(self, episode: ExternalEpisode, trajectories: Iterable[Trajectory]) -> None:
-        for trajectory in trajectories:
-            trajectory.slot = self._slots.take() if self._several_agents else episode.number
-            self._alive[trajectory.slot] = trajectory
 
     def _end(self, builder: RowBuilder, event: Event) -> None:
         builder.silent += sum(value is None for value in event.values)
@@ -203,22 +195,19 @@ class ExternalBaseEnv(BaseEnv):
 
 
 class _LowestFree:
-    """Allocates the lowest free numbers."""
+    """Allocates the lowest free numbers. One that is given back is free from the next `free_again` on."""
 
     def __init__(self) -> None:
         self._count = 0
         self._free: list[int] = []
         self._given_back: list[int] = []
+        self.give_back = self._given_back.append
 
     def take(self) -> int:
         if self._free:
             return heapq.heappop(self._free)
         self._count += 1
         return self._count - 1
-
-    def give_back(self, number: int) -> None:
-        """Frees a number at the next `free_again`, because a number must be unique within one poll."""
-        self._given_back.append(number)
 
     def free_again(self) -> None:
         for number in self._given_back:

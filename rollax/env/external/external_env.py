@@ -7,9 +7,7 @@ from typing import Any
 
 from gymnasium import Space
 
-from rollax.env.external.checks import ByAgent
-from rollax.env.external.episodes import ExternalEpisodes
-from rollax.env.external.queue import EnvStoppedError
+from rollax.env.external.episodes import ByAgent, ExternalEpisodes
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.spaces import check_space
 
@@ -24,16 +22,21 @@ class _External:
 
     _external_episodes: ExternalEpisodes
 
-    def _begin(self, observation_space: Space | None, action_space: Space | None) -> None:
-        self.observation_space, self.action_space = observation_space, action_space
+    def _begin(
+        self, observation_space: Space | None, action_space: Space | None, *, may_lack_spaces: bool = False
+    ) -> None:
         name, agents = type(self).__name__, self.possible_agents
+        for kind, space in (("observation_space", observation_space), ("action_space", action_space)):
+            if space is not None or not may_lack_spaces:
+                check_space(space, f"{name}.{kind}")
+        self.observation_space, self.action_space = observation_space, action_space
         self._external_episodes = ExternalEpisodes(name, observation_space, action_space, agents or None, self.patience)
 
     def run(self) -> None:
-        """Plays episodes. Implemented by the user; called once, in its own thread, when sampling starts.
+        """Plays episodes in a loop, or starts other threads that do and waits for them. Implemented by the user.
 
-        It plays episodes in a loop, or starts other threads that do and waits for them. It should return when `stopped`
-        is true or `EnvStoppedError` is raised.
+        Called once, in its own thread, when sampling starts. It should return when `stopped` is true or
+        `EnvStoppedError` is raised.
         """
         raise NotImplementedError(f"{type(self).__name__} has no run()")
 
@@ -46,16 +49,11 @@ class _External:
         return self._external_episodes.queue.stopped
 
     def start_episode(self, episode_id: Hashable | None = None, training_enabled: bool = True) -> Any:
-        """Starts an episode.
+        """Starts an episode and returns its id.
 
         Args:
             episode_id: any id that no running episode has; None for a new one.
             training_enabled: False for an episode that is not learned from.
-        Returns:
-            The episode's id.
-        Raises:
-            EnvError: an episode of this id is running.
-            EnvStoppedError: sampling has stopped.
         """
         return self._external_episodes.start(episode_id, training_enabled)
 
@@ -67,7 +65,7 @@ class ExternalEnv(_External):
     forward pass answers all pending requests.
 
     Every method raises `EnvError` for an id that is unknown, has ended or waits for an action, and for an invalid
-    value; it raises `EnvStoppedError` after sampling has stopped.
+    value, and `EnvStoppedError` after sampling has stopped.
 
     Args:
         observation_space: space of the observations.
@@ -75,8 +73,6 @@ class ExternalEnv(_External):
     """
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
-        for kind, space in (("observation_space", observation_space), ("action_space", action_space)):
-            check_space(space, f"{type(self).__name__}.{kind}")
         self._begin(observation_space, action_space)
 
     def get_action(self, episode_id: Hashable, observation: Any) -> Any:
@@ -97,23 +93,16 @@ class ExternalEnv(_External):
         self._external_episodes.log(episode_id, {DEFAULT_AGENT: observation}, {DEFAULT_AGENT: action})
 
     def log_returns(self, episode_id: Hashable, reward: float, info: dict | None = None) -> None:
-        """Adds to the reward of the last action, until the next action or the end of the episode.
+        """Adds a finite number to the reward of the last action, until the next action or the end of the episode.
 
-        Args:
-            episode_id: id of the episode.
-            reward: a finite number.
-            info: info dict of the next observation.
+        `info` is the info dict of the next observation.
         """
         infos: ByAgent = {} if info is None else {DEFAULT_AGENT: info}
         self._external_episodes.add_returns(episode_id, {DEFAULT_AGENT: reward}, infos)
 
     def end_episode(self, episode_id: Hashable, observation: Any, truncated: bool = False) -> None:
-        """Ends an episode.
+        """Ends an episode, terminated or truncated, with its last observation; its id may be reused afterwards.
 
-        Args:
-            episode_id: id of the episode; it may be reused afterwards.
-            observation: the last observation.
-            truncated: whether the episode is truncated instead of terminated.
         Raises:
             EnvError: also for an episode without any action, which is dropped.
         """
@@ -132,10 +121,7 @@ class ExternalMultiAgentEnv(_External):
     """
 
     def __init__(self, observation_space: Space | None = None, action_space: Space | None = None) -> None:
-        for kind, space in (("observation_space", observation_space), ("action_space", action_space)):
-            if space is not None:
-                check_space(space, f"{type(self).__name__}.{kind}")
-        self._begin(observation_space, action_space)
+        self._begin(observation_space, action_space, may_lack_spaces=True)
 
     def get_action(self, episode_id: Hashable, observations: ByAgent) -> dict[Hashable, Any]:
         """Returns the actions of the agents with observations; blocks until they are available."""
@@ -150,36 +136,16 @@ class ExternalMultiAgentEnv(_External):
         self._external_episodes.log(episode_id, observations, actions)
 
     def log_returns(self, episode_id: Hashable, rewards: ByAgent, infos: ByAgent | None = None) -> None:
-        """Adds to the rewards of the agents' last actions.
-
-        Args:
-            episode_id: id of the episode.
-            rewards: agent -> finite number, for agents that have acted and not ended.
-            infos: agent -> info dict of its next observation.
-        """
+        """Adds to the rewards of the last actions of agents that have not ended; see `ExternalEnv.log_returns`."""
         self._external_episodes.add_returns(episode_id, rewards, {} if infos is None else infos)
 
     def end_agents(self, episode_id: Hashable, observations: ByAgent, truncated: bool = False) -> None:
-        """Ends the trajectories of some agents; the episode continues.
-
-        Args:
-            episode_id: id of the episode.
-            observations: agent -> its last observation, or None.
-            truncated: whether they are truncated instead of terminated.
-        """
+        """Ends the trajectories of some agents, given the last observation (or None) of each; the episode continues."""
         self._external_episodes.end_agents(episode_id, observations, truncated)
 
     def end_episode(self, episode_id: Hashable, observations: ByAgent, truncated: bool = False) -> None:
-        """Ends an episode and the trajectories of all its agents.
+        """Ends an episode and the trajectories of all its agents; see `ExternalEnv.end_episode`.
 
-        Args:
-            episode_id: id of the episode; it may be reused afterwards.
-            observations: last observations, for the agents that have one and have acted.
-            truncated: whether the trajectories are truncated instead of terminated.
-        Raises:
-            EnvError: also for an episode without any action, which is dropped.
+        `observations` has the last one of each agent that has acted and has one.
         """
         self._external_episodes.end(episode_id, observations, truncated)
-
-
-__all__ = ["EnvStoppedError", "ExternalEnv", "ExternalMultiAgentEnv"]

@@ -20,21 +20,17 @@ class EnvStoppedError(EnvError):
     """A method of an external environment was called after sampling had stopped."""
 
 
+@dataclass(slots=True, eq=False)
 class Call:
-    """A thread's pending request for actions.
+    """A thread's pending request for actions."""
 
-    Args:
-        episodes: number of episodes.
-        missing: number of missing actions.
-    Attributes:
-        left: the thread was interrupted while waiting, and its actions are not read.
-    """
+    episodes: int
+    missing: int  # number of missing actions
+    stopped: bool = False
+    left: bool = False  # the thread was interrupted while waiting, and its actions are not read
+    lock: Any = field(default_factory=threading.Lock)
 
-    __slots__ = ("episodes", "left", "lock", "missing", "stopped")
-
-    def __init__(self, episodes: int, missing: int) -> None:
-        self.episodes, self.missing, self.stopped, self.left = episodes, missing, False, False
-        self.lock = threading.Lock()
+    def __post_init__(self) -> None:
         self.lock.acquire()
 
 
@@ -67,36 +63,23 @@ class ExternalEpisode:
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """One event of some agents of one episode.
-
-    Args:
-        episode: the episode.
-        trajectories: K trajectories.
-        values: K observations; None for an agent that ends without one.
-        rewards: K rewards since each agent's last event.
-        infos: info dicts by agent id.
-        actions: K logged actions; None if the policy acts, or no agent acts.
-        ends: whether the trajectories end.
-        truncated: whether they are truncated instead of terminated.
-        closes: whether the episode ends.
-    """
+    """One event of K agents of one episode."""
 
     episode: ExternalEpisode
     trajectories: list[Trajectory]
-    values: list[Any]
-    rewards: list[float]
+    values: list[Any]  # K observations; None for an agent that ends without one
+    rewards: list[float]  # K, since each agent's last event
     infos: dict[Hashable, dict]
-    actions: list[Any] | None = None
-    ends: bool = False
-    truncated: bool = False
-    closes: bool = False
+    actions: list[Any] | None = None  # K logged actions; None if the policy acts, or no agent acts
+    ends: bool = False  # the trajectories end
+    truncated: bool = False  # they are truncated instead of terminated
+    closes: bool = False  # the episode ends
 
 
 class EventQueue:
     """Keeps the events of each episode in order and returns one event per episode at a time.
 
-    One lock guards the state; it is not held during computations. Each waiting thread has its own lock, so that an
-    action wakes only the thread that waits for it.
+    One lock guards the state. Each waiting thread has its own, so that an action wakes only that thread.
 
     Args:
         name: name of the environment in error messages.
@@ -185,11 +168,8 @@ class EventQueue:
         return events
 
     def _gather(self) -> None:
-        """Waits for an event, and briefly for new requests of the threads that just received actions.
-
-        The second wait is at most as long as the last forward pass, so that it never costs more than a full batch
-        gains.
-        """
+        """Waits for an event, and briefly for new requests of the threads that just received actions."""
+        # At most as long as the last forward pass: the wait never costs more than a full batch gains.
         took = time.perf_counter() - self._taken_at
         self._sleep(self._expected, min(took, _LONGEST_GATHERING))
         while not self._ready:

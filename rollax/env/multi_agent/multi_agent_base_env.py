@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,79 +13,74 @@ from rollax.env.agent_actions import AgentActions
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies, env_name
 from rollax.env.dict_rows import DictRows
-from rollax.env.multi_agent.agent_spaces import spaces_of_agents
-from rollax.env.multi_agent.multi_agent_env import AgentDict, MultiAgentEnv, checked_reset, checked_step
+from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, checked_reset, checked_step, spaces_of_agents
 from rollax.env.restarting import Restarts
 from rollax.env.rows import Rows
 
 
-def multi_agent_base_env(copies: EnvCopies) -> BaseEnv:
-    """The `BaseEnv` of copies of a `MultiAgentEnv`."""
-    return MultiAgentBaseEnv(copies.make(may_lack_spaces=True), Restarts.of(copies))
+class MultiAgentRows(DictRows):
+    """Rows from what the methods of `MultiAgentEnv`s returned, by sub-environment."""
+
+    def of_resets(self, results: Mapping[int, Any]) -> Rows:
+        """The rows of sub-environments that were reset."""
+        pairs = {i: checked_reset(result, f"{self.name}, sub-environment {i}") for i, result in results.items()}
+        return self.beginning({i: obs for i, (obs, _) in pairs.items()}, {i: infos for i, (_, infos) in pairs.items()})
+
+    def of_steps(self, results: Mapping[int, Any]) -> Rows:
+        """The rows of sub-environments that were stepped."""
+        where = f"{self.name}, sub-environment "
+        return self.outcome_of({i: checked_step(result, f"{where}{i}") for i, result in results.items()})
 
 
 class MultiAgentBaseEnv(BaseEnv):
-    """Copies of a `MultiAgentEnv`, stepped one after another at each poll.
+    """Copies of a `MultiAgentEnv`, stepped one after another at each poll."""
 
-    Args:
-        envs: the copies.
-        restarts: recreates copies that have failed; None raises failures.
-    Attributes:
-        observation_spaces, action_spaces: by agent id; None if the environment has none.
-    """
-
-    def __init__(self, envs: Sequence[MultiAgentEnv], restarts: Restarts | None = None) -> None:
-        self.envs = list(envs)
-        self._restarts = restarts or Restarts()
+    def __init__(self, copies: EnvCopies) -> None:
+        self.envs: list[MultiAgentEnv] = copies.make(may_lack_spaces=True)
+        self._restarts = Restarts(copies)
         self.num_envs = len(self.envs)
         first = self.envs[0]
         self.observation_space, self.observation_spaces = spaces_of_agents(first, "observation_space")
         self.action_space, self.action_spaces = spaces_of_agents(first, "action_space")
         self.name = env_name(first)
         self.possible_agents = getattr(first, "possible_agents", None) or None
-        self._rows = DictRows(
-            self.name, self.num_envs, self.observation_space, self.possible_agents, self.observation_spaces
-        )
+        spaces = (self.observation_space, self.possible_agents, self.observation_spaces)
+        self._rows = MultiAgentRows(self.name, self.num_envs, *spaces)
         self._actions = AgentActions(self.name, self.num_envs)
 
     def poll_rows(self) -> Rows:
-        steps: dict[int, tuple[AgentDict, ...]] = {}
+        results: dict[int, Any] = {}
         dropped: list[int] = []
         for index, env in enumerate(self.envs):
             actions = self._actions.take(index)
             try:
-                result = env.step(actions)
+                results[index] = env.step(actions)
             except Exception as error:
                 where = f"{self.name}, sub-environment {index}"
                 self._restarts.failed(index, checks.failed(error, "step()", where, actions), error)
                 dropped.append(index)
-                continue
-            steps[index] = checked_step(result, f"{self.name}, sub-environment {index}")
-        rows = self._rows.outcome_of(steps)
-        self._restarts.failures.stepped(steps, rows.ended_envs.tolist())
+        rows = self._rows.of_steps(results)
+        ended = rows.ended_envs.tolist()
+        self._restarts.failures.stepped(results, ended)
         rows.dropped_envs = np.array(dropped, np.int64)
-        for index in (*rows.ended_envs.tolist(), *dropped):
-            self._actions.end(index)
-        self._request(steps)
+        for index in results:
+            self._actions.expect(index, self._rows.acting(index))
+        for index in (*ended, *dropped):
+            self._actions.expect(index, None)
         return rows
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         self._actions.put(rows, selection, actions)
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows:
-        obs, infos = {}, {}
+        results: dict[int, Any] = {}
         for position, index in enumerate(env_index.tolist()):
             where, seed = f"{self.name}, sub-environment {index}", None if seeds is None else seeds[position]
-            result = self._restarts.reset(self.envs, index, where, seed, lambda env, seed: env.reset(seed=seed))
-            obs[index], infos[index] = checked_reset(result, where)
-            self._actions.begin(index)
-        rows = self._rows.beginning(obs, infos)
-        self._request(obs)
+            results[index] = self._restarts.reset(self.envs, index, where, seed)
+        rows = self._rows.of_resets(results)
+        for index in results:
+            self._actions.expect(index, self._rows.acting(index))
         return rows
-
-    def _request(self, indices: Iterable[int]) -> None:
-        for index in indices:
-            self._actions.request(index, self._rows.acting(index))
 
     def get_sub_environments(self) -> list[Any]:
         return [getattr(env, "as_written", env) for env in self.envs]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-import gymnasium as gym
+import numpy as np
+from gymnasium import Space, spaces
 
+from rollax import trees
 from rollax.env import checks
+from rollax.env.base_env import AgentDict
 from rollax.env.copies import env_name
-from rollax.env.multi_agent.agent_groups import AgentGroups, Groups, check_groups, tuple_spaces
-from rollax.env.multi_agent.agent_spaces import space_of, spaces_of_agents
+from rollax.env.dict_rows import flags_of, is_nothing
 from rollax.env.rows import ALL
-from rollax.errors import MultiAgentError
+from rollax.errors import ConfigError, MultiAgentError, SpaceError
+from rollax.spaces import same_space, zeros
 
-AgentDict = dict[Hashable, Any]
+Groups = Mapping[Hashable, Sequence[Hashable]]
 _PARTS = ("obs", "rewards", "terminateds", "truncateds", "infos")
 
 
@@ -26,11 +29,11 @@ class MultiAgentEnv:
     id that has ended and appears in `obs` again begins a new trajectory.
     """
 
-    observation_space: gym.Space | None = None
-    action_space: gym.Space | None = None
+    observation_space: Space | None = None
+    action_space: Space | None = None
     """Of every agent; None if agents differ, or the policies have their own."""
-    observation_spaces: Mapping[Any, gym.Space] | None = None
-    action_spaces: Mapping[Any, gym.Space] | None = None
+    observation_spaces: Mapping[Any, Space] | None = None
+    action_spaces: Mapping[Any, Space] | None = None
     """By agent id, if agents differ; a policy without spaces takes those of the agents it acts for."""
     possible_agents: Sequence[Hashable] | None = None
     """Every id that may appear; None allows any."""
@@ -54,7 +57,7 @@ class MultiAgentEnv:
         """Releases what the environment holds."""
 
     def with_agent_groups(
-        self, groups: Groups, obs_space: gym.Space | None = None, act_space: gym.Space | None = None
+        self, groups: Groups, obs_space: Space | None = None, act_space: Space | None = None
     ) -> MultiAgentEnv:
         """This environment with each group of agents as one agent, beside the agents of no group.
 
@@ -65,8 +68,7 @@ class MultiAgentEnv:
 
         Args:
             groups: group id -> the ids of its members. Agents of no group must be among `possible_agents`.
-            obs_space: a Tuple, the space of every group; None makes it from the spaces of the members.
-            act_space: the same of actions.
+            obs_space, act_space: Tuples, the spaces of every group; None makes them from the spaces of the members.
         Raises:
             ConfigError: invalid groups.
             SpaceError: unknown spaces, or no Tuples of the right length.
@@ -75,44 +77,176 @@ class MultiAgentEnv:
 
 
 class _Grouped(MultiAgentEnv):
-    def __init__(
-        self, env: MultiAgentEnv, groups: Groups, obs_space: gym.Space | None, act_space: gym.Space | None
-    ) -> None:
-        check_groups(groups, env.possible_agents)
+    """Joins the results of the members of each group, and splits the groups' actions.
+
+    A group exists from the first observation of a member until its last living member has ended. Contradictions are
+    passed on under the member's own id, and refused there.
+    """
+
+    def __init__(self, env: MultiAgentEnv, groups: Groups, obs_space: Space | None, act_space: Space | None) -> None:
+        _check_groups(groups, env.possible_agents)
         self.env, self.as_written = env, getattr(env, "as_written", env)
-        members = {member for ids in groups.values() for member in ids}
-        singles = [agent for agent in env.possible_agents or () if agent not in members]
+        self._groups = {group: tuple(members) for group, members in groups.items()}
+        self._members = frozenset(member for members in self._groups.values() for member in members)
+        singles = [agent for agent in env.possible_agents or () if agent not in self._members]
         self.possible_agents = [*groups, *singles]
-
-        def of_agents(kind: str) -> dict[Hashable, gym.Space]:
-            return {a: s for a in (*members, *singles) if (s := space_of(env, kind, a)) is not None}
-
-        obs_spaces, act_spaces = of_agents("observation_space"), of_agents("action_space")
-        self.observation_spaces = tuple_spaces("obs_space", groups, obs_space, obs_spaces)
-        self.action_spaces = tuple_spaces("act_space", groups, act_space, act_spaces)
-        self._groups = AgentGroups(env_name(env), groups, self.observation_spaces)
-        self.observation_spaces |= {agent: obs_spaces[agent] for agent in singles if agent in obs_spaces}
-        self.action_spaces |= {agent: act_spaces[agent] for agent in singles if agent in act_spaces}
-        self.observation_space = spaces_of_agents(self, "observation_space")[0]
-        self.action_space = spaces_of_agents(self, "action_space")[0]
+        tuples: dict[str, dict[Hashable, spaces.Tuple]] = {}
+        for kind, name, given in (
+            ("observation_space", "obs_space", obs_space),
+            ("action_space", "act_space", act_space),
+        ):
+            of_agents = {a: s for a in (*self._members, *singles) if (s := space_of(env, kind, a)) is not None}
+            tuples[kind] = _tuple_spaces(name, groups, given, of_agents)
+            of_singles = {agent: of_agents[agent] for agent in singles if agent in of_agents}
+            setattr(self, f"{kind}s", {**tuples[kind], **of_singles})
+            setattr(self, kind, spaces_of_agents(self, kind)[0])
+        self._zeros = {
+            member: trees.index(zeros(space, 1), 0)
+            for group, members in self._groups.items()
+            for member, space in zip(members, tuples["observation_space"][group], strict=True)
+        }
+        self._alive: set[Hashable] = set()
+        self._acting: set[Hashable] = set()
+        self._last_obs: AgentDict = {}
 
     def __repr__(self) -> str:
         return f"{self.env!r}.with_agent_groups(...)"
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[AgentDict, AgentDict]:
         result = self.env.reset(seed=seed, options=options)
-        return self._groups.begin(*result) if are_dicts(result, 2) else result
+        if not are_dicts(result, 2):
+            return result  # refused like that of any environment
+        self._alive, self._last_obs = set(), {}
+        joined = self._joined(result[0], {}, {}, {}, result[1])
+        return joined[0], joined[4]
 
     def step(self, actions: AgentDict) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
-        result = self.env.step(self._groups.part(actions))
-        # A malformed result is passed on and refused like that of any environment.
-        return self._groups.join(*result) if are_dicts(result, 5) else result
+        split: AgentDict = {}
+        for agent, action in actions.items():
+            if agent in self._groups:
+                pairs = zip(self._groups[agent], action, strict=True)
+                split |= {member: part for member, part in pairs if member in self._acting}
+            else:
+                split[agent] = action
+        result = self.env.step(split)
+        return self._joined(*result) if are_dicts(result, 5) else result
 
     def render(self) -> Any:
         return self.env.render()
 
     def close(self) -> None:
         self.env.close()
+
+    def _joined(
+        self, obs: AgentDict, rewards: AgentDict, terminateds: AgentDict, truncateds: AgentDict, infos: AgentDict
+    ) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
+        """The results of a step, joined: Tuples of observations, sums of rewards, dicts of infos by member."""
+        parts = (obs, rewards, terminateds, truncateds, infos)
+        out_obs, out_rewards, out_terminateds, out_truncateds, out_infos = (
+            {agent: value for agent, value in part.items() if agent not in self._members} for part in parts
+        )
+        out_rewards |= self._unearned(rewards, obs)
+        for flags, out_flags in ((terminateds, out_terminateds), (truncateds, out_truncateds)):
+            out_flags |= {m: flag for m, flag in flags.items() if type(flag) not in (bool, np.bool_)}
+        self._acting = set()
+        for group, members in self._groups.items():
+            before = [member for member in members if member in self._alive]
+            flags = {m: flags_of(m, terminateds, truncateds) for m in members if m in obs or m in self._alive}
+            if any(member in rewards for member in before):
+                out_rewards[group] = _sum([rewards[member] for member in before if member in rewards])
+            if any(member in infos for member in members):
+                out_infos[group] = {member: infos[member] for member in members if member in infos}
+            self._last_obs |= {member: obs[member] for member in flags if member in obs}
+            self._alive.difference_update(before)
+            self._alive.update(member for member, ended in flags.items() if not any(ended))
+            acting = [member for member in members if member in obs and member in self._alive]
+            if acting:
+                out_obs[group] = self._tuple(members, self._alive)
+                self._acting.update(acting)
+            elif before and self._alive.isdisjoint(members):
+                if any(member in obs for member in before):
+                    out_obs[group] = self._tuple(members, before)
+                ends = [flags[member] for member in before]
+                # A group is bootstrapped if any member is.
+                cut = any(truncated and not terminated for terminated, truncated in ends)
+                out_terminateds[group], out_truncateds[group] = not cut, any(truncated for _, truncated in ends)
+        return out_obs, out_rewards, out_terminateds, out_truncateds, out_infos
+
+    def _tuple(self, members: Sequence[Hashable], shown: Container[Hashable]) -> tuple:
+        """One observation of a group: the latest of each member that is shown, zeros for the others."""
+        return tuple(self._last_obs[member] if member in shown else self._zeros[member] for member in members)
+
+    def _unearned(self, rewards: AgentDict, obs: AgentDict) -> AgentDict:
+        """The rewards of members that were not alive; one beside a first observation is ignored and logged once."""
+        members, name = self._members - self._alive, env_name(self.env)
+        unearned = {m: reward for m, reward in rewards.items() if m in members and not is_nothing(reward)}
+        for member in [member for member in unearned if member in obs]:
+            checks.say_once(
+                "first reward",
+                name,
+                f"{name}, agent {member!r}: a reward of {unearned.pop(member)} beside the first observation of a "
+                "trajectory follows from no action of it and counts nowhere. Said once.",
+            )
+        return unearned
+
+
+def _sum(rewards: list[Any]) -> Any:
+    """The sum, or the first that is no number, which is refused later."""
+    for reward in rewards:
+        if isinstance(reward, str) or np.ndim(reward) or reward is None:
+            return reward
+    return sum(rewards)
+
+
+def _check_groups(groups: Groups, possible_agents: Sequence[Hashable] | None) -> None:
+    """Refuses a group without members, an agent in two groups or unknown, and the id of an agent as a group's."""
+    agents, members = set(possible_agents or ()), [member for group in groups.values() for member in group]
+    for group, ids in groups.items():
+        strange = [member for member in ids if agents and member not in agents]
+        again = [member for member in ids if members.count(member) > 1]
+        if not ids:
+            problem = "no members", "at least one agent", "leave the group out"
+        elif strange:
+            problem = strange[0], f"some of possible_agents: {list(possible_agents or ())}", "correct the agent's id"
+        elif again:
+            problem = f"{again[0]!r}, more than once", "every agent in one place of one group", "remove it"
+        elif group in agents or group in members:
+            problem = "an agent of that id", "an id of its own", "rename the group"
+        else:
+            continue
+        where = f"with_agent_groups, group {group!r}"
+        raise ConfigError(
+            "Agent groups that cannot be.", where=where, got=problem[0], expected=problem[1], fix=problem[2]
+        )
+
+
+def _tuple_spaces(
+    kind: str, groups: Groups, given: Space | None, of_agents: Mapping[Hashable, Space]
+) -> dict[Hashable, spaces.Tuple]:
+    """Group id -> the Tuple of its members' spaces, or the `given` one; `kind` is "obs_space" or "act_space"."""
+    found = {}
+    for group, members in groups.items():
+        where = f"with_agent_groups, group {group!r}"
+        unknown = [member for member in members if member not in of_agents]
+        if given is None and unknown:
+            raise SpaceError(
+                "A group of agents whose spaces are not known.",
+                where=where,
+                got=f"no space of {unknown}",
+                expected="a space for each member",
+                fix=f"pass {kind}, or give the environment's class the spaces of its agents",
+            )
+        space = spaces.Tuple([of_agents[member] for member in members]) if given is None else given
+        if not isinstance(space, spaces.Tuple) or len(space) != len(members):
+            raise SpaceError(
+                f"A group's {kind} that is no Tuple with a space for each member.",
+                where=where,
+                got=space,
+                expected=f"a gymnasium.spaces.Tuple of {len(members)} spaces, for {list(members)}",
+                fix=f"correct {kind}, or leave it out where the environment names its agents' spaces",
+            )
+        found[group] = space
+    return found
 
 
 def are_dicts(result: Any, count: int) -> bool:
@@ -121,22 +255,11 @@ def are_dicts(result: Any, count: int) -> bool:
 
 
 def checked_step(result: Any, where: str) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
-    """The dicts that `MultiAgentEnv.step` returned, checked.
-
-    Raises:
-        MultiAgentError: other values, or no agent can act in an episode that continues.
-    """
+    """The dicts that `MultiAgentEnv.step` returned; `MultiAgentError` for other values, or if no agent can act."""
     if not are_dicts(result, 5):
         checks.check_step(result, where)
         for name, part in zip(_PARTS, result, strict=True):
-            if not isinstance(part, dict):
-                raise MultiAgentError(
-                    f"{name} that are no dict.",
-                    where=where,
-                    got=checks.outline(part),
-                    expected="a dict by agent id",
-                    fix="return {} where there is nothing to say",
-                )
+            checks.check_by_agent(name, part, where, dict)
     obs, _, terminateds, truncateds, _ = result
     # This kind of environment only changes by actions: without an acting agent it would never continue.
     if not obs and terminateds.get(ALL) is False and truncateds.get(ALL) is False:
@@ -151,18 +274,26 @@ def checked_step(result: Any, where: str) -> tuple[AgentDict, AgentDict, AgentDi
 
 
 def checked_reset(result: Any, where: str) -> tuple[AgentDict, AgentDict]:
-    """The dicts that `MultiAgentEnv.reset` returned, checked.
-
-    Raises:
-        EnvError: other values.
-    """
+    """The dicts that `MultiAgentEnv.reset` returned; `EnvError` for other values."""
     obs, infos = checks.check_reset(result, f"{where}, reset()")
-    if not isinstance(obs, dict):
-        raise MultiAgentError(
-            "obs that are no dict.",
-            where=f"{where}, reset()",
-            got=checks.outline(obs),
-            expected="a dict by agent id",
-            fix="return an observation for each agent that acts first, by its id",
-        )
+    checks.check_by_agent("obs", obs, f"{where}, reset()", dict)
     return obs, infos
+
+
+def space_of(env: Any, kind: str, agent: Hashable) -> Space | None:
+    """The "observation_space" or "action_space" of one agent: its own, else that of all, else None."""
+    return (getattr(env, f"{kind}s", None) or {}).get(agent, getattr(env, kind, None))
+
+
+def spaces_of_agents(env: Any, kind: str) -> tuple[Space | None, Mapping[Hashable, Space] | None]:
+    """The space of every agent, and the spaces by agent id; None for what the environment does not have."""
+    space, by_agent = getattr(env, kind, None), getattr(env, f"{kind}s", None)
+    if space is None and by_agent and by_agent.keys() >= set(getattr(env, "possible_agents", None) or ()):
+        space = common_space(by_agent)
+    return space, by_agent
+
+
+def common_space(spaces: Mapping[Hashable, Space]) -> Space | None:
+    """The common space of all agents, or None if they differ."""
+    first, *others = spaces.values()
+    return first if all(same_space(first, other) for other in others) else None

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
 import warnings
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from rollax.env import checks
 from rollax.env.adapters import asks_spaces_by_agent, takes_turns
-from rollax.env.idle_polls import MOST_IDLE_POLLS, stuck
-from rollax.env.multi_agent.agent_spaces import common_space
-from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, are_dicts
+from rollax.env.checks import MOST_IDLE_POLLS, stuck
+from rollax.env.multi_agent.multi_agent_env import AgentDict, MultiAgentEnv, are_dicts, common_space
+from rollax.env.registry import EnvContext
 from rollax.env.rows import ALL
-from rollax.errors import EnvError, MultiAgentError
+from rollax.errors import ConfigError, EnvError, MultiAgentError
 
-AgentDict = dict[Hashable, Any]
 _COMMON = "common"
 """A key that belongs to no agent."""
 
 
 def from_pettingzoo(env: Any) -> MultiAgentEnv:
-    """An environment of PettingZoo's parallel or AEC API as a `MultiAgentEnv`, `with_agent_groups` for instance.
+    """An environment of PettingZoo's parallel or AEC API as a `MultiAgentEnv`; `EnvError` for any other.
 
-    Trainers take PettingZoo's environments directly; this is for methods that only a `MultiAgentEnv` has.
-
-    Args:
-        env: as it comes from the library.
-    Raises:
-        EnvError: none of PettingZoo's.
+    Trainers take PettingZoo's environments directly; this is for methods that only a `MultiAgentEnv` has, such as
+    `with_agent_groups`.
     """
     if not asks_spaces_by_agent(env):
         raise EnvError(
@@ -47,11 +43,7 @@ class _Spec(NamedTuple):
 
 
 class PettingZooEnv(MultiAgentEnv):
-    """What both kinds have in common.
-
-    Args:
-        env: as it comes from the library.
-    """
+    """The common part of both kinds."""
 
     def __init__(self, env: Any) -> None:
         self.env = self.as_written = env
@@ -192,3 +184,43 @@ def _holder(env: Any, name: str) -> Any:
     while name not in vars(env) and not hasattr(type(env), name) and "env" in vars(env):
         env = vars(env)["env"]
     return env
+
+
+PREFIX = "pettingzoo/"
+
+
+def pettingzoo_ids() -> list[str]:
+    """The names in PettingZoo's registry, such as `pettingzoo/classic/rps_v2`."""
+    return sorted({PREFIX + name.replace("-v", "_v") for name in _pettingzoo().aec_registry})
+
+
+def pettingzoo_creator(env_id: str) -> Callable[[EnvContext], Any]:
+    """Makes the environment of a name, with `env_config` as keywords: by the parallel API if it has one, else AEC.
+
+    The name is with or without the family, its version after `_v` or `-v`. `ConfigError` for an unknown one.
+    """
+    pettingzoo, name = _pettingzoo(), env_id.removeprefix(PREFIX).replace("_v", "-v")
+    found = [known for known in pettingzoo.aec_registry if name in (known, known.partition("/")[2])]
+    if not found:
+        ids = pettingzoo_ids()
+        short = {known.rpartition("/")[2]: known for known in ids}
+        near = [short[match] for match in difflib.get_close_matches(env_id.rpartition("/")[2], short, n=3)]
+        raise ConfigError(
+            "An unknown environment of PettingZoo.",
+            where="env",
+            got=env_id,
+            expected=f"an id such as {', '.join(near or ids[:3])}",
+            fix="correct the name; `rollax list --envs pettingzoo` shows them all",
+        )
+    api = "parallel" if found[0] in pettingzoo.parallel_registry else "aec"
+    return lambda context: pettingzoo.make(api, found[0], **context)
+
+
+def _pettingzoo() -> Any:
+    try:
+        import pettingzoo
+    except ImportError as error:
+        raise ConfigError(
+            "PettingZoo is not installed.", where="env", got=str(error), fix="pip install 'rollax[pettingzoo]'"
+        ) from error
+    return pettingzoo

@@ -8,8 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from rollax.env.dict_rows import flags_of
-from rollax.env.multi_agent.agent_spaces import space_of
-from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv
+from rollax.env.multi_agent.multi_agent_env import AgentDict, MultiAgentEnv, space_of
 from rollax.errors import ConfigError, EnvError, MultiAgentError, SpaceError
 
 try:
@@ -23,8 +22,6 @@ except ImportError as error:
         fix="pip install 'rollax[pettingzoo]'",
     ) from error
 
-AgentDict = dict[Hashable, Any]
-
 
 def to_pettingzoo(env: MultiAgentEnv) -> ParallelEnv:
     """The environment as one of PettingZoo's parallel API, in which every agent acts at every step.
@@ -33,10 +30,7 @@ def to_pettingzoo(env: MultiAgentEnv) -> ParallelEnv:
     ignored, and `infos[agent]["acts"]` is False. Environments in which agents take turns work in the same way.
 
     Args:
-        env: the environment, with its spaces and `possible_agents`.
-    Raises:
-        ConfigError: PettingZoo is not installed.
-        EnvError: no `MultiAgentEnv`.
+        env: the environment, with its spaces and `possible_agents`; `EnvError` for any other kind.
     """
     if not isinstance(env, MultiAgentEnv):
         raise EnvError(

@@ -13,8 +13,7 @@ from rollax.env import checks
 from rollax.env.adapters import adapted
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import NO_SPACES, Spaces, check_spaces, env_name, space_of
-from rollax.env.multi_agent.agent_spaces import spaces_of_agents
-from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv
+from rollax.env.multi_agent.multi_agent_env import MultiAgentEnv, spaces_of_agents
 from rollax.env.registry import Registrations, register_all
 from rollax.env.vector.vector_env import VectorEnv, frame_of
 from rollax.errors import EnvError, RollaxError
@@ -22,7 +21,7 @@ from rollax.errors import EnvError, RollaxError
 
 @dataclass(frozen=True, slots=True)
 class EnvFacts:
-    """What the sampler must know of an environment in another process."""
+    """The name, spaces and agents of an environment in another process."""
 
     name: str
     several_agents: bool
@@ -41,7 +40,7 @@ class EnvHost:
         make_env: makes it, from its number.
         existing: used once instead of `make_env`.
         declared: the spaces of the config.
-        registered: the registrations of the process that requires the environment.
+        registered: the registrations of the driver's process.
     """
 
     def __init__(
@@ -62,11 +61,7 @@ class EnvHost:
             register_all(registered)
 
     def make(self, expected: EnvFacts | None = None) -> EnvFacts:
-        """Makes the environment, after closing the one that was there.
-
-        Args:
-            expected: the facts of the others, whose spaces it must have; None for the first one.
-        """
+        """Closes the environment and makes a new one; `expected` holds the spaces that it must have."""
         with contextlib.suppress(Exception):  # it is broken, and its failure is known
             self._close()
         return self._attempt("its creator", lambda: self._made(expected))
@@ -126,11 +121,7 @@ class EnvHost:
 
 
 def facts_of(env: Any, declared: Spaces) -> EnvFacts:
-    """The facts of an environment of one agent or of many.
-
-    Raises:
-        EnvError: it is neither.
-    """
+    """The facts of an environment of one agent or of many; `EnvError` if it is neither."""
     if isinstance(env, MultiAgentEnv):
         observation_space, observation_spaces = spaces_of_agents(env, "observation_space")
         action_space, action_spaces = spaces_of_agents(env, "action_space")

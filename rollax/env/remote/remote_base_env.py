@@ -3,69 +3,57 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rollax import trees
+from rollax.env import checks
 from rollax.env.agent_actions import AgentActions
 from rollax.env.base_env import BaseEnv
-from rollax.env.copies import NO_SPACES, Spaces
+from rollax.env.copies import EnvCopies
+from rollax.env.multi_agent.multi_agent_base_env import MultiAgentRows
+from rollax.env.observations import ObservationChecks
 from rollax.env.remote.remote_envs import RemoteEnvs, RemoteSubEnvironment, ray_envs
-from rollax.env.remote.remote_rows import ManyAgents, OneAgentEach
 from rollax.env.restarting import EnvFailures
-from rollax.env.rows import DEFAULT_AGENT, Rows
+from rollax.env.rows import DEFAULT_AGENT, NO_ENVS, Rows
 from rollax.processes.pool import Call
 
 
 class RemoteBaseEnv(BaseEnv):
-    """Copies of one environment of one or of many agents.
+    """Copies of one environment of one or of many agents, each in a process of its own.
 
     A poll waits until one of them is ready, and then no longer than `batch_wait_ms` for the others: 0 takes what is
     ready, a large number steps all in lockstep. Those that are not ready come with a later poll.
 
-    A sub-environment whose process ends or hangs is recreated, and its episode dropped. So is one that raises, if
-    `restart_failed` is true; otherwise its error is raised here.
+    A sub-environment whose process ends, or takes longer than `timeout_s`, is recreated, and its episode dropped. So is
+    one that raises, if the copies have `restart_failed`; otherwise its error is raised here.
 
-    Args:
-        make_env: makes the sub-environment of a vector index, in its process.
-        num_envs: how many.
-        existing: stands for the first one; it travels to its process.
-        batch_wait_ms: how long a poll waits for others once one is ready.
-        timeout_s: a step or reset that takes longer has hung, and its process is ended; None for no limit.
-        restart_failed: recreate sub-environments that raise.
-        declared: the spaces of the config.
     Raises:
         ConfigError: Ray is not installed, or the creator cannot be pickled.
         EnvError, SpaceError: a sub-environment that cannot be made, or whose spaces differ from the others'.
     """
 
-    def __init__(
-        self,
-        make_env: Callable[[int], Any],
-        num_envs: int,
-        *,
-        existing: Any = None,
-        batch_wait_ms: float = 0.0,
-        timeout_s: float | None = None,
-        restart_failed: bool = False,
-        declared: Spaces = NO_SPACES,
-    ) -> None:
-        self._failures = EnvFailures(restart_failed=restart_failed, timeout_s=timeout_s)
-        self._envs = RemoteEnvs(ray_envs(make_env, existing, declared), num_envs, self._failures)
+    def __init__(self, copies: EnvCopies, *, batch_wait_ms: float = 0.0, timeout_s: float | None = None) -> None:
+        self._failures = EnvFailures(restart_failed=copies.restart_failed, timeout_s=timeout_s)
+        self.num_envs = copies.num_envs
+        self._envs = RemoteEnvs(ray_envs(copies), self.num_envs, self._failures)
         facts = self._envs.facts
-        self.num_envs = num_envs
         self.name = facts.name
         self.observation_space, self.action_space = facts.observation_space, facts.action_space
         self.observation_spaces, self.action_spaces = facts.observation_spaces, facts.action_spaces
         self.possible_agents = facts.possible_agents
-        self._several_agents = facts.several_agents
-        self._rows = (ManyAgents if facts.several_agents else OneAgentEach)(facts, num_envs)
+        spaces = (self.observation_space, self.possible_agents, self.observation_spaces)
+        self._rows: MultiAgentRows | _SingleAgentRows = (
+            MultiAgentRows(self.name, self.num_envs, *spaces)
+            if facts.several_agents
+            else _SingleAgentRows(self.name, self.num_envs, self.observation_space)
+        )
         self._wait_s = batch_wait_ms / 1000
         self._calls: dict[int, Call] = {}  # the step or reset of each sub-environment, until a poll takes it
-        self._seeds: list[int | None] = [None] * num_envs  # of the reset under way
-        self._actions = AgentActions(facts.name, num_envs)
+        self._seeds: list[int | None] = [None] * self.num_envs  # of the reset under way
+        self._actions = AgentActions(self.name, self.num_envs)
 
     def poll_rows(self) -> Rows:
         steps, resets, dropped = {}, {}, []
@@ -75,7 +63,9 @@ class RemoteBaseEnv(BaseEnv):
             if self._actions.is_running(index) and index in self._failures.recreated:
                 dropped.append(index)  # it failed in another call than a step
             else:
-                self._calls[index] = self._envs.send(index, "step", self._action(index))
+                actions = self._actions.take(index)
+                action = actions[DEFAULT_AGENT] if isinstance(self._rows, _SingleAgentRows) else actions
+                self._calls[index] = self._envs.send(index, "step", action)
         while not (steps or resets or dropped):
             for call in self._taken(self._calls.keys(), float("inf"), self._wait_s):
                 if not call.lost:
@@ -84,15 +74,17 @@ class RemoteBaseEnv(BaseEnv):
                     dropped.append(call.index)
                 else:
                     self._send_reset(call.index)
-        rows = self._rows.outcome(steps)
-        self._failures.stepped(steps, rows.ended_envs.tolist())
-        for index in (*rows.ended_envs.tolist(), *dropped):
-            self._actions.end(index)
+        rows = self._rows.of_steps(steps)
+        ended = rows.ended_envs.tolist()
+        self._failures.stepped(steps, ended)
         if resets:
-            started = self._begun(resets)
+            started = self._rows.of_resets(resets)
             rows = Rows.concat(rows, started) if len(rows) else started
         rows.dropped_envs = np.array(dropped, np.int64)
-        self._note_waiting(rows)
+        for index in (*steps, *resets):
+            self._actions.expect(index, self._rows.acting(index))
+        for index in (*ended, *dropped):
+            self._actions.expect(index, None)
         return rows
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
@@ -101,7 +93,7 @@ class RemoteBaseEnv(BaseEnv):
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
         indices = env_index.tolist()
         for position, index in enumerate(indices):
-            self._actions.end(index)
+            self._actions.expect(index, None)
             self._seeds[index] = None if seeds is None else seeds[position]
             self._send_reset(index)
         results: dict[int, Any] = {}
@@ -114,14 +106,10 @@ class RemoteBaseEnv(BaseEnv):
                     results[call.index] = call.value
         if not results:
             return None
-        rows = self._begun({index: results[index] for index in indices if index in results})
-        self._note_waiting(rows)
+        rows = self._rows.of_resets({index: results[index] for index in indices if index in results})
+        for index in results:
+            self._actions.expect(index, self._rows.acting(index))
         return rows
-
-    def _action(self, index: int) -> Any:
-        """The argument of a sub-environment's next step."""
-        actions = self._actions.take(index)
-        return actions if self._several_agents else actions[DEFAULT_AGENT]
 
     def _taken(self, indices: Iterable[int], first_s: float, others_s: float = 0.0) -> list[Call]:
         """The calls of these sub-environments that are over, by index; see `ActorPool.ready` for the times to wait."""
@@ -134,15 +122,6 @@ class RemoteBaseEnv(BaseEnv):
         seed = self._failures.seed(index, self._seeds[index])
         self._calls[index] = self._envs.send(index, "reset", seed)
 
-    def _begun(self, resets: dict[int, Any]) -> Rows:
-        for index in resets:
-            self._actions.begin(index)
-        return self._rows.beginning(resets)
-
-    def _note_waiting(self, rows: Rows) -> None:
-        for row in np.flatnonzero(rows.acts).tolist():
-            self._actions.request(rows.env_index[row], [rows.agent_of(row)])
-
     def get_sub_environments(self) -> list[Any]:
         """Stand-ins: reading an attribute or calling a method of one does so in its process."""
         return [RemoteSubEnvironment(self._envs, index) for index in range(self.num_envs)]
@@ -152,3 +131,50 @@ class RemoteBaseEnv(BaseEnv):
 
     def stop(self) -> None:
         self._envs.stop()
+
+
+class _SingleAgentRows:
+    """The same as `MultiAgentRows`, of one agent each: the slot is the sub-environment's number."""
+
+    def __init__(self, name: str, num_envs: int, observation_space: Any) -> None:
+        self._name = name
+        self._checks = ObservationChecks(observation_space, num_envs)
+
+    def acting(self, index: int) -> list[Hashable]:
+        return [DEFAULT_AGENT]
+
+    def of_resets(self, results: Mapping[int, Any]) -> Rows:
+        index = np.array(list(results), np.int64)
+        pairs = [checks.check_reset(result, f"{self._where(i)}, reset()") for i, result in results.items()]
+        obs, infos = zip(*pairs, strict=True)
+        return Rows.starting(index, index, self._columns(obs, index, infos, "reset()"), infos=infos)
+
+    def of_steps(self, results: Mapping[int, Any]) -> Rows:
+        for i, result in results.items():
+            checks.check_step(result, self._where(i))
+        index = np.array(list(results), np.int64)
+        obs, rewards, terminateds, truncateds, infos = zip(*results.values(), strict=True) if results else ((),) * 5
+
+        def where(row: int) -> str:
+            return self._where(int(index[row]))
+
+        terms = checks.flag_column(terminateds, "terminated", where)
+        truncs = checks.flag_column(truncateds, "truncated", where)
+        over = terms | truncs
+        ended = index[over] if over.any() else NO_ENVS
+        columns = self._columns(obs, index, infos, "step()")
+        amounts = checks.reward_column(rewards, where)
+        if self._checks.first_episodes.indices:
+            self._checks.first_episodes.polled(ended.tolist())
+        no, in_order = np.zeros(len(index), bool), list(results) == list(range(len(index)))
+        return Rows(index, index, columns, amounts, terms, truncs, no, ~over, ended, infos=infos, in_order=in_order)
+
+    def _columns(self, obs: Sequence[Any], index: np.ndarray, infos: Sequence[dict], call: str) -> trees.Tree:
+        def where(row: int) -> str:
+            return f"{self._where(int(index[row]))}, {call}"
+
+        checks.check_infos(infos, where)
+        return self._checks.stacked(obs, index, where)
+
+    def _where(self, index: int) -> str:
+        return f"{self._name}, sub-environment {index}"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rollax.env.copies import NO_SPACES, Spaces, check_spaces
+from rollax.env.copies import EnvCopies, check_spaces
 from rollax.env.registry import registrations
 from rollax.env.remote.env_host import EnvFacts, EnvHost
 from rollax.env.restarting import EnvFailures
@@ -21,16 +20,14 @@ _START_S = 60.0  # beyond the time limit, for a new process and the environment 
 class RemoteEnvs(ActorPool):
     """One actor for each sub-environment, by index from 0.
 
-    A sub-environment that raises is made again in its process, one whose process ends or hangs in a new process.
+    One that raises is recreated in its process, one whose process ends or hangs in a new process.
 
     Args:
         actors: runs an `EnvHost` for each sub-environment.
-        num_envs: how many.
-        failures: counts failures, and decides whether those that raise are made again.
+        num_envs: the number of sub-environments.
+        failures: counts failures, and decides whether those that raise are recreated.
     Attributes:
         facts: of all sub-environments.
-    Raises:
-        EnvError, SpaceError: a sub-environment that cannot be made, or whose spaces are not those of the others.
     """
 
     def __init__(self, actors: Actors, num_envs: int, failures: EnvFailures) -> None:
@@ -49,12 +46,7 @@ class RemoteEnvs(ActorPool):
         failures.rules = replace(failures.rules, start_timeout_s=failures.rules.timeout_s + _START_S)
 
     def ask(self, index: int, method: str, *arguments: Any) -> Any:
-        """The result of another method of an `EnvHost`, waited for.
-
-        Raises:
-            EnvError: the method raised.
-            WorkerError: the process has ended or hangs.
-        """
+        """The result of another method of an `EnvHost`; `EnvError` or `WorkerError` if there is none."""
         call = self.send(index, method, *arguments, raises=True, collected=False)
         self._finish([call])
         if call.lost:
@@ -63,7 +55,7 @@ class RemoteEnvs(ActorPool):
 
 
 class RemoteSubEnvironment:
-    """Stands for an environment in another process: its attributes are read, and its methods called, over there."""
+    """Stands for an environment in another process: its attributes are read and its methods called there."""
 
     def __init__(self, envs: RemoteEnvs, index: int) -> None:
         self._envs = envs
@@ -78,20 +70,14 @@ class RemoteSubEnvironment:
         return lambda *arguments, **keywords: self._envs.ask(self._index, "call", name, arguments, keywords)
 
 
-def ray_envs(make_env: Callable[[int], Any], existing: Any = None, declared: Spaces = NO_SPACES) -> RayActors:
-    """The actors of remote sub-environments.
-
-    Args:
-        make_env: makes the sub-environment of a number.
-        existing: stands for the first one.
-        declared: the spaces of the config.
-    Raises:
-        ConfigError: the environment or its creator cannot be pickled.
-    """
+def ray_envs(copies: EnvCopies) -> RayActors:
+    """The actors of remote sub-environments; `ConfigError` if the environment or its creator cannot be pickled."""
     ray = started_ray("remote_worker_envs")
     # The processes are small and mostly wait: Ray is to start them all, however few cores there are.
     host = ray.remote(num_cpus=0)(EnvHost)
-    arguments = stored(ray, {"make_env": make_env, "existing": existing, "declared": declared}, "remote_worker_envs")
+    existing, others = next(iter(copies.existing), None), replace(copies, existing=())
+    parts = {"make_env": others.make_one, "existing": existing, "declared": copies.declared}
+    arguments = stored(ray, parts, "remote_worker_envs")
     registered = ray.put(registrations(ray.cloudpickle.dumps))
 
     def start(index: int, restarts: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -12,19 +12,16 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from rollax import trees
 from rollax.env import checks
 from rollax.env.base_env import BaseEnv
+from rollax.env.checks import IdlePolls
 from rollax.env.copies import EnvCopies, env_name
-from rollax.env.idle_polls import IdlePolls
 from rollax.env.observations import ObservationChecks, as_columns, stacked
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.env.vector.vector_base_env import Answers
-from rollax.env.vector.vector_infos import final_observations, info_list, without_final
 from rollax.errors import EnvError
 from rollax.spaces import Path, check_space, walk
 
-
-def native_base_env(copies: EnvCopies) -> BaseEnv:
-    """The `BaseEnv` of a native vector environment."""
-    return NativeVectorEnv(copies.vector())
+_FINAL_OBS = ("final_obs", "final_observation")
+_FINAL = (*_FINAL_OBS, "final_info")
 
 
 class NativeVectorEnv(BaseEnv):
@@ -33,13 +30,11 @@ class NativeVectorEnv(BaseEnv):
     The last row of an episode has its real last observation, and the observation of a reset begins a new trajectory.
     The autoreset modes differ in when the reset's observation is available: with NEXT_STEP at the poll after the end
     (the action sent before it is ignored), with SAME_STEP at once, with DISABLED after the sampler's reset.
-
-    Args:
-        env: the vector environment.
     """
 
-    def __init__(self, env: gym.vector.VectorEnv) -> None:
-        self.env = env
+    def __init__(self, copies: EnvCopies) -> None:
+        self.env: gym.vector.VectorEnv = copies.vector()
+        env = self.env
         self.name = env_name(env)
         for kind in ("single_observation_space", "single_action_space"):
             check_space(getattr(env, kind, None), f"{self.name}.{kind}")
@@ -116,7 +111,8 @@ class NativeVectorEnv(BaseEnv):
             if self.mode is AutoresetMode.NEXT_STEP:
                 return None
             if self.mode is AutoresetMode.SAME_STEP:
-                return self._rows_of_resets(env_index)
+                obs, infos = self._next
+                return self._started(env_index, obs, lambda: without_final(infos))
         options = None
         if len(env_index) < self.num_envs:
             options = {"reset_mask": self._mask(env_index)}
@@ -129,25 +125,18 @@ class NativeVectorEnv(BaseEnv):
         obs, infos = self._columns(result[0]), result[1]
         self._check_infos(infos, "reset()")
         self._over = self._no
-        self._answers.expect(env_index)
         self._begun = True
-        return Rows.starting(
-            env_index,
-            env_index,
-            trees.index(obs, env_index),
-            infos=lambda: _picked(self._info_list(infos), env_index),
-        )
+        return self._started(env_index, obs, lambda: infos)
 
-    def _rows_of_resets(self, env_index: np.ndarray) -> Rows:
-        """SAME_STEP: the first rows of the episodes that began in the step that ended the previous ones."""
-        obs, infos = self._next
+    def _started(self, env_index: np.ndarray, obs: trees.Tree, infos: Callable[[], Any]) -> Rows:
+        """The first rows of some sub-environments, from what all of them returned."""
+
+        def picked() -> list[dict]:
+            of_all = self._info_list(infos())
+            return [of_all[index] for index in env_index.tolist()]
+
         self._answers.expect(env_index)
-        return Rows.starting(
-            env_index,
-            env_index,
-            trees.index(obs, env_index),
-            infos=lambda: _picked(self._info_list(without_final(infos)), env_index),
-        )
+        return Rows.starting(env_index, env_index, trees.index(obs, env_index), infos=picked)
 
     def _mask(self, env_index: np.ndarray) -> np.ndarray:
         """[num_envs] True for the sub-environments to reset."""
@@ -202,14 +191,7 @@ class NativeVectorEnv(BaseEnv):
         if type(infos) is dict:
             return
         many = isinstance(infos, list | tuple)
-        if not all(isinstance(info, dict) for info in (infos if many else [infos])):
-            raise EnvError(
-                "Infos that are no dict.",
-                where=f"{self.name}, {call}",
-                got=checks.outline(infos),
-                expected="a dict of arrays, or a dict for each sub-environment",
-                fix="return {} where there is nothing to say",
-            )
+        checks.check_infos(infos if many else [infos], lambda row: f"{self.name}, {call}")
         if many:
             checks.check_count("infos", infos, self.num_envs, f"{self.name}, {call}")
 
@@ -275,8 +257,51 @@ def _autoreset_mode(env: gym.vector.VectorEnv, name: str) -> AutoresetMode:
 
 
 def _cast(space: gym.Space, path: Path, actions: np.ndarray) -> np.ndarray:
-    return actions if actions.dtype == space.dtype else actions.astype(space.dtype)
+    return actions.astype(space.dtype, copy=False)
 
 
-def _picked(infos: list[dict], env_index: np.ndarray) -> list[dict]:
-    return [infos[index] for index in env_index.tolist()]
+def info_list(infos: Any, num_envs: int, ended: Iterable[int] = NO_ENVS) -> list[dict]:
+    """The infos of a `step` or `reset` as one dict per sub-environment.
+
+    The info of an `ended` sub-environment is that of the last step of the episode, not of the reset after it.
+    """
+    result = list(infos) if isinstance(infos, list | tuple) else _split(infos, num_envs)
+    for index in ended:
+        result[index] = result[index].get("final_info") or {}
+    return result
+
+
+def without_final(infos: Any) -> Any:
+    """The same infos without the entries of steps that ended episodes."""
+    if isinstance(infos, list | tuple):
+        return [without_final(info) for info in infos]
+    return {key: value for key, value in infos.items() if key not in _FINAL and key not in map("_{}".format, _FINAL)}
+
+
+def final_observations(infos: Any, ended: np.ndarray) -> trees.Tree | None:
+    """The last observations of episodes that ended: a list, or columns; None if there are none."""
+    if isinstance(infos, list | tuple):
+        found = [next((infos[i][key] for key in _FINAL_OBS if key in infos[i]), None) for i in ended]
+        return None if any(value is None for value in found) else found
+    final = next((infos[key] for key in _FINAL_OBS if key in infos), None)
+    if final is None:
+        return None
+    if isinstance(final, list) or (isinstance(final, np.ndarray) and final.dtype == object):
+        return [final[index] for index in ended]
+    return trees.index(final, ended)
+
+
+def _split(infos: dict, num_envs: int) -> list[dict]:
+    result: list[dict] = [{} for _ in range(num_envs)]
+    for key, values in infos.items():
+        if isinstance(key, str) and key.startswith("_") and key[1:] in infos:
+            continue  # the mask of another key
+        mask = infos.get(f"_{key}")
+        parts = _split(values, num_envs) if isinstance(values, dict) else values
+        by_env = isinstance(parts, list | tuple) or (isinstance(parts, np.ndarray) and parts.ndim > 0)
+        if not by_env or len(parts) != num_envs:
+            parts = [parts] * num_envs  # one value for all
+        for index in range(num_envs):
+            if mask is None or mask[index]:
+                result[index][key] = parts[index]
+    return result

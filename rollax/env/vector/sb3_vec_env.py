@@ -14,9 +14,6 @@ class SB3VectorEnv(gym.vector.VectorEnv):
     """Steps a `VecEnv`, which resets a sub-environment in the step that ends its episode (SAME_STEP).
 
     The info of that step holds the episode's last observation and whether a time limit ended it.
-
-    Args:
-        env: the `VecEnv`.
     """
 
     def __init__(self, env: Any) -> None:

@@ -13,7 +13,6 @@ from rollax.env import checks
 from rollax.env.base_env import BaseEnv
 from rollax.env.copies import EnvCopies
 from rollax.env.observations import ObservationChecks
-from rollax.env.restarting import Restarts
 from rollax.env.rows import NO_ENVS, Rows
 from rollax.env.vector.vector_env import SteppedInTurn, VectorEnv
 from rollax.errors import EnvError, RollaxError
@@ -22,24 +21,16 @@ from rollax.spaces import check_space
 _OVER, _WAITING, _ANSWERED = range(3)
 
 
-def vector_base_env(copies: EnvCopies) -> BaseEnv:
-    """The `BaseEnv` of a `VectorEnv`."""
-    return VectorBaseEnv(copies.vector())
-
-
-def copied_base_env(copies: EnvCopies) -> BaseEnv:
-    """The `BaseEnv` of copies of a single-agent environment."""
-    return VectorBaseEnv(SteppedInTurn(copies.make(), Restarts.of(copies), copies.declared))
-
-
 class VectorBaseEnv(BaseEnv):
     """Steps all sub-environments at each poll, with the actions sent since the one before.
 
     Args:
-        env: what is stepped.
+        copies: a `VectorEnv`, or single-agent environments, which are stepped in turn.
     """
 
-    def __init__(self, env: VectorEnv) -> None:
+    def __init__(self, copies: EnvCopies) -> None:
+        is_vector = isinstance(copies.existing[0], VectorEnv)
+        env: VectorEnv = copies.vector() if is_vector else SteppedInTurn(copies)
         self.env = env
         self.name = env.name or type(getattr(env, "as_written", env)).__name__
         for kind in ("observation_space", "action_space"):
@@ -50,7 +41,7 @@ class VectorBaseEnv(BaseEnv):
         self._everyone = np.arange(self.num_envs)
         self._answers = Answers(self._everyone, self.name)
         self._none_set, self._all_set = np.zeros(self.num_envs, bool), np.ones(self.num_envs, bool)
-        self._checks = ObservationChecks(self.observation_space, self.num_envs)
+        self._checks = ObservationChecks(env.observation_space, self.num_envs)
 
     def poll_rows(self) -> Rows:
         actions = trees.unstack(self._answers.take())
@@ -155,12 +146,7 @@ class VectorBaseEnv(BaseEnv):
 
 
 class Answers:
-    """The actions of sub-environments that step together, until all of them have been sent.
-
-    Args:
-        everyone: [0, 1, ..., number of sub-environments - 1].
-        name: of the environment, in error messages.
-    """
+    """The actions of sub-environments that step together, until all of them have been sent."""
 
     def __init__(self, everyone: np.ndarray, name: str) -> None:
         self.name = name

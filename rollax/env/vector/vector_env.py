@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 
 from rollax.env import checks
-from rollax.env.copies import NO_SPACES, Spaces, env_name, make_copies, space_of
+from rollax.env.copies import EnvCopies, Spaces, env_name, space_of
 from rollax.env.restarting import Restarts
 
 
@@ -17,11 +17,6 @@ class VectorEnv:
     """Abstract: `num_envs` sub-environments with one observation and one action space.
 
     Batched simulators subclass it; `VectorEnv.wrap` makes one from single environments.
-
-    Args:
-        observation_space: of one sub-environment.
-        action_space: of one sub-environment.
-        num_envs: the number of sub-environments.
     """
 
     name = ""
@@ -41,11 +36,7 @@ class VectorEnv:
     def vector_reset(
         self, seeds: Sequence[int | None] | None = None, options: Sequence[dict | None] | None = None
     ) -> tuple[Any, Sequence[dict]]:
-        """Resets every sub-environment.
-
-        Returns:
-            `(obs, infos)`, one entry per sub-environment; obs is a list of observations, or columns.
-        """
+        """Resets every sub-environment: `(obs, infos)`, one entry each; obs is a list of observations, or columns."""
         pairs, name = [], self.name or type(self).__name__
         for i in range(self.num_envs):
             pair = self.reset_at(i, None if seeds is None else seeds[i], None if options is None else options[i])
@@ -57,10 +48,8 @@ class VectorEnv:
         raise NotImplementedError
 
     def vector_step(self, actions: Sequence[Any]) -> tuple[Any, Any, Any, Any, Sequence[dict]]:
-        """Steps every sub-environment once.
+        """Steps every sub-environment once, with one action each.
 
-        Args:
-            actions: one per sub-environment.
         Returns:
             `(obs, rewards, terminateds, truncateds, infos)`, lists or arrays with one entry per sub-environment. The
             last step of an episode returns its real last observation; nothing is reset here.
@@ -87,32 +76,27 @@ class VectorEnv:
         """Auto-vectorizes single environments: inference is batched, the environments step one after another.
 
         Args:
-            make_env: makes the sub-environment of a given vector index.
-            existing_envs: the first ones; the others come from `make_env`.
-            num_envs: how many in all.
+            make_env: makes the sub-environment of a vector index, if it is not among the existing ones.
+            existing_envs: the first sub-environments.
+            num_envs: the number of all.
         """
-        return SteppedInTurn(make_copies(existing_envs, make_env, num_envs))
+        return SteppedInTurn(EnvCopies(existing_envs, make_env, num_envs))
 
 
 class SteppedInTurn(VectorEnv):
     """Single Gymnasium environments behind the `VectorEnv` interface."""
 
-    def __init__(self, envs: Sequence[gym.Env], restarts: Restarts | None = None, declared: Spaces = NO_SPACES) -> None:
-        self.envs = list(envs)
-        first = self.envs[0]
-        self.name = env_name(first)
-        super().__init__(
-            space_of(first, "observation_space", declared), space_of(first, "action_space", declared), len(self.envs)
-        )
+    def __init__(self, copies: EnvCopies) -> None:
+        self.envs = copies.make()
+        self.name = env_name(self.envs[0])
+        observation_space, action_space = (space_of(self.envs[0], kind, copies.declared) for kind in Spaces._fields)
+        super().__init__(observation_space, action_space, len(self.envs))
         self._steps = [env.step for env in self.envs]
-        self._restarts = restarts or Restarts()
+        self._restarts = Restarts(copies)
 
     def reset_at(self, index: int, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        def reset(env: gym.Env, seed: int | None) -> Any:
-            return env.reset(seed=seed, options=options)
-
         where = self._where(index)
-        result = self._restarts.reset(self.envs, index, where, seed, reset)
+        result = self._restarts.reset(self.envs, index, where, seed, options=options)
         self._steps[index] = self.envs[index].step
         return checks.check_reset(result, f"{where}, reset()")
 

@@ -21,7 +21,7 @@ from rollax import (
     MultiAgentEnv,
     check_env,
 )
-from rollax.env.checking.random_actions import RandomActions
+from rollax.env.checking.random_play import RandomActions
 from tests.env.drive import clock_story, old_clock_story
 from tests.env.kinds import KINDS
 from tests.env.old_worlds import OldClock, OldVector

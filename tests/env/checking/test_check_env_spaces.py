@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollax import EnvError, MultiAgentEnv, SpaceError, check_env
-from rollax.env.checking.random_actions import RandomActions
+from rollax.env.checking.random_play import RandomActions
 from tests.env.refused import refused
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rollax import BaseEnv, EnvStoppedError, ExternalEnv, ExternalMultiAgentEnv, to_base_env
+from rollax.env.copies import EnvCopies
 from rollax.env.external.external_base_env import ExternalBaseEnv
 from rollax.env.rows import Rows
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock, action_for
@@ -128,7 +129,7 @@ class ResetClocks(ExternalBaseEnv):
 
     def __init__(self, num_envs: int) -> None:
         self.clocks = ExternalClocks(num_envs)
-        super().__init__(self.clocks)
+        super().__init__(EnvCopies((self.clocks,)))
         self.num_envs = num_envs
 
     def reset_rows(self, env_index, seeds=None):

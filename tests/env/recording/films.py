@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rollax.env.recording.video import encoder
+from rollax.env.recording import encoder
 
 
 class Film(gym.Env):

@@ -11,9 +11,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import BaseEnv, ConfigError, EnvContext, EnvError, RollaxError, record_env, to_base_env
+from rollax.env import recording
 from rollax.env.making import make_base_env
-from rollax.env.recording import record_env as recording
-from rollax.env.recording.video import VideoFile
+from rollax.env.recording import VideoFile
 from rollax.env.rows import NO_ENVS, Rows
 from tests.env.recording.films import WHOLE, Film, watch
 from tests.env.refused import play, refused

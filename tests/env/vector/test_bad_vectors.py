@@ -157,7 +157,7 @@ def test_infos_of_a_native_one(infos):
             return *super().step(actions)[:4], infos
 
     for at, call in ((0, "reset()"), (1, "step()")):
-        says = f"Infos that are no dict...Says, {call}...a dict of arrays"
+        says = f"An info that is no dict...Says, {call}"
         refused(EnvError, play, to_base_env(Says()), at, says=says)
 
 

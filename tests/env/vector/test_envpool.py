@@ -12,8 +12,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from rollax import PPOTrainer, check_env, to_base_env
-from rollax.env.context import EnvContext
 from rollax.env.making import make_base_env
+from rollax.env.registry import EnvContext
 
 SMALL = {"train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 1, "model": {"fcnet_hiddens": (8,)}}
 

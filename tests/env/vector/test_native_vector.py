@@ -6,7 +6,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rollax import EnvError, SpaceError, to_base_env
-from rollax.env.vector.vector_infos import info_list
+from rollax.env.vector.native_vector_env import info_list
 from tests.env.drive import drive
 from tests.env.worlds import ACTION_SPACE, OBS_SPACE, Clock
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import inspect
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,10 @@ from gymnasium.vector import AutoresetMode
 
 from rollax import trees
 from rollax.env.base_env import BaseEnv
-from rollax.env.context import EnvContext
-from rollax.env.convert import to_base_env
-from rollax.env.making import make_base_env
-from rollax.env.recording.video import VideoFile, encoder
-from rollax.env.registry import EnvCreator, env_creator
+from rollax.env.making import make_base_env, takes_context, to_base_env
+from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.rows import Rows
-from rollax.errors import EnvError
+from rollax.errors import ConfigError, EnvError, RollaxError
 
 Chosen = Callable[[int, int, int], bool]
 """`(episode, sub-environment, number of sub-environments)` -> whether it is recorded; episodes count from 0."""
@@ -42,15 +41,13 @@ def record_env(
     episodes: Callable[[int], bool] = every_hundredth,
     sub_envs: Collection[int] | None = (0,),
 ) -> Any:
-    """Returns an environment that writes an MP4 of each chosen episode.
+    """Returns an environment that writes an MP4 of each chosen episode, from the reset to the last step.
 
-    A file is named `episode_000100.mp4`, or `env_3_episode_000100.mp4` for several sub-environments. It shows
-    an episode from the reset to the last step, at the environment's `render_fps`. Other episodes are not rendered. With
-    several workers only the first one records.
+    A file is named `episode_000100.mp4`, or `env_3_episode_000100.mp4` for several sub-environments. Other episodes are
+    not rendered. With several workers only the first one records.
 
     Args:
-        env: anything that a trainer takes (an id, a registered name, `module:Class`, a class, a creator function), or
-        an
+        env: anything that a trainer takes: an id, a registered name, `module:Class`, a class, a creator function; or an
             instance of any kind. It must render: `render_mode="rgb_array"` is added to `env_config` unless it has a
             render mode, and an instance must have been created with it.
         folder: folder of the files; created if it is missing.
@@ -72,13 +69,7 @@ def record_env(
 
 
 class RecordingCreator:
-    """Creates environments that are recorded.
-
-    Args:
-        env: an id, a registered name, `module:Class`, a class, or a creator function.
-        folder: folder of the files.
-        chosen: selects sub-environments and episodes.
-    """
+    """Creates environments whose chosen episodes are recorded in a folder."""
 
     def __init__(self, env: Any, folder: Path, chosen: Chosen) -> None:
         encoder()
@@ -103,25 +94,14 @@ class RecordingCreator:
 
 def drawing(creator: EnvCreator, context: EnvContext) -> EnvContext:
     """Returns the context with `render_mode="rgb_array"`, unless it has a mode or the creator takes no context."""
-    try:
-        inspect.signature(creator).bind(context)
-    except TypeError:
-        return context
-    except ValueError:
-        pass  # builtins may have no signature
-    context = copy.copy(context)
-    context.setdefault("render_mode", _RGB)
+    if takes_context(creator):
+        context = copy.copy(context)
+        context.setdefault("render_mode", _RGB)
     return context
 
 
 class RecordedEnv(BaseEnv):
-    """A `BaseEnv` wrapper that records the chosen episodes.
-
-    Args:
-        env: the recorded environment.
-        folder: folder of the files.
-        chosen: selects sub-environments and episodes.
-    """
+    """A `BaseEnv` wrapper that records the chosen episodes in a folder."""
 
     def __init__(self, env: BaseEnv, folder: Path, chosen: Chosen) -> None:
         encoder()
@@ -228,3 +208,103 @@ def quiet_without_screen() -> None:
     """Configures SDL, which many environments render with, for machines without a screen."""
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+
+class VideoFile:
+    """A file that gets its name when it is complete; each frame is encoded at once."""
+
+    def __init__(self, path: Path, frames_per_second: float) -> None:
+        self.path = path
+        self._frames_per_second = frames_per_second
+        self._unfinished = path.with_name(f".{path.name}.part")
+        self._shape: tuple[int, ...] = ()
+        self._encoder: subprocess.Popen[bytes] | None = None
+
+    def add(self, frame: np.ndarray) -> None:
+        """Appends a frame, [height, width, 3] of uint8; `EnvError` if its size is not that of the first one."""
+        # The encoder requires even sides.
+        frame = frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]
+        if self._encoder is None:
+            self._shape, self._encoder = frame.shape, self._start(frame.shape[1], frame.shape[0])
+        if frame.shape != self._shape:
+            raise EnvError(
+                "A frame of another size than the one before it.",
+                where=f"the video {self.path}",
+                got=f"shape {frame.shape}",
+                expected=f"shape {self._shape}",
+                fix="let render() draw every frame of an episode in one size",
+            )
+        assert self._encoder.stdin is not None
+        try:
+            self._encoder.stdin.write(np.ascontiguousarray(frame).data)
+        except OSError:
+            raise self._failure() from None
+
+    def finish(self) -> None:
+        """Writes the remaining frames and gives the file its name."""
+        if self._encoder is None:
+            return
+        try:
+            self._encoder.communicate()
+        except OSError:
+            raise self._failure() from None
+        if self._encoder.returncode:
+            raise self._failure()
+        self._said.close()
+        os.replace(self._unfinished, self.path)
+
+    def discard(self) -> None:
+        """Stops the encoder and leaves no file."""
+        if self._encoder is None:
+            return
+        self._encoder.kill()
+        with contextlib.suppress(OSError):  # the frames that are not yet written
+            self._encoder.communicate()
+        self._said.close()
+        if self._unfinished.is_file():
+            self._unfinished.unlink()
+
+    def _start(self, width: int, height: int) -> subprocess.Popen[bytes]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        takes = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{self._frames_per_second:g}"]
+        gives = ["-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-f", "mp4", str(self._unfinished)]
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 closed with the encoder
+        # A separate process group: Ctrl-C reaches only the program, which then stops the encoder.
+        return subprocess.Popen(
+            [encoder(), "-y", "-loglevel", "error", *takes, "-i", "-", *gives],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._said,
+            process_group=0,
+        )
+
+    def _failure(self) -> RollaxError:
+        """Stops the encoder, removes the file and returns the error with the encoder's output."""
+        assert self._encoder is not None
+        self._encoder.wait(timeout=10)
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace").strip()
+        self.discard()
+        return RollaxError(
+            "The video was not written.",
+            where=str(self.path),
+            got=said or f"the encoder ended with code {self._encoder.returncode}",
+            expected="a file that can be written",
+            fix="see that the folder is writable and the disk has room",
+        )
+
+
+def encoder() -> str:
+    """Returns the path of ffmpeg; `ConfigError` if the video extra is not installed."""
+    try:
+        from imageio_ffmpeg import get_ffmpeg_exe
+
+        return get_ffmpeg_exe()
+    except (ImportError, RuntimeError) as error:
+        raise ConfigError(
+            "Videos cannot be written.",
+            where="recording an environment",
+            got=str(error),
+            expected="the package imageio-ffmpeg",
+            fix="pip install 'rollax[video]'",
+        ) from error

@@ -1,1 +1,0 @@
-"""Videos of chosen episodes."""
