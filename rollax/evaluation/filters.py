@@ -6,70 +6,25 @@ every worker's `take_delta()`, and the workers `sync` with its `state()`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollax.errors import CheckpointError, ConfigError, ShapeError
-from rollax.spaces import Path, leaves
+from rollax.spaces import Path, leaves, walk
 from rollax.trees import Tree
 
 State = dict[str, NDArray]
 
 # A mask is no quantity, and slots of padded embeddings must stay comparable with each other.
 UNFILTERED_KEYS = ("action_mask", "avail_actions")
+_PARTS = ("count", "mean", "squares")
 
 
-class ObservationFilter(ABC):
-    """A map over observation columns with a state that can be saved and merged."""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    @abstractmethod
-    def __call__(self, columns: Tree, update: bool = True) -> Tree:
-        """The filtered columns, never written into `columns`; `update`: whether they count in the statistics."""
-
-    def state(self) -> State:
-        """Everything learned so far, as arrays: copies."""
-        return {}
-
-    def set_state(self, state: Mapping[str, NDArray]) -> None:
-        """Takes over the state of another filter; `take_delta` starts from zero."""
-        _refuse_other_names(state, ())
-
-    def take_delta(self) -> State:
-        """The statistics of what was seen since the last call, for another filter's `merge`."""
-        return {}
-
-    def merge(self, delta: Mapping[str, NDArray]) -> None:
-        """Adds what another filter saw. The order of merging does not matter."""
-        _refuse_other_names(delta, ())
-
-    def sync(self, state: Mapping[str, NDArray]) -> None:
-        """`set_state`, plus what was seen since the last `take_delta`, which `state` does not contain yet."""
-        pending = self.take_delta()
-        self.set_state(state)
-        self._see(pending)
-
-    def _see(self, delta: Mapping[str, NDArray]) -> None:
-        """`merge` for rows that this filter itself saw: they stay in the next `take_delta`."""
-        self.merge(delta)
-
-
-class NoFilter(ObservationFilter):
-    """Observations as they are."""
-
-    def __call__(self, columns: Tree, update: bool = True) -> Tree:
-        return columns
-
-
-class MeanStdFilter(ObservationFilter):
+class MeanStdFilter:
     """Standardizes the floating-point Box leaves of observations by the mean and deviation of all that was seen.
 
     Other leaves (images and other integers, Discrete, ...) and the keys `action_mask` and `avail_actions` pass as they
@@ -89,45 +44,68 @@ class MeanStdFilter(ObservationFilter):
 
     def __init__(self, observation_space: spaces.Space, *, clip: float = 10.0) -> None:
         self.clip = clip
-        self._moments: dict[tuple[Any, ...], _Moments] = {}
-        for path, box in _float_boxes(observation_space):
-            self._moments[path] = _Moments(box.shape)
+        self._space = observation_space
+        self._moments = {path: _Moments(leaf.shape or ()) for path, leaf in self._filtered(observation_space)}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    @staticmethod
+    def _filtered(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
+        """The leaves that are standardized."""
+        return [
+            (path, leaf)
+            for path, leaf in leaves(space)
+            if isinstance(leaf, spaces.Box)
+            and np.issubdtype(leaf.dtype, np.floating)
+            and not any(key in UNFILTERED_KEYS for key in path)
+        ]
 
     def __call__(self, columns: Tree, update: bool = True) -> Tree:
-        return self._filtered(columns, (), update)
+        """The filtered columns, never written into `columns`; `update`: whether they count in the statistics."""
 
-    def _filtered(self, tree: Tree, path: tuple[Any, ...], update: bool) -> Tree:
-        if isinstance(tree, dict):
-            return {key: self._filtered(part, (*path, key), update) for key, part in tree.items()}
-        if isinstance(tree, tuple):
-            return tuple(self._filtered(part, (*path, i), update) for i, part in enumerate(tree))
-        moments = self._moments.get(path)
-        return tree if moments is None else moments.standardize(tree, self.clip, update)
+        def filtered(_: spaces.Space, path: Path, leaf: NDArray) -> NDArray:
+            moments = self._moments.get(path)
+            return leaf if moments is None else moments.standardize(leaf, self.clip, update)
+
+        return walk(filtered, self._space, columns) if self._moments else columns
 
     def state(self) -> State:
+        """Everything learned so far, as arrays: copies."""
         return self._arrays(0)
 
     def set_state(self, state: Mapping[str, NDArray]) -> None:
+        """Takes over the state of another filter; `take_delta` starts from zero.
+
+        Raises:
+            CheckpointError: the state is of another filter or observation space.
+        """
         self._check(state)
         for path, moments in self._moments.items():
             moments.become(*(state[f"{_name(path)}{part}"] for part in _PARTS))
 
     def take_delta(self) -> State:
+        """The statistics of what was seen since the last call, for another filter's `merge`."""
         delta = self._arrays(1)
         for moments in self._moments.values():
             moments.clear_recent()
         return delta
 
     def merge(self, delta: Mapping[str, NDArray]) -> None:
-        self._add(delta, both=False)
+        """Adds what another filter saw. The order of merging does not matter."""
+        self._add(delta, recent=False)
 
-    def _see(self, delta: Mapping[str, NDArray]) -> None:
-        self._add(delta, both=True)
+    def sync(self, state: Mapping[str, NDArray]) -> None:
+        """`set_state`, plus what was seen since the last `take_delta`, which `state` does not contain yet."""
+        pending = self.take_delta()
+        self.set_state(state)
+        self._add(pending, recent=True)
 
-    def _add(self, delta: Mapping[str, NDArray], *, both: bool) -> None:
+    def _add(self, delta: Mapping[str, NDArray], *, recent: bool) -> None:
+        """Adds statistics; `recent`: the next `take_delta` returns them too."""
         self._check(delta)
         for path, moments in self._moments.items():
-            moments.add(*(delta[f"{_name(path)}{part}"] for part in _PARTS), both=both)
+            moments.add(*(delta[f"{_name(path)}{part}"] for part in _PARTS), both=recent)
 
     def _arrays(self, which: int) -> State:
         named = ((_name(path), moments.arrays(which)) for path, moments in self._moments.items())
@@ -135,7 +113,14 @@ class MeanStdFilter(ObservationFilter):
 
     def _check(self, state: Mapping[str, NDArray]) -> None:
         own = self._arrays(0)
-        _refuse_other_names(state, tuple(own))
+        if state.keys() != own.keys():
+            raise CheckpointError(
+                "A filter's state is for another filter or observation space.",
+                where="observation filter",
+                got=sorted(state),
+                expected=sorted(own),
+                fix="use the observation_filter, environment and spaces that it was saved with",
+            )
         for name, array in own.items():
             if np.shape(state[name]) != array.shape:
                 raise CheckpointError(
@@ -145,6 +130,14 @@ class MeanStdFilter(ObservationFilter):
                     expected=f"shape {array.shape}",
                     fix="restore with the environment and spaces that it was saved with",
                 )
+
+
+class NoFilter(MeanStdFilter):
+    """Observations as they are: no leaf is standardized."""
+
+    @staticmethod
+    def _filtered(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
+        return []
 
 
 class _Moments:
@@ -220,21 +213,17 @@ def _added(
     return total, means, apart
 
 
-FILTERS: dict[str, type[ObservationFilter]] = {"NoFilter": NoFilter, "MeanStdFilter": MeanStdFilter}
-
-_PARTS = ("count", "mean", "squares")
+FILTERS = {"NoFilter": NoFilter, "MeanStdFilter": MeanStdFilter}
 
 
-def make_filter(name: str, observation_space: spaces.Space) -> ObservationFilter:
+def make_filter(name: str, observation_space: spaces.Space) -> MeanStdFilter:
     """The observation filter of that name.
 
     Raises:
         ConfigError: no filter has the name.
     """
-    if name == "NoFilter":
-        return NoFilter()
-    if name == "MeanStdFilter":
-        return MeanStdFilter(observation_space)
+    if name in FILTERS:
+        return FILTERS[name](observation_space)
     near = get_close_matches(str(name), FILTERS, n=1)
     raise ConfigError(
         "An unknown observation filter.",
@@ -245,27 +234,6 @@ def make_filter(name: str, observation_space: spaces.Space) -> ObservationFilter
     )
 
 
-def _float_boxes(space: spaces.Space) -> list[tuple[Path, spaces.Box]]:
-    return [
-        (path, leaf)
-        for path, leaf in leaves(space)
-        if isinstance(leaf, spaces.Box)
-        and np.issubdtype(leaf.dtype, np.floating)
-        and not any(key in UNFILTERED_KEYS for key in path)
-    ]
-
-
 def _name(path: Path) -> str:
     """The prefix of a leaf's arrays. Slashes in keys are escaped as in a JSON pointer: no two leaves share a prefix."""
     return "".join(f"{str(key).replace('~', '~0').replace('/', '~1')}/" for key in path)
-
-
-def _refuse_other_names(state: Mapping[str, NDArray], expected: tuple[str, ...]) -> None:
-    if set(state) != set(expected):
-        raise CheckpointError(
-            "A filter's state is for another filter or observation space.",
-            where="observation filter",
-            got=sorted(state),
-            expected=sorted(expected),
-            fix="use the observation_filter, environment and spaces that it was saved with",
-        )

@@ -11,7 +11,7 @@ from rollax import spaces, trees
 from rollax.batch import SampleBatch
 from rollax.errors import NonFiniteError, PolicyError
 from rollax.evaluation.actions import ActionMap, ActionRanges
-from rollax.evaluation.filters import ObservationFilter
+from rollax.evaluation.filters import MeanStdFilter
 from rollax.policy.policy import Policy, accepted
 from rollax.policy.raw_observations import columns_of, columns_of_one
 
@@ -32,7 +32,7 @@ class PolicyRunner:
     def __init__(
         self,
         policy: Policy,
-        observation_filter: ObservationFilter,
+        observation_filter: MeanStdFilter,
         action_map: ActionMap,
         *,
         accepts_off_policy: bool = True,

@@ -208,7 +208,7 @@ class TestSaving:
         with pytest.raises(CheckpointError, match="arm/0/mean"):
             MeanStdFilter(VECTOR).set_state(MeanStdFilter(NESTED).state())
         with pytest.raises(CheckpointError, match="another filter"):
-            NoFilter().set_state(MeanStdFilter(VECTOR).state())
+            NoFilter(VECTOR).set_state(MeanStdFilter(VECTOR).state())
 
 
 class TestMakeFilter:
