@@ -100,10 +100,9 @@ class DDPGPolicy(ActorCriticPolicy):
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         space, sizes = self.observation_space, self.config.model
-        actor = make_actor(space, self.action_space, self.exploration.num_inputs, sizes, squashed=True, rngs=rngs)
-        return ActorWithCritics(
-            actor, make_critics(space, self.action_space, 2 if self.config.twin_q else 1, sizes, rngs=rngs)
-        )
+        actor = make_actor(space, self.action_space, self.exploration.num_inputs, sizes, rngs=rngs)
+        critics = make_critics(space, self.action_space, 2 if self.config.twin_q else 1, sizes, rngs=rngs)
+        return ActorWithCritics(actor, critics, squashed=True)
 
     def part_rates(self) -> dict[str, float | None]:
         return {"actor": self.config.actor_lr, "critics": self.config.critic_lr}
@@ -169,7 +168,7 @@ class DDPGPolicy(ActorCriticPolicy):
         return jnp.asarray((updates_before + 1) % self.config.policy_delay == 0)
 
     def _actions(self, model: Any, obs: Any) -> jax.Array:
-        return self.exploration.mode(model.actor(obs).policy)
+        return self.exploration.mode(model(obs).policy)
 
 
 class DDPGTrainer(Trainer):

@@ -157,7 +157,7 @@ class DQNPolicy(JaxPolicy):
                     got=f"noisy=True, and {type(network).__name__} without an attribute noisy = True",
                     expected="a model that draws random numbers in training mode, and says so",
                     fix="set noisy=False for ε-greedy exploration, or build the model of NoisyLinear layers "
-                    "(rollax.models.noisy), with the attribute noisy = True",
+                    "(rollax.models.layers), with the attribute noisy = True",
                 )
             return CustomQNetwork(network, num_actions, self.support)
         check_parametric(self.observation_space, self.action_space)

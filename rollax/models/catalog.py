@@ -17,11 +17,11 @@ from rollax.frozen import thawed
 from rollax.importing import StoredCode, import_object, path_of
 from rollax.models.config import ModelConfig
 from rollax.models.networks import ActorCritic
-from rollax.models.outputs import Outputs, call_model, is_recurrent
+from rollax.models.outputs import Outputs, is_recurrent, run_model
 from rollax.models.recurrent import RecurrentActorCritic
 from rollax.spaces import check_space, zeros
 
-# No size that a model is likely to have elsewhere, so that a transposed output is noticed.
+# A model hardly has this size elsewhere, so a transposed output is noticed.
 _DUMMY_ROWS = 13
 _DUMMY_STEPS = 3
 
@@ -35,21 +35,18 @@ def make_model(
     *,
     needs_value: bool = True,
 ) -> Any:
-    """A module to be called as `model(obs) -> Outputs`; see `run_model` for memory.
-
-    `obs` are raw columns of the space: everything, images included, is encoded inside. Same `rngs`, same weights.
+    """Returns a module `model(obs) -> Outputs`; see `run_model` for memory. It encodes raw columns of the space.
 
     Args:
         observation_space: of one observation.
         action_space: of one action.
-        num_outputs: width of `Outputs.policy`. `config.free_log_std` requires a diagonal Gaussian, whose inputs are
-            means, then as many log standard deviations: the caller, who knows the action space, checks that.
+        num_outputs: width of `Outputs.policy`; with `config.free_log_std` means, then as many log standard deviations.
         config: sizes, or the custom model.
-        rngs: where the weights are drawn from.
+        rngs: for the weights.
         needs_value: whether a custom model without a `critic` must return `Outputs.value`.
     Raises:
         ConfigError: sizes that do not fit the spaces; a custom model that cannot be found or built with the arguments.
-        PolicyError: a custom model that fails on a batch or returns something else.
+        PolicyError: a custom model that fails on a batch or does not return the expected `Outputs`.
         SpaceError: a space that cannot be encoded.
     """
     check_space(observation_space, "observation_space")
@@ -71,15 +68,14 @@ def make_custom_model(
     takes_actions: bool = False,
     memory: bool = True,
 ) -> Any:
-    """The user's own model, tried once on the shapes of a dummy batch; nothing is computed.
+    """Returns the user's model, after a check of its output shapes on a dummy batch; other arguments as `make_model`.
 
     Args:
-        observation_space, action_space, num_outputs, config, rngs, needs_value: as for `make_model`.
-        takes_actions: the model is a critic of continuous actions: built with `action_space=` and called as
+        takes_actions: whether it is a critic of continuous actions, built with `action_space=` and called as
             `model(obs, actions)`.
         memory: whether a model with memory can be used.
     Raises:
-        ConfigError, PolicyError: see `make_model`.
+        ConfigError, PolicyError: as `make_model`.
     """
     assert config.custom_model is not None
     cls = _model_class(config.custom_model)
@@ -94,7 +90,7 @@ def make_custom_model(
             expected="a model without memory",
             fix="leave initial_state out, or use PPO, A2C, IMPALA, APPO, or QMIX of a group",
         )
-    # With memory it is tried on single rows, as it acts, and on sequences, as it learns.
+    # With memory it is checked on single rows, as in acting, and on sequences, as in learning.
     for length in (1, _DUMMY_STEPS) if is_recurrent(model) else (1,):
         columns: dict[str, Any] = {"obs": zeros(observation_space, _DUMMY_ROWS * length)}
         if takes_actions:
@@ -118,7 +114,7 @@ def _check_outputs(model: Any, columns: dict[str, Any], num_outputs: int, length
         merged = nnx.merge(graphdef, state)
         if "actions" in columns:
             return merged(columns["obs"], columns["actions"])
-        return call_model(merged, columns)
+        return run_model(merged, columns)
 
     graphdef, state = nnx.split(model)
     try:
@@ -156,12 +152,8 @@ def _check_outputs(model: Any, columns: dict[str, Any], num_outputs: int, length
 
 
 def _dummy_memory(model: Any, action_space: spaces.Space, rows: int) -> dict[str, Any]:
-    """The columns of memory that a call takes: those of so many rows in `_DUMMY_ROWS` sequences."""
-    initial = tuple(np.asarray(part) for part in model.initial_state())
-    known = {
-        "prev_actions": zeros(action_space, rows),
-        "prev_rewards": np.zeros(rows, np.float32),
-    }
+    """The memory columns of `rows` rows in `_DUMMY_ROWS` sequences."""
+    known = {"prev_actions": zeros(action_space, rows), "prev_rewards": np.zeros(rows, np.float32)}
     names = getattr(model, "memory_inputs", ())
     if not known.keys() >= set(names):
         raise PolicyError(
@@ -171,6 +163,7 @@ def _dummy_memory(model: Any, action_space: spaces.Space, rows: int) -> dict[str
             expected=f"some of {sorted(known)}",
             fix="name only those",
         )
+    initial = map(np.asarray, model.initial_state())
     state = tuple(np.zeros((_DUMMY_ROWS, *part.shape), part.dtype) for part in initial)
     return {"state_in": state, **{name: known[name] for name in names}}
 
@@ -218,7 +211,7 @@ def _described(output: Any) -> str:
 
 
 def _model_class(model: type | str | StoredCode) -> type[Any]:
-    """The class itself, or the one that 'module:Class' names."""
+    """The class itself, or the class at 'module:Class'."""
     cls = import_object(model, "model.custom_model") if isinstance(model, str) else model
     if isinstance(cls, StoredCode):
         raise cls.error()
@@ -234,7 +227,7 @@ def _model_class(model: type | str | StoredCode) -> type[Any]:
 
 
 def _check_arguments(cls: type[nnx.Module], arguments: dict[str, Any], custom_model_config: dict[str, Any]) -> None:
-    # A mismatch is found here, so that a TypeError out of the constructor keeps its own meaning and traceback.
+    # Checked before the call, so that a TypeError raised inside the constructor keeps its traceback.
     signature = inspect.signature(cls.__init__)
     further = "".join(f"{name}={name}, " for name in ("rngs", *arguments))
     try:

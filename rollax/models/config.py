@@ -1,4 +1,4 @@
-"""The `model` part of an algorithm's config. Imports no JAX, so that a config can be read anywhere."""
+"""The `model` part of an algorithm's config. It imports no JAX, so that a config can be read anywhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ConvFilter = tuple[PositiveInt, Kernel, PositiveInt]
 
 
 class ModelConfig(FrozenModel):
-    """What network stands between the observations and the action distribution."""
+    """The network from observations to the inputs of the action distribution."""
 
     part = "model"
 

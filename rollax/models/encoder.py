@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,58 +15,56 @@ from jaxtyping import Array, Float
 from rollax.errors import SpaceError
 from rollax.models.config import ModelConfig
 from rollax.models.layers import CNN
+from rollax.spaces import Path, at, leaves, path_text
 
-# Keys of a top-level Dict observation that say which actions there are, not what is seen.
+# Keys of a top-level Dict observation that describe the available actions.
 NOT_FEATURES = frozenset({"action_mask", "avail_actions"})
-# Below this a rank-3 Box is taken for a small tensor and flattened.
+# A rank-3 Box with a smaller side is not an image and is flattened.
 MIN_IMAGE_SIDE = 5
-# A wider range is a placeholder for "unbounded" (Box(-finfo.max, finfo.max) is common), not a scale.
+# A wider range, such as that of Box(-finfo.max, finfo.max), stands for "unbounded".
 _MAX_RANGE = 1e6
-
-Path = tuple[str | int, ...]
 
 
 class Encoder(nnx.Module):
     """Encodes every leaf of an observation and concatenates the features, a Dict's in the order of its sorted keys.
 
-    Box: an image goes through a `CNN`, anything else is flattened. Discrete and MultiDiscrete: one-hot, from
-    `start` on. MultiBinary: its zeros and ones. `action_mask` and `avail_actions` in a top-level Dict are left out.
+    An image is encoded by a `CNN`, any other Box is flattened. Discrete and MultiDiscrete are one-hot, MultiBinary is
+    zeros and ones. `action_mask` and `avail_actions` in a top-level Dict are left out.
 
     Raises:
-        SpaceError: an unsupported space, or one with nothing but a mask in it.
+        SpaceError: an unsupported space, or one without features.
     Attributes:
         features: width of the output.
-        images_only: there are images and nothing else; a CNN has then made features that need no further hidden layers.
+        images_only: whether all leaves are images, whose features need no further hidden layers.
     """
 
     def __init__(self, observation_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        leaves = list(_feature_leaves(observation_space))
-        if not leaves:
+        parts = _feature_leaves(observation_space)
+        if not parts:
             raise SpaceError(
                 "No features to learn from.",
                 where="observation_space",
                 got=observation_space,
                 expected=f"an entry besides {sorted(NOT_FEATURES)}",
-                fix="put what the agent sees under another key of the Dict",
+                fix="put the agent's observation under another key of the Dict",
             )
-        self.paths = tuple(path for path, _ in leaves)
-        self.parts = nnx.List([_encoder_of(leaf, path, config, rngs) for path, leaf in leaves])
+        self.paths = tuple(path for path, _ in parts)
+        self.parts = nnx.List([_encoder_of(leaf, path, config, rngs) for path, leaf in parts])
         self.features = sum(part.features for part in self.parts)
         self.images_only = all(isinstance(part, ImageEncoder) for part in self.parts)
 
     def __call__(self, obs: Any) -> Float[Array, "B F"]:
-        features = [part(_at(obs, path)) for path, part in zip(self.paths, self.parts, strict=True)]
+        features = [part(jnp.asarray(at(obs, path))) for path, part in zip(self.paths, self.parts, strict=True)]
         return features[0] if len(features) == 1 else jnp.concatenate(features, axis=-1)
 
 
 class FlatEncoder(nnx.Module):
-    """Flattens a Box or MultiBinary to float32; uint8 is mapped from its bounds to [0, 1], the rest only cast."""
+    """Flattens a Box or MultiBinary to float32; a uint8 Box is mapped from its bounds to [0, 1]."""
 
     def __init__(self, space: spaces.Box | spaces.MultiBinary) -> None:
         self.features = math.prod(space.shape)
-        self.unit = (
-            UnitInterval.of(space) if space.dtype == np.uint8 and isinstance(space, spaces.Box) else UnitInterval()
-        )
+        is_bytes = isinstance(space, spaces.Box) and space.dtype == np.uint8
+        self.unit = UnitInterval.of(space) if is_bytes else UnitInterval()
 
     def __call__(self, column: Array) -> Float[Array, "B F"]:
         flat = column if column.ndim == 2 else column.reshape(column.shape[0], self.features)
@@ -75,7 +72,7 @@ class FlatEncoder(nnx.Module):
 
 
 class OneHotEncoder(nnx.Module):
-    """One-hot codes of a Discrete or MultiDiscrete, side by side; a value outside the space is all zeros."""
+    """Concatenated one-hot codes of a Discrete or MultiDiscrete; a value outside the space is all zeros."""
 
     def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
         sizes, starts = (space.n, space.start) if isinstance(space, spaces.Discrete) else (space.nvec, space.start)
@@ -101,8 +98,8 @@ class ImageEncoder(nnx.Module):
         self.features = self.cnn.features
 
     def pixels(self, column: Array) -> Float[Array, "B height width channels"]:
-        """The images as the convolutions see them."""
-        # The transposition comes first: it moves bytes then, not floats.
+        """The input of the convolutions."""
+        # Transposed first, while the pixels are bytes and not floats.
         return self.unit(self.layout.to_channels_last(column))
 
     def __call__(self, column: Array) -> Float[Array, "B F"]:
@@ -111,7 +108,7 @@ class ImageEncoder(nnx.Module):
 
 @dataclass(frozen=True)
 class UnitInterval:
-    """Maps numbers to float32, from a space's bounds to [0, 1]; without a finite range they are only cast."""
+    """Maps numbers to float32, from a space's bounds to [0, 1]; without a finite range it only casts them."""
 
     low: float = 0.0
     scale: float = 1.0
@@ -119,7 +116,7 @@ class UnitInterval:
 
     @classmethod
     def of(cls, space: spaces.Box) -> UnitInterval:
-        """The map of a Box, from its lowest bound to its highest."""
+        """The map from the lowest and highest bound of a Box."""
         integer = not np.issubdtype(space.dtype, np.floating)
         low, high = float(space.low.min()), float(space.high.max())
         if not 0 < high - low < _MAX_RANGE:
@@ -128,7 +125,7 @@ class UnitInterval:
 
     def __call__(self, column: Array) -> Float[Array, "..."]:
         x = column.astype(jnp.float32)
-        # Floats for a space of integers come from an observation filter, which has scaled them already.
+        # Floats in a space of integers come from an observation filter, which has scaled them.
         if self.integer and jnp.issubdtype(column.dtype, jnp.floating):
             return x
         if self.low != 0.0:
@@ -138,10 +135,10 @@ class UnitInterval:
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Where an image's height, width and channels are.
+    """The axes of an image.
 
     Attributes:
-        shape: height, width, channels; the channels of stacked frames count together.
+        shape: height, width, channels; those of stacked frames are counted together.
         order: the axes of a column in the order batch, height, width, channels.
     """
 
@@ -150,11 +147,11 @@ class ImageLayout:
 
     @classmethod
     def of(cls, space: spaces.Box) -> ImageLayout | None:
-        """The layout of a Box, None if it is no image.
+        """The layout of a Box; None if it is not an image.
 
         An image is a rank-3 Box with two sides of at least 5. Its channels are the axis that differs if the first two
-        or the last two are equal, else the shorter of the first and the last; in doubt the last. For uint8, rank 2 is
-        an image of one channel, and rank 4 is frames stacked along the first axis.
+        or the last two are equal, otherwise the shorter of the first and the last, by default the last. A uint8 Box of
+        rank 2 is an image of one channel, and one of rank 4 is frames stacked along the first axis.
         """
         shape, pixels = space.shape, space.dtype == np.uint8
         if len(shape) == 2 and pixels:
@@ -176,29 +173,17 @@ class ImageLayout:
         return layout if min(layout.shape[:2]) >= MIN_IMAGE_SIDE else None
 
     def to_channels_last(self, column: Array) -> Array:
-        """[B, height, width, channels] from a column of the space."""
+        """Returns [B, height, width, channels] for a column of the space."""
         if self.order != tuple(range(column.ndim)):
             column = column.transpose(self.order)
         return column if column.shape[1:] == self.shape else column.reshape(column.shape[0], *self.shape)
 
 
-def _feature_leaves(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, spaces.Space]]:
-    if isinstance(space, spaces.Dict):
-        # Equal Dict spaces may list their keys in different orders: a stored one, another env's. The weights must fit.
-        for key, part in sorted(space.spaces.items(), key=lambda item: str(item[0])):
-            if path or key not in NOT_FEATURES:
-                yield from _feature_leaves(part, (*path, key))
-    elif isinstance(space, spaces.Tuple):
-        for position, part in enumerate(space.spaces):
-            yield from _feature_leaves(part, (*path, position))
-    else:
-        yield path, space
-
-
-def _at(obs: Any, path: Path) -> Array:
-    for key in path:
-        obs = obs[key]
-    return jnp.asarray(obs)
+def _feature_leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
+    hidden = NOT_FEATURES if isinstance(space, spaces.Dict) else frozenset()
+    # Sorted, because equal Dict spaces may list their keys in different orders, and the weights must fit all of them.
+    found = [(path, leaf) for path, leaf in leaves(space) if hidden.isdisjoint(path[:1])]
+    return sorted(found, key=lambda item: [f"{key:09}" if isinstance(key, int) else str(key) for key in item[0]])
 
 
 def _encoder_of(
@@ -213,7 +198,7 @@ def _encoder_of(
         return FlatEncoder(space) if layout is None else ImageEncoder(space, layout, config, rngs=rngs)
     raise SpaceError(
         "A space that no model can encode.",
-        where="observation_space" + "".join(f"[{key!r}]" for key in path),
+        where="observation_space" + path_text(path),
         got=space,
         expected="Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those",
         fix="wrap the env to give one of those, or use a custom model",

@@ -1,9 +1,11 @@
-"""`GroupQNetwork`: the values of what the members of a group can do, and of what they do together."""
+"""`GroupQNetwork`: action values of a group's members, and mixers, which make a joint value of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -15,22 +17,78 @@ from rollax.models.config import ModelConfig
 from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.models.encoder import Encoder
 from rollax.models.group_view import GroupView
-from rollax.models.mixers import QMixer, SumMixer
+from rollax.models.layers import MLP, dense
 from rollax.models.outputs import Outputs, State, is_recurrent, run_model
 
 
-class GroupQNetwork(nnx.Module):
-    """Each member's action values, side by side, [B, M·N], and as `value` [B] that of their best actions together.
+class Hypernetwork(nnx.Module):
+    """`outputs` weights of another network, as a function of a state: hidden layers with ReLU, then a linear one."""
 
-    All members share one network.
+    def __init__(self, features: int, hiddens: Sequence[int], outputs: int, *, rngs: nnx.Rngs) -> None:
+        self.hidden = MLP(features, hiddens, "relu", rngs=rngs)
+        self.output = dense(self.hidden.features, outputs, gain=1.0, rngs=rngs)
+
+    def __call__(self, state: Float[Array, "B F"]) -> Float[Array, "B W"]:
+        return self.output(self.hidden(state))
+
+
+class QMixer(nnx.Module):
+    """`mixer(values, state)`: the joint value, monotonic in each member's value, so that greedy members are optimal.
+
+    Source: Rashid et al. (2018), section 4.1 and Figure 2, arXiv:1803.11485:
+        Q_tot = |W_2(s)|ᵀ ELU(|W_1(s)|ᵀ q + b_1(s)) + V(s), where W_1, b_1 and W_2 are hypernetworks and V has one
+        hidden layer with ReLU. Deviations: `hypernet_hiddens` adds hidden layers to W_1 and W_2, which the paper makes
+        linear, as in the authors' later code.
+
+    Args:
+        state_features: F, width of the state.
+        members: M, number of values.
+        embed: E, width of the hidden layer.
+        hypernet_hiddens: widths of the hidden layers of W_1 and W_2.
+        rngs: for the weights.
+    """
+
+    def __init__(
+        self,
+        state_features: int,
+        members: int,
+        *,
+        embed: int = 32,
+        hypernet_hiddens: Sequence[int] = (),
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.members, self.embed = members, embed
+        self.hidden_weights = Hypernetwork(state_features, hypernet_hiddens, members * embed, rngs=rngs)
+        self.hidden_bias = Hypernetwork(state_features, (), embed, rngs=rngs)
+        self.output_weights = Hypernetwork(state_features, hypernet_hiddens, embed, rngs=rngs)
+        self.output_bias = Hypernetwork(state_features, (embed,), 1, rngs=rngs)
+
+    def __call__(self, values: Float[Array, "B M"], state: Float[Array, "B F"]) -> Float[Array, "B"]:
+        weights = jnp.abs(self.hidden_weights(state)).reshape(-1, self.members, self.embed)
+        hidden = jax.nn.elu((values[:, :, None] * weights).sum(axis=1) + self.hidden_bias(state))
+        return (hidden * jnp.abs(self.output_weights(state))).sum(axis=-1) + self.output_bias(state)[:, 0]
+
+
+class SumMixer(nnx.Module):
+    """`mixer(values)`: the sum of the members' values.
+
+    Source: Sunehag et al. (2017), section 3, arXiv:1706.05296:  Q_tot = Σ_m Q_m.
+    """
+
+    def __call__(self, values: Float[Array, "B M"]) -> Float[Array, "B"]:
+        return values.sum(axis=-1)
+
+
+class GroupQNetwork(nnx.Module):
+    """All members' action values [B, M·N] as `policy`, and the joint value [B] of their greedy actions as `value`.
 
     Source: Rashid et al. (2018), section 4, arXiv:1803.11485.
 
     Args:
-        view: what observations hold.
-        network: of each member: what it sees -> `Outputs` with its action values [B, N] as `policy`; see `run_model`.
-        mixer: None for members whose values are learned independently.
-        state_encoder: makes features of the global state, for a mixer that reads it.
+        view: describes the observations.
+        network: shared by the members: a member's view -> `Outputs` with its action values [B, N] as `policy`.
+        mixer: None: the members' values are learned independently.
+        state_encoder: encodes the global state for a `QMixer`.
     """
 
     def __init__(
@@ -43,10 +101,10 @@ class GroupQNetwork(nnx.Module):
         return self._outputs({"obs": obs})
 
     def values(self, columns: Any) -> tuple[Float[Array, "B M N"], State]:
-        """Each member's values, those of invalid actions at the bottom; and the state after the rows, with memory.
+        """Each member's values, `MASKED_LOGIT` for invalid actions, and the recurrent state after the rows.
 
         Args:
-            columns: as for `run_model`, all of the group.
+            columns: of the group, as for `run_model`.
         """
         view, obs = self.view, columns["obs"]
         inputs = {"obs": view.seen(obs)}
@@ -54,8 +112,7 @@ class GroupQNetwork(nnx.Module):
             inputs["state_in"] = tuple(_joined(jnp.swapaxes(part, 0, 1)) for part in columns["state_in"])
             for name in getattr(self.network, "memory_inputs", ()):
                 column = columns[name]
-                of_all = jnp.concatenate(column) if name == "prev_actions" else jnp.tile(column, view.members)
-                inputs[name] = of_all
+                inputs[name] = jnp.concatenate(column) if name == "prev_actions" else jnp.tile(column, view.members)
         out = run_model(self.network, inputs)
         values = jnp.swapaxes(_parted(out.policy, view.members), 0, 1)
         if view.masked:
@@ -63,10 +120,10 @@ class GroupQNetwork(nnx.Module):
         return values, tuple(jnp.swapaxes(_parted(part, view.members), 0, 1) for part in out.state)
 
     def joint(self, values: Float[Array, "B M"], obs: Any) -> Float[Array, "B K"]:
-        """The value of the members' actions together, K = 1; without a mixer each one's own, K = M.
+        """The joint value of the members' actions, K = 1; without a mixer each member's value, K = M.
 
         Args:
-            values: of each member's action; that of an absent member counts nothing.
+            values: of each member's action; an absent member's counts as 0.
             obs: the group's observations of the same rows.
         """
         values = jnp.where(self.view.present(obs), values, 0.0)
@@ -84,15 +141,15 @@ class GroupQNetwork(nnx.Module):
 
 
 class RecurrentGroupQNetwork(GroupQNetwork):
-    """`GroupQNetwork` whose members have memory: `model(obs, state) -> Outputs`; see `run_model`."""
+    """`GroupQNetwork` of members with memory; see `run_model`."""
 
     @property
     def memory_inputs(self) -> tuple[str, ...]:
-        """Those of `prev_actions` and `prev_rewards` that a call takes."""
+        """The further arguments of a call: some of `prev_actions` and `prev_rewards`."""
         return tuple(getattr(self.network, "memory_inputs", ()))
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
-        """The state at the start of a trajectory, each part [M, ...]."""
+        """The recurrent state at the start of a trajectory, each part [M, ...]."""
         parts = self.network.initial_state()  # type: ignore[attr-defined]  a network with memory has it
         return tuple(np.repeat(np.asarray(part)[None], self.view.members, axis=0) for part in parts)
 
@@ -113,17 +170,16 @@ def make_group_model(
     hypernet_hiddens: tuple[int, ...] = (),
     rngs: nnx.Rngs,
 ) -> GroupQNetwork:
-    """The model of a group, with memory where the config's has one.
+    """Returns the model of a group, with memory if the config's model has memory.
 
     Args:
-        view: what observations hold.
+        view: describes the observations.
         observation_space: of the group.
         action_space: of the group.
-        config: of the members' network, whose outputs are taken as values, and of what encodes the state.
+        config: of the members' network and of the encoder of the state.
         mixer: "qmix", "vdn" or None.
-        embed: width of the hidden layer of QMIX's mixer.
-        hypernet_hiddens: see `QMixer`.
-        rngs: where the weights are drawn from.
+        embed, hypernet_hiddens: see `QMixer`.
+        rngs: for the weights.
     """
     assert isinstance(action_space, spaces.Tuple)
     sizes = config.model_copy(update={"vf_share_layers": True, "free_log_std": False})

@@ -1,4 +1,4 @@
-"""`GroupView`: what the Tuple observations of a group of agents hold for its members and for their mixer."""
+"""`GroupView`: the parts of a group's Tuple observations that its members and their mixer see."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ MASK = "action_mask"
 
 @dataclass(frozen=True)
 class GroupView:
-    """The members of a group, all alike; `GroupView.of` makes it from the spaces.
+    """How to read the observations of a group of members with equal spaces; made by `GroupView.of`.
 
-    A group's columns are tuples with the columns of each member. What is made of them here has all members in one
-    array: for the network the rows of the first member, then those of the second, and so on.
+    A group's columns are tuples with the columns of each member. The methods join them to one array, with the rows of
+    the first member first.
 
     Args:
         members: M.
         num_actions: N, choices of each member.
-        masked: whether observations say which actions are valid. A member whose mask allows nothing is absent.
+        masked: whether observations have action masks. A member whose mask is all zeros is absent.
         hidden: the keys of a member's observation that it does not see itself.
-        state_key: the key of the global state; None where there is none.
-        agent_ids: whether a member's number is a part of what it sees.
+        state_key: the key of the global state; None: there is none.
+        agent_ids: whether a member sees its index.
     """
 
     members: int
@@ -44,15 +44,15 @@ class GroupView:
     def of(
         cls, observation_space: spaces.Space, action_space: spaces.Space, state_key: str | None, agent_ids: bool
     ) -> GroupView:
-        """The view of a group with these spaces.
+        """The view of a group.
 
         Args:
             observation_space: a Tuple of equal spaces.
             action_space: a Tuple of equal Discrete spaces.
-            state_key: where a member's observation is a Dict, the key under which the global state may be.
-            agent_ids: whether a member sees its own number.
+            state_key: the key of the global state in Dict observations, if it is there.
+            agent_ids: whether a member sees its index.
         Raises:
-            SpaceError: no group, or members that cannot share a network.
+            SpaceError: not a group, or members that cannot share a network.
         """
         observed = _one_of("observation_space", observation_space)
         choice = _one_of("action_space", action_space)
@@ -90,12 +90,12 @@ class GroupView:
         return cls(members, num_actions, masked, hidden, state_key if state_key in keys else None, agent_ids)
 
     def seen_space(self, observation_space: spaces.Space) -> spaces.Space:
-        """The space of what one member sees."""
+        """The space of one member's view."""
         visible = self._visible_space(_parts(observation_space)[0])
         return spaces.Tuple([visible, spaces.Discrete(self.members)] if self.agent_ids else [visible])
 
     def state_space(self, observation_space: spaces.Space) -> spaces.Space:
-        """The space of the global state; without one that of what all members see."""
+        """The space of the global state; without one, of all members' views."""
         parts = _parts(observation_space)
         if self.state_key is None:
             return spaces.Tuple([self._visible_space(part) for part in parts])
@@ -115,23 +115,23 @@ class GroupView:
         if self.state_key is None:
             return tuple(map(self._visible, obs))
         columns = jax.tree.map(lambda *parts: jnp.stack(parts), *(member[self.state_key] for member in obs))
-        # All members that are there tell the same; those that are not are all zeros.
+        # Every present member observes the same state; an absent one observes zeros.
         leaves = jax.tree.leaves(columns)
         rows = leaves[0].shape[1]
         if self.masked:
-            there = self.present(obs).T
+            present = self.present(obs).T
         else:
-            there = sum((leaf != 0).reshape(self.members, rows, -1).any(axis=-1) for leaf in leaves) > 0
-        teller = jnp.argmax(there, axis=0)
-        return jax.tree.map(lambda leaf: leaf[teller, jnp.arange(rows)], columns)
+            present = sum((leaf != 0).reshape(self.members, rows, -1).any(axis=-1) for leaf in leaves) > 0
+        first = jnp.argmax(present, axis=0)
+        return jax.tree.map(lambda leaf: leaf[first, jnp.arange(rows)], columns)
 
     def valid(self, obs: Any) -> Bool[Array, "B M N"]:
-        """Which actions each member can take; all of them for one that is absent. Only where there are masks."""
+        """Which actions each member can take, by its mask; all of them if it is absent."""
         masks = self._masks(obs)
         return masks | ~masks.any(axis=-1, keepdims=True)
 
     def present(self, obs: Any) -> Bool[Array, "B M"]:
-        """Which members are there; without masks all of them."""
+        """Which members are present; without masks all of them."""
         if not self.masked:
             return jnp.ones((len(jax.tree.leaves(obs)[0]), self.members), bool)
         return self._masks(obs).any(axis=-1)

@@ -1,4 +1,4 @@
-"""Layers with PPO's initialization: orthogonal kernels, zero biases."""
+"""Layers with PPO's initialization, orthogonal kernels and zero biases, and noisy layers."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _CONV_DEFAULTS: tuple[tuple[int, tuple[ConvFilter, ...], int], ...] = (
 
 
 def orthogonal(gain: float) -> Callable[..., Array]:
-    """An initializer: `gain` times a random matrix with orthonormal columns (or rows, if those are fewer).
+    """Returns an initializer: `gain` times a random matrix with orthonormal columns, or rows if those are fewer.
 
-    Source: Saxe et al. (2013), arXiv:1312.6120. Deviations: the draw is made by NumPy, seeded by the key, because
-    JAX compiles a QR decomposition for every shape, which costs about a second per model. The triangular factor comes
-    from a Cholesky decomposition of the Gram matrix: its diagonal is positive, which makes the matrix uniformly
-    distributed. Under a trace (`nnx.vmap`, `nnx.eval_shape`) JAX draws: the same distribution, other numbers.
+    Source: Saxe et al. (2013), arXiv:1312.6120. Deviations: NumPy draws the matrix, seeded by the key, because JAX
+    compiles a QR decomposition for every shape, about a second per model. The triangular factor is the Cholesky factor
+    of the Gram matrix: its diagonal is positive, so the matrix is uniformly distributed. Under a trace (`nnx.vmap`,
+    `nnx.eval_shape`) JAX draws other numbers of the same distribution.
     """
 
     def init(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
@@ -68,6 +68,47 @@ def _zeros(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
 def dense(in_features: int, out_features: int, *, gain: float, rngs: nnx.Rngs) -> nnx.Linear:
     """A linear layer with an orthogonal kernel of the given gain and a zero bias."""
     return nnx.Linear(in_features, out_features, kernel_init=orthogonal(gain), bias_init=_zeros, rngs=rngs)
+
+
+class NoisyLinear(nnx.Module):
+    """y = (W + Σ ⊙ f(ε_out) f(ε_in)ᵀ) x + b + σ ⊙ f(ε_out), with f(e) = sign(e) √|e| and normal ε.
+
+    Source: Fortunato et al. (2018), section 3 (factorised noise), arXiv:1706.10295; W and b begin uniform in
+        ±1/√p, Σ and σ at σ_0/√p, for p inputs. One draw of the noise serves all rows of a call.
+
+    Args:
+        in_features: p.
+        out_features: q.
+        sigma0: σ_0.
+        rngs: for the weights, and for the noise of every call in training mode.
+    Attributes:
+        deterministic: without noise; `eval()` and `train()` of a model set it.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, sigma0: float, rngs: nnx.Rngs) -> None:
+        bound, scale = 1 / math.sqrt(in_features), sigma0 / math.sqrt(in_features)
+        kernel_key, bias_key = jax.random.split(rngs.params())
+        shape = (in_features, out_features)
+        self.kernel = nnx.Param(jax.random.uniform(kernel_key, shape, minval=-bound, maxval=bound))
+        self.bias = nnx.Param(jax.random.uniform(bias_key, (out_features,), minval=-bound, maxval=bound))
+        self.kernel_sigma = nnx.Param(jnp.full(shape, scale))
+        self.bias_sigma = nnx.Param(jnp.full((out_features,), scale))
+        self.rngs = nnx.Rngs(noise=rngs.params())
+        self.deterministic = False
+
+    def __call__(self, x: Float[Array, "B P"]) -> Float[Array, "B Q"]:
+        y = x @ self.kernel[...] + self.bias[...]
+        if self.deterministic:
+            return y
+        keys = jax.random.split(self.rngs.noise())
+        noise_in, noise_out = (
+            _scaled(jax.random.normal(key, (size,))) for key, size in zip(keys, self.kernel.shape, strict=True)
+        )
+        return y + ((x * noise_in) @ self.kernel_sigma[...]) * noise_out + self.bias_sigma[...] * noise_out
+
+
+def _scaled(noise: Float[Array, "N"]) -> Float[Array, "N"]:
+    return jnp.sign(noise) * jnp.sqrt(jnp.abs(noise))
 
 
 class MLP(nnx.Module):
@@ -95,12 +136,12 @@ class CNN(nnx.Module):
 
     Args:
         shape: height, width and channels of an image.
-        filters: (output channels, kernel, stride) of each convolution; None chooses by the shorter side.
-        dense_features: width of the dense layer; None chooses by the shorter side.
+        filters: (output channels, kernel, stride) of each convolution; None: by the image's shorter side.
+        dense_features: width of the dense layer; None: by the image's shorter side.
         activation: name of the activation.
-        rngs: where the weights are drawn from.
+        rngs: for the weights.
     Raises:
-        ConfigError: a kernel is larger than what the convolutions before it leave of the image.
+        ConfigError: a kernel that is larger than its input.
     Attributes:
         features: width of the output.
     """
@@ -155,12 +196,10 @@ class CNN(nnx.Module):
 def _convolved(layer: nnx.Conv, images: Float[Array, "B height width channels"]) -> Array:
     """The layer's output; on the CPU as one matrix product over strided slices.
 
-    XLA's CPU convolution has no fast gradient inside a loop: at 128 Atari images a gradient step takes 1.2 s with it
-    and 0.07 s with slices, which are no slower outside of loops either.
-
-    Where the stride divides the kernel's sides, the images are first cut into blocks of stride × stride pixels. The
-    kernel then spans a few whole blocks, and there are as many slices as these and not as its pixels: 4, not 64, for
-    8 × 8 pixels at stride 4.
+    XLA's CPU convolution has a slow gradient inside a loop: a gradient step on 128 Atari images takes 1.2 s with it and
+    0.07 s with slices. Where the stride divides the kernel's sides, images are first cut into blocks of stride × stride
+    pixels; the kernel then spans whole blocks, and there is one slice for each of them: 4 instead of 64 for 8 × 8
+    pixels at stride 4.
     """
     if jax.default_backend() != "cpu":
         return layer(images)
@@ -183,7 +222,7 @@ def _convolved(layer: nnx.Conv, images: Float[Array, "B height width channels"])
 
 
 def _in_blocks(images: Array, kernel: Array, stride: int) -> Array:
-    """[B, height / stride, width / stride, stride² channels]: images in blocks; a rest at the edges is cut off."""
+    """[B, height / stride, width / stride, stride² channels]: images in blocks; incomplete ones are cut off."""
     batch, height, width, channels = images.shape
     height, width = height // stride, width // stride
     images = images[:, : height * stride, : width * stride]
@@ -192,7 +231,7 @@ def _in_blocks(images: Array, kernel: Array, stride: int) -> Array:
 
 
 def _in_blocks_of(kernel: Array, stride: int) -> Array:
-    """[rows / stride, columns / stride, stride² channels, out]: a kernel that does to blocks what it does to pixels."""
+    """[rows / stride, columns / stride, stride² channels, out]: the kernel for images in blocks."""
     rows, columns, channels, out = kernel.shape
     rows, columns = rows // stride, columns // stride
     blocks = kernel.reshape(rows, stride, columns, stride, channels, out).transpose(0, 2, 1, 3, 4, 5)

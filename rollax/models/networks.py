@@ -1,9 +1,12 @@
-"""Networks for every observation space: `ActorCritic`, of which `make_model` builds the default models."""
+"""Default networks for every observation space: `ActorCritic`, and `CentralCritic` of several agents."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -13,11 +16,9 @@ from jaxtyping import Array, Float
 from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
-from rollax.models.layers import CNN, MLP, dense
+from rollax.models.layers import MLP, dense
 from rollax.models.outputs import Outputs
 from rollax.models.parametric import make_policy_head, policy_outputs
-
-__all__ = ["CNN", "MLP", "ActorCritic", "Trunk"]
 
 # A small head makes the first policy almost uniform, whatever is seen (Andrychowicz et al. 2020, arXiv:2006.05990).
 POLICY_GAIN = 0.01
@@ -25,7 +26,7 @@ VALUE_GAIN = 1.0
 
 
 class Trunk(nnx.Module):
-    """Raw observation columns to hidden features: `Encoder`, then `fcnet_hiddens` unless all of it is images.
+    """Hidden features of raw observation columns: `Encoder`, then `fcnet_hiddens` unless everything is images.
 
     Attributes:
         features: width of the output.
@@ -49,8 +50,8 @@ class ActorCritic(nnx.Module):
         num_outputs: width of the distribution's inputs.
         config: sizes; with `free_log_std` the outputs are a diagonal Gaussian's means, then its log standard
             deviations.
-        rngs: where the weights are drawn from.
-        head_features: width of what the heads stand on; None: that of the hidden layers.
+        rngs: for the weights.
+        head_features: input width of the heads; None: that of the hidden layers.
     Raises:
         ConfigError: `free_log_std` with an odd number of outputs.
         SpaceError: a space that cannot be encoded.
@@ -94,3 +95,44 @@ class ActorCritic(nnx.Module):
             log_std = jnp.broadcast_to(self.log_std[...][None], dist_inputs.shape)
             dist_inputs = jnp.concatenate([dist_inputs, log_std], axis=-1)
         return Outputs(dist_inputs, jnp.squeeze(self.value_head(value_hidden), axis=-1))
+
+
+class CentralCritic(nnx.Module):
+    """State values from an agent's own observation, and the observations and actions of all other agents.
+
+    One encoder serves all other agents, so the number of layers does not grow with their number; their features are
+    concatenated in a fixed order.
+
+    Args:
+        critic_space: Dict of `agent` (Discrete(A), the agent's index), `obs` (its own observation) and `other` (what is
+            known of one other agent).
+        config: sizes of the encoders and hidden layers.
+        rngs: for the weights.
+    """
+
+    def __init__(self, critic_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        assert isinstance(critic_space, spaces.Dict)
+        which = critic_space["agent"]
+        assert isinstance(which, spaces.Discrete)
+        self.agents = int(which.n)
+        self.own_encoder = Encoder(critic_space["obs"], config, rngs=rngs)
+        self.other_encoder = Encoder(critic_space["other"], config, rngs=rngs)
+        features = self.agents + self.own_encoder.features + (self.agents - 1) * self.other_encoder.features
+        self.mlp = MLP(features, config.fcnet_hiddens, config.fcnet_activation, rngs=rngs)
+        self.head = dense(self.mlp.features, 1, gain=VALUE_GAIN, rngs=rngs)
+
+    def __call__(self, critic_obs: Mapping[str, Any]) -> Float[Array, "B"]:
+        """Values of B rows; the columns of `other` are [B, A - 1, ...]."""
+        own = self.own_encoder(critic_obs["obs"])
+        which = critic_obs["agent"][:, None] == np.arange(self.agents)
+        each = jax.tree.map(lambda leaf: leaf.reshape(math.prod(leaf.shape[:2]), *leaf.shape[2:]), critic_obs["other"])
+        others = self.other_encoder(each).reshape(len(own), -1)
+        x = jnp.concatenate([which.astype(jnp.float32), own, others], axis=-1)
+        return jnp.squeeze(self.head(self.mlp(x)), axis=-1)
+
+
+def with_critic(model: Any, critic_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> Any:
+    """The model with a `critic` of `critic_space`: its own if it has one, else a `CentralCritic`."""
+    if not hasattr(model, "critic"):
+        model.critic = CentralCritic(critic_space, config, rngs=rngs)
+    return model

@@ -1,4 +1,4 @@
-"""`Outputs`: what one forward pass of a model returns, and `run_model`, which makes it."""
+"""`Outputs`: what one forward pass of a model returns, and `run_model`, which runs one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Outputs(NamedTuple):
     """The named outputs of a model for N observations.
 
     Args:
-        policy: [N, num_outputs] what actions are made of: the inputs of the action distribution, or action values.
-        value: [N] state values; None of a model that has none.
-        state: the recurrent state after the rows; empty of a model without memory.
+        policy: [N, num_outputs] inputs of the action distribution, or action values.
+        value: [N] state values; None if the model has none.
+        state: the recurrent state after the rows; empty without memory.
         aux: further outputs by name, for the loss: auxiliary heads, or the logits of a distribution of returns.
     """
 
@@ -28,27 +28,22 @@ class Outputs(NamedTuple):
 
 
 def is_recurrent(model: Any) -> bool:
-    """True for a module with memory: one that has `initial_state()`."""
+    """Whether a module has memory, that is, a method `initial_state`."""
     return hasattr(model, "initial_state")
 
 
 def is_noisy(model: Any) -> bool:
-    """True for a module that explores in training mode, with new random numbers for each call: its `noisy` is True."""
+    """Whether a module explores in training mode, with new random numbers for each call: its `noisy` is True."""
     return getattr(model, "noisy", False)
 
 
-def run_model(model: Any, columns: Any) -> Outputs:
-    """The outputs of a module with or without memory.
+def run_model(model: Any, columns: Any) -> Any:
+    """Returns the `Outputs` of a module with or without memory.
 
     Args:
         model: `model(obs) -> Outputs`; with memory `model(obs, state, **{those of its memory_inputs}) -> Outputs`.
-        columns: `obs` [B·T, ...]; with memory `state_in` [B, ...] too, and `prev_actions`, `prev_rewards` [B·T, ...].
+        columns: `obs` [B·T, ...]; with memory also `state_in` [B, ...], `prev_actions` and `prev_rewards` [B·T, ...].
     """
-    return call_model(model, columns)
-
-
-def call_model(model: Any, columns: Any) -> Any:
-    """What the model returns, which need not be `Outputs`; see `run_model`."""
     if not is_recurrent(model):
         return model(columns["obs"])
     extra = {name: columns[name] for name in getattr(model, "memory_inputs", ())}

@@ -1,4 +1,4 @@
-"""Parametric actions: which actions there are changes from step to step, and each is described by an embedding."""
+"""Parametric actions: the available actions change from step to step, and an embedding describes each."""
 
 from __future__ import annotations
 
@@ -14,26 +14,24 @@ from rollax.errors import SpaceError
 from rollax.models.layers import dense
 
 EMBEDDINGS = "avail_actions"
-"""The key of a Dict observation that holds one embedding per action slot: a Box [slots, E], padded."""
+"""The key of the embeddings in a Dict observation: a padded Box [slots, E], one row per action."""
 
 WIDTH = 64
 
 
 class ParametricHead(nnx.Module):
-    """Logits of the slots, each from the hidden features and the slot's own embedding.
+    """Logits of the slots: scaled dot products of a query, made from the features, and each embedding's key.
 
-    An intent is made from the features and a key from each embedding; a slot's logit is their scaled dot product. All
-    slots share the weights, so a permutation of the slots permutes the logits, and an action means the same in
-    whichever slot it stands. Empty slots get a logit too: the action mask removes them.
+    All slots share the weights, so a permutation of the slots permutes the logits. The action mask removes empty slots.
 
     Source: Vaswani et al. (2017), Eq. 1, arXiv:1706.03762: q·k / sqrt(d). Deviations: no softmax here; the keys pass a
-    tanh, so that what an action is worth need not be linear in its embedding.
+    tanh, so that the logit need not be linear in the embedding.
 
     Args:
         features: width of the hidden features.
-        embedding_size: width E of an embedding.
-        gain: of the intent's kernel; a small one makes the first policy almost uniform over the valid slots.
-        rngs: where the weights are drawn from.
+        embedding_size: E.
+        gain: of the query's kernel; a small one makes the initial policy almost uniform over the valid slots.
+        rngs: for the weights.
     """
 
     def __init__(self, features: int, embedding_size: int, *, gain: float, rngs: nnx.Rngs) -> None:
@@ -49,15 +47,23 @@ PolicyHead = nnx.Linear | ParametricHead
 
 
 def is_parametric(observation_space: spaces.Space) -> bool:
-    """True where observations bring the embeddings of the actions that there are."""
+    """Whether observations contain embeddings of the available actions."""
     return isinstance(observation_space, spaces.Dict) and EMBEDDINGS in observation_space.spaces
 
 
+def embedding_size(observation_space: spaces.Space) -> int:
+    """E, the width of the embeddings of a parametric observation space."""
+    assert isinstance(observation_space, spaces.Dict)
+    shape = observation_space[EMBEDDINGS].shape
+    assert shape is not None
+    return shape[-1]
+
+
 def check_parametric(observation_space: spaces.Space, action_space: spaces.Space) -> None:
-    """Refuses embeddings of actions that do not fit the action space; other observation spaces pass.
+    """Checks the embeddings of a parametric observation space against the action space.
 
     Raises:
-        SpaceError: no action mask beside them, no Box [slots, E], or not one slot for each action of a Discrete space.
+        SpaceError: no action mask, not a Box [slots, E], or not one slot for each action of a Discrete space.
     """
     if not is_parametric(observation_space):
         return
@@ -100,15 +106,12 @@ def check_parametric(observation_space: spaces.Space, action_space: spaces.Space
 def make_policy_head(
     observation_space: spaces.Space, features: int, num_outputs: int, *, gain: float, rngs: nnx.Rngs
 ) -> PolicyHead:
-    """A `ParametricHead` where observations bring embeddings of the actions, else a dense layer."""
+    """A `ParametricHead` if observations contain embeddings of the actions, otherwise a dense layer."""
     if not is_parametric(observation_space):
         return dense(features, num_outputs, gain=gain, rngs=rngs)
-    assert isinstance(observation_space, spaces.Dict)
-    embeddings = observation_space[EMBEDDINGS]
-    assert embeddings.shape is not None
-    return ParametricHead(features, embeddings.shape[-1], gain=gain, rngs=rngs)
+    return ParametricHead(features, embedding_size(observation_space), gain=gain, rngs=rngs)
 
 
 def policy_outputs(head: PolicyHead, hidden: Float[Array, "B F"], obs: Any) -> Float[Array, "B A"]:
-    """What the head makes of hidden features and, if it is parametric, of the embeddings in the observations."""
+    """The head's outputs for hidden features and, if it is parametric, for the embeddings in the observations."""
     return head(hidden, jnp.asarray(obs[EMBEDDINGS])) if isinstance(head, ParametricHead) else head(hidden)

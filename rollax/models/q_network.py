@@ -16,27 +16,17 @@ from gymnasium import spaces
 from jaxtyping import Array, Float
 
 from rollax.models.config import Activation, ModelConfig
-from rollax.models.layers import ACTIVATIONS, HIDDEN_GAIN, dense
+from rollax.models.layers import ACTIVATIONS, HIDDEN_GAIN, NoisyLinear, dense
 from rollax.models.networks import Trunk
-from rollax.models.noisy import NoisyLinear
 from rollax.models.outputs import Outputs, is_noisy
-from rollax.models.parametric import EMBEDDINGS, WIDTH, is_parametric
+from rollax.models.parametric import EMBEDDINGS, WIDTH, embedding_size, is_parametric
 from rollax.ops.q_learning import dueling
 
 _VALUE_GAIN = 1.0
 
 
 class Stream(nnx.Module):
-    """Layers from hidden features to outputs, noisy or not.
-
-    Args:
-        features: width of the input.
-        hiddens: widths of the layers before the last one, each followed by the activation.
-        outputs: width of the last.
-        config: the activation.
-        sigma0: of noisy layers; None for ordinary ones.
-        rngs: where the weights are drawn from.
-    """
+    """Layers from hidden features to outputs; all but the last have an activation. They are noisy with a `sigma0`."""
 
     def __init__(
         self,
@@ -66,9 +56,8 @@ class Stream(nnx.Module):
 class QNetwork(nnx.Module):
     """Action values [B, A] as `policy`, their maximum as `value`, and in `aux` the `logits` [B, A, K] over K atoms.
 
-    Without a support K is 1, and the logits are the values themselves.
-
-    Where observations bring embeddings of the actions (`avail_actions`), an action's value is made from its own one.
+    Without a support K is 1, and the logits are the values. With embeddings of the actions in the observations
+    (`avail_actions`) an action's value is computed from its embedding.
 
     Source: Mnih et al. (2015), doi:10.1038/nature14236; dueling streams: Wang et al. (2016), arXiv:1511.06581; atoms:
         Bellemare et al. (2017), arXiv:1707.06887; noisy streams: Fortunato et al. (2018), arXiv:1706.10295.
@@ -76,12 +65,12 @@ class QNetwork(nnx.Module):
     Args:
         observation_space: of one observation.
         num_actions: A.
-        config: sizes of what stands before the streams.
+        config: sizes of the trunk before the streams.
         hiddens: widths of each stream's own layers.
-        dueling: whether a state's value has a stream of its own.
-        support: the returns that the atoms stand for; None: values are plain numbers.
-        sigma0: of noisy streams; None for ordinary ones.
-        rngs: where the weights are drawn from.
+        dueling: whether the state value has a stream of its own.
+        support: the returns of the atoms; None: values are scalars.
+        sigma0: σ_0 of noisy streams; None: they are not noisy.
+        rngs: for the weights.
     """
 
     def __init__(
@@ -105,7 +94,7 @@ class QNetwork(nnx.Module):
         features = self.trunk.features
         self.advantages = Stream(features, hiddens, outputs, config, sigma0, rngs=rngs)
         self.value = Stream(features, hiddens, self.atoms, config, sigma0, rngs=rngs) if dueling else None
-        self.key = dense(_embedding_size(observation_space), WIDTH, gain=1.0, rngs=rngs) if self.parametric else None
+        self.key = dense(embedding_size(observation_space), WIDTH, gain=1.0, rngs=rngs) if self.parametric else None
 
     def __call__(self, obs: Any) -> Outputs:
         return _value_outputs(self._logits(obs), self.support)
@@ -117,8 +106,8 @@ class QNetwork(nnx.Module):
             outputs = outputs.reshape(-1, self.num_actions, self.atoms)
         else:
             keys = jnp.tanh(self.key(jnp.asarray(obs[EMBEDDINGS])))
-            intents = outputs.reshape(-1, WIDTH, self.atoms)
-            outputs = jnp.einsum("bwk,bsw->bsk", intents, keys) / math.sqrt(WIDTH)
+            queries = outputs.reshape(-1, WIDTH, self.atoms)
+            outputs = jnp.einsum("bwk,bsw->bsk", queries, keys) / math.sqrt(WIDTH)
         if self.value is None:
             return outputs
         by_atom = jax.vmap(dueling, in_axes=(1, 2), out_axes=2)
@@ -129,19 +118,19 @@ def expected_values(logits: Float[Array, "B A K"], support: np.ndarray | Sequenc
     """The expected return of each action.
 
     Args:
-        logits: over the atoms of each action; values with K = 1 without a support.
-        support: the returns that the K atoms stand for; None: values are plain numbers.
+        logits: over the atoms of each action; without a support the values, with K = 1.
+        support: [K] the returns of the atoms; None: values are scalars.
     """
     return logits[..., 0] if support is None else jax.nn.softmax(logits, axis=-1) @ jnp.asarray(support)
 
 
 class CustomQNetwork(nnx.Module):
-    """A custom model in the place of a `QNetwork`.
+    """A custom model in place of a `QNetwork`.
 
     Args:
         network: `network(obs).policy` is [B, A·K]: the logits over K atoms of each action, or with K = 1 its value.
         num_actions: A.
-        support: the returns that the atoms stand for; None: values are plain numbers.
+        support: the returns of the atoms; None: values are scalars.
     """
 
     def __init__(self, network: Any, num_actions: int, support: np.ndarray | None) -> None:
@@ -159,10 +148,3 @@ def _value_outputs(
 ) -> Outputs:
     values = expected_values(logits, support)
     return Outputs(values, values.max(axis=-1), aux={"logits": logits, **aux})
-
-
-def _embedding_size(observation_space: spaces.Space) -> int:
-    assert isinstance(observation_space, spaces.Dict)
-    shape = observation_space[EMBEDDINGS].shape
-    assert shape is not None
-    return shape[-1]

@@ -21,16 +21,11 @@ from rollax.models.outputs import Outputs, State
 
 
 class LSTM(nnx.Module):
-    """Long short-term memory over sequences.
+    """Long short-term memory over sequences, from F `in_features` to H `features`.
 
     Source: Hochreiter and Schmidhuber (1997), doi:10.1162/neco.1997.9.8.1735, with the forget gate of Gers et al.
         (2000): c' = σ(f) c + σ(i) tanh(g),  h' = σ(o) tanh(c'),  where (i, f, g, o) = W x + U h + b.
-        The forget gate's bias begins at 1 (Jozefowicz et al. 2015).
-
-    Args:
-        in_features: F.
-        features: H, the width of h and c.
-        rngs: where the weights are drawn from.
+        The forget gate's bias is initially 1 (Jozefowicz et al. 2015).
     """
 
     def __init__(self, in_features: int, features: int, *, rngs: nnx.Rngs) -> None:
@@ -41,7 +36,7 @@ class LSTM(nnx.Module):
         self.recurrent = nnx.Linear(features, 4 * features, use_bias=False, kernel_init=_gates(4), rngs=rngs)
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
-        """Zeros, without the axis of the sequences."""
+        """Zeros, without the axis of sequences."""
         zeros = np.zeros(self.features, np.float32)
         return (zeros, zeros)
 
@@ -59,16 +54,11 @@ class LSTM(nnx.Module):
 
 
 class GRU(nnx.Module):
-    """Gated recurrent unit over sequences.
+    """Gated recurrent unit over sequences, from F `in_features` to H `features`.
 
     Source: Cho et al. (2014), arXiv:1406.1078: h' = (1 - z) n + z h,  n = tanh(W_n x + b_n + r (U_n h + d)), with
         (r, z) = σ(W x + U h + b). Deviations: the reset gate acts after the product with U_n, as in the usual
         implementations, so that one product serves all gates.
-
-    Args:
-        in_features: F.
-        features: H, the width of h.
-        rngs: where the weights are drawn from.
     """
 
     def __init__(self, in_features: int, features: int, *, rngs: nnx.Rngs) -> None:
@@ -77,7 +67,7 @@ class GRU(nnx.Module):
         self.recurrent = nnx.Linear(features, 3 * features, kernel_init=_gates(3), bias_init=_no_bias, rngs=rngs)
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
-        """Zeros, without the axis of the sequences."""
+        """Zeros, without the axis of sequences."""
         return (np.zeros(self.features, np.float32),)
 
     def __call__(self, x: Float[Array, "BT F"], state: State) -> tuple[Float[Array, "BT H"], State]:
@@ -95,18 +85,18 @@ class GRU(nnx.Module):
 class RecurrentActorCritic(ActorCritic):
     """`ActorCritic` with an LSTM or GRU between the hidden layers and the heads.
 
-    Rows are those of B sequences of equal length, one sequence after the other; B is that of the state. Where actor and
-    critic share no layers, each has a memory of its own. The state is one array: the actor's h (and c), then the
-    critic's. Each array more would cost the sampler as much as a small layer at every step.
+    Rows are B concatenated sequences of equal length; B is the length of the state. If actor and critic share no
+    layers, each has a memory of its own. The state is one array, the actor's h (and c), then the critic's, because each
+    further array costs the sampler as much as a small layer at every step.
 
     Args:
         observation_space: of one observation.
-        action_space: of one action; read where the previous action is an input.
+        action_space: of one action, an input with `lstm_use_prev_action`.
         num_outputs: width of the distribution's inputs.
         config: sizes.
-        rngs: where the weights are drawn from.
+        rngs: for the weights.
     Attributes:
-        memory_inputs: those of `prev_actions` and `prev_rewards` that a call takes.
+        memory_inputs: the further arguments of a call: some of `prev_actions` and `prev_rewards`.
     """
 
     def __init__(
@@ -129,7 +119,7 @@ class RecurrentActorCritic(ActorCritic):
         self.value_memory = None if self.value_trunk is None else cell(width, config.lstm_cell_size, rngs=rngs)
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
-        """The state at the start of a trajectory, without the axis of the sequences."""
+        """The state at the start of a trajectory, without the axis of sequences."""
         memories = [self.policy_memory] if self.value_memory is None else [self.policy_memory, self.value_memory]
         return (np.concatenate([part for memory in memories for part in memory.initial_state()]),)
 
@@ -154,7 +144,7 @@ class RecurrentActorCritic(ActorCritic):
 def _over_time(
     step: Callable[[State, Array], tuple[State, Array]], inputs: Float[Array, "BT G"], state: State
 ) -> tuple[Float[Array, "BT H"], State]:
-    """A step's outputs over sequences that lie one after another, and the state after their last rows."""
+    """A step's outputs over concatenated sequences, and the state after their last rows."""
     sequences = len(state[0])
     if len(inputs) == sequences:
         state, out = step(state, inputs)
@@ -165,7 +155,7 @@ def _over_time(
 
 
 def _gates(count: int) -> Callable[..., Array]:
-    """An initializer: an orthogonal matrix for each gate."""
+    """Returns an initializer: an orthogonal matrix for each gate."""
 
     def init(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
         one = (shape[0], shape[1] // count)

@@ -54,13 +54,7 @@ def vtrace(
         ShapeError: the arguments differ in shape.
     """
     check_same_shape(
-        "vtrace",
-        log_rhos=log_rhos,
-        discounts=discounts,
-        rewards=rewards,
-        values=values,
-        bootstrap=bootstrap,
-        mask=mask,
+        "vtrace", log_rhos=log_rhos, discounts=discounts, rewards=rewards, values=values, bootstrap=bootstrap, mask=mask
     )
     real = mask > 0
     learned = real & ~bootstrap

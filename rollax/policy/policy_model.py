@@ -10,9 +10,9 @@ from gymnasium import Space
 from rollax.config import TrainerConfig
 from rollax.errors import ConfigError
 from rollax.models.catalog import make_model
-from rollax.models.central_critic import with_critic
 from rollax.models.config import ModelConfig
 from rollax.models.distributions import ActionDistribution, DiagGaussian
+from rollax.models.networks import with_critic
 from rollax.models.parametric import check_parametric
 
 _NOT_IN_OWN_NETWORKS = ("use_lstm", "use_gru", "free_log_std")

@@ -15,7 +15,7 @@ from rollax import ConfigError, Outputs, PolicyError, SampleBatch
 from rollax.algorithms.dqn import DQNPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.algorithms.registry import get_trainer_class
-from rollax.models.noisy import NoisyLinear
+from rollax.models.layers import NoisyLinear
 from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import chosen, huber
 

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax.models.action_values import ActionValue, Actor, ActorWithCritics, DiscreteActionValues, Ensemble, frozen
+from rollax.models.action_values import ActionValue, Actor, ActorWithCritics, Ensemble, NetworkValues, frozen
 from rollax.models.config import ModelConfig
 from rollax.models.q_network import QNetwork
 from rollax.spaces import zeros
@@ -31,7 +31,7 @@ def test_shapes(name):
     obs = zeros(SEEN[name], 11)
     critics = Ensemble([ActionValue(SEEN[name], ACTIONS, CONFIG, rngs=rngs) for _ in range(3)])
     assert critics(obs, jnp.zeros((11, 2, 3))).shape == (3, 11)
-    discrete = Ensemble([DiscreteActionValues(QNetwork(SEEN[name], 4, CONFIG, rngs=rngs)) for _ in range(2)])
+    discrete = Ensemble([NetworkValues(QNetwork(SEEN[name], 4, CONFIG, rngs=rngs)) for _ in range(2)])
     assert discrete(obs).shape == (2, 11, 4)
     model = ActorWithCritics(Actor(SEEN[name], 5, CONFIG, rngs=rngs), critics)
     assert model(obs).policy.shape == (11, 5)
@@ -39,10 +39,10 @@ def test_shapes(name):
 
 
 def test_a_squashed_actor_stays_inside():
-    actor = Actor(SEEN["Box"], 2, CONFIG, squashed=True, rngs=nnx.Rngs(0))
-    plain = Actor(SEEN["Box"], 2, CONFIG, rngs=nnx.Rngs(0))
+    actor = Actor(SEEN["Box"], 2, CONFIG, rngs=nnx.Rngs(0))
+    model = ActorWithCritics(actor, Ensemble([actor]), squashed=True)
     obs = jnp.full((3, 4), 1e3)
-    np.testing.assert_allclose(actor(obs).policy, np.tanh(plain(obs).policy), rtol=1e-5)
+    np.testing.assert_allclose(model(obs).policy, np.tanh(actor(obs).policy), rtol=1e-5)
 
 
 def test_values_depend_on_every_number_of_an_action_and_differ_between_members():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import jax
@@ -13,8 +14,8 @@ from gymnasium import spaces
 
 from rollax.errors import ConfigError
 from rollax.models.config import Activation, ModelConfig
-from rollax.models.layers import ACTIVATIONS, orthogonal
-from rollax.models.networks import CNN, MLP, ActorCritic
+from rollax.models.layers import ACTIVATIONS, CNN, MLP, orthogonal
+from rollax.models.networks import ActorCritic, CentralCritic, with_critic
 
 CARTPOLE = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 ATARI = spaces.Box(0, 255, (84, 84, 4), np.uint8)
@@ -304,3 +305,75 @@ def test_convolutions_on_the_cpu_are_those_of_flax(kernel, stride):
     layer.bias[...] = jnp.arange(7, dtype=jnp.float32)
     expected = network.dense(layer(images).reshape(3, -1))
     np.testing.assert_allclose(network(images), expected, rtol=1e-5, atol=1e-5)
+
+
+AGENTS, ROWS = 3, 5
+PART_OF_OTHER = spaces.Dict({"obs": spaces.Box(-1, 1, (2,), np.float32), "actions": spaces.Discrete(4)})
+CRITIC_SPACE = spaces.Dict(
+    {
+        "agent": spaces.Discrete(AGENTS),
+        "obs": spaces.Box(-1, 1, (2,), np.float32),
+        "other": spaces.Dict({"presence": spaces.Discrete(3), "parts": spaces.Tuple([PART_OF_OTHER])}),
+    }
+)
+
+
+def critic(agents: int = AGENTS) -> CentralCritic:
+    space = spaces.Dict({**CRITIC_SPACE.spaces, "agent": spaces.Discrete(agents)})
+    return CentralCritic(space, ModelConfig(fcnet_hiddens=(8,)), rngs=nnx.Rngs(0))
+
+
+def critic_columns() -> dict:
+    random = np.random.default_rng(0)
+    others = (ROWS, AGENTS - 1)
+    part = {
+        "obs": random.uniform(-1, 1, (*others, 2)).astype(np.float32),
+        "actions": random.integers(0, 4, others),
+    }
+    return {
+        "agent": random.integers(0, AGENTS, ROWS),
+        "obs": random.uniform(-1, 1, (ROWS, 2)).astype(np.float32),
+        "other": {"presence": random.integers(0, 3, others), "parts": (part,)},
+    }
+
+
+CRITIC_INPUTS = {
+    "agent": lambda columns: columns["agent"],
+    "own observation": lambda columns: columns["obs"],
+    "presence": lambda columns: columns["other"]["presence"],
+    "observations of others": lambda columns: columns["other"]["parts"][0]["obs"],
+    "actions of others": lambda columns: columns["other"]["parts"][0]["actions"],
+}
+
+
+def critic_values(columns: dict, model: CentralCritic | None = None) -> np.ndarray:
+    return np.asarray((model or critic())(jax.tree.map(jnp.asarray, columns)))
+
+
+@pytest.mark.parametrize("name", CRITIC_INPUTS)
+def test_each_part_counts_in_its_own_row(name):
+    columns, model = critic_columns(), critic()
+    before = critic_values(columns, model)
+    assert before.shape == (ROWS,)
+    leaf = CRITIC_INPUTS[name](columns)
+    leaf[2] = leaf[2] + 1 if leaf.dtype == np.float32 else (leaf[2] + 1) % 3
+    changed = np.abs(critic_values(columns, model) - before) > 1e-6
+    assert changed.tolist() == [False, False, True, False, False]
+
+
+def test_the_others_have_their_places():
+    columns = critic_columns()
+    swapped = {**columns, "other": jax.tree.map(lambda leaf: leaf[:, ::-1], columns["other"])}
+    assert np.abs(critic_values(swapped) - critic_values(columns)).min() > 1e-6
+
+
+def test_the_number_of_layers_does_not_grow_with_the_agents():
+    few, many = (nnx.to_flat_state(nnx.state(critic(agents), nnx.Param)) for agents in (2, 100))
+    assert [path for path, _ in few] == [path for path, _ in many]
+
+
+def test_a_model_may_bring_its_own():
+    own = SimpleNamespace(critic="its own")
+    assert with_critic(own, CRITIC_SPACE, ModelConfig(), rngs=nnx.Rngs(0)).critic == "its own"
+    model = with_critic(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), CRITIC_SPACE, ModelConfig(), rngs=nnx.Rngs(0))
+    assert isinstance(model.critic, CentralCritic)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution, Actions
 from rollax.models.distributions.discrete import Bernoulli, Categorical, MultiCategorical
-from rollax.models.distributions.factory import make_distribution
+from rollax.models.distributions.factory import Joint, make_distribution
 from rollax.models.distributions.gaussian import DiagGaussian, SquashedGaussian
-from rollax.models.distributions.joint import Joint
 
 __all__ = [
     "MASKED_LOGIT",

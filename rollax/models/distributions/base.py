@@ -1,4 +1,4 @@
-"""What every action distribution can do."""
+"""`ActionDistribution`: the interface of all action distributions."""
 
 from __future__ import annotations
 
@@ -14,46 +14,43 @@ Actions = Any
 """Columns of an action space: an array [B, ...], or a dict or tuple of columns (see `rollax.spaces`)."""
 
 MASKED_LOGIT = -1e30
-"""Stands for log 0 in logits and log-probabilities: `exp` of it is exactly 0, and sums and gradients stay finite."""
+"""Stands for log 0 in logits and log-probabilities: its `exp` is exactly 0, and sums and gradients stay finite."""
 
-# The caller's uniform noise may be 0 or 1 after rounding to float32. These are the nearest float32 numbers at which
-# neither tail of any transform used here is infinite; they are as fine as the noise itself (multiples of 2**-24).
+# Uniform noise may be 0 or 1 after rounding to float32; between these limits no transform of it is infinite.
 NOISE_MIN = 2.0**-24
 NOISE_MAX = 1.0 - 2.0**-24
 
 
 class ActionDistribution(ABC):
-    """A family of distributions over the actions of one space; a row of `inputs` holds the parameters of one member.
+    """Distributions over the actions of one space; a row of `inputs` holds the parameters of one distribution.
 
-    Instances are immutable and hashable, so that a jitted function may close over one or take it as a static argument.
-    Every method is batch-first, pure, and differentiable in `inputs`. Shapes are checked while tracing, which costs
-    nothing at run time; each raises ShapeError.
+    Instances are immutable and hashable, so that they can be static arguments of compiled functions. Methods are
+    batch-first, pure and differentiable in `inputs`; they raise ShapeError for wrong shapes, at trace time.
     """
 
     @property
     @abstractmethod
     def num_inputs(self) -> int:
-        """Width of `inputs`: what the model has to put out."""
+        """Width of `inputs`, the model's outputs."""
 
     @property
     @abstractmethod
     def num_noise(self) -> int:
-        """Uniform numbers that sampling one row takes."""
+        """Number of uniform numbers to sample one row."""
 
     @property
     def num_mask(self) -> int:
-        """Width of `action_mask`: one entry per choice of each discrete action; 0 where nothing can be masked."""
+        """Width of `action_mask`: one entry per choice of each discrete action; 0 without discrete actions."""
         return 0
 
     def sample(self, inputs: Float[Array, "B N"], noise: Float[Array, "B U"]) -> Actions:
         """One action per row, a deterministic function of the noise.
 
         Args:
-            inputs: [B, num_inputs] parameters. Gaussians are differentiable in them (reparametrized).
-            noise: [B, num_noise] independent uniform numbers in (0, 1), as `numpy.random.Generator.random` or
-                `jax.random.uniform` gives them in float32; exact zeros and ones are moved inside by 2**-24.
+            inputs: [B, num_inputs] parameters. Gaussian samples are differentiable in them (reparametrized).
+            noise: [B, num_noise] independent uniform float32 numbers in [0, 1]; Gaussians clip them by 2**-24.
         Returns:
-            Columns of the action space, [B, ...]; no action that a mask forbids.
+            Columns of the action space, [B, ...], without masked choices.
         """
         self._check_inputs(inputs)
         self._check("noise", noise, (inputs.shape[0], self.num_noise))
@@ -62,10 +59,10 @@ class ActionDistribution(ABC):
     def sample_and_logp(
         self, inputs: Float[Array, "B N"], noise: Float[Array, "B U"]
     ) -> tuple[Actions, Float[Array, "B"]]:
-        """`sample`, and the log-probability of what it drew; for Gaussians cheaper and more accurate than two calls.
+        """`sample` and its log-probability; for Gaussians cheaper and more accurate than two calls.
 
-        A SquashedGaussian's value differs from `logp` where tanh rounds to its limits (see there): for the
-        importance ratios of PPO take `logp` on both sides, for SAC's reparametrized gradient take this.
+        A SquashedGaussian's value differs from `logp` where tanh rounds to ±1. Importance ratios use `logp` on both
+        sides, reparametrized gradients use this.
         """
         self._check_inputs(inputs)
         self._check("noise", noise, (inputs.shape[0], self.num_noise))
@@ -85,30 +82,28 @@ class ActionDistribution(ABC):
         return self._logp(inputs, actions)
 
     def entropy(self, inputs: Float[Array, "B N"]) -> Float[Array, "B"]:
-        """Entropy of each row in nats; exact, except for SquashedGaussian (see there)."""
+        """Entropy of each row in nats; approximate for SquashedGaussian only."""
         self._check_inputs(inputs)
         return self._entropy(inputs)
 
     def kl(self, inputs: Float[Array, "B N"], other_inputs: Float[Array, "B N"]) -> Float[Array, "B"]:
-        """KL(p || q) of each row in nats, p given by `inputs` and q by `other_inputs`; exact for every distribution."""
+        """KL(p || q) of each row in nats, with parameters `inputs` of p and `other_inputs` of q."""
         self._check_inputs(inputs)
         self._check("other_inputs", other_inputs, (inputs.shape[0], self.num_inputs))
         return self._kl(inputs, other_inputs)
 
     def mask(
-        self,
-        inputs: Float[Array, "B N"],
-        action_mask: Float[Array, "B M"] | Int[Array, "B M"] | Bool[Array, "B M"],
+        self, inputs: Float[Array, "B N"], action_mask: Float[Array, "B M"] | Int[Array, "B M"] | Bool[Array, "B M"]
     ) -> Float[Array, "B N"]:
-        """Inputs under which a forbidden choice has a probability of exactly 0, and its logit a gradient of 0.
+        """Inputs with a probability of exactly 0 for masked choices, whose logits have a gradient of 0.
 
         Args:
             inputs: [B, num_inputs] parameters.
-            action_mask: [B, num_mask] 1 where a choice is allowed, 0 where it is not; every discrete action keeps one
-                allowed choice (not checked here: values are not known while tracing).
+            action_mask: [B, num_mask] 1 for a valid choice, 0 for an invalid one; each discrete action needs a valid
+                choice, which cannot be checked while tracing.
         Raises:
-            SpaceError: nothing in this action space can be masked.
-            ShapeError: a mask of another width.
+            SpaceError: the action space has no discrete choices.
+            ShapeError: a mask of the wrong width.
         """
         if not self.num_mask:
             raise SpaceError(
@@ -145,7 +140,6 @@ class ActionDistribution(ABC):
         raise NotImplementedError(f"{type(self).__name__} has num_mask > 0 but no _mask")
 
     def _check_inputs(self, inputs: Array) -> None:
-        # Any number of rows is right, so the first size is taken from the array itself.
         self._check("inputs", inputs, (*jnp.shape(inputs)[:1], self.num_inputs))
 
     def _check(self, name: str, array: Array, expected: tuple[int, ...]) -> None:

@@ -13,13 +13,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rollax.models.distributions.base import MASKED_LOGIT, NOISE_MAX, NOISE_MIN, ActionDistribution
 
-# Below MASKED_LOGIT, so that even a fully masked action is never given a choice that it does not have.
+# Below MASKED_LOGIT, so that even a fully masked action is never a choice of the padding.
 _PADDING_LOGIT = 2 * MASKED_LOGIT
 
 
 @dataclass(frozen=True)
 class Categorical(ActionDistribution):
-    """One choice of `n`, the integers from `start`. `inputs` are logits; they need not be normalized.
+    """One of `n` integers from `start`. `inputs` are logits, not necessarily normalized.
 
     Args:
         n: number of choices.
@@ -63,9 +63,9 @@ class Categorical(ActionDistribution):
 
 @dataclass(frozen=True)
 class MultiCategorical(ActionDistribution):
-    """Independent choices of different sizes, laid out in an array. `inputs` are the logits of each, one after another.
+    """An array of independent choices of different sizes. `inputs` are their concatenated logits.
 
-    The choices are padded to the largest and treated at once, so the number of operations does not grow with them.
+    The choices are padded to the largest, so the number of operations does not grow with their number.
 
     Args:
         nvec: number of choices of each action, in C order.
@@ -90,7 +90,7 @@ class MultiCategorical(ActionDistribution):
         return sum(self.nvec)
 
     def _sample(self, inputs: Array, noise: Array) -> Array:
-        # NaN logits make the padding NaN too; the minimum keeps even those rows in range.
+        # With NaN logits the padding is NaN too; the minimum keeps the choice in range.
         return self._actions(jnp.minimum(_inverse_cdf(self._padded(inputs), noise), np.array(self.nvec, np.int32) - 1))
 
     def _mode(self, inputs: Array) -> Array:
@@ -115,7 +115,7 @@ class MultiCategorical(ActionDistribution):
         rows, width = inputs.shape[0], max(self.nvec)
         if min(self.nvec) == width:
             return inputs.reshape(rows, -1, width)
-        # A split rather than a gather: its gradient is a concatenation, where a gather's is a slow scatter.
+        # Not a gather: the gradient of a split is a concatenation, that of a gather a slow scatter.
         parts = lax.split(inputs, self.nvec, axis=1)
         padded = [jnp.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=_PADDING_LOGIT) for p in parts]
         return jnp.stack(padded, axis=1)
@@ -126,7 +126,7 @@ class MultiCategorical(ActionDistribution):
 
 @dataclass(frozen=True)
 class Bernoulli(ActionDistribution):
-    """Independent bits, laid out in an array. `inputs` are the logits of a 1, flattened; actions are int8.
+    """An array of independent bits. `inputs` are the flattened logits of a 1; actions are int8.
 
     Args:
         shape: shape of one row of actions.
@@ -156,7 +156,7 @@ class Bernoulli(ActionDistribution):
         return jnp.where(bits == 1, jax.nn.log_sigmoid(inputs), off).sum(-1)
 
     def _entropy(self, inputs: Array) -> Array:
-        # Even in the logit; written so that nothing large cancels when a bit is nearly certain.
+        # In terms of |logit|, so that large terms do not cancel when a bit is nearly certain.
         size = jnp.abs(inputs)
         return (jax.nn.softplus(-size) + size * jax.nn.sigmoid(-size)).sum(-1)
 
@@ -171,7 +171,7 @@ class Bernoulli(ActionDistribution):
 
 
 def _shifted(logits: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
-    # The shift changes no probability, so its gradient is zero and need not be computed.
+    # The shift changes no probability, so its gradient is zero.
     return logits - lax.stop_gradient(logits.max(axis=-1, keepdims=True))
 
 
@@ -181,27 +181,26 @@ def _log_probs(logits: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
 
 
 def _choice_logp(logits: Float[Array, "*S K"], choices: Int[Array, "*S"]) -> Float[Array, "*S"]:
-    """Log-probability of each choice; MASKED_LOGIT where it is none of the K."""
+    """Log-probability of each choice; MASKED_LOGIT if it is out of range."""
     size = logits.shape[-1]
-    # A comparison with all K rather than a gather: it fuses with the softmax, and its gradient is no scatter.
+    # Not a gather: a comparison fuses with the softmax, and its gradient is not a scatter.
     taken = choices[..., None] == np.arange(size, dtype=np.int32)
     logp = jnp.where(taken, _log_probs(logits), 0.0).sum(axis=-1)
     return jnp.where((choices >= 0) & (choices < size), logp, MASKED_LOGIT)
 
 
 def _inverse_cdf(logits: Float[Array, "*S K"], noise: Float[Array, "*S"]) -> Int[Array, "*S"]:
-    """The first choice whose cumulative probability exceeds the noise, among those of positive probability.
+    """The first choice of positive probability whose cumulative probability exceeds the noise, else the last one.
 
-    One uniform number per action, where Gumbel-max takes K and two logarithms of each. The noise may be 1, and the
-    cumulative sum, computed as a tree, may by rounding dip, rise over a masked choice, or end too low: hence only
-    choices of positive weight count, and the last of them is taken where none exceeds the noise.
+    It takes one uniform number per action, and Gumbel-max K. The noise may be 1, and a cumulative sum computed as a
+    tree may, by rounding, decrease, rise at a masked choice, or end too low.
     """
     size = logits.shape[-1]
     weights = jnp.exp(_shifted(logits))
     cumulative = jnp.cumsum(weights, axis=-1)
     threshold = noise[..., None] * cumulative[..., -1:]
-    # One minimum does it all: hits are keyed 0..K-1 upwards, the fallback K+1..2K downwards, the rest 3K.
-    # NaN weights count as positive, so that a broken model still gives an action in range until the check finds it.
+    # One minimum finds either: hits have the keys 0..K-1 upwards, the fallback K+1..2K downwards, the rest 3K.
+    # NaN weights count as positive, so that the action is in range until the model's outputs are checked.
     index = np.arange(size, dtype=np.int32)
     key = jnp.where(weights != 0, jnp.where(cumulative > threshold, index, 2 * size - index), 3 * size).min(axis=-1)
     return jnp.where(key < size, key, 2 * size - key)

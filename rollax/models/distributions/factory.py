@@ -1,33 +1,36 @@
-"""From an action space to its distribution."""
+"""From an action space to its distribution; `Joint`, the distribution over a Dict or Tuple space."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from jax import lax
+from jaxtyping import Array
 
-from rollax.errors import SpaceError
-from rollax.models.distributions.base import ActionDistribution
+from rollax.errors import ShapeError, SpaceError
+from rollax.models.distributions.base import ActionDistribution, Actions
 from rollax.models.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 from rollax.models.distributions.gaussian import DiagGaussian, SquashedGaussian
-from rollax.models.distributions.joint import Joint
 from rollax.spaces import check_space, path_text
 
 
 def make_distribution(action_space: spaces.Space, *, squash: bool = False) -> ActionDistribution:
-    """The distribution over the actions of a space.
+    """Returns the distribution over the actions of a space.
 
     Discrete gives Categorical, MultiDiscrete MultiCategorical, MultiBinary Bernoulli, a float Box of any shape
-    DiagGaussian or SquashedGaussian, Dict and Tuple a Joint of those. Actions come as columns of the space (see
+    DiagGaussian or SquashedGaussian, Dict and Tuple a Joint of those. Actions are columns of the space (see
     `rollax.spaces`), in JAX's 32-bit types; those of a Box are not mapped to its bounds.
 
     Args:
         action_space: any nesting of the spaces above.
-        squash: every Box becomes a SquashedGaussian, with actions in (-1, 1) whatever the bounds.
+        squash: whether every Box becomes a SquashedGaussian, with actions in (-1, 1) whatever the bounds.
     Raises:
-        SpaceError: a missing, unsupported or empty space, a Box of integers (its values would have to be rounded, and
-            their log-probabilities would not be those of what was done), or `squash` for a Box without finite bounds.
+        SpaceError: a missing, unsupported or empty space, a Box of integers, or `squash` for a Box without finite
+            bounds.
     """
     check_space(action_space, "action_space")
     return _make(action_space, squash, "action_space")
@@ -51,14 +54,14 @@ def _make(space: Any, squash: bool, where: str) -> ActionDistribution:
 
 
 def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
-    """Refuses a Box of integers, whose actions would have to be rounded.
+    """Refuses a Box of integers, whose actions would be rounded after their log-probabilities are computed.
 
     Args:
         space: the action space, or a part of it.
-        where: which part.
-        bounded: refuse one without finite bounds too: its actions are to be made in (-1, 1).
+        where: the part, for error messages.
+        bounded: whether a Box without finite bounds is refused too, because its actions are scaled from (-1, 1).
     Raises:
-        SpaceError: it is one of those.
+        SpaceError: the Box is refused.
     """
     if not np.issubdtype(space.dtype, np.floating):
         raise SpaceError(
@@ -76,3 +79,85 @@ def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
             expected="finite low and high",
             fix="give the Box finite bounds, or wrap the env so that it has them",
         )
+
+
+@dataclass(frozen=True)
+class Joint(ActionDistribution):
+    """Independent distributions of the parts of a Dict or Tuple space, possibly nested.
+
+    Inputs, noise and mask of the parts are concatenated in the order of the space. A part without discrete choices has
+    no columns in the mask.
+
+    Args:
+        parts: the distribution of each part.
+        keys: the keys of a Dict space; None for a Tuple.
+    """
+
+    parts: tuple[ActionDistribution, ...]
+    keys: tuple[str, ...] | None = None
+
+    @property
+    def num_inputs(self) -> int:
+        return sum(part.num_inputs for part in self.parts)
+
+    @property
+    def num_noise(self) -> int:
+        return sum(part.num_noise for part in self.parts)
+
+    @property
+    def num_mask(self) -> int:
+        return sum(part.num_mask for part in self.parts)
+
+    def _sample(self, inputs: Array, noise: Array) -> Actions:
+        rows = zip(self.parts, self._inputs(inputs), self._noise(noise), strict=True)
+        return self._joined([part.sample(i, u) for part, i, u in rows])
+
+    def _sample_and_logp(self, inputs: Array, noise: Array) -> tuple[Actions, Array]:
+        rows = zip(self.parts, self._inputs(inputs), self._noise(noise), strict=True)
+        actions, logps = zip(*(part.sample_and_logp(i, u) for part, i, u in rows), strict=True)
+        return self._joined(actions), _total(logps)
+
+    def _mode(self, inputs: Array) -> Actions:
+        return self._joined([part.mode(i) for part, i in zip(self.parts, self._inputs(inputs), strict=True)])
+
+    def _logp(self, inputs: Array, actions: Actions) -> Array:
+        rows = zip(self.parts, self._inputs(inputs), self._separated(actions), strict=True)
+        return _total([part.logp(i, a) for part, i, a in rows])
+
+    def _entropy(self, inputs: Array) -> Array:
+        return _total([part.entropy(i) for part, i in zip(self.parts, self._inputs(inputs), strict=True)])
+
+    def _kl(self, inputs: Array, other_inputs: Array) -> Array:
+        rows = zip(self.parts, self._inputs(inputs), self._inputs(other_inputs), strict=True)
+        return _total([part.kl(i, o) for part, i, o in rows])
+
+    def _mask(self, inputs: Array, action_mask: Array) -> Array:
+        widths = [part.num_mask for part in self.parts]
+        rows = zip(self.parts, self._inputs(inputs), lax.split(action_mask, widths, axis=1), strict=True)
+        return lax.concatenate([part.mask(i, m) if part.num_mask else i for part, i, m in rows], 1)
+
+    def _inputs(self, inputs: Array) -> Sequence[Array]:
+        return lax.split(inputs, [part.num_inputs for part in self.parts], axis=1)
+
+    def _noise(self, noise: Array) -> Sequence[Array]:
+        return lax.split(noise, [part.num_noise for part in self.parts], axis=1)
+
+    def _joined(self, actions: Sequence[Actions]) -> Actions:
+        return tuple(actions) if self.keys is None else dict(zip(self.keys, actions, strict=True))
+
+    def _separated(self, actions: Actions) -> Sequence[Actions]:
+        if self.keys is None and isinstance(actions, tuple | list) and len(actions) == len(self.parts):
+            return actions
+        if self.keys is not None and isinstance(actions, Mapping) and actions.keys() == set(self.keys):
+            return [actions[key] for key in self.keys]
+        raise ShapeError(
+            "Actions that do not have the structure of the action space.",
+            where="Joint.logp",
+            got=f"{type(actions).__name__} {list(actions) if isinstance(actions, Mapping) else ''}".strip(),
+            expected=f"a tuple of {len(self.parts)} columns" if self.keys is None else f"a dict of {list(self.keys)}",
+            fix="pass columns as rollax.spaces.stack gives them",
+        )
+
+
+def _total(values: Sequence[Array]) -> Array:
+    return sum(values[1:], start=values[0])

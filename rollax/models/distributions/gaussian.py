@@ -22,10 +22,9 @@ _WEIGHTS /= _WEIGHTS.sum()
 
 @dataclass(frozen=True)
 class DiagGaussian(ActionDistribution):
-    """Independent normal numbers, laid out in an array. `inputs` are the means, then the logarithms of the deviations.
+    """An array of independent normal numbers. `inputs` are the means, then the logarithms of the standard deviations.
 
-    `log_std` is limited to [-20, 10], where its gradient ends: wide enough to bind in no sensible policy, narrow enough
-    for KL divergences to stay finite in float32. Actions are not limited to the bounds of a Box.
+    `log_std` is clipped to [-20, 10], so that KL divergences are finite in float32. Actions are not clipped.
 
     Args:
         shape: shape of one row of actions; the inputs are flattened in C order.
@@ -89,13 +88,12 @@ class SquashedGaussian(DiagGaussian):
     Source: Haarnoja et al. (2018), appendix C, Eq. 21, arXiv:1801.01290:
         log π(a|s) = log μ(u|s) - Σ_i log(1 - tanh²(u_i)),  a = tanh(u)
     Deviations: log(1 - tanh²(u)) = 2 (log 2 - u - softplus(-2u)), which does not cancel for large |u|; `log_std` is
-    limited to [-20, 2], where its gradient ends; `logp` limits actions to ±(1 - 1e-6), so that those that tanh rounds
-    to ±1 have a finite density (|u| <= 7.25). `sample_and_logp` knows u and limits nothing.
+    clipped to [-20, 2]; `logp` clips actions to ±(1 - 1e-6), so that those that tanh rounds to ±1 have a finite density
+    (|u| <= 7.25). `sample_and_logp` has u and clips nothing.
 
-    `mode` is tanh of the mean (the median; the density itself may peak at the bounds). `kl` is exact: tanh is
-    invertible, so it is that of the two normals. `entropy` has no closed form: it is H(μ) + E[log(1 - tanh²(u))], the
-    expectation by Gauss-Hermite quadrature with 16 nodes. Its error per number is below 1e-4 for a deviation of
-    at most 1, 4e-3 up to 2, 0.06 up to 4 and 0.25 at the limit of 7.39; it uses no noise.
+    `mode` is tanh of the mean, which is the median. `kl` is that of the two normals, because tanh is invertible.
+    `entropy` is H(μ) + E[log(1 - tanh²(u))], by Gauss-Hermite quadrature with 16 nodes; its error per number is below
+    1e-4 for a standard deviation up to 1, 4e-3 up to 2, 0.06 up to 4 and 0.25 up to the limit of 7.39.
     """
 
     log_std_range: ClassVar[tuple[float, float]] = (-20.0, 2.0)
@@ -125,8 +123,8 @@ class SquashedGaussian(DiagGaussian):
 
 
 def _normal(noise: Float[Array, "B D"]) -> Float[Array, "B D"]:
-    """Inverse normal CDF of uniform noise, within ±5.3 (2**-24 of the probability lies beyond, on each side)."""
-    # Not erf_inv: XLA's is wrong by up to 3e-4 in the tails, and on the CPU it vectorizes badly beside a tanh.
+    """Inverse normal CDF of uniform noise, within ±5.3 (a probability of 2**-24 is cut off on each side)."""
+    # Not erf_inv: XLA's has errors up to 3e-4 in the tails and vectorizes badly on the CPU.
     return ndtri(jnp.clip(noise, NOISE_MIN, NOISE_MAX))
 
 

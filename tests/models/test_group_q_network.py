@@ -10,7 +10,7 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollax.models.mixers import QMixer, SumMixer
+from rollax.models.group_q_network import QMixer, SumMixer
 
 
 def qmixer(state_features=3, members=2, embed=4, hypernet_hiddens=(), seed=0):
