@@ -15,7 +15,7 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.config.groups import AsyncReplayFields
 from rollax.evaluation.initial_priorities import add_priorities
 from rollax.optimizers.async_replay import AsyncReplayOptimizer
-from rollax.policy.exploration.per_worker import worker_scale
+from rollax.policy.exploration.exploration import worker_scale
 from rollax.policy.jax_policy import JaxPolicy
 
 

@@ -29,8 +29,7 @@ from rollax.ops.masked import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.action_masks import GroupMasks
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.exploration.groups import GroupExploration
-from rollax.policy.exploration.q_values import EpsilonGreedy
+from rollax.policy.exploration.q_values import EpsilonGreedy, GroupExploration
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.learner import UpdatePlan, periodic_copy
 from rollax.policy.policy import ReplayedSequences

@@ -15,8 +15,7 @@ from gymnasium import spaces
 
 from rollax.batch import SampleBatch
 from rollax.policy.exploration.action_noise import GaussianNoise, OrnsteinUhlenbeckNoise
-from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.exploration.wrapper import RandomAtFirst
+from rollax.policy.exploration.exploration import Exploration, RandomAtFirst
 from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.learner import UpdatePlan, polyak_average
 from rollax.policy.policy_model import check_layers

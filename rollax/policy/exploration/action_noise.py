@@ -1,4 +1,4 @@
-"""Exploration by policies whose outputs are continuous actions, or that draw some: noise is added to them."""
+"""Exploration by noise that is added to continuous actions."""
 
 from __future__ import annotations
 
@@ -11,31 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.exploration.wrapper import ExplorationWrapper
+from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, Noise
 
 GREEDY_ACTIONS = "greedy_actions"
 
 
 class Deterministic(Exploration):
-    """Does what the outputs say, which are actions, flattened.
-
-    Args:
-        shape: of one action.
-    """
+    """The outputs are the flattened actions, of the given shape."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._shape = shape
         self.num_inputs = math.prod(shape)
         self.fetched = {GREEDY_ACTIONS: self.num_inputs}
-
-    def noise(
-        self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
-        return np.zeros((rows, 0), np.float32), []
-
-    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
-        return self.mode(outputs)
 
     def mode(self, outputs: jax.Array) -> Any:
         return outputs.reshape(-1, *self._shape)
@@ -45,10 +32,10 @@ class Deterministic(Exploration):
 
 
 class AddedNoise(ExplorationWrapper):
-    """Adds noise to actions in [-1, 1], and cuts them to it.
+    """Adds noise to actions in [-1, 1], and clips them.
 
     Args:
-        inner: whose actions they are.
+        inner: chooses the actions.
         shape: of one action.
         scale: timestep -> the factor of the noise, in units of half an action's range.
     """
@@ -57,19 +44,15 @@ class AddedNoise(ExplorationWrapper):
         super().__init__(inner)
         self.scale = scale
         self.width = math.prod(shape)
-        self._remembered = len(inner.initial_state())
+        self._inner_parts = len(inner.initial_state())
 
     @abstractmethod
-    def perturbation(
-        self, rng: np.random.Generator, rows: int, state: Sequence[Any]
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """[rows, width] noise of scale 1, and what is remembered of it; see `Exploration.noise`."""
+    def perturbation(self, rng: np.random.Generator, rows: int, state: Sequence[Any]) -> Noise:
+        """[rows, width] noise of scale 1, and its state; see `Exploration.noise`."""
 
-    def noise(
-        self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
-        inner, inner_state = self.inner.noise(rng, rows, timestep, state[: self._remembered])
-        own, own_state = self.perturbation(rng, rows, state[self._remembered :])
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
+        inner, inner_state = self.inner.noise(rng, rows, timestep, state[: self._inner_parts])
+        own, own_state = self.perturbation(rng, rows, state[self._inner_parts :])
         scaled = np.float32(self.scale(timestep)) * own
         return np.concatenate([inner, scaled], axis=1), [*inner_state, *own_state]
 
@@ -85,14 +68,12 @@ class GaussianNoise(AddedNoise):
     Source: Fujimoto et al. (2018), Algorithm 1, arXiv:1802.09477:  a = π(s) + ε,  ε ~ N(0, σ), with σ the scale.
     """
 
-    def perturbation(
-        self, rng: np.random.Generator, rows: int, state: Sequence[Any]
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
+    def perturbation(self, rng: np.random.Generator, rows: int, state: Sequence[Any]) -> Noise:
         return rng.standard_normal((rows, self.width), np.float32), []
 
 
 class OrnsteinUhlenbeckNoise(AddedNoise):
-    """Noise that wanders: each trajectory has a walk of its own, which begins at 0 and is drawn back there.
+    """Autocorrelated noise: one process for each trajectory, which starts at 0 and reverts to it.
 
     Source: Lillicrap et al. (2016), section 3 and supplement 7, arXiv:1509.02971; Uhlenbeck and Ornstein (1930):
         x ← x - θ x + σ ε,  ε ~ N(0, 1).  With steps of dt, θ stands for θ dt and σ for σ √dt.
@@ -118,11 +99,9 @@ class OrnsteinUhlenbeckNoise(AddedNoise):
     def initial_state(self) -> list[np.ndarray]:
         return [*self.inner.initial_state(), np.zeros(self.width, np.float32)]
 
-    def perturbation(
-        self, rng: np.random.Generator, rows: int, state: Sequence[Any]
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
-        (walks,) = (np.asarray(part) for part in state)
-        walks = walks - self.theta * walks + self.sigma * rng.standard_normal(walks.shape, np.float32)
+    def perturbation(self, rng: np.random.Generator, rows: int, state: Sequence[Any]) -> Noise:
+        (x,) = (np.asarray(part) for part in state)
+        x = x - self.theta * x + self.sigma * rng.standard_normal(x.shape, np.float32)
         own = np.zeros((rows, self.width), np.float32)
-        own[: len(walks)] = walks
-        return own, [walks]
+        own[: len(x)] = x
+        return own, [x]

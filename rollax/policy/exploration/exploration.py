@@ -1,55 +1,57 @@
-"""`Exploration`: what every way of exploring can do, and the one of policies that are distributions themselves."""
+"""`Exploration`: how actions are chosen from a model's outputs; drawing from a distribution, and wrappers."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from gymnasium import spaces
 
 from rollax.batch import SampleBatch
-from rollax.models.distributions.base import ActionDistribution
+from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
+from rollax.models.distributions.discrete import Categorical
 
 Params = Mapping[str, Any]
 OutputsOf = Callable[[Params], np.ndarray]
+Noise = tuple[np.ndarray, list[np.ndarray]]
+"""[S, K] float32 numbers for S rows, and the exploration state of the rows after them."""
 
 
 class Exploration(ABC):
-    """Chooses actions from a model's outputs. The random numbers come from the host, so that choosing is pure.
+    """Chooses actions from a model's outputs. Random numbers are drawn on the host, so the choice is a pure function.
 
     Attributes:
         num_inputs: width of the model's outputs.
-        fetched: the columns that it adds to the rows, name -> width. The first one is always computed: it is not finite
-            where the outputs are not.
+        fetched: the columns that it adds to the rows, name -> width. The first one is not finite if the outputs are
+            not.
     """
 
     num_inputs: int
     fetched: dict[str, int]
 
     def initial_state(self) -> list[np.ndarray]:
-        """What it remembers of each trajectory, at its start: arrays without the axis of the rows."""
+        """The exploration state at the start of a trajectory: arrays without the axis of rows."""
         return []
 
-    @abstractmethod
-    def noise(
-        self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """`(noise, state)` for one round of acting.
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
+        """Draws the numbers for one acting call; none by default.
 
         Args:
-            rng: where it is drawn from.
-            rows: S, of which the first may be real and the others padding.
+            rng: the source.
+            rows: S, with padding.
             timestep: environment steps trained on so far.
-            state: of the real rows, each [N, ...].
-        Returns:
-            [S, K] float32, and the state after the round.
+            state: of the N <= S real rows, which are the first ones, each part [N, ...].
         """
+        return np.zeros((rows, 0), np.float32), []
 
-    @abstractmethod
     def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
-        """Columns of actions [B, ...] for outputs [B, num_inputs]; traced by JAX."""
+        """Columns of actions [B, ...] for outputs [B, num_inputs], by default the greedy ones; traced by JAX."""
+        return self.mode(outputs)
 
     @abstractmethod
     def mode(self, outputs: jax.Array) -> Any:
@@ -60,48 +62,42 @@ class Exploration(ABC):
         """The columns of `fetched`, each [B, width]; traced by JAX."""
 
     def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
-        """The outputs with those of invalid actions made impossible; traced by JAX."""
+        """The outputs with invalid actions made impossible; traced by JAX."""
         return outputs
 
     def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
-        """The model's parameters to explore with: as they are, by default."""
+        """The model parameters to explore with, by default unchanged."""
         return params
 
     def after_fragment(self, batch: SampleBatch, params: Params, outputs_of: OutputsOf, timestep: int) -> None:
-        """Is shown what it has led to.
+        """Adapts to a sampled fragment; nothing by default.
 
         Args:
-            batch: the rows of a fragment, with `terminateds`, `truncateds` and `trajectory_id`.
+            batch: the fragment, with `terminateds`, `truncateds` and `trajectory_id`.
             params: the model's parameters.
-            outputs_of: the model's outputs [N, num_inputs] for some of the rows, with other parameters.
+            outputs_of: parameters -> the model's outputs [N, num_inputs] for some of the rows.
             timestep: environment steps trained on so far.
         """
         return
 
     def get_state(self) -> dict[str, Any]:
-        """What it remembers beside what it remembers of each trajectory: values that JSON can hold."""
+        """The state that is not of a trajectory, as JSON values."""
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` returned."""
+        """Restores what `get_state` returned."""
         return
 
 
 class FromDistribution(Exploration):
-    """Draws from the distribution that the outputs are the parameters of.
-
-    Args:
-        distribution: of the actions.
-    """
+    """Draws from the distribution whose parameters are the outputs."""
 
     def __init__(self, distribution: ActionDistribution) -> None:
         self.distribution = distribution
         self.num_inputs = distribution.num_inputs
         self.fetched = {SampleBatch.ACTION_LOGP: 1, SampleBatch.ACTION_DIST_INPUTS: distribution.num_inputs}
 
-    def noise(
-        self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
         return rng.random((rows, self.distribution.num_noise), dtype=np.float32), []
 
     def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
@@ -116,3 +112,97 @@ class FromDistribution(Exploration):
 
     def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
         return self.distribution.mask(outputs, valid)
+
+
+class ExplorationWrapper(Exploration):
+    """Forwards everything to another exploration; its own columns of noise follow the inner ones."""
+
+    def __init__(self, inner: Exploration) -> None:
+        self.inner = inner
+        self.num_inputs = inner.num_inputs
+        self.fetched = inner.fetched
+
+    def initial_state(self) -> list[np.ndarray]:
+        return self.inner.initial_state()
+
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
+        return self.inner.noise(rng, rows, timestep, state)
+
+    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
+        return self.inner.sample(outputs, noise)
+
+    def mode(self, outputs: jax.Array) -> Any:
+        return self.inner.mode(outputs)
+
+    def fetches(self, outputs: jax.Array, actions: Any) -> dict[str, jax.Array]:
+        return self.inner.fetches(outputs, actions)
+
+    def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
+        return self.inner.mask(outputs, valid)
+
+    def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
+        return self.inner.acting_params(params, rng)
+
+    def after_fragment(self, batch: SampleBatch, params: Params, outputs_of: OutputsOf, timestep: int) -> None:
+        self.inner.after_fragment(batch, params, outputs_of, timestep)
+
+    def get_state(self) -> dict[str, Any]:
+        return self.inner.get_state()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.inner.set_state(state)
+
+
+class RandomAtFirst(ExplorationWrapper):
+    """Uniformly random valid actions for the first steps, then those of the inner exploration.
+
+    Args:
+        inner: the exploration after the first steps.
+        action_space: Discrete, or a Box, whose random actions are uniform in [-1, 1].
+        steps: environment steps; the fragment in which they end is random to its end.
+    """
+
+    def __init__(self, inner: Exploration, action_space: spaces.Discrete | spaces.Box, steps: int) -> None:
+        super().__init__(inner)
+        self._steps = steps
+        self._shape = action_space.shape or ()
+        self._choices: Categorical | None = None
+        if isinstance(action_space, spaces.Discrete):
+            self._choices = Categorical(int(action_space.n), int(action_space.start))
+        self._width = math.prod(self._shape)
+
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
+        own = np.zeros((rows, self._width + 1), np.float32)  # the last column is 1 for random actions
+        if timestep < self._steps:
+            rng.random(dtype=np.float32, out=own)
+            own[:, -1] = 1.0
+        inner, state = self.inner.noise(rng, rows, timestep, state)
+        return np.concatenate([inner, own], axis=1), state
+
+    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
+        inner, own = noise[:, : -self._width - 1], noise[:, -self._width - 1 :]
+        actions = self.inner.sample(outputs, inner)
+        is_random = own[:, -1].reshape(-1, *(1,) * len(self._shape)) > 0
+        return jnp.where(is_random, self._uniform(outputs, own[:, :-1]), actions)
+
+    def _uniform(self, outputs: jax.Array, uniform: jax.Array) -> jax.Array:
+        if self._choices is None:
+            return 2.0 * uniform.reshape(-1, *self._shape) - 1.0
+        equal = jnp.where(outputs > MASKED_LOGIT, 0.0, MASKED_LOGIT)
+        return self._choices.sample(equal, uniform)
+
+
+def worker_scale(base: float, alpha: float, worker_index: int, num_workers: int) -> float:
+    """The exploration scale of one of many workers.
+
+    Source: Horgan et al. (2018), section 4.1, arXiv:1803.00933: ε_i = ε^(1 + α i / (N - 1)), i = 0, ..., N - 1.
+        Deviations: i = (N - 1) / 2 for a single worker and the driver's process.
+
+    Args:
+        base: ε in [0, 1].
+        alpha: α >= 0.
+        worker_index: i + 1; 0 in the driver's process.
+        num_workers: N.
+    """
+    place = 0.5 if worker_index == 0 or num_workers < 2 else (worker_index - 1) / (num_workers - 1)
+    return base ** (1 + alpha * place)

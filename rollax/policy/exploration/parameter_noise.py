@@ -1,4 +1,4 @@
-"""`ParameterNoise`: exploring by a model whose parameters are perturbed, in the place of its actions."""
+"""`ParameterNoise`: exploration by perturbed parameters of the model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import jax
 import numpy as np
 
 from rollax.batch import SampleBatch
-from rollax.policy.exploration.exploration import Exploration, OutputsOf, Params
-from rollax.policy.exploration.wrapper import ExplorationWrapper
+from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, Noise, OutputsOf, Params
 from rollax.state import count, number
 
 _FACTOR = 1.01  # α of the adaptation
@@ -19,19 +18,18 @@ _STEPS = 50  # of one adaptation
 
 
 class ParameterNoise(ExplorationWrapper):
-    """Greedy actions of parameters θ + σ n, where the normal numbers n stay the same for about an episode.
+    """Greedy actions of parameters θ + σ n; the normal numbers n are constant for about an episode.
 
-    Source: Plappert et al. (2018), section 3 and appendix C, arXiv:1706.01905: every 50 steps σ becomes α σ where
-        d(π, π̃) <= δ, and else σ / α, with α = 1.01. Deviations: all parameters of the model are perturbed, and the
-        default models have no layer normalization; sub-environments of one process share n. After a fragment it is
-        drawn again if as many trajectories have ended with it as go on; d is measured then, on observations of the
-        fragment.
+    Source: Plappert et al. (2018), section 3 and appendix C, arXiv:1706.01905: every 50 steps σ becomes α σ if
+        d(π, π̃) <= δ, otherwise σ / α, with α = 1.01. Deviations: all parameters of the model are perturbed, and the
+        default models have no layer normalization; sub-environments of one process share n; d is measured after a
+        fragment, on its observations, and n is drawn again if at least as many trajectories have ended as go on.
 
     Args:
-        inner: what the outputs mean; its greedy actions are taken.
+        inner: its greedy actions are taken.
         distance: d, of [N, num_inputs] outputs and those of the perturbed parameters.
         scale: timestep -> δ.
-        sigma: σ at first.
+        sigma: initial σ.
     """
 
     def __init__(
@@ -44,18 +42,16 @@ class ParameterNoise(ExplorationWrapper):
         super().__init__(inner)
         self.scale, self.sigma = scale, sigma
         self._distance = distance
-        self._seed = 0  # of n; 0: it is still to be drawn
+        self._seed = 0  # of n; 0: not drawn yet
         self._steps = self._ended = 0  # steps since the last adaptation, trajectories that ended since n was drawn
         self._directions: dict[str, np.ndarray] = {}
-        self._perturbed: tuple[Params, Params] | None = None  # parameters, and what has become of them
+        self._perturbed: tuple[Params, Params] | None = None  # parameters, and the perturbed ones
         self._perturb = jax.jit(_perturb)
 
     def initial_state(self) -> list[np.ndarray]:
         return []
 
-    def noise(
-        self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
         return np.zeros((rows, 0), np.float32), []
 
     def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
@@ -73,7 +69,7 @@ class ParameterNoise(ExplorationWrapper):
 
     def after_fragment(self, batch: SampleBatch, params: Params, outputs_of: OutputsOf, timestep: int) -> None:
         if not self._directions:
-            return  # it was not explored
+            return  # the fragment was sampled without exploration
         self._steps += batch.count
         adaptations, self._steps = divmod(self._steps, _STEPS)
         if adaptations:
@@ -91,7 +87,7 @@ class ParameterNoise(ExplorationWrapper):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         if not state:
-            return  # of a run that explored in another way
+            return  # of a run with another exploration
         where = "parameter noise"
         sigma = number(state, "sigma", where)
         self._seed, self._steps, self._ended = (count(state, key, where) for key in ("seed", "steps", "ended"))
@@ -100,13 +96,13 @@ class ParameterNoise(ExplorationWrapper):
 
 
 def softmax_distance(values: np.ndarray, perturbed: np.ndarray) -> float:
-    """The mean Kullback-Leibler divergence of the softmax of perturbed values from that of values.
+    """The mean Kullback-Leibler divergence between the softmax of values and of perturbed values.
 
     Source: Plappert et al. (2018), appendix C.1, arXiv:1706.01905:  D_KL(π || π̃), π(a|s) = exp Q(s, a) / Σ exp Q(s,
         ·).
 
     Args:
-        values: [N, A] Q; those of invalid actions far below all others, in both.
+        values: [N, A] Q, masked in both arrays.
         perturbed: [N, A] of the perturbed parameters.
     """
     logp, perturbed_logp = _log_softmax(values), _log_softmax(perturbed)
@@ -114,25 +110,17 @@ def softmax_distance(values: np.ndarray, perturbed: np.ndarray) -> float:
 
 
 def epsilon_distance(epsilon: float, num_actions: int) -> float:
-    """How far ε-greedy actions are from greedy ones: a limit for `softmax_distance`.
+    """The distance between ε-greedy and greedy actions, a limit for `softmax_distance`.
 
     Source: Plappert et al. (2018), appendix C.1, arXiv:1706.01905:  δ = -log(1 - ε + ε / |A|).
-
-    Args:
-        epsilon: ε.
-        num_actions: |A|.
     """
     return -math.log(1 - epsilon + epsilon / num_actions)
 
 
 def action_distance(actions: np.ndarray, perturbed: np.ndarray) -> float:
-    """The root of the mean squared difference of actions, to be compared with the deviation of action noise.
+    """The root mean square difference of actions [N, width], comparable to the standard deviation of action noise.
 
     Source: Plappert et al. (2018), appendix C.2, arXiv:1706.01905:  d = √(1/N Σ_i E[(π(s)_i - π̃(s)_i)²]),  δ = σ.
-
-    Args:
-        actions: [N, width].
-        perturbed: [N, width] of the perturbed parameters.
     """
     return float(np.sqrt(np.square(actions - perturbed).mean()))
 

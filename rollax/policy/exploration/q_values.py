@@ -1,8 +1,7 @@
-"""Exploration by policies whose outputs are the values of discrete actions."""
+"""Exploration by policies whose outputs are the values of discrete actions, of one agent or of a group's members."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,15 +13,11 @@ from gymnasium import spaces
 from rollax.batch import SampleBatch
 from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.ops.q_learning import chosen
-from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.exploration.exploration import Exploration, Noise
 
 
 class ValueExploration(Exploration):
-    """What those have in common: the greedy action is the best valid one.
-
-    Args:
-        action_space: Discrete.
-    """
+    """The best valid action of a Discrete space; subclasses explore."""
 
     def __init__(self, action_space: spaces.Discrete) -> None:
         self.num_inputs = int(action_space.n)
@@ -37,9 +32,6 @@ class ValueExploration(Exploration):
 
     def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
         return jnp.where(jnp.asarray(valid) > 0, outputs, MASKED_LOGIT)
-
-    @abstractmethod
-    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any: ...
 
 
 class EpsilonGreedy(ValueExploration):
@@ -56,20 +48,18 @@ class EpsilonGreedy(ValueExploration):
         super().__init__(action_space)
         self.epsilon = epsilon
 
-    def noise(
-        self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
         uniform = rng.random((rows, 2), dtype=np.float32)
-        uniform[:, 0] = uniform[:, 0] < self.epsilon(timestep)  # 1 where the second number chooses
+        uniform[:, 0] = uniform[:, 0] < self.epsilon(timestep)  # 1 where the second number chooses the action
         return uniform, []
 
     def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
         valid = outputs > MASKED_LOGIT
         count = valid.sum(axis=-1)
-        # The k-th valid action is the first at which k + 1 of them have been counted.
-        wanted = jnp.minimum((noise[:, 1] * count).astype(jnp.int32), count - 1)
-        anyone = jnp.argmax(jnp.cumsum(valid, axis=-1) > wanted[:, None], axis=-1).astype(jnp.int32) + self._start
-        return jnp.where(noise[:, 0] > 0, anyone, self.mode(outputs))
+        # The k-th valid action is the first one at which the count of valid actions is k + 1.
+        k = jnp.minimum((noise[:, 1] * count).astype(jnp.int32), count - 1)
+        random = jnp.argmax(jnp.cumsum(valid, axis=-1) > k[:, None], axis=-1).astype(jnp.int32) + self._start
+        return jnp.where(noise[:, 0] > 0, random, self.mode(outputs))
 
 
 class SoftQ(ValueExploration):
@@ -87,10 +77,48 @@ class SoftQ(ValueExploration):
         super().__init__(action_space)
         self.temperature = temperature
 
-    def noise(
-        self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
         return rng.gumbel(size=(rows, self.num_inputs)).astype(np.float32), []
 
     def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
         return self.mode(outputs / self.temperature + noise)
+
+
+class GroupExploration(Exploration):
+    """The members of a group explore independently.
+
+    Outputs are the concatenated values of the members; actions are a tuple with a column for each member.
+
+    Args:
+        of_member: the exploration of each member.
+        members: M.
+    """
+
+    def __init__(self, of_member: ValueExploration, members: int) -> None:
+        self.of_member, self.members = of_member, members
+        self.num_inputs = members * of_member.num_inputs
+        self.fetched = {SampleBatch.Q_VALUE: 1}
+
+    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
+        noise, _ = self.of_member.noise(rng, rows * self.members, timestep, [])
+        return noise.reshape(rows, -1), []
+
+    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
+        actions = self.of_member.sample(self._by_member(outputs), self._by_member(noise))
+        return self._joined(actions)
+
+    def mode(self, outputs: jax.Array) -> Any:
+        return self._joined(self.of_member.mode(self._by_member(outputs)))
+
+    def fetches(self, outputs: jax.Array, actions: Any) -> dict[str, jax.Array]:
+        """The mean of the members' values."""
+        columns = jnp.stack(actions, axis=1).reshape(-1)
+        values = self.of_member.fetches(self._by_member(outputs), columns)[SampleBatch.Q_VALUE]
+        return {SampleBatch.Q_VALUE: values.reshape(-1, self.members).mean(axis=1, keepdims=True)}
+
+    def _by_member(self, array: jax.Array) -> jax.Array:
+        """[B·M, ...] from [B, M · ...]."""
+        return array.reshape(array.shape[0] * self.members, -1)
+
+    def _joined(self, actions: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(actions.reshape(-1, self.members).T)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium.spaces import Discrete
 
-from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ
+from rollax.models.distributions.base import MASKED_LOGIT
+from rollax.policy.exploration.q_values import EpsilonGreedy, GroupExploration, SoftQ
 from rollax.schedules import Schedule
 
 VALUES = jnp.array([[1.0, 5.0, 2.0, 0.0]])
@@ -63,3 +64,47 @@ class TestSoftQ:
         exploration = SoftQ(Discrete(4), 1.0)
         masked = exploration.mask(VALUES, np.array([[1, 0, 0, 1]]))
         assert set(drawn(exploration, masked, 500)) == {0, 3}
+
+
+# three members with two actions each; the best are 1, 0, 1
+GROUP_VALUES = jnp.array([[0.0, 5.0, 3.0, 1.0, 0.0, 2.0]])
+
+
+def group(epsilon, start=0):
+    return GroupExploration(EpsilonGreedy(Discrete(2, start=start), Schedule(epsilon)), 3)
+
+
+def group_actions(exploration, values, rows=20_000):
+    noise, _ = exploration.noise(np.random.default_rng(0), rows, 0, [])
+    actions = jax.jit(exploration.sample)(jnp.repeat(values, rows, 0), noise)
+    assert isinstance(actions, tuple)
+    return np.stack(actions, axis=1)
+
+
+def test_the_best_of_each_member():
+    assert [int(column[0]) for column in group(0.0).mode(GROUP_VALUES)] == [1, 0, 1]
+    assert [int(column[0]) for column in group(0.0, start=3).mode(GROUP_VALUES)] == [4, 3, 4]
+    assert (group_actions(group(0.0), GROUP_VALUES, 50) == [1, 0, 1]).all()
+
+
+def test_members_explore_independently():
+    # ε = 0.4: each is off its best in 0.2 of the rows, two of them at once in 0.04, independently
+    off = group_actions(group(0.4), GROUP_VALUES) != [1, 0, 1]
+    np.testing.assert_allclose(off.mean(axis=0), [0.2] * 3, atol=0.01)
+    for a, b in ((0, 1), (1, 2), (0, 2)):
+        np.testing.assert_allclose((off[:, a] & off[:, b]).mean(), 0.04, atol=0.006)
+
+
+def test_only_valid_actions_of_each_member():
+    values = GROUP_VALUES.at[0, jnp.array([1, 2])].set(MASKED_LOGIT)
+    actions = group_actions(group(1.0), values)
+    assert (actions[:, 0] == 0).all()
+    assert (actions[:, 1] == 1).all()
+    np.testing.assert_allclose(actions[:, 2].mean(), 0.5, atol=0.02)
+
+
+def test_what_is_fetched_is_the_mean_of_the_values():
+    exploration = group(0.0, start=1)
+    actions = (jnp.array([1]), jnp.array([2]), jnp.array([2]))  # values 0, 1, 2
+    assert exploration.fetches(GROUP_VALUES, actions)["q_value"].tolist() == [[1.0]]
+    assert exploration.num_inputs == 6
