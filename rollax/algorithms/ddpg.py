@@ -9,6 +9,7 @@ noise on target actions. Deviations: no batch normalization and no weight decay;
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -31,12 +32,13 @@ from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import smoothed_actions, td_target, twin_errors
 from rollax.ops.masked import masked_mean
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
-from rollax.policy.actor_critic_policy import ActorCriticPolicy
-from rollax.policy.exploration.action_noise import Deterministic
+from rollax.policy.exploration.action_noise import Deterministic, with_action_noise
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
-from rollax.policy.jax_policy import Columns
-from rollax.policy.learner import UpdatePlan, polyak_average
+from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.learner import UpdatePlan, adam, by_part, polyak_average
+from rollax.policy.minibatches import TRANSITION, transitions
+from rollax.policy.policy_model import check_layers
 
 _TARGET, _NOISE = "q_target", "target_noise"
 
@@ -69,11 +71,13 @@ class DDPGConfig(ActorCriticFields):
     target_noise_clip: float = Field(default=0.5, ge=0, description="c, bound on that noise")
 
 
-class DDPGPolicy(ActorCriticPolicy):
+class DDPGPolicy(JaxPolicy):
     """A deterministic actor with one or two critics."""
 
     config_class = DDPGConfig
     statistics = ("critic_loss", "actor_loss", "mean_q", "mean_target", "mean_td_error")
+    learns_off_policy = True
+    batch_columns = TRANSITION
 
     def check_spaces(self) -> None:
         if not isinstance(self.action_space, spaces.Box):
@@ -85,18 +89,22 @@ class DDPGPolicy(ActorCriticPolicy):
                 fix="use DQN or SAC for Discrete actions, PPO for other ones",
             )
         check_box(self.action_space, f"action_space of {type(self).__name__}", bounded=True)
-        super().check_spaces()
+        check_layers(self.config.model, type(self).__name__)
 
     def make_plan(self) -> UpdatePlan:
         config = self.config
         targets = polyak_average(config.tau, ("actor", "critics"), interval=config.policy_delay)
         return UpdatePlan(config.train_batch_size, targets=targets)
 
+    def noise_scale(self) -> Callable[[float], float]:
+        """Returns timestep -> factor of the action noise."""
+        return self.config.schedule("noise_scale")
+
     def make_exploration(self) -> Exploration:
-        config, greedy = self.config, Deterministic(self.action_space.shape or ())
-        if config.exploration == "ParameterNoise":
-            return self.explored(ParameterNoise(greedy, action_distance, self.noise_scale(), config.parameter_noise))
-        return self.explored(greedy)
+        exploration, scale = Deterministic(self.action_space.shape or ()), self.noise_scale()
+        if self.config.exploration == "ParameterNoise":
+            exploration = ParameterNoise(exploration, action_distance, scale, self.config.parameter_noise)
+        return with_action_noise(exploration, self.action_space, self.config, scale)
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         space, sizes = self.observation_space, self.config.model
@@ -104,21 +112,22 @@ class DDPGPolicy(ActorCriticPolicy):
         critics = make_critics(space, self.action_space, 2 if self.config.twin_q else 1, sizes, rngs=rngs)
         return ActorWithCritics(actor, critics, squashed=True)
 
-    def part_rates(self) -> dict[str, float | None]:
-        return {"actor": self.config.actor_lr, "critics": self.config.critic_lr}
+    def learning_rates(self) -> dict[str, float]:
+        own = {"actor": self.config.actor_lr, "critics": self.config.critic_lr}
+        return {part: self.scheduled("lr") if rate is None else rate for part, rate in own.items()}
 
-    def part_optimizer(self, part: str) -> optax.GradientTransformation:
-        optimizer = super().part_optimizer(part)
-        # Adam's moments must not decay in the updates that leave out the actor.
+    def make_optimizer(self) -> optax.GradientTransformation:
         due: Any = self._is_due
-        return optax.conditionally_mask(optimizer, due) if part == "actor" else optimizer
+        # Adam's moments must not decay in the updates that leave out the actor.
+        actor = optax.conditionally_mask(adam(self.config), due)
+        return by_part({"actor": actor, "critics": adam(self.config)})
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         self.adapt_exploration(fragment)
         return fragment
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        columns = super().train_columns(batch)
+        columns = transitions(batch)
         if self.config.smooth_target_policy:
             columns[_NOISE] = self.learning_rng.standard_normal(np.shape(batch[SampleBatch.ACTIONS]), np.float32)
         return columns

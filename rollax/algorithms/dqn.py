@@ -38,6 +38,7 @@ from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_di
 from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.learner import UpdatePlan, periodic_copy
+from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.policy_model import check_layers
 from rollax.schedules import Schedule
 
@@ -100,7 +101,7 @@ class DQNPolicy(JaxPolicy):
     config_class = DQNConfig
     statistics = ("q_loss", "mean_q", "mean_target", "mean_td_error")
     learns_off_policy = True
-    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID})
+    batch_columns = TRANSITION
 
     def check_spaces(self) -> None:
         if not isinstance(self.action_space, spaces.Discrete):
@@ -177,8 +178,7 @@ class DQNPolicy(JaxPolicy):
         return fragment
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        names = (SampleBatch.REWARDS, SampleBatch.NEW_OBS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS)
-        return {**super().train_columns(batch), **{name: batch[name] for name in names}}
+        return transitions(batch)
 
     def target_columns(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns

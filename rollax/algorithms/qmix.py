@@ -32,6 +32,7 @@ from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.q_values import EpsilonGreedy, GroupExploration
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.learner import UpdatePlan, periodic_copy
+from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.policy import ReplayedSequences
 
 _TARGET = "joint_target"
@@ -75,7 +76,7 @@ class QMIXPolicy(JaxPolicy):
     config_class = QMIXConfig
     statistics = ("q_loss", "mean_q", "mean_target", "mean_td_error")
     learns_off_policy = True
-    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID})
+    batch_columns = TRANSITION
 
     def check_spaces(self) -> None:
         _check_state(self.config, self.view, self.observation_space)
@@ -132,9 +133,7 @@ class QMIXPolicy(JaxPolicy):
         self._group_masks.check(obs_batch, f"policy {self.name!r}")
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        valued = SampleBatch.TARGET_STEPS if self.memory.present else SampleBatch.NEW_OBS
-        names = (SampleBatch.REWARDS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS, valued)
-        return {**super().train_columns(batch), **{name: batch[name] for name in names}}
+        return transitions(batch, SampleBatch.TARGET_STEPS if self.memory.present else SampleBatch.NEW_OBS)
 
     def target_columns(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns

@@ -33,9 +33,12 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import chosen
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy import action_masks
-from rollax.policy.actor_critic_policy import ActorCriticPolicy
+from rollax.policy.exploration.action_noise import with_action_noise
 from rollax.policy.exploration.exploration import Exploration
-from rollax.policy.jax_policy import Columns
+from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.learner import UpdatePlan, polyak_average
+from rollax.policy.minibatches import TRANSITION, transitions
+from rollax.policy.policy_model import check_layers
 
 _TARGET, _NOISE, _NEXT_NOISE = "q_target", "noise", "next_noise"
 _SHARE_OF_ENTROPY = 0.98
@@ -65,7 +68,7 @@ class SACConfig(ActorCriticFields):
     )
 
 
-class SACPolicy(ActorCriticPolicy):
+class SACPolicy(JaxPolicy):
     """A stochastic actor, two critics and a temperature, for continuous actions or one Discrete action."""
 
     config_class = SACConfig
@@ -79,6 +82,8 @@ class SACPolicy(ActorCriticPolicy):
         "mean_target",
         "mean_td_error",
     )
+    learns_off_policy = True
+    batch_columns = TRANSITION
 
     def check_spaces(self) -> None:
         where = f"action_space of {type(self).__name__}"
@@ -92,11 +97,15 @@ class SACPolicy(ActorCriticPolicy):
                 expected="a Box of floats with finite bounds, or Discrete(n)",
                 fix="use PPO, which takes composite actions, or flatten them into one Box or one Discrete",
             )
-        super().check_spaces()
+        check_layers(self.config.model, type(self).__name__)
 
     @cached_property
     def distribution(self) -> ActionDistribution:
         return make_distribution(self.action_space, squash=True)
+
+    def make_plan(self) -> UpdatePlan:
+        config = self.config
+        return UpdatePlan(config.train_batch_size, targets=polyak_average(config.tau, ("critics",)))
 
     def make_exploration(self) -> Exploration:
         if self.config.exploration != "StochasticSampling" and isinstance(self.action_space, spaces.Discrete):
@@ -107,7 +116,8 @@ class SACPolicy(ActorCriticPolicy):
                 expected="StochasticSampling",
                 fix="leave it out",
             )
-        return self.explored(super().make_exploration())
+        scale = self.config.schedule("noise_scale")
+        return with_action_noise(super().make_exploration(), self.action_space, self.config, scale)
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         space, sizes = self.observation_space, self.config.model
@@ -115,12 +125,13 @@ class SACPolicy(ActorCriticPolicy):
         critics = make_critics(space, self.action_space, 2 if self.config.twin_q else 1, sizes, rngs=rngs)
         return ActorWithCritics(actor, critics, initial_alpha=self.config.initial_alpha)
 
-    def part_rates(self) -> dict[str, float | None]:
+    def learning_rates(self) -> dict[str, float]:
         config = self.config
-        return {"actor": config.actor_lr, "critics": config.critic_lr, "log_alpha": config.alpha_lr}
+        own = {"actor": config.actor_lr, "critics": config.critic_lr, "log_alpha": config.alpha_lr}
+        return {part: self.scheduled("lr") if rate is None else rate for part, rate in own.items()}
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        columns = super().train_columns(batch)
+        columns = transitions(batch)
         if isinstance(self.action_space, spaces.Box):
             shape = (len(batch), self.distribution.num_noise)
             for name in (_NOISE, _NEXT_NOISE):

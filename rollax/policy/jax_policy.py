@@ -1,4 +1,4 @@
-"""`JaxPolicy`: the template of the built-in algorithms. A model, a loss, an optimizer; all of it compiled."""
+"""`JaxPolicy`: the base of the built-in algorithms: a model, a loss and an optimizer, all compiled."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from rollax.models.outputs import Outputs, is_noisy
 from rollax.policy.acting import Acting, check_finite
 from rollax.policy.action_masks import ActionMasks
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
-from rollax.policy.learner import Learner, UpdatePlan
+from rollax.policy.learner import Learner, UpdatePlan, adam, by_part
 from rollax.policy.minibatches import Minibatches, acting_bucket, training_bucket
 from rollax.policy.policy import ActionsResult, Policy
-from rollax.policy.policy_model import make_policy_model, sees_all_agents
+from rollax.policy.policy_model import make_policy_model
 from rollax.policy.recurrent_columns import RecurrentColumns, as_rows
 from rollax.policy.sizes import check_sizes
 from rollax.policy.split_model import SplitModel
@@ -35,23 +35,22 @@ from rollax.schedules import Schedule
 from rollax.state import count, generator_state, section
 
 Columns = Mapping[str, Any]
-_FEWEST_VALUES = 32
-_ROWS_LOOKED_AT = 256
+_MIN_VALUES = 32
+_ROWS_FOR_EXPLORATION = 256
 _ARGUMENTS = frozenset({"obs_batch", "explore"})
 
 
 class JaxPolicy(Policy):
-    """A policy whose acting, gradients and whole multi-epoch updates are each one compiled call.
+    """A policy whose acting, gradients and multi-epoch updates are each one compiled call.
 
-    A subclass implements `loss`. It may override the steps of the construction, which take everything from the config:
-    `check_spaces`, `make_exploration`, `make_model`, `make_plan`, `make_optimizer`; and what is computed for each
-    batch: `postprocess_rows`, `train_columns`, `coefficients`, and with target parameters `target_columns`.
+    A subclass implements `loss`. It may override the steps of construction, which read the config: `check_spaces`,
+    `make_exploration`, `make_model`, `make_plan`, `make_optimizer`; and the steps for each batch: `postprocess_rows`,
+    `train_columns`, `coefficients`, and with target parameters `target_columns`.
 
     Args:
         observation_space: of one agent.
         action_space: of one agent.
-        config: the algorithm's config, or a dict with its keys; read here: `model`, `lr`, `lr_schedule`, `grad_clip`,
-            `seed`.
+        config: the algorithm's config, or a dict with its keys.
     """
 
     stored_apart = frozenset({"params", "extra", "exploration"})
@@ -63,11 +62,11 @@ class JaxPolicy(Policy):
         check_sizes(observation_space, action_space, self.config, f"policy class {type(self).__name__}")
         runtime.configure_jax()
         seed = self.config.seed
-        # Two streams: learning is independent of which process acts.
+        # Separate streams: learning does not depend on which process acts.
         acting, learning, initial = np.random.SeedSequence(seed).spawn(3)
         self.acting_rng = np.random.Generator(np.random.SFC64(acting))
         self.learning_rng = np.random.Generator(np.random.SFC64(learning))
-        if seed is None or seed >= 2**32:  # JAX reads the low 32 bits of a longer one
+        if seed is None or seed >= 2**32:  # JAX reads the low 32 bits only
             seed = int(np.random.default_rng(initial).integers(2**31))
         self._schedules: dict[str, Schedule] = {}
         self.masks = ActionMasks(observation_space, action_space)
@@ -99,12 +98,13 @@ class JaxPolicy(Policy):
     def sampled_columns(self) -> frozenset[str] | None:
         if self.batch_columns is None:
             return None
-        computed = {SampleBatch.VF_PREDS} if self.sees_all_agents else frozenset()  # in postprocessing
+        # A centralized critic's values are computed in postprocessing.
+        computed = {SampleBatch.VF_PREDS} if self.sees_all_agents else frozenset()
         return (self.batch_columns - computed) | self.memory.batch_columns
 
     @property
     def sees_all_agents(self) -> bool:  # type: ignore[override]  of the config here
-        return sees_all_agents(self.config)
+        return getattr(self.config, "centralized_critic", False)
 
     @property
     def minibatch_size(self) -> int | None:  # type: ignore[override]  of the plan here
@@ -121,7 +121,7 @@ class JaxPolicy(Policy):
 
     @property
     def extra(self) -> Columns:
-        """Name -> array, all other state of the model; replaced as a whole, never changed in place."""
+        """Name -> array of all other state of the model; replaced as a whole, never changed in place."""
         return self.learner.variables.extra
 
     @extra.setter
@@ -131,23 +131,23 @@ class JaxPolicy(Policy):
     # What an algorithm defines.
 
     def check_spaces(self) -> None:
-        """Raises SpaceError or ConfigError if the algorithm does not support the spaces, or not with this config."""
+        """Raises SpaceError or ConfigError if the algorithm does not support the spaces with this config."""
 
     @cached_property
     def distribution(self) -> ActionDistribution:
-        """The action distribution, for algorithms whose model returns its inputs."""
+        """The action distribution whose inputs the model returns."""
         return make_distribution(self.action_space)
 
     def make_exploration(self) -> Exploration:
-        """Returns how actions come from the model's outputs: by default they are drawn from `distribution`."""
+        """Returns how actions are chosen from the model's outputs: by default drawn from `distribution`."""
         return FromDistribution(self.distribution)
 
     def make_plan(self) -> UpdatePlan:
-        """Returns how a batch becomes gradient steps: by default the whole batch is one."""
+        """Returns how a batch becomes gradient steps: by default it is one step."""
         return UpdatePlan()
 
     def make_model(self, rngs: nnx.Rngs) -> Any:
-        """The model, an actor and critic by default: `model(obs) -> Outputs`."""
+        """Returns `model(obs) -> Outputs`, an actor and critic by default."""
         spaces = self.observation_space, self.action_space
         return make_policy_model(*spaces, self.distribution, self.config, rngs, type(self).__name__)
 
@@ -160,10 +160,9 @@ class JaxPolicy(Policy):
         Args:
             model: the model in training mode.
             out: its outputs for the minibatch, from one forward pass; see `forward`.
-            batch: the columns of `train_columns`, [B, ...]; of a policy with memory also `state_in`, one row for each
-                of the sequences that the rows are made of.
+            batch: the columns of `train_columns`, [B, ...]; with memory also `state_in`, one row for each sequence.
             mask: [B] 1 for a real row, 0 for padding.
-            coefficients: what `coefficients` returned, and `num_updates`, the gradient steps taken before this one.
+            coefficients: those of `coefficients`, and `num_updates`, the gradient steps taken before this one.
         """
 
     def coefficients(self) -> dict[str, Any]:
@@ -171,52 +170,45 @@ class JaxPolicy(Policy):
         return {"lr": self.learning_rates()}
 
     def learning_rates(self) -> Any:
-        """The step size of now: a number, or the name of each part of the model -> a number."""
+        """The current step size: a number, or a dict by part of the model, each with its own optimizer."""
         return self.scheduled("lr")
 
     def scheduled(self, key: str) -> float:
-        """The present value of a config key, by its schedule if it has one."""
+        """The current value of a config key, by its schedule if there is one."""
         if key not in self._schedules:
             self._schedules[key] = self.config.schedule(key)
         return self._schedules[key](self.timestep)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
-        """The columns that the loss reads, from a postprocessed batch."""
+        """The columns of a postprocessed batch that the loss reads."""
         return {name: batch[name] for name in (SampleBatch.OBS, SampleBatch.ACTIONS)}
 
     def target_columns(
         self, model: nnx.Module, target_model: nnx.Module, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
-        """Further columns [B, ...] for the loss, of which no gradient is taken; traced by JAX.
-
-        Called if the plan has `targets`. Both models are in evaluation mode. They see what the loss sees: one
-        minibatch, or one microbatch of it.
+        """Further columns [B, ...] for the loss, without gradient; traced by JAX if the plan has `targets`.
 
         Args:
-            model: the model as it is before the gradient step.
+            model: the model before the gradient step, in evaluation mode.
             target_model: the same with the target parameters.
-            batch: as for `loss`.
-            mask: as for `loss`.
-            coefficients: as for `loss`.
+            batch, mask, coefficients: as for `loss`.
         """
         return {}
 
     def make_optimizer(self) -> optax.GradientTransformation:
-        """The direction of a step; the learning rate is applied after it."""
-        clip = self.config.grad_clip
-        # The same structure of state with and without clipping, so that a restored run may change its mind.
-        clipped = optax.identity() if clip is None else optax.clip_by_global_norm(clip)
-        return optax.chain(clipped, optax.scale_by_adam(eps=getattr(self.config, "adam_epsilon", 1e-8)))
+        """Returns the optimizer without the learning rate: Adam, one for each part in `learning_rates`."""
+        rates = self.learning_rates()
+        return by_part({part: adam(self.config) for part in rates}) if isinstance(rates, dict) else adam(self.config)
 
     # Acting.
 
     def forward(self, model: Any, columns: Columns) -> Outputs:
-        """One forward pass of the model, with invalid actions masked out.
+        """One forward pass of the model, with invalid actions masked.
 
         Args:
             model: the model.
-            columns: `obs`, and of a policy with memory `state_in` and what else its model takes. With `critic_obs`
-                among them `value` is that of `model.critic(critic_obs)`.
+            columns: `obs`, with memory also `state_in` and the model's `memory_inputs`. With `critic_obs` the output
+                `value` is `model.critic(critic_obs)`.
         """
         return self._acting.forward(model, columns)
 
@@ -226,7 +218,7 @@ class JaxPolicy(Policy):
     def memory_of(
         self, rows: int, states: Sequence[Any] | None, prev_actions: Any, prev_rewards: Any
     ) -> dict[str, Any]:
-        # Who asks for actions need not hand on what only exploration remembers.
+        # The exploration state is optional.
         if states is None:
             states = [np.repeat(np.asarray(part)[None], rows, axis=0) for part in self.memory.initial_state]
         return super().memory_of(rows, states, prev_actions, prev_rewards)
@@ -255,12 +247,12 @@ class JaxPolicy(Policy):
         if size != rows:
             columns = trees.pad(columns, size)
         self.check_masks(obs_batch)
-        # Drawn on the host, so the compiled function is pure and cheap (a device generator costs more).
+        # Random numbers of the host are cheaper than those of the device.
         noise, noise_seed, params = None, None, self.params
         if explore:
             noise, exploring = self.exploration.noise(self.acting_rng, size, self.timestep, exploring)
             params = self.exploration.acting_params(params, self.acting_rng)
-            # Not from the model's own streams, which come with the weights and are the same in every process.
+            # The model's own streams are the same in every process, because they are part of the weights.
             noise_seed = self.acting_rng.integers(2**32, dtype=np.uint32) if self._noisy else None
         actions, states, fetches = self._acting.actions(params, self.extra, columns, noise, rows, noise_seed)
         check_finite(fetches[self._checked_fetch], self.name, self.timestep)
@@ -272,10 +264,10 @@ class JaxPolicy(Policy):
             self.masks.check(obs_batch, f"policy {self.name!r}")
 
     def adapt_exploration(self, batch: SampleBatch) -> None:
-        """Shows the exploration the rows of a fragment; of policies without memory."""
+        """Adapts the exploration to a fragment; for policies without memory."""
 
         def outputs_of(params: Columns) -> np.ndarray:
-            some = trees.index(batch[SampleBatch.OBS], slice(_ROWS_LOOKED_AT))
+            some = trees.index(batch[SampleBatch.OBS], slice(_ROWS_FOR_EXPLORATION))
             columns = trees.pad({SampleBatch.OBS: some}, acting_bucket(trees.length(some)))
             return self._acting.outputs(params, self.extra, columns)[: trees.length(some)]
 
@@ -297,20 +289,20 @@ class JaxPolicy(Policy):
 
         Args:
             obs_batch: columns of N observations.
-            memory: the further inputs of a policy with memory, as in `Fragment.after`; or `critic_obs`, whose values
-                are then returned.
+            memory: the further columns of a policy with memory, as in `Fragment.after`; or `critic_obs`, for the
+                centralized critic's values.
         Raises:
-            PolicyError: nothing is given of what a memory needs.
+            PolicyError: a policy with memory, without its columns.
         """
         rows = trees.length(obs_batch)
         self.memory.check(memory, f"policy {self.name!r}")
         if rows == 0:
             return np.empty(0, np.float32)
-        # The number of trajectory ends differs from fragment to fragment: small ones share one compiled version.
+        # The number of trajectory ends varies between fragments: small numbers share one compiled version.
         columns = {SampleBatch.OBS: obs_batch, **(memory if self.memory.present else {})}
         if SampleBatch.CRITIC_OBS in memory:
             columns = {SampleBatch.CRITIC_OBS: memory[SampleBatch.CRITIC_OBS]}
-        columns = trees.pad(columns, max(acting_bucket(rows), _FEWEST_VALUES))
+        columns = trees.pad(columns, max(acting_bucket(rows), _MIN_VALUES))
         return self._acting.values(self.params, self.extra, columns)[:rows]
 
     # Learning.
@@ -319,10 +311,9 @@ class JaxPolicy(Policy):
         """All epochs and minibatches in one compiled call; statistics are means over the last epoch that began.
 
         Raises:
-            NonFiniteError: a loss, gradient or new weight is not finite; the weights are those before that gradient
-                step.
+            NonFiniteError: a loss, gradient or new weight is not finite; that gradient step is not taken.
         """
-        self._share()  # first what an interrupt may have left undone
+        self._share()  # completes what an interrupt may have left undone
         columns, plan = self._planned(batch, self.plan.minibatch_size, self.plan.epochs)
         update = self.learner.learn(columns, plan, self.coefficients(), where=f"policy {self.name!r}")
         self._share()
@@ -333,15 +324,14 @@ class JaxPolicy(Policy):
         return {**update.statistics, **rows, "cur_lr": self.scheduled("lr")}
 
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
-        """[N] the errors that the loss finds in N transitions, with the parameters that act in the place of the target
-        parameters too; nothing is learned. Only for policies with `td_error` among their `row_statistics`."""
+        """[N] the loss's statistic `td_error` for N transitions, with the online parameters also as targets."""
         size = training_bucket(len(batch))
         columns, mask = trees.pad(self.train_columns(batch), size), (np.arange(size) < len(batch)).astype(np.float32)
         coefficients = {**self.coefficients(), "num_updates": self.learner.num_updates}
         return np.asarray(self._errors(self.params, self.extra, columns, mask, coefficients))[: len(batch)]
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Name -> gradient over the whole batch, and its statistics."""
+        """Name -> gradient over the whole batch, and statistics."""
         columns, plan = self._planned(batch, None, 1)
         gradients, stats = self.learner.gradients(columns, plan, self.coefficients())
         return {name: np.array(value) for name, value in gradients.items()}, stats
@@ -353,7 +343,7 @@ class JaxPolicy(Policy):
         self._share()
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], Minibatches]:
-        """The columns to train on, padded, and which of their rows, or sequences, make up which gradient step."""
+        """The padded columns to train on, and the rows, or sequences, of each gradient step."""
         columns, count = self.train_columns(batch), len(batch)
         if self.memory.present:
             columns, count = self.memory.sequences(columns, batch)
@@ -365,13 +355,13 @@ class JaxPolicy(Policy):
             epochs,
             microbatch_size=micro,
             few_sizes=self.memory.present,
-            # What a replay buffer has drawn is in random order; of a row that was drawn twice the later one counts.
+            # A replay sample is in random order, and the last one of equal rows sets the priority.
             in_order=SampleBatch.INDICES in batch,
         )
         return trees.pad(columns, plan.capacity), plan
 
     def _units(self, rows: int | None) -> int | None:
-        """A number of rows as one of sequences, where these are what it learns from."""
+        """A number of rows as a number of sequences, with memory."""
         return None if rows is None else max(rows // self.memory.max_seq_len, 1)
 
     def _count_rows(self, batch: Columns, mask: jax.Array) -> jax.Array:
@@ -383,7 +373,7 @@ class JaxPolicy(Policy):
         if self.memory.present:
             batch, mask = as_rows(batch, mask)
         if self.learner.has_targets:
-            # Random streams of their own: what a model draws at random for its targets is independent of its outputs.
+            # Separate random streams make the targets of a noisy model independent of its outputs.
             fixed = self.split.merge(lax.stop_gradient(dict(params)), extra, noise_seed=np.uint32(1))
             target_model = self.split.merge(targets, extra, noise_seed=np.uint32(2))
             batch = {**batch, **self.target_columns(fixed, target_model, batch, mask, coefficients)}
@@ -399,11 +389,11 @@ class JaxPolicy(Policy):
     # Weights and state.
 
     def get_weights(self) -> dict[str, np.ndarray]:
-        # Copies, which their reader may change.
+        # Copies, which the caller may change.
         return {name: np.array(value) for name, value in {**self.params, **self.extra}.items()}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Takes over what `get_weights` of an equal policy returned; target parameters become copies of it."""
+        """Sets the weights that `get_weights` of an equal policy returned, and the target parameters to them."""
         params, extra = self.learner.devices.first(self.split.checked(weights, where=f"policy {self.name!r}"))
         self.learner.variables = self.learner.variables._replace(params=params, extra=extra, targets=None)
         self._share()
@@ -422,7 +412,7 @@ class JaxPolicy(Policy):
             **super().get_state(),
             "optimizer": self.learner.optimizer_arrays(),
             "num_updates": self.learner.num_updates,
-            # None are made here: where they are still the parameters, they are so after a restore.
+            # Without target parameters of their own, the targets are the parameters, also after a restore.
             "targets": {name: np.array(value) for name, value in (self.learner.variables.targets or {}).items()},
             "learning_rng": self.learning_rng.bit_generator.state,
         }
@@ -452,6 +442,6 @@ class JaxPolicy(Policy):
         self.acting_rng.bit_generator.state = rng
 
     def compilations(self) -> int:
-        """How many versions of its functions JAX has compiled; bounded, because shapes are."""
+        """The number of versions that JAX has compiled; bounded, because the number of shapes is."""
         functions: tuple[Any, ...] = (*self._acting.functions(), *self.learner.functions(), self._errors)
         return sum(function._cache_size() for function in functions)

@@ -1,8 +1,8 @@
-"""Epochs × minibatches as one compiled call, for any loss, on all devices of the process."""
+"""`Learner`: epochs × minibatches as one compiled call, for any loss, on all devices of the process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,13 +20,11 @@ from rollax.policy.split_model import part_of
 
 Columns = Mapping[str, Any]
 Loss = Callable[[Columns, Columns, Columns, Columns, jax.Array, Columns], tuple[jax.Array, tuple[dict, Columns]]]
-"""(params, targets, extra, batch, mask, coefficients) -> (loss, (statistics, extra)).
-
-Among the coefficients is `num_updates`, the gradient steps taken before this one."""
+"""(params, targets, extra, batch, mask, coefficients with `num_updates`) -> (loss, (statistics, extra))."""
 UpdatedTargets = Callable[[Columns, Columns, jax.Array], Columns]
 """(targets, params, num_updates) -> targets, after a gradient step."""
 StopsUpdate = Callable[[Columns], jax.Array]
-"""Statistics of a minibatch -> [] whether the update ends before the gradient step of this minibatch."""
+"""Statistics of a minibatch -> [] whether the update ends before its gradient step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +34,10 @@ class UpdatePlan:
     Args:
         minibatch_size: rows of one gradient step; None: the whole batch.
         epochs: passes over each batch.
-        microbatch_size: rows of a gradient step that are on the device at once. The gradient is the mean over the
-            microbatches, weighted by their rows. None: all rows at once.
-        targets: moves the target parameters after each gradient step; None: there are none.
-        stops: ends an update early; None: an update runs all its gradient steps.
+        microbatch_size: rows of one forward and backward pass; a gradient step averages their gradients. None: all
+            rows at once.
+        targets: updates the target parameters after each gradient step; None: there are none.
+        stops: ends an update early; None: it runs all its gradient steps.
     """
 
     minibatch_size: int | None = None
@@ -60,12 +58,12 @@ def periodic_copy(interval: int) -> UpdatedTargets:
 
 
 def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> UpdatedTargets:
-    """Targets of some parts of the model that become (1 - τ) target + τ parameter.
+    """Targets that become (1 - τ) target + τ parameter.
 
     Args:
         tau: the Polyak coefficient τ.
-        parts: attributes of the model; all other targets stay.
-        interval: gradient steps between two moves.
+        parts: attributes of the model; other targets are constant.
+        interval: gradient steps between two updates of the targets.
     """
 
     def updated(targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
@@ -80,14 +78,27 @@ def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> Up
     return updated
 
 
+def adam(config: Any) -> optax.GradientTransformation:
+    """The config's optimizer without learning rate: `grad_clip`, then Adam with `adam_epsilon` if there is one."""
+    clip = config.grad_clip
+    # Equal structures of state with and without clipping, so that a restored run may change it.
+    clipped = optax.identity() if clip is None else optax.clip_by_global_norm(clip)
+    return optax.chain(clipped, optax.scale_by_adam(eps=getattr(config, "adam_epsilon", 1e-8)))
+
+
+def by_part(optimizers: Mapping[Hashable, optax.GradientTransformation]) -> optax.GradientTransformation:
+    """An optimizer with a separate one for each part of the model, by attribute of the model."""
+    return optax.partition(optimizers, lambda params: {name: part_of(name) for name in params})
+
+
 class Variables(NamedTuple):
-    """All that a gradient step changes. None of it is changed in place: an update makes another one of these.
+    """All that a gradient step changes; immutable.
 
     Args:
         params: name -> parameter.
         extra: name -> the model's other state.
-        targets: name -> target parameter; None while they are still the parameters themselves.
-        optimizer_state: the optimizer's.
+        targets: name -> target parameter; None: equal to the parameters.
+        optimizer_state: of the optimizer.
         num_updates: gradient steps taken so far.
     """
 
@@ -99,12 +110,12 @@ class Variables(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What an update tells.
+    """The result of an update.
 
     Args:
-        statistics: means over the last epoch that began; the minibatch that ended the update counts too.
-        rows: name -> [capacity] those statistics that are columns, as each row's last gradient step found them.
-        error: what stopped it before the end of the plan; None if nothing did.
+        statistics: means over the last epoch that began, with the minibatch that ended the update.
+        rows: name -> [capacity] statistics by row, from each row's last gradient step.
+        error: the reason why the update stopped before the end of the plan, or None.
     """
 
     statistics: dict[str, float]
@@ -117,25 +128,23 @@ def _count(batch: Columns, mask: jax.Array) -> jax.Array:
 
 
 class Learner:
-    """Holds all that gradient steps change, and the compiled functions that change it.
+    """Holds the variables that gradient steps change, and the compiled functions that change them.
 
-    An update is one compiled call whose results replace what there was in one assignment. Whatever ends it before, an
-    interrupt or a lack of memory, leaves all as it was; whoever holds arrays of before may go on reading them.
-
-    With several devices every minibatch is shared out among them, and all else is on each of them. Parameters lie on
-    the first one, where they are used for acting.
+    An update is one compiled call, whose results are taken over in one assignment: an interrupt or a lack of memory
+    leaves the variables unchanged. With several devices each minibatch is divided among them, and the variables are
+    copied to all; parameters for acting are on the first one.
 
     Args:
         loss: a pure function of arrays.
         optimizer: gives the direction; the coefficient `lr` scales it: a number, or one for each part of the model.
-        params: the parameters that it starts from.
+        params: the initial parameters.
         extra: the model's other state.
-        updated_targets: a pure function that moves the target parameters; None where there are none.
+        updated_targets: a pure function that updates the target parameters; None: there are none.
         stops: a pure function that ends an update early; None: every update runs its whole plan.
-        count_rows: (batch, mask) -> the number of rows that the loss of a microbatch is the mean of.
-        devices: where it learns.
+        count_rows: (batch, mask) -> the number of rows over which the loss of a microbatch is averaged.
+        devices: None: all devices of the process.
     Attributes:
-        variables: what there is now; replaced as a whole.
+        variables: the current ones; replaced as a whole.
     """
 
     def __init__(
@@ -153,7 +162,7 @@ class Learner:
         self._loss, self._optimizer = loss, optimizer
         self._updated_targets, self._count_rows, self._stops = updated_targets, count_rows, stops
         self.devices = Devices() if devices is None else devices
-        # Compiled as a whole: op by op it would compile a tiny program for every shape.
+        # Compiled as a whole; op by op it would compile a program for every shape.
         optimizer_state = self.devices.compiled(optimizer.init)(self.devices.everywhere(dict(params)))
         params, extra = self.devices.first((dict(params), dict(extra)))
         self.variables = Variables(params, extra, None, optimizer_state, 0)
@@ -177,18 +186,18 @@ class Learner:
 
     @property
     def targets(self) -> Columns:
-        """Name -> target parameter: the parameters, until they are first moved; empty where nothing needs them."""
+        """Name -> target parameter, the parameters before the first update; empty if there are none."""
         if self._updated_targets is None:
             return {}
         return self.variables.params if self.variables.targets is None else self.variables.targets
 
-    @np.errstate(over="ignore")  # of a step size that float32 cannot hold: the new parameters show it
+    @np.errstate(over="ignore")  # a step size beyond float32 makes the new parameters infinite
     def learn(self, batch: Columns, plan: Minibatches, coefficients: Columns, where: str) -> Update:
-        """Runs the plan, until `stops` ends it or a loss, a gradient or a new parameter is not finite."""
+        """Runs the plan until `stops` ends it, or a loss, gradient or new parameter is not finite."""
         columns, plan = self._placed(batch, plan)
         before, per_epoch = self._everywhere(), plan.steps - plan.last_epoch
         after, sums, rows, finite = self._update(before, columns, plan.rows, plan.steps, per_epoch, coefficients)
-        # The minibatch looked at last: without a step where it ended the update.
+        # The last minibatch; it made no step if it ended the update.
         last = min(int(after.num_updates) - int(before.num_updates), plan.steps - 1)
         if finite:
             counted = last % per_epoch + 1
@@ -210,7 +219,7 @@ class Learner:
         """One step with gradients from here or elsewhere.
 
         Raises:
-            NonFiniteError: a gradient, or a parameter after the step, is not finite; nothing is changed.
+            NonFiniteError: a gradient or new parameter is not finite; nothing is changed.
         """
         bad = [f"the gradient of {name}" for name, value in gradients.items() if not np.isfinite(value).all()]
         if not bad:
@@ -222,18 +231,18 @@ class Learner:
         raise _not_finite(where, self.num_updates, bad[0])
 
     def set_targets(self, targets: Columns) -> None:
-        """Target parameters from elsewhere."""
+        """Sets the target parameters."""
         self.variables = self.variables._replace(targets=self.devices.everywhere(dict(targets)))
 
     def _everywhere(self) -> Variables:
-        """The variables as compiled functions take them."""
+        """The variables as arguments of the compiled functions."""
         variables = self.variables._replace(targets=self.targets, num_updates=np.int32(self.num_updates))
         return self.devices.everywhere(variables)
 
     def _take_over(self, after: Variables) -> None:
-        """What a compiled function has returned holds from here on."""
+        """Sets the variables that a compiled function has returned."""
         params, extra = self.devices.first((after.params, after.extra))
-        # Waits for the device: what fails there is raised before anything has changed.
+        # `int` waits for the device: errors there are raised before anything has changed.
         self.variables = after._replace(params=params, extra=extra, num_updates=int(after.num_updates))
 
     def _placed(self, batch: Columns, plan: Minibatches) -> tuple[Columns, Minibatches]:
@@ -253,7 +262,7 @@ class Learner:
     ) -> tuple:
         shapes = jax.eval_shape(self._one_gradient, variables, batch, plan[0], coefficients)[2]
         capacity = jax.tree.leaves(batch)[0].shape[0]
-        # Statistics [B] are kept by row; microbatches have none.
+        # Statistics [B] are kept by row, without microbatches.
         by_row = {name: stat for name, stat in shapes.items() if stat.ndim}
         columns = {name: jnp.zeros(capacity, stat.dtype) for name, stat in by_row.items() if plan.ndim == 2}
         zeros = {name: jnp.zeros((), stat.dtype) for name, stat in shapes.items() if name not in by_row}
@@ -269,8 +278,8 @@ class Learner:
             new, fits = self._one_step(variables, gradients, coefficients["lr"])
             finite = jnp.isfinite(loss) & jnp.isfinite(_squared_norm(gradients)) & fits
             takes_step = finite if self._stops is None else finite & ~self._stops(stats)
-            begins = step % per_epoch == 0  # an epoch, and the sums with it
-            places = jnp.where(rows >= 0, rows, capacity)  # those of padding are outside, and dropped
+            begins = step % per_epoch == 0  # an epoch, whose sums start at 0
+            places = jnp.where(rows >= 0, rows, capacity)  # padding is out of range and dropped
             return (
                 step + 1,
                 jax.tree.map(lambda new, old: jnp.where(takes_step, new, old), new._replace(extra=extra), variables),
@@ -281,7 +290,7 @@ class Learner:
             )
 
         start = (jnp.int32(0), variables, zeros, columns, jnp.array(True), jnp.array(True))
-        # A loop begins with a copy of all variables, which costs a twentieth of a small update: one step needs none.
+        # A loop copies all variables first, a twentieth of the time of a small update; a single step needs no loop.
         run = minibatch(start) if len(plan) == 1 else lax.while_loop(going_on, minibatch, start)
         _, variables, sums, columns, _, finite = run
         return variables, sums, columns, finite
@@ -289,7 +298,7 @@ class Learner:
     def _one_gradient(
         self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, Any, dict, Columns]:
-        """Loss, gradients, statistics and the model's other state of one minibatch."""
+        """Loss, gradients, statistics and the new `extra` of one minibatch."""
         now = {**coefficients, "num_updates": variables.num_updates}
 
         def at_once(extra: Columns, rows: jax.Array) -> tuple[Any, Columns, jax.Array]:
@@ -321,7 +330,7 @@ class Learner:
     def _diagnose(
         self, variables: Variables, batch: Columns, rows: Any, coefficients: Columns, where: str
     ) -> NonFiniteError:
-        """Repeats the failed step, whose weights are untouched, to say which tensor it was."""
+        """Repeats the failed step, to name the tensor that is not finite."""
         loss, gradients, stats, _ = self._gradients(variables, batch, rows, coefficients)
         bad = [f"the gradient of {name}" for name, value in gradients.items() if not np.isfinite(value).all()]
         if not np.isfinite(loss):
@@ -341,10 +350,10 @@ class Learner:
         return {jax.tree_util.keystr(path): np.array(leaf) for path, leaf in paths}
 
     def optimizer_state_of(self, arrays: Mapping[str, np.ndarray], where: str) -> Any:
-        """The state that `optimizer_arrays` returned these of.
+        """The optimizer's state from the result of `optimizer_arrays`.
 
         Raises:
-            CheckpointError: the arrays are those of another optimizer.
+            CheckpointError: the arrays are of another optimizer.
         """
         paths, tree = jax.tree_util.tree_flatten_with_path(self.variables.optimizer_state)
         expected = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
@@ -362,12 +371,12 @@ class Learner:
 
 
 def _squared_norm(arrays: Any) -> Any:
-    """One number that tells whether all elements are finite: it is not, unless they are."""
+    """A number that is finite only if all elements are."""
     return sum(jnp.vdot(array, array) for array in jax.tree.leaves(arrays))
 
 
 def _too_large(params: Columns) -> list[str]:
-    """What to call the parameters whose squared norm is not finite."""
+    """Names the largest parameter."""
     norms = {name: float(np.linalg.norm(np.asarray(value, np.float64))) for name, value in params.items()}
     largest = max(norms, key=lambda name: np.inf if np.isnan(norms[name]) else norms[name])
     return [f"the new value of {largest}"]

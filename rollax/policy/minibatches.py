@@ -1,4 +1,4 @@
-"""Minibatches: which rows make up which gradient step, padding to a few sizes, and means over microbatches."""
+"""`Minibatches`: the rows of each gradient step; padding to a few sizes, and means over microbatches."""
 
 from __future__ import annotations
 
@@ -11,37 +11,47 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rollax.batch import SampleBatch
+
+TRANSITION = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.TRAJECTORY_ID})
+"""The columns that sampling fills for algorithms with a replay buffer."""
+
 Part = Callable[[Any, jax.Array], tuple[Any, Any, jax.Array]]
 """(state, rows) -> (means over the valid rows, state, number of valid rows)."""
 
 
+def transitions(batch: SampleBatch, valued: str = SampleBatch.NEW_OBS) -> dict[str, Any]:
+    """The columns of replayed transitions; `valued` is the column of the observation, or step, to bootstrap from."""
+    names = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS)
+    return {name: batch[name] for name in (*names, valued)}
+
+
 def acting_bucket(rows: int) -> int:
-    """The number of rows that a forward pass is padded to: the next power of two."""
+    """The padded number of rows of a forward pass: the next power of two."""
     return 1 << max(rows - 1, 0).bit_length()
 
 
 def training_bucket(rows: int) -> int:
-    """The number of rows that a batch is padded to: at most a quarter more, four sizes for each power of two."""
+    """The padded number of rows of a batch: at most a quarter more, four sizes for each power of two."""
     step = 1 << max((rows - 1).bit_length() - 3, 0)
     return -(-rows // step) * step
 
 
 def standardized(x: np.ndarray) -> np.ndarray:
-    """[N] float32 of mean 0 and deviation 1; zeros where all are equal."""
-    x = x.astype(np.float64)  # in float32 the mean of equal numbers may miss them, and the quotient be noise
+    """[N] float32 of mean 0 and standard deviation 1; zeros if all are equal."""
+    x = x.astype(np.float64)  # a float32 mean of equal numbers may differ from them
     return ((x - x.mean()) / (x.std() + 1e-8)).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Minibatches:
-    """Which rows make up which gradient step.
+    """The rows of each gradient step.
 
     Args:
-        rows: [U, B] row indices, -1 for padding; U is a bound that depends on the bucket alone. [U, K, M] where each
-            step's gradient is accumulated over K microbatches of M rows.
-        steps: how many of the U are to be made.
+        rows: [U, B] row indices, -1 for padding; U depends on the bucket only. [U, K, M] with K microbatches of M rows.
+        steps: how many of the U are made.
         last_epoch: the first step of the last epoch.
-        capacity: rows that the columns are padded to.
+        capacity: the padded number of rows.
     """
 
     rows: np.ndarray
@@ -61,16 +71,16 @@ class Minibatches:
         few_sizes: bool = False,
         in_order: bool = False,
     ) -> Minibatches:
-        """Each row once per epoch, in a new order each time.
+        """Each row once per epoch, each epoch in a new order.
 
         Args:
             rng: shuffles.
-            rows: how many there are.
-            minibatch_size: rows of one gradient step; None for all of them.
+            rows: their number.
+            minibatch_size: rows of one gradient step; None: all.
             epochs: passes over the rows.
-            microbatch_size: rows of a gradient step that are looked at together; None for all of them.
-            few_sizes: where `rows` varies much from batch to batch: pads to powers of two, which compiles less often.
-            in_order: the rows as they stand, in every epoch.
+            microbatch_size: rows of one forward and backward pass; None: those of a gradient step.
+            few_sizes: whether to pad to powers of two, which compiles less often if `rows` varies much.
+            in_order: whether not to shuffle.
         """
         capacity = acting_bucket(rows) if few_sizes else training_bucket(rows)
         size = capacity if minibatch_size is None else minibatch_size
@@ -85,11 +95,7 @@ class Minibatches:
         return cls(plan, epochs * per_epoch, (epochs - 1) * per_epoch, capacity)
 
     def divisible(self, count: int) -> Minibatches:
-        """The same plan with as much more padding as it takes to share its rows out evenly.
-
-        Args:
-            count: what the capacity and the rows that are looked at together are to be multiples of.
-        """
+        """The same plan, padded so that its capacity and the rows of a pass are multiples of `count`."""
         capacity, width = (-(-size // count) * count for size in (self.capacity, self.rows.shape[-1]))
         return replace(self, rows=_widened(self.rows, width), capacity=capacity)
 
@@ -102,17 +108,15 @@ def _widened(rows: np.ndarray, width: int) -> np.ndarray:
 
 
 def weighted_mean(part: Part, state: Any, rows: jax.Array) -> tuple[Any, Any]:
-    """The means over all valid rows, computed one part after another, so that one part at a time is in memory.
+    """The means over all valid rows, and the state after the last part; one part at a time is in memory.
 
-    Source: mean = Σ_k n_k mean_k / Σ_k n_k. A part without valid rows counts for nothing, even where its means are NaN,
-    and leaves the state as it is; the means of nothing are 0.
+    Source: mean = Σ_k n_k mean_k / Σ_k n_k. Parts without valid rows are skipped, even if their means are NaN; without
+    any valid rows the means are 0.
 
     Args:
         part: a pure function.
-        state: arrays that go from part to part.
+        state: arrays that each part passes to the next one.
         rows: [K, M] the rows of each part.
-    Returns:
-        The means, and the state after the last part.
     """
     shapes = jax.eval_shape(part, state, rows[0])[0]
     zeros = jax.tree.map(lambda mean: jnp.zeros(mean.shape, jnp.promote_types(mean.dtype, jnp.float32)), shapes)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, Noise
+from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, Noise, RandomAtFirst
 
 GREEDY_ACTIONS = "greedy_actions"
 
@@ -105,3 +105,23 @@ class OrnsteinUhlenbeckNoise(AddedNoise):
         own = np.zeros((rows, self.width), np.float32)
         own[: len(x)] = x
         return own, [x]
+
+
+def with_action_noise(
+    greedy: Exploration, action_space: Any, config: Any, scale: Callable[[float], float]
+) -> Exploration:
+    """Adds the noise of `config.exploration`, and `random_steps` with uniformly random actions before it.
+
+    Args:
+        greedy: without noise.
+        action_space: a Box, or Discrete without noise.
+        config: with `ActorCriticFields`.
+        scale: timestep -> the factor of the noise.
+    """
+    exploration = greedy
+    if config.exploration == "GaussianNoise":
+        exploration = GaussianNoise(greedy, action_space.shape, scale)
+    elif config.exploration == "OrnsteinUhlenbeckNoise":
+        theta, sigma = config.ou_theta, config.ou_sigma
+        exploration = OrnsteinUhlenbeckNoise(greedy, action_space.shape, scale, theta=theta, sigma=sigma)
+    return RandomAtFirst(exploration, action_space, config.random_steps) if config.random_steps else exploration
