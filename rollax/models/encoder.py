@@ -63,8 +63,9 @@ class FlatEncoder(nnx.Module):
 
     def __init__(self, space: spaces.Box | spaces.MultiBinary) -> None:
         self.features = math.prod(space.shape)
-        is_bytes = isinstance(space, spaces.Box) and space.dtype == np.uint8
-        self.unit = UnitInterval.of(space) if is_bytes else UnitInterval()
+        self.unit = UnitInterval()
+        if isinstance(space, spaces.Box) and space.dtype == np.uint8:
+            self.unit = UnitInterval.of(space)
 
     def __call__(self, column: Array) -> Float[Array, "B F"]:
         flat = column if column.ndim == 2 else column.reshape(column.shape[0], self.features)

@@ -1,4 +1,4 @@
-"""Where the arrays of a `Learner` lie: on one device, or its rows spread over all that the process has."""
+"""`Devices`: the placement of a learner's arrays, on one device or with the rows divided among several."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 class Devices:
-    """A row of devices. Where there is only one, nothing is placed by hand and nothing costs anything.
+    """Places arrays on devices; with a single device it does nothing.
 
     Args:
-        devices: JAX's; by default all that the process has of the default backend.
+        devices: of JAX; by default all local ones of the default backend.
     Attributes:
-        count: how many there are.
+        count: their number.
     """
 
     def __init__(self, devices: Sequence[Any] | None = None) -> None:
@@ -28,11 +28,11 @@ class Devices:
         self._by_row = NamedSharding(mesh, PartitionSpec("rows"))
 
     def everywhere(self, tree: Any) -> Any:
-        """The arrays with a copy on each device."""
+        """Copies the arrays to each device."""
         return tree if self.count == 1 else jax.device_put(tree, self._everywhere)
 
     def by_row(self, tree: Any) -> Any:
-        """The arrays with an equal share of the rows on each device; the number of rows divides by `count`."""
+        """Divides the rows equally among the devices; their number is a multiple of `count`."""
         return tree if self.count == 1 else jax.device_put(tree, self._by_row)
 
     def share_rows(self, tree: Any) -> Any:
@@ -40,11 +40,11 @@ class Devices:
         return tree if self.count == 1 else lax.with_sharding_constraint(tree, self._by_row)
 
     def first(self, tree: Any) -> Any:
-        """The arrays as they lie on the first of their devices, uncopied."""
+        """The arrays on the first device, without a copy."""
         if self.count == 1:
             return tree
         return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, tree)
 
     def compiled(self, function: Callable[..., Any]) -> Any:
-        """The function of arrays, compiled; what it returns is on all devices."""
+        """Compiles a function; its results are on all devices."""
         return jax.jit(function) if self.count == 1 else jax.jit(function, out_shardings=self._everywhere)

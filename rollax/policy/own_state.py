@@ -1,4 +1,4 @@
-"""What a policy holds beside its main model: networks, optimizer states and arrays in attributes of its own."""
+"""The state in a policy's attributes beside its main model: networks, optimizer states and JAX arrays."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ _DEPTH = 3
 
 
 def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
-    """The arrays of every attribute that holds nnx modules, optimizers or variables, or JAX arrays.
+    """The arrays of all attributes with nnx modules, optimizers, variables or JAX arrays, also inside pytrees.
 
-    They may stand in dicts, lists, tuples and all other pytrees, such as optax states. NumPy arrays and plain numbers
-    are not among them, nor the attributes that the class names in `stored_apart`.
+    NumPy arrays, numbers and the attributes in `stored_apart` are left out.
 
     Raises:
-        CheckpointError: an attribute is some other object with state in it, which would be lost.
+        CheckpointError: an attribute is another object that contains such arrays.
     """
     found = {}
     for name, value in _attributes(policy).items():
@@ -42,10 +41,10 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
 
 
 def set_own_arrays(policy: Any, arrays: Arrays) -> None:
-    """Takes over what `own_arrays` of an equal policy returned: modules stay, with these arrays in them.
+    """Restores what `own_arrays` of an equal policy returned; modules are updated in place.
 
     Raises:
-        CheckpointError: the attributes, or the names or shapes of their arrays, are others; nothing has changed then.
+        CheckpointError: other attributes, or other names or shapes of arrays; nothing is changed.
     """
     own = own_arrays(policy)
     _check(policy, "Other attributes with state", sorted(arrays), sorted(own))
@@ -63,7 +62,7 @@ def _attributes(policy: Any) -> dict[str, Any]:
 
 
 def _is_node(value: Any) -> bool:
-    return isinstance(value, nnx.Pytree | nnx.Variable)  # modules, optimizers and random streams are the former
+    return isinstance(value, nnx.Pytree | nnx.Variable)  # Pytree: modules, optimizers and random streams
 
 
 def _is_state(leaf: Any) -> bool:
@@ -71,7 +70,7 @@ def _is_state(leaf: Any) -> bool:
 
 
 def _flat(value: Any) -> list[tuple[Any, Any]]:
-    """`(path, leaf)` of all leaves; a dict whose keys have no order is one."""
+    """`(path, leaf)` of all leaves; a dict whose keys cannot be sorted is a leaf."""
     try:
         return jax.tree_util.tree_flatten_with_path(value, is_leaf=_is_node)[0]
     except (TypeError, ValueError):
@@ -79,7 +78,7 @@ def _flat(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _arrays(value: Any) -> Iterator[tuple[str, jax.Array]]:
-    """`(path, array)` of all that is state."""
+    """`(path, array)` of all state in a value."""
     for path, leaf in _flat(value):
         prefix = jax.tree_util.keystr(path)
         if isinstance(leaf, nnx.Variable):
@@ -109,7 +108,7 @@ def _restored(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 def _stored(array: Any) -> np.ndarray:
-    """A copy; of random keys that of the plain array under them, which can be stored."""
+    """A copy; random keys as plain arrays, which can be stored."""
     return np.array(jax.random.key_data(array) if _is_key(array) else array)
 
 
@@ -124,7 +123,7 @@ def _is_key(array: Any) -> bool:
 
 
 def _hides_state(value: Any, depth: int) -> bool:
-    """Whether an object that is no pytree has state inside of it."""
+    """Whether an object that is not a pytree contains state."""
     if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
         return True  # PyTorch's modules and optimizers
     if isinstance(value, dict):
@@ -155,7 +154,7 @@ def _check(policy: Any, what: str, got: Any, expected: Any) -> None:
 
 def _hidden(policy: Any, name: str, value: Any) -> CheckpointError:
     return CheckpointError(
-        "State that would be lost: networks or arrays inside of an object that a checkpoint does not look into.",
+        "Networks or arrays inside an object that a checkpoint does not store.",
         where=f"policy {policy.name!r}, class {type(policy).__name__}, attribute {name!r}",
         got=f"{type(value).__name__} ({type(value).__module__})",
         expected="nnx modules, optimizers, optax states or JAX arrays, also in dicts, lists and tuples",

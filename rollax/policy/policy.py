@@ -1,4 +1,4 @@
-"""`Policy`: NumPy in, NumPy out. A user can write one from scratch; only `compute_actions` is abstract."""
+"""`Policy`: the interface of all policies, NumPy in and NumPy out; only `compute_actions` is abstract."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ActionsResult = tuple[Any, Sequence[Any], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSequences:
-    """That a policy learns from sequences of what a replay buffer keeps, and which; see `sample_sequences` there.
+    """The sequences that a policy learns from if its experience is replayed.
 
     Args:
-        length: T, rows of each to learn from.
+        length: T, rows of each sequence to learn from.
         burn_in: rows before those.
-        columns: what the buffer keeps for it beside observations, actions and rewards.
+        columns: columns of the buffer in addition to those of transitions.
     """
 
     length: int
@@ -40,35 +40,32 @@ class ReplayedSequences:
 class Policy(ABC):
     """Chooses actions for batches of observations, and may learn from batches of experience.
 
-    The library passes `compute_actions` by keyword what it accepts, so a policy may take fewer arguments; episodes,
-    infos and previous actions are built only where they are taken. Actions and states may be lists or arrays, weights
-    may be plain numbers.
+    `compute_actions` may take fewer arguments: only those that it accepts are built and passed, by keyword. Actions and
+    states may be lists or arrays, weights may be plain numbers.
 
     Args:
         observation_space: of one agent.
         action_space: of one agent.
-        config: the algorithm's config, or a dict of a user's own.
+        config: the algorithm's config, or any dict.
     """
 
     batch_columns: ClassVar[frozenset[str] | None] = None
-    """The columns that postprocessing and learning read; others are not filled. None: all but `infos`, `prev_actions`
-    and `prev_rewards`, which are filled only where they are named."""
+    """The columns that sampling fills. None: all except `infos`, `prev_actions` and `prev_rewards`."""
 
     config_class: ClassVar[Any] = None
-    """The config class that a plain dict is checked against where there is no trainer; None: the common one."""
+    """The class that validates a plain dict without a trainer; None: the common one."""
 
     arguments: frozenset[str] | None = None
-    """The arguments of `compute_actions` to fill; None: all that it takes."""
+    """The arguments of `compute_actions` to fill; None: all that it accepts."""
 
     sees_all_agents: bool = False
-    """Whether the column `critic_obs` is filled with what all agents observe and do; see `JointRows`."""
+    """Whether the column `critic_obs` is filled with the observations and actions of all agents; see `JointRows`."""
 
     learns_off_policy: ClassVar[bool] = False
-    """Whether it can learn from actions that somebody else has chosen."""
+    """Whether it can learn from the actions of another policy."""
 
     minibatch_size: int | None = None
-    """Rows of one update from a replay buffer, if one call of `learn_on_batch` makes several; None: one call for each.
-    """
+    """Rows of one update from a replay buffer, if a call of `learn_on_batch` makes several; None: one call for each."""
 
     worker_index: int = 0
     """The rollout worker that the policy acts in: from 1 to `num_workers`, 0 in the driver's process."""
@@ -77,17 +74,17 @@ class Policy(ABC):
     """The number of remote rollout workers."""
 
     replayed: ReplayedSequences | None = None
-    """What it learns from where experience is replayed: sequences, or, where this is None, single rows."""
+    """The sequences that it learns from if experience is replayed; None: it learns from single rows."""
 
     statistics: tuple[str, ...] = ()
-    """What `learn_on_batch` tells of every update, by name: results tell `None` of each before the first one."""
+    """The names of the statistics of `learn_on_batch`; results contain `None` for each before the first update."""
 
     stored_apart: ClassVar[frozenset[str]] = frozenset()
-    """Attributes with networks or JAX arrays that `get_state` stores in a way of its own; those that a base class names
-    are among them in any case. All others are stored without further ado; see `own_arrays`."""
+    """Attributes with networks or JAX arrays that an override of `get_state` stores, in addition to those of the base
+    classes; all others are stored by `own_arrays`."""
 
     name: str = "default_policy"
-    """The policy id; whoever holds several policies sets it."""
+    """The policy id."""
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         self.observation_space = observation_space
@@ -101,7 +98,7 @@ class Policy(ABC):
 
     @property
     def sampled_columns(self) -> frozenset[str] | None:
-        """The columns that sampling fills for this policy: `batch_columns`, unless its config or model says more."""
+        """The columns that sampling fills with this config and model: `batch_columns` by default."""
         return self.batch_columns
 
     @abstractmethod
@@ -120,16 +117,16 @@ class Policy(ABC):
 
         Args:
             obs_batch: columns of N observations: [N, ...], structured like the observation space.
-            state_batches: recurrent state, each [N, ...].
-            prev_action_batch: columns of the N actions before these; zeros at the start of a trajectory.
-            prev_reward_batch: [N] the rewards before these; zeros at the start of a trajectory.
+            state_batches: recurrent state, each part [N, ...].
+            prev_action_batch: columns of the N previous actions; zeros at the start of a trajectory.
+            prev_reward_batch: [N] the previous rewards; zeros at the start of a trajectory.
             info_batch: N info dicts.
             episodes: N running episodes.
             explore: False for the greedy action.
             timestep: environment steps trained on so far.
         Returns:
             `(actions, state_outs, extra_fetches)`: columns of N actions, the next recurrent state, and further
-            columns [N, ...] to store with the rows.
+            columns [N, ...] of the batch.
         """
 
     def compute_single_action(
@@ -142,17 +139,17 @@ class Policy(ABC):
     ) -> Any:
         """The action for one observation; `(action, state_out, extra_fetches)` of a policy with memory.
 
-        Observation and action are the policy's own: `Trainer.compute_single_action` and that of `load_policy` take
-        those of the environment, with `observation_filter`, `normalize_actions` and `clip_actions` in between.
+        Observation filter, `normalize_actions` and `clip_actions` are not applied here, but by
+        `Trainer.compute_single_action` and the policy of `load_policy`.
 
         Args:
-            obs: one observation, as the observation filter leaves it.
-            state: the `state_out` of the step before; None at the start of a trajectory.
+            obs: one filtered observation.
+            state: the `state_out` of the previous step; None at the start of a trajectory.
             explore: False for the greedy action.
-            prev_action: the action before; None at the start of a trajectory.
-            prev_reward: the reward that followed it.
+            prev_action: the previous action; None at the start of a trajectory.
+            prev_reward: the reward for it.
         Raises:
-            EnvError, NonFiniteError: an observation that is none of the observation space.
+            EnvError, NonFiniteError: an observation that is not in the observation space.
         """
         columns = columns_of_one(self.observation_space, obs, f"an observation for policy {self.name!r}")
         prev_actions = None if prev_action is None else spaces.stack(self.action_space, [prev_action])
@@ -167,13 +164,13 @@ class Policy(ABC):
     def memory_of(
         self, rows: int, states: Sequence[Any] | None, prev_actions: Any, prev_rewards: Any
     ) -> dict[str, Any]:
-        """The arguments of `compute_actions` that tell what came before N observations.
+        """The arguments of `compute_actions` about the previous steps of N rows.
 
         Args:
             rows: N.
-            states: the recurrent state, each part [N, ...]; None for the initial one.
-            prev_actions: columns of the N actions before; None where there are none.
-            prev_rewards: [N] what followed them; None where there are none.
+            states: the recurrent state, each part [N, ...]; None: the initial one.
+            prev_actions: columns of the N previous actions; None: zeros.
+            prev_rewards: [N] the previous rewards; None: zeros.
         """
         if states is None:
             states = [np.repeat(np.asarray(part)[None], rows, axis=0) for part in self.get_initial_state()]
@@ -188,11 +185,11 @@ class Policy(ABC):
         return []
 
     def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Those of the extra fetches that depend on the actions, for actions that were not its own.
+        """The extra fetches that depend on the actions, for actions that another policy has chosen.
 
         Args:
             actions: columns of N actions, as `compute_actions` returns them.
-            fetches: what came with the policy's own actions for the same observations.
+            fetches: the extra fetches with the policy's own actions for the same observations.
         """
         return {}
 
@@ -204,19 +201,17 @@ class Policy(ABC):
     ) -> SampleBatch:
         """Adds columns to one trajectory segment of one agent. Overriding it costs a Python call per segment.
 
-        A critic that sees something else than the actor reads it from the column `critic_obs`, which may be filled
-        here, and from `sample_batch.after["critic_obs"]` after the last row, where the episode does not end there.
+        The column `critic_obs` and, unless the episode terminates, `sample_batch.after["critic_obs"]` are the
+        observations of a critic that differ from the actor's; an override may fill them.
 
         Args:
-            sample_batch: the rows of one agent's trajectory, in time order, as far as they have been sampled;
-                `agent_id`, `trajectory_id` and `t` are among its columns. `sample_batch.following("obs")` are the next
-                observations.
+            sample_batch: the rows of the segment in time order, with `agent_id`, `trajectory_id` and `t`;
+                `sample_batch.following("obs")` are the next observations.
             other_agent_batches: the other agents of the episode: agent id -> (its policy, its rows, one trajectory
-                after another where it has ended and come back).
+                after another).
             episode: the episode.
         Returns:
-            The batch with what `postprocess_rows` adds, unless overridden: advantages for instance, which an override
-            gets by calling this one, with its own rows or another agent's.
+            The batch with the columns of `postprocess_rows`, such as advantages.
         """
         return self.postprocess_rows(sample_batch)
 
@@ -229,7 +224,7 @@ class Policy(ABC):
         raise self._cannot("learn_on_batch")
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[Any, dict[str, Any]]:
-        """`(gradients, statistics)` of one batch, to be applied here or elsewhere."""
+        """`(gradients, statistics)` of one batch."""
         raise self._cannot("compute_gradients")
 
     def apply_gradients(self, gradients: Any) -> None:
@@ -237,31 +232,30 @@ class Policy(ABC):
         raise self._cannot("apply_gradients")
 
     def get_weights(self) -> Weights:
-        """Name -> array or plain number; nothing that is read from here changes later."""
+        """Name -> array or plain number, as copies."""
         return {}
 
     def set_weights(self, weights: Weights) -> None:
-        """Takes over what `get_weights` of an equal policy returned."""
+        """Sets the weights that `get_weights` of an equal policy returned."""
         if weights:
             raise self._cannot("set_weights")
 
     def get_state(self) -> dict[str, Any]:
-        """All that a checkpoint must hold: nested dicts of arrays, numbers, strings, lists and None.
+        """The state for a checkpoint: nested dicts of arrays, numbers, strings, lists and None.
 
-        Among it is what attributes hold of networks, optimizer states and JAX arrays; NumPy arrays, counters and the
-        like are added by an override, which calls this one.
+        It contains networks, optimizer states and JAX arrays in attributes. An override adds NumPy arrays and counters.
 
         Raises:
-            CheckpointError: an attribute is an object with such a thing inside of it, which would be lost.
+            CheckpointError: an attribute is an object whose networks or arrays cannot be stored.
         """
         state = {"weights": dict(self.get_weights()), "timestep": self.timestep, "acting": self.get_acting_state()}
         return {**state, "own": _own_state().own_arrays(self)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` of an equal policy returned.
+        """Restores what `get_state` of an equal policy returned.
 
         Raises:
-            CheckpointError: a value is missing or wrong, or its attributes hold other networks or arrays.
+            CheckpointError: a value is missing or wrong, or the attributes hold other networks or arrays.
         """
         where = f"policy {self.name!r}"
         timestep, acting = count(state, "timestep", where), section(state, "acting", where)
@@ -271,11 +265,11 @@ class Policy(ABC):
         self.set_acting_state(acting)
 
     def get_acting_state(self) -> dict[str, Any]:
-        """What acting alone advances, such as its random numbers; part of `get_state`."""
+        """The part of the state that acting changes, such as its random numbers; part of `get_state`."""
         return {}
 
     def set_acting_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027  by default there is none
-        """Takes over what `get_acting_state` of an equal policy returned, here or in another process."""
+        """Restores what `get_acting_state` of an equal policy returned, also in another process."""
 
     def _cannot(self, method: str) -> PolicyError:
         return PolicyError(
@@ -287,14 +281,14 @@ class Policy(ABC):
 
 
 def _own_state() -> Any:
-    # Only now: a policy in plain NumPy acts without JAX.
+    # Imported late, because a policy in plain NumPy acts without JAX.
     from rollax.policy import own_state
 
     return own_state
 
 
 def accepted(function: Any) -> frozenset[str] | None:
-    """The names of the keyword arguments that a function takes; None where it takes any."""
+    """The names of a function's keyword arguments; None: any."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return None
@@ -302,6 +296,6 @@ def accepted(function: Any) -> frozenset[str] | None:
 
 
 def call_accepted(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls with those keyword arguments that the function takes."""
+    """Calls a function with the keyword arguments that it accepts."""
     names = accepted(function)
     return function(*args, **{key: value for key, value in kwargs.items() if names is None or key in names})

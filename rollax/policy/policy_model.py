@@ -1,4 +1,4 @@
-"""The model that a `JaxPolicy` is made with: what its config asks for, or a message saying why that cannot be."""
+"""The actor-critic model of a `JaxPolicy` by its config."""
 
 from __future__ import annotations
 
@@ -26,45 +26,52 @@ def make_policy_model(
     rngs: nnx.Rngs,
     where: str,
 ) -> Any:
-    """The model; where the config asks for a critic that sees all agents, with that one beside the actor.
+    """Returns the model, with a centralized critic if the config has `centralized_critic`.
 
     Args:
         observation_space: of one agent.
         action_space: of one agent.
         distribution: of its actions.
-        config: `model` is read, and `centralized_critic` and `critic_space` where it has them.
-        rngs: where the weights are drawn from.
-        where: the policy's class, for messages.
+        config: of the policy.
+        rngs: for the weights.
+        where: the policy's class, for error messages.
     Raises:
-        ConfigError: a free deviation of actions that have none, or a centralized critic without a space.
-        SpaceError: observations that describe their actions, in another form than those of a parametric model.
+        ConfigError: `free_log_std` without Gaussian actions, or a centralized critic without a space.
+        SpaceError: wrong embeddings of actions; see `check_parametric`.
     """
     sizes = config.model
     if sizes.custom_model is None:
         if sizes.free_log_std and not isinstance(distribution, DiagGaussian):
-            raise _no_log_std(action_space)
+            raise ConfigError(
+                "free_log_std for actions that have no standard deviation, or not only.",
+                where="config key 'model.free_log_std'",
+                got=action_space,
+                expected="a Box action space",
+                fix="leave free_log_std out for this action space",
+            )
         check_parametric(observation_space, action_space)
-    if not sees_all_agents(config):
+    if not getattr(config, "centralized_critic", False):
         return make_model(observation_space, action_space, distribution.num_inputs, sizes, rngs)
     critic_space = getattr(config, "critic_space", None)
     if critic_space is None:
-        raise _no_critic_space(where)
-    # The actor's own values are never asked for, so they need no layers.
+        raise ConfigError(
+            "A centralized critic for a policy that is made on its own.",
+            where=f"config key 'critic_space', for {where}",
+            got=None,
+            expected="the space of the critic's observations",
+            fix="let a trainer or a RolloutWorker make the policy: it knows all agents and their spaces",
+        )
+    # The actor's own values are not used, so they need no layers.
     actor = sizes.model_copy(update={"vf_share_layers": True})
     model = make_model(observation_space, action_space, distribution.num_inputs, actor, rngs)
     return with_critic(model, critic_space, sizes, rngs=rngs)
 
 
-def sees_all_agents(config: TrainerConfig) -> bool:
-    """Whether the config asks for a centralized critic."""
-    return getattr(config, "centralized_critic", False)
-
-
 def check_layers(config: ModelConfig, policy_class: str) -> None:
-    """For policies whose model is not an actor and critic of states: they have networks of their own.
+    """Checks the model config of a policy with networks other than `ActorCritic`.
 
     Raises:
-        ConfigError: the config asks for what those networks have not.
+        ConfigError: a setting of `ActorCritic`.
     """
     for name in _NOT_IN_OWN_NETWORKS:
         if getattr(config, name):
@@ -76,23 +83,3 @@ def check_layers(config: ModelConfig, policy_class: str) -> None:
                 "custom_model",
                 fix=f"leave {name} out, or use PPO",
             )
-
-
-def _no_critic_space(policy_class: str) -> ConfigError:
-    return ConfigError(
-        "A centralized critic for a policy that is made on its own.",
-        where=f"config key 'critic_space', for {policy_class}",
-        got=None,
-        expected="the space of what the critic sees",
-        fix="let a trainer or a RolloutWorker make the policy: it knows all agents and their spaces",
-    )
-
-
-def _no_log_std(action_space: Space) -> ConfigError:
-    return ConfigError(
-        "free_log_std for actions that have no standard deviation, or not only.",
-        where="config key 'model.free_log_std'",
-        got=action_space,
-        expected="a Box action space",
-        fix="leave free_log_std out for this action space",
-    )

@@ -1,4 +1,4 @@
-"""Observations handed over by whoever acts with a policy: checked, and made columns."""
+"""Checked columns of observations that do not come from an environment of the library."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def columns_of_one(space: Space, obs: Any, where: str) -> trees.Tree:
 
     Args:
         space: of the observation.
-        obs: the observation; entries that a Dict space does not name are left out.
-        where: what error messages call the place.
+        obs: the observation; further keys of a dict are left out.
+        where: the place, for error messages.
     Raises:
-        EnvError: no mapping with the keys, or no sequence of the length, or no array of the shape that the space has.
-        NonFiniteError: a NaN, or an infinity where the space is bounded.
+        EnvError: a missing key, or a wrong length or shape.
+        NonFiniteError: a NaN, or an infinity in a bounded space.
     """
     return _columns(space, obs, where, one=True)
 
@@ -32,11 +32,10 @@ def columns_of(space: Space, observations: Any, where: str) -> trees.Tree:
 
     Args:
         space: of one observation.
-        observations: a list of N observations; or columns, structured like the space: an array [N, ...], or a dict or
-            tuple of those.
-        where: what error messages call the place.
+        observations: a list of N observations; or columns, structured like the space.
+        where: the place, for error messages.
     Raises:
-        EnvError, NonFiniteError: see `columns_of_one`; or columns of different lengths, or no observation at all.
+        EnvError, NonFiniteError: as `columns_of_one`; columns of different lengths, or no observation.
     """
     if isinstance(observations, list):
         rows = [columns_of_one(space, obs, f"{where}, row {row}") for row, obs in enumerate(observations)]
@@ -86,7 +85,7 @@ def _check_finite(space: Space, column: np.ndarray, where: str) -> None:
             where=where if len(column) == 1 else f"{where}, row {row}",
             got=column[row],
             expected=f"finite numbers in {space}",
-            fix="look for what made it, on the way from the environment or sensor",
+            fix="check the environment or sensor, and what processes its observations",
         )
 
 

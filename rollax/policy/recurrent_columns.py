@@ -1,4 +1,4 @@
-"""What the model of a `JaxPolicy` remembers: its columns while acting, and sequences of rows for learning."""
+"""`RecurrentColumns`: the columns of a model's memory for acting, and sequences of rows for learning."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _PER_SEQUENCE = (SampleBatch.STATE_IN, SampleBatch.SEQ_LENS)
 
 
 class RecurrentColumns:
-    """Describes the memory of a model; one without any has none of it, and costs nothing.
+    """Describes the memory of a model, if it has one.
 
     Args:
         model: the module.
         action_space: of one agent.
         max_seq_len: rows of a sequence to learn from.
     Attributes:
-        present: the model has a memory.
-        columns: what it takes beside the observations: `state_in`, and those of its `memory_inputs`.
+        present: whether the model has memory.
+        columns: its further inputs: `state_in` and its `memory_inputs`.
         initial_state: the state at the start of a trajectory, one array per part.
     """
 
@@ -50,16 +50,16 @@ class RecurrentColumns:
 
     @property
     def arguments(self) -> frozenset[str]:
-        """Those of the arguments of `compute_actions` that it takes."""
+        """The arguments of `compute_actions` with the memory."""
         return frozenset(_ARGUMENT_OF[name] for name in self.columns)
 
     @property
     def batch_columns(self) -> frozenset[str]:
-        """The columns of a batch that are needed to learn from it in sequences."""
+        """The columns of a batch that learning from sequences needs."""
         return frozenset((*self.columns, SampleBatch.TRAJECTORY_ID)) if self.present else frozenset()
 
     def given(self, rows: int, states: Sequence[Any], prev_actions: Any, prev_rewards: Any, where: str) -> Columns:
-        """The columns for acting on some rows; where a trajectory has just begun, nothing need be given.
+        """The columns for acting; without values those at the start of a trajectory.
 
         Raises:
             PolicyError: states of the wrong shape.
@@ -74,24 +74,24 @@ class RecurrentColumns:
                 where=f"{where}, state_batches of compute_actions",
                 got=[part.shape for part in state_in],
                 expected=shapes,
-                fix="pass the state_outs of the step before, or nothing where a trajectory begins",
+                fix="pass the state_outs of the previous step, or nothing at the start of a trajectory",
             )
         columns: dict[str, Any] = {SampleBatch.STATE_IN: state_in}
         if SampleBatch.PREV_ACTIONS in self.columns:
-            none_yet = prev_actions is None
-            columns[SampleBatch.PREV_ACTIONS] = zeros(self._action_space, rows) if none_yet else prev_actions
+            is_first = prev_actions is None
+            columns[SampleBatch.PREV_ACTIONS] = zeros(self._action_space, rows) if is_first else prev_actions
         if SampleBatch.PREV_REWARDS in self.columns:
             rewards = np.zeros(rows, np.float32) if prev_rewards is None else prev_rewards
             columns[SampleBatch.PREV_REWARDS] = np.asarray(rewards, np.float32)
         return columns
 
     def check(self, memory: Columns, where: str) -> None:
-        """Raises PolicyError where nothing is given of what the model needs beside observations."""
+        """Raises PolicyError if the model has memory and its columns are missing."""
         if self.present and not memory:
             raise PolicyError(
-                "The value of an observation depends on what is remembered.",
+                "The value of an observation depends on the memory.",
                 where=f"{where}, compute_values",
-                got="observations alone",
+                got="observations only",
                 expected=f"memory with {sorted(self.columns)}",
                 fix="compute_values(fragment.after['obs'], fragment.after)",
             )
@@ -100,9 +100,9 @@ class RecurrentColumns:
         """The rows to learn from as sequences.
 
         Args:
-            columns: [N, ...] what the loss reads.
-            batch: N rows, with the columns that `batch_columns` names; or a padded batch, whose sequences stay as they
-                are and begin with the initial state where it has no `state_in`.
+            columns: [N, ...] the columns that the loss reads.
+            batch: N rows with `batch_columns`; or a padded batch, whose sequences are kept, by default with the initial
+                state.
         Returns:
             Columns [S, max_seq_len, ...] with `seq_lens` [S] and `state_in` [S, ...], and the number S of sequences.
         """
@@ -135,7 +135,7 @@ def as_rows(sequences: Columns, mask: jax.Array) -> tuple[dict[str, Any], jax.Ar
     """Sequences [B, T, ...] as rows [B·T, ...], with a mask that is 0 on their padding too.
 
     Args:
-        sequences: what `RecurrentColumns.sequences` returned, or some of them.
+        sequences: some that `RecurrentColumns.sequences` returned.
         mask: [B] 1 for a real sequence, 0 for padding.
     """
     lengths = sequences[SampleBatch.SEQ_LENS]

@@ -1,4 +1,4 @@
-"""Variables that several policies share: whoever of them learns, all of them act with the same arrays."""
+"""`SharedVariables`: variables of the models that several policies share."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rollax.policy.policy import Policy, Weights
 
 @runtime_checkable
 class HoldsVariables(Protocol):
-    """A policy whose model is arrays by name, such as `JaxPolicy`.
+    """A policy with a model of named arrays, such as `JaxPolicy`.
 
     Attributes:
         params: name -> trained array; replaced as a whole, never changed in place.
         extra: the same for all other state of the model.
-        on_new_variables: called after either has been replaced by learning or by new weights, and before learning, in
-            case that an interrupt has kept it from being called; None where nobody cares.
+        on_new_variables: called after either has been replaced, and before learning, in case an interrupt has prevented
+            the call; None: not called.
     """
 
     params: Mapping[str, Any]
@@ -35,42 +35,37 @@ class _Group:
 
 
 class SharedVariables:
-    """Hands the shared arrays of each policy over to the others, at once and whenever it gets new ones.
+    """Assigns the shared arrays of a policy to the others whenever it has new ones, without a copy.
 
-    Nothing is copied: the policies hold the same arrays. Each has an optimizer of its own, whose state is not shared.
-    At the start the arrays are those of the first policy of each group.
+    Optimizer states are not shared. The initial arrays are those of the first policy of each group.
 
     Args:
-        groups: name -> which parts of the models are shared by which policies.
+        groups: name -> the shared parts of the models, and the policies that share them.
         policies: policy id -> policy, all of them.
     Raises:
-        ConfigError: a group of fewer than two policies, an unknown policy or part, parts that differ in their variables
-            or shapes, or a variable that is in two groups.
-        PolicyError: a policy whose model is not arrays by name.
+        ConfigError: a group of fewer than two policies, an unknown policy or part, parts with different variables or
+            shapes, or a variable in two groups.
+        PolicyError: a policy without named variables.
     """
 
     def __init__(self, groups: Mapping[str, SharedParts], policies: Mapping[str, Policy]) -> None:
         self._groups = [_group(name, shared, policies) for name, shared in groups.items()]
         _refuse_overlap(groups, self._groups)
         self._holders = {id_: _holder(policies[id_], id_) for group in self._groups for id_ in group.policy_ids}
-        self._unfinished: str | None = None  # whose hand-over has begun
+        self._unfinished: str | None = None  # the source of a hand-over that an interrupt has stopped
         for group in self._groups:
             self._hand_over(group.policy_ids[0])
-        self._handed = self._held()  # what each held when the others had all of it
+        self._handed = self._held()  # the arrays of each policy after the last hand-over
         for holder in self._holders.values():
             holder.on_new_variables = self.hand_over
 
     @property
     def policy_ids(self) -> Sequence[str]:
-        """The policies that share something."""
+        """The policies that share variables."""
         return tuple(self._holders)
 
     def stored_once(self, weights: Mapping[str, Weights]) -> dict[str, Weights]:
-        """The weights with the very same array for every policy that shares it, so that it is stored or sent once.
-
-        Args:
-            weights: policy id -> name -> array, of some or all policies.
-        """
+        """The weights, policy id -> name -> array, with one object for each shared array, which is then stored once."""
         once = dict(weights)
         for group in self._groups:
             ids = [policy_id for policy_id in group.policy_ids if policy_id in once]
@@ -79,7 +74,7 @@ class SharedVariables:
         return once
 
     def hand_over(self) -> None:
-        """Hands over what a policy has got new; what an interrupt has left half done is done again."""
+        """Hands over the new arrays of a policy; repeats a hand-over that an interrupt has stopped."""
         source = self._unfinished
         if source is None:
             held = self._held()
@@ -126,7 +121,7 @@ def _group(name: str, shared: SharedParts, policies: Mapping[str, Policy]) -> _G
             )
     if len(policy_ids) < 2:
         raise ConfigError(
-            "Variables that nobody shares.",
+            "Shared variables of fewer than two policies.",
             where=f"{key}, policies",
             got=policy_ids,
             expected="at least two policies",
@@ -149,7 +144,7 @@ def _group(name: str, shared: SharedParts, policies: Mapping[str, Policy]) -> _G
 
 
 def _shapes(policy: Policy, policy_id: str, parts: Sequence[str], key: str) -> dict[str, tuple]:
-    """Name -> (shape, type) of the variables in these parts of one policy's model."""
+    """Name -> (shape, dtype) of the variables in these parts of one policy's model."""
     holder = _holder(policy, policy_id)
     arrays = {**holder.params, **holder.extra}
     names = [name for part in parts for name in _in_part(part, arrays, policy_id, key)]

@@ -1,11 +1,10 @@
-"""Whether a policy fits into memory: its network, and the rows that it learns from. Asked before any of it is taken."""
+"""`check_sizes`: whether a policy's network and batches fit into memory."""
 
 from __future__ import annotations
 
 import math
 from itertools import pairwise
 
-import numpy as np
 from gymnasium import Space, spaces
 
 from rollax.config import TrainerConfig
@@ -13,28 +12,31 @@ from rollax.errors import ConfigError
 from rollax.memory import gib, memory_there
 from rollax.spaces import leaves
 
-_COPIES = 4  # of the parameters: themselves, gradients, and the two means of Adam
+_COPIES = 4  # parameters, gradients, and the two moments of Adam
 _NUMBER = 4
-_ROW = 16  # reward, value, log-probability and flags, at the least
+_ROW = 16  # reward, value, log-probability and flags
 
 
 def check_sizes(observation_space: Space, action_space: Space, config: TrainerConfig, where: str) -> None:
-    """Refuses what needs more memory than there is, by a lower bound of it.
+    """Compares lower bounds of the required memory with the machine's memory.
 
     Args:
         observation_space: of one agent.
         action_space: of one agent.
         config: of the policy.
-        where: which policy it is.
+        where: the policy, for error messages.
     Raises:
         ConfigError: a layer of the default network, the rows of an update or of a fragment, or the order of an update's
             rows do not fit.
     """
     model = config.model
     if model.custom_model is None:
-        widths = [_inputs(observation_space), *model.fcnet_hiddens]
+        # Convolutions encode images, of rank 3 and more.
+        widths = [sum(_width(leaf) for _, leaf in leaves(observation_space) if len(leaf.shape or ()) < 3)]
+        widths += model.fcnet_hiddens
         widths += [model.lstm_cell_size] if model.use_lstm or model.use_gru else []
-        widths += [*getattr(config, "hiddens", ()), _outputs(action_space) * getattr(config, "num_atoms", 1)]
+        outputs = sum(_width(leaf) for _, leaf in leaves(action_space))
+        widths += [*getattr(config, "hiddens", ()), outputs * getattr(config, "num_atoms", 1)]
         largest = max(pairwise(widths), key=math.prod)
         _check_fits(
             f"A layer of {largest[0]:,} inputs and {largest[1]:,} outputs",
@@ -67,25 +69,10 @@ def _check_fits(what: str, wanted: int, where: str, fix: str) -> None:
         )
 
 
-def _inputs(space: Space) -> int:
-    """Numbers that an observation gives a layer: one for each value of a Discrete; none for images."""
-    return sum(
-        _values(leaf) if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else math.prod(leaf.shape or ())
-        for _, leaf in leaves(space)
-        if len(leaf.shape or ()) < 3
-    )
-
-
-def _outputs(space: Space) -> int:
-    """Numbers that stand for an action's distribution or values, at the least."""
-    return sum(
-        _values(leaf) if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else math.prod(leaf.shape or ())
-        for _, leaf in leaves(space)
-    )
-
-
-def _values(space: Space) -> int:
-    return int(space.n) if isinstance(space, spaces.Discrete) else int(getattr(space, "nvec", np.zeros(1)).sum())
+def _width(leaf: Space) -> int:
+    """The width of a layer's inputs or outputs for a leaf, with discrete values one-hot."""
+    supported = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+    return spaces.flatdim(leaf) if isinstance(leaf, supported) else 0
 
 
 def _bytes(space: Space) -> int:

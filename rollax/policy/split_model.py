@@ -1,4 +1,4 @@
-"""A Flax model taken apart once into a static graph and plain dicts of arrays, for compiled functions to take."""
+"""`SplitModel`: a Flax model as a static graph and dicts of arrays, the arguments of compiled functions."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _SAME_NETWORK = (
 
 
 class SplitModel:
-    """Name -> array for the trained parameters and, apart from them, for all other state of a model.
+    """Name -> array for the trained parameters, and separately for all other state of a model.
 
-    Calling a module through `nnx.jit` walks its graph at every call, which costs more than a small forward pass.
+    `nnx.jit` instead walks the module's graph at every call, which costs more than a small forward pass.
 
     Args:
-        model: any `nnx.Module`; it is not kept.
+        model: any `nnx.Module`; no reference is kept.
     """
 
     def __init__(self, model: nnx.Module) -> None:
         model.eval()
         self._acting_graph = nnx.split(model, nnx.Param, ...)[0]
-        model.train()  # Dropout and BatchNorm differ between the two; the arrays are the same
+        model.train()  # the graphs differ in Dropout and BatchNorm; the arrays are the same
         self._learning_graph, params, extra = nnx.split(model, nnx.Param, ...)
         self._params_tree, param_arrays = _named(params)
         self.params = {name: _typed(value) for name, value in param_arrays.items()}
@@ -41,13 +41,13 @@ class SplitModel:
     def merge(
         self, params: Mapping[str, Any], extra: Mapping[str, Any], *, learning: bool = False, noise_seed: Any = None
     ) -> Any:
-        """The model over these arrays, in training mode where it learns and in evaluation mode where it acts.
+        """The model with these arrays, in training mode if it is `learning`, otherwise in evaluation mode.
 
         Args:
             params: the trained parameters.
             extra: the other state.
-            learning: in training mode.
-            noise_seed: [] uint32 for random streams of its own; None for those that `extra` goes on with.
+            learning: the mode.
+            noise_seed: [] uint32, for new random streams; None: those in `extra`.
         """
         state = [self._key(n, extra[n], noise_seed) if n in self._keys else extra[n] for n in self.extra]
         trained = jax.tree.unflatten(self._params_tree, [params[name] for name in self.params])
@@ -59,22 +59,18 @@ class SplitModel:
         return key if seed is None else jax.random.fold_in(key, seed)
 
     def extra_of(self, model: nnx.Module) -> dict[str, jax.Array]:
-        """The state beside the parameters, as a forward pass has left it (batch statistics, random streams)."""
+        """The state beside the parameters after a forward pass (batch statistics, random streams)."""
         if not self.extra:
             return {}
         _, _, extra = nnx.split(model, nnx.Param, ...)
         return self._without_keys(_named(extra)[1])
 
     def _without_keys(self, extra: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """Random keys as the plain arrays under them, which can be stored."""
+        """Random keys as plain arrays, which can be stored."""
         return {n: jax.random.key_data(v) if n in self._keys else _typed(v) for n, v in extra.items()}
 
     def checked(self, weights: Mapping[str, Any], where: str) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """`(params, extra)` from weights by name.
-
-        Raises:
-            PolicyError: names or shapes are not those of the model.
-        """
+        """`(params, extra)` from weights by name; raises PolicyError for names or shapes of another model."""
         expected = {**self.params, **self.extra}
         if weights.keys() != expected.keys():
             raise PolicyError(
@@ -94,15 +90,13 @@ class SplitModel:
                     expected=expected[name].shape,
                     fix=_SAME_NETWORK,
                 )
-        # jnp.array copies: whoever passes arrays in may write into them later.
-        return (
-            {name: jnp.array(weights[name], expected[name].dtype) for name in self.params},
-            {name: jnp.array(weights[name], expected[name].dtype) for name in self.extra},
-        )
+        # jnp.array copies; the caller may change its arrays later.
+        copies = {name: jnp.array(weights[name], array.dtype) for name, array in expected.items()}
+        return {name: copies[name] for name in self.params}, {name: copies[name] for name in self.extra}
 
 
 def part_of(name: str) -> str:
-    """The part of the model that a variable of this name is in: one of the model's own attributes."""
+    """The attribute of the model that contains the variable of this name."""
     return name.partition(".")[0]
 
 
@@ -112,13 +106,13 @@ def _named(state: Any) -> tuple[Any, dict[str, jax.Array]]:
 
 
 def _name(path: tuple[Any, ...]) -> str:
-    # The last part of a path leads from a variable to its value; one before it may be a module of that name.
+    # The last part of a path leads from a variable to its value.
     parts = path[:-1] if isinstance(path[-1], jax.tree_util.GetAttrKey) else path
     return ".".join(str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in parts)
 
 
 def _typed(value: Any) -> jax.Array:
-    # A weak type, as `nnx.Param(jnp.array(1.0))` has, would turn into a strong one, and each change recompiles.
+    # A weak type, as of `nnx.Param(jnp.array(1.0))`, would become a strong one, and the change would recompile.
     array = jnp.asarray(value)
     return jnp.asarray(array, array.dtype)
 
