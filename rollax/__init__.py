@@ -103,7 +103,7 @@ if TYPE_CHECKING:
     from rollax.optimizers.sync_samples import SyncSamplesOptimizer as SyncSamplesOptimizer
     from rollax.policy.jax_policy import JaxPolicy as JaxPolicy
     from rollax.policy.policy import Policy as Policy
-    from rollax.policy.spec import PolicySpec as PolicySpec
+    from rollax.policy.policy import PolicySpec as PolicySpec
     from rollax.replay.frames import StackedFrames as StackedFrames
     from rollax.replay.prioritized import PrioritizedReplay as PrioritizedReplay
     from rollax.replay.uniform import UniformReplay as UniformReplay
@@ -154,8 +154,7 @@ _NAMES_OF = {
     "rollax.optimizers.sync_replay": "SyncReplayOptimizer",
     "rollax.optimizers.sync_samples": "SyncSamplesOptimizer",
     "rollax.policy.jax_policy": "JaxPolicy",
-    "rollax.policy.policy": "Policy",
-    "rollax.policy.spec": "PolicySpec",
+    "rollax.policy.policy": "Policy PolicySpec",
     "rollax.replay.frames": "StackedFrames",
     "rollax.replay.prioritized": "PrioritizedReplay",
     "rollax.replay.uniform": "UniformReplay",

@@ -28,7 +28,7 @@ from rollax.ops.values import explained_variance, value_loss
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.learner import UpdatePlan
+from rollax.policy.update_plan import UpdatePlan
 
 
 class A3CConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):

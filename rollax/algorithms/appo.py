@@ -26,7 +26,7 @@ from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate, truncated_reference
 from rollax.policy.jax_policy import Columns
-from rollax.policy.learner import UpdatePlan, periodic_copy
+from rollax.policy.update_plan import UpdatePlan, periodic_copy
 from rollax.state import number
 
 _TARGET_LOGP, _TARGET_DIST_INPUTS = "target_logp", "target_dist_inputs"

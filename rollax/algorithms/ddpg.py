@@ -36,9 +36,9 @@ from rollax.policy.exploration.action_noise import Deterministic, with_action_no
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.learner import UpdatePlan, adam, by_part, polyak_average
 from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.policy_model import check_layers
+from rollax.policy.update_plan import UpdatePlan, adam, by_part, polyak_average
 
 _TARGET, _NOISE = "q_target", "target_noise"
 

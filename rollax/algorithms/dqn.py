@@ -37,9 +37,9 @@ from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
 from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.learner import UpdatePlan, periodic_copy
 from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.policy_model import check_layers
+from rollax.policy.update_plan import UpdatePlan, periodic_copy
 from rollax.schedules import Schedule
 
 EPSILON = ("initial_epsilon", "final_epsilon", "epsilon_timesteps", "epsilon_schedule")

@@ -30,7 +30,7 @@ from rollax.ops.values import explained_variance, value_loss
 from rollax.ops.vtrace import vtrace
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.learner import UpdatePlan
+from rollax.policy.update_plan import UpdatePlan
 
 _MAX_LOG_RHO = 60.0
 

@@ -29,8 +29,8 @@ from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate
 from rollax.ops.values import explained_variance, value_loss
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.learner import UpdatePlan
 from rollax.policy.minibatches import standardized
+from rollax.policy.update_plan import UpdatePlan
 from rollax.state import number
 
 _KL_MARGIN = 1.5

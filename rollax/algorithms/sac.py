@@ -36,9 +36,9 @@ from rollax.policy import action_masks
 from rollax.policy.exploration.action_noise import with_action_noise
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.learner import UpdatePlan, polyak_average
 from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.policy_model import check_layers
+from rollax.policy.update_plan import UpdatePlan, polyak_average
 
 _TARGET, _NOISE, _NEXT_NOISE = "q_target", "noise", "next_noise"
 _SHARE_OF_ENTROPY = 0.98

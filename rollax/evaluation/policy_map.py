@@ -10,8 +10,7 @@ from gymnasium import Space
 
 from rollax.config import TrainerConfig, resolve_config
 from rollax.errors import ConfigError, PolicyError, SpaceError
-from rollax.policy.policy import Policy
-from rollax.policy.spec import PolicySpec
+from rollax.policy.policy import Policy, PolicySpec
 from rollax.spaces import same_space
 
 DEFAULT_POLICY = "default_policy"

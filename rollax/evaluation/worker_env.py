@@ -12,7 +12,7 @@ from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
 from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext
-from rollax.policy.spec import PolicySpec
+from rollax.policy.policy import PolicySpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from rollax.evaluation.joint_rows import JointRows
 from rollax.evaluation.policy_map import nobody_uses, space_of_agents
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.worker_env import EnvSpaces
-from rollax.policy.policy import Policy
-from rollax.policy.spec import PolicySpec
+from rollax.policy.policy import Policy, PolicySpec
 from rollax.spaces import check_space, same_space
 
 

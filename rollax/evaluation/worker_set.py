@@ -10,8 +10,7 @@ from rollax.env.registry import env_creator as creator_of
 from rollax.evaluation.policy_map import DEFAULT_POLICY
 from rollax.evaluation.remote_workers import RemoteWorkers, ray_workers
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.policy.policy import Policy
-from rollax.policy.spec import PolicySpec
+from rollax.policy.policy import Policy, PolicySpec
 from rollax.processes.failures import FailureRules
 
 

@@ -12,8 +12,7 @@ from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.optimizers.optimizer import Optimizer, inexact
 from rollax.optimizers.updates_due import UpdatesDue
-from rollax.policy.policy import Policy
-from rollax.policy.spec import PolicySpec
+from rollax.policy.policy import Policy, PolicySpec
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.shard import BufferOfSize

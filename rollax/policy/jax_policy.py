@@ -24,13 +24,14 @@ from rollax.models.outputs import Outputs, is_noisy
 from rollax.policy.acting import Acting, check_finite
 from rollax.policy.action_masks import ActionMasks
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
-from rollax.policy.learner import Learner, UpdatePlan, adam, by_part
+from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches, acting_bucket, training_bucket
 from rollax.policy.policy import ActionsResult, Policy
 from rollax.policy.policy_model import make_policy_model
 from rollax.policy.recurrent_columns import RecurrentColumns, as_rows
 from rollax.policy.sizes import check_sizes
 from rollax.policy.split_model import SplitModel
+from rollax.policy.update_plan import UpdatePlan, adam, by_part
 from rollax.schedules import Schedule
 from rollax.state import count, generator_state, section
 
@@ -58,6 +59,7 @@ class JaxPolicy(Policy):
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, resolve_config(self.config_class or TrainerConfig, config))
         self.statistics = (*self.statistics, "total_loss", "cur_lr")
+        self.sees_all_agents = getattr(self.config, "centralized_critic", False)
         self.check_spaces()
         check_sizes(observation_space, action_space, self.config, f"policy class {type(self).__name__}")
         runtime.configure_jax()
@@ -80,6 +82,7 @@ class JaxPolicy(Policy):
         self.arguments = _ARGUMENTS | self.memory.arguments | carried
         self.split = SplitModel(model)
         self.plan = self.make_plan()
+        self.minibatch_size = self.plan.minibatch_size
         self.learner = Learner(
             self._loss_of_arrays,
             self.make_optimizer(),
@@ -93,6 +96,7 @@ class JaxPolicy(Policy):
         columns = self.sampled_columns
         self._acting = Acting(self.split, self.exploration, self.masks.present, columns, noisy=self._noisy)
         self._errors = jax.jit(self._errors_of_arrays)
+        self._logp = jax.jit(lambda inputs, actions: self.distribution.logp(inputs, actions))
 
     @property
     def sampled_columns(self) -> frozenset[str] | None:
@@ -101,14 +105,6 @@ class JaxPolicy(Policy):
         # A centralized critic's values are computed in postprocessing.
         computed = {SampleBatch.VF_PREDS} if self.sees_all_agents else frozenset()
         return (self.batch_columns - computed) | self.memory.batch_columns
-
-    @property
-    def sees_all_agents(self) -> bool:  # type: ignore[override]  of the config here
-        return getattr(self.config, "centralized_critic", False)
-
-    @property
-    def minibatch_size(self) -> int | None:  # type: ignore[override]  of the plan here
-        return self.plan.minibatch_size
 
     @property
     def params(self) -> Columns:
@@ -127,8 +123,6 @@ class JaxPolicy(Policy):
     @extra.setter
     def extra(self, extra: Columns) -> None:
         self.learner.variables = self.learner.variables._replace(extra=extra)
-
-    # What an algorithm defines.
 
     def check_spaces(self) -> None:
         """Raises SpaceError or ConfigError if the algorithm does not support the spaces with this config."""
@@ -200,15 +194,11 @@ class JaxPolicy(Policy):
         rates = self.learning_rates()
         return by_part({part: adam(self.config) for part in rates}) if isinstance(rates, dict) else adam(self.config)
 
-    # Acting.
-
     def forward(self, model: Any, columns: Columns) -> Outputs:
         """One forward pass of the model, with invalid actions masked.
 
-        Args:
-            model: the model.
-            columns: `obs`, with memory also `state_in` and the model's `memory_inputs`. With `critic_obs` the output
-                `value` is `model.critic(critic_obs)`.
+        `columns` are `obs`, with memory also `state_in` and the `memory_inputs`. With `critic_obs` the output `value`
+        is `model.critic(critic_obs)`.
         """
         return self._acting.forward(model, columns)
 
@@ -247,7 +237,7 @@ class JaxPolicy(Policy):
         if size != rows:
             columns = trees.pad(columns, size)
         self.check_masks(obs_batch)
-        # Random numbers of the host are cheaper than those of the device.
+        # The host's random numbers are cheaper than the device's.
         noise, noise_seed, params = None, None, self.params
         if explore:
             noise, exploring = self.exploration.noise(self.acting_rng, size, self.timestep, exploring)
@@ -276,13 +266,9 @@ class JaxPolicy(Policy):
     def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
         if SampleBatch.ACTION_DIST_INPUTS not in fetches:
             return {}
-        logp = np.array(self._compiled_logp(fetches[SampleBatch.ACTION_DIST_INPUTS], actions))
+        logp = np.array(self._logp(fetches[SampleBatch.ACTION_DIST_INPUTS], actions))
         check_finite(logp, self.name, self.timestep)
         return {SampleBatch.ACTION_LOGP: logp}
-
-    @cached_property
-    def _compiled_logp(self) -> Any:
-        return jax.jit(self.distribution.logp)
 
     def compute_values(self, obs_batch: Any, memory: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
         """[N] state values.
@@ -304,8 +290,6 @@ class JaxPolicy(Policy):
             columns = {SampleBatch.CRITIC_OBS: memory[SampleBatch.CRITIC_OBS]}
         columns = trees.pad(columns, max(acting_bucket(rows), _MIN_VALUES))
         return self._acting.values(self.params, self.extra, columns)[:rows]
-
-    # Learning.
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         """All epochs and minibatches in one compiled call; statistics are means over the last epoch that began.
@@ -347,13 +331,12 @@ class JaxPolicy(Policy):
         columns, count = self.train_columns(batch), len(batch)
         if self.memory.present:
             columns, count = self.memory.sequences(columns, batch)
-        micro = self._units(self.plan.microbatch_size)
         plan = Minibatches.draw(
             self.learning_rng,
             count,
             self._units(size),
             epochs,
-            microbatch_size=micro,
+            microbatch_size=self._units(self.plan.microbatch_size),
             few_sizes=self.memory.present,
             # A replay sample is in random order, and the last one of equal rows sets the priority.
             in_order=SampleBatch.INDICES in batch,
@@ -386,8 +369,6 @@ class JaxPolicy(Policy):
     ) -> jax.Array:
         return self._loss_of_arrays(params, params, extra, batch, mask, coefficients)[1][0][SampleBatch.TD_ERROR]
 
-    # Weights and state.
-
     def get_weights(self) -> dict[str, np.ndarray]:
         # Copies, which the caller may change.
         return {name: np.array(value) for name, value in {**self.params, **self.extra}.items()}
@@ -410,10 +391,7 @@ class JaxPolicy(Policy):
     def get_state(self) -> dict[str, Any]:
         return {
             **super().get_state(),
-            "optimizer": self.learner.optimizer_arrays(),
-            "num_updates": self.learner.num_updates,
-            # Without target parameters of their own, the targets are the parameters, also after a restore.
-            "targets": {name: np.array(value) for name, value in (self.learner.variables.targets or {}).items()},
+            **self.learner.get_state(),
             "learning_rng": self.learning_rng.bit_generator.state,
         }
 
@@ -423,14 +401,10 @@ class JaxPolicy(Policy):
         learning_rng = generator_state(state, "learning_rng", where, self.learning_rng)
         targets = section(state, "targets", where)
         super().set_state(state)
-        optimizer_state = self.learner.optimizer_state_of(section(state, "optimizer", where), where)
-        self.learner.variables = self.learner.variables._replace(
-            optimizer_state=optimizer_state, num_updates=num_updates
-        )
+        if targets:
+            targets, _ = self.split.checked({**targets, **self.extra}, f"{where}, target parameters")
+        self.learner.set_state(section(state, "optimizer", where), num_updates, targets, where)
         self.learning_rng.bit_generator.state = learning_rng
-        if self.learner.has_targets and targets:
-            checked = self.split.checked({**targets, **self.extra}, f"{where}, target parameters")
-            self.learner.set_targets(checked[0])
 
     def get_acting_state(self) -> dict[str, Any]:
         return {"rng": self.acting_rng.bit_generator.state, "exploration": self.exploration.get_state()}

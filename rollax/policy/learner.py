@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,84 +10,57 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rollax import trees
 from rollax.errors import CheckpointError, NonFiniteError
-from rollax.policy.devices import Devices
 from rollax.policy.minibatches import Minibatches, weighted_mean
+from rollax.policy.own_state import arrays_in, restored
 from rollax.policy.split_model import part_of
+from rollax.policy.update_plan import StopsUpdate, UpdatedTargets
 
 Columns = Mapping[str, Any]
 Loss = Callable[[Columns, Columns, Columns, Columns, jax.Array, Columns], tuple[jax.Array, tuple[dict, Columns]]]
 """(params, targets, extra, batch, mask, coefficients with `num_updates`) -> (loss, (statistics, extra))."""
-UpdatedTargets = Callable[[Columns, Columns, jax.Array], Columns]
-"""(targets, params, num_updates) -> targets, after a gradient step."""
-StopsUpdate = Callable[[Columns], jax.Array]
-"""Statistics of a minibatch -> [] whether the update ends before its gradient step."""
 
 
-@dataclass(frozen=True, slots=True)
-class UpdatePlan:
-    """How a batch becomes gradient steps.
+class Devices:
+    """Places arrays on devices; with a single device it does nothing.
 
     Args:
-        minibatch_size: rows of one gradient step; None: the whole batch.
-        epochs: passes over each batch.
-        microbatch_size: rows of one forward and backward pass; a gradient step averages their gradients. None: all
-            rows at once.
-        targets: updates the target parameters after each gradient step; None: there are none.
-        stops: ends an update early; None: it runs all its gradient steps.
+        devices: of JAX; by default all local ones of the default backend.
+    Attributes:
+        count: their number.
     """
 
-    minibatch_size: int | None = None
-    epochs: int = 1
-    microbatch_size: int | None = None
-    targets: UpdatedTargets | None = None
-    stops: StopsUpdate | None = None
+    def __init__(self, devices: Sequence[Any] | None = None) -> None:
+        devices = jax.local_devices() if devices is None else devices
+        self.count = len(devices)
+        mesh = Mesh(np.array(devices), ("rows",))
+        self._everywhere = NamedSharding(mesh, PartitionSpec())
+        self._by_row = NamedSharding(mesh, PartitionSpec("rows"))
 
+    def everywhere(self, tree: Any) -> Any:
+        """Copies the arrays to each device."""
+        return tree if self.count == 1 else jax.device_put(tree, self._everywhere)
 
-def periodic_copy(interval: int) -> UpdatedTargets:
-    """Targets that become a copy of the parameters every `interval` gradient steps."""
+    def by_row(self, tree: Any) -> Any:
+        """Divides the rows equally among the devices; their number is a multiple of `count`."""
+        return tree if self.count == 1 else jax.device_put(tree, self._by_row)
 
-    def updated(targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
-        due = num_updates % interval == 0
-        return {name: jnp.where(due, params[name], target) for name, target in targets.items()}
+    def share_rows(self, tree: Any) -> Any:
+        """`by_row` inside a compiled function."""
+        return tree if self.count == 1 else lax.with_sharding_constraint(tree, self._by_row)
 
-    return updated
+    def first(self, tree: Any) -> Any:
+        """The arrays on the first device, without a copy."""
+        if self.count == 1:
+            return tree
+        return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, tree)
 
-
-def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> UpdatedTargets:
-    """Targets that become (1 - τ) target + τ parameter.
-
-    Args:
-        tau: the Polyak coefficient τ.
-        parts: attributes of the model; other targets are constant.
-        interval: gradient steps between two updates of the targets.
-    """
-
-    def updated(targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
-        names = [name for name in targets if part_of(name) in parts]
-        newer, older = ({name: arrays[name] for name in names} for arrays in (params, targets))
-        moved: Any = optax.incremental_update(newer, older, tau)
-        if interval > 1:
-            due = num_updates % interval == 0
-            moved = {name: jnp.where(due, moved[name], older[name]) for name in names}
-        return {**targets, **moved}
-
-    return updated
-
-
-def adam(config: Any) -> optax.GradientTransformation:
-    """The config's optimizer without learning rate: `grad_clip`, then Adam with `adam_epsilon` if there is one."""
-    clip = config.grad_clip
-    # Equal structures of state with and without clipping, so that a restored run may change it.
-    clipped = optax.identity() if clip is None else optax.clip_by_global_norm(clip)
-    return optax.chain(clipped, optax.scale_by_adam(eps=getattr(config, "adam_epsilon", 1e-8)))
-
-
-def by_part(optimizers: Mapping[Hashable, optax.GradientTransformation]) -> optax.GradientTransformation:
-    """An optimizer with a separate one for each part of the model, by attribute of the model."""
-    return optax.partition(optimizers, lambda params: {name: part_of(name) for name in params})
+    def compiled(self, function: Callable[..., Any]) -> Any:
+        """Compiles a function; its results are on all devices."""
+        return jax.jit(function) if self.count == 1 else jax.jit(function, out_shardings=self._everywhere)
 
 
 class Variables(NamedTuple):
@@ -346,19 +318,21 @@ class Learner:
 
     def optimizer_arrays(self) -> dict[str, np.ndarray]:
         """The optimizer's state by name."""
-        paths, _ = jax.tree_util.tree_flatten_with_path(self.variables.optimizer_state)
-        return {jax.tree_util.keystr(path): np.array(leaf) for path, leaf in paths}
+        return arrays_in(self.variables.optimizer_state)
 
-    def optimizer_state_of(self, arrays: Mapping[str, np.ndarray], where: str) -> Any:
-        """The optimizer's state from the result of `optimizer_arrays`.
+    def get_state(self) -> dict[str, Any]:
+        """Optimizer state, number of gradient steps, and target parameters that are not the parameters."""
+        targets = {name: np.array(value) for name, value in (self.variables.targets or {}).items()}
+        return {"optimizer": self.optimizer_arrays(), "num_updates": self.num_updates, "targets": targets}
+
+    def set_state(self, arrays: Mapping[str, np.ndarray], num_updates: int, targets: Columns, where: str) -> None:
+        """Restores what `get_state` returned.
 
         Raises:
             CheckpointError: the arrays are of another optimizer.
         """
-        paths, tree = jax.tree_util.tree_flatten_with_path(self.variables.optimizer_state)
-        expected = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
-        fits = arrays.keys() == expected.keys() and all(np.shape(arrays[n]) == expected[n].shape for n in expected)
-        if not fits:
+        state, expected = self.variables.optimizer_state, self.optimizer_arrays()
+        if {n: np.shape(a) for n, a in arrays.items()} != {n: a.shape for n, a in expected.items()}:
             raise CheckpointError(
                 "The state of another optimizer.",
                 where=where,
@@ -366,8 +340,10 @@ class Learner:
                 expected=sorted(expected),
                 fix="restore with the policy class and the model that the checkpoint was made with",
             )
-        leaves = [jnp.array(arrays[name], leaf.dtype) for name, leaf in expected.items()]
-        return self.devices.everywhere(jax.tree.unflatten(tree, leaves))
+        state = self.devices.everywhere(restored(state, arrays))
+        self.variables = self.variables._replace(optimizer_state=state, num_updates=num_updates)
+        if self.has_targets and targets:
+            self.set_targets(targets)
 
 
 def _squared_norm(arrays: Any) -> Any:

@@ -32,7 +32,7 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
     """
     found = {}
     for name, value in _attributes(policy).items():
-        if arrays := {path: _stored(array) for path, array in _arrays(value)}:
+        if arrays := arrays_in(value):
             found[name] = arrays
         for _, leaf in _flat(value):
             if not _is_state(leaf) and _hides_state(leaf, _DEPTH):
@@ -53,7 +53,12 @@ def set_own_arrays(policy: Any, arrays: Arrays) -> None:
         shapes = {path: array.shape for path, array in sorted(expected.items())}
         _check(policy, f"Other arrays in the attribute {name}", got, shapes)
     for name in own:
-        setattr(policy, name, _restored(getattr(policy, name), arrays[name]))
+        setattr(policy, name, restored(getattr(policy, name), arrays[name]))
+
+
+def arrays_in(value: Any) -> dict[str, np.ndarray]:
+    """Path -> copy of each array in a pytree of nnx modules, variables and JAX arrays."""
+    return {path: _stored(array) for path, array in _arrays(value)}
 
 
 def _attributes(policy: Any) -> dict[str, Any]:
@@ -90,7 +95,9 @@ def _arrays(value: Any) -> Iterator[tuple[str, jax.Array]]:
             yield prefix, leaf
 
 
-def _restored(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def restored(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The value with the arrays that `arrays_in` returned; modules and variables are updated in place."""
+
     def leaf_of(path: Any, leaf: Any) -> Any:
         prefix = jax.tree_util.keystr(path)
         if isinstance(leaf, nnx.Variable):

@@ -10,7 +10,7 @@ from rollax import JaxPolicy, SyncSamplesOptimizer, Trainer, TrainerConfig
 from rollax.evaluation.advantages import add_advantages
 from rollax.ops.masked import masked_mean
 from rollax.ops.values import value_loss
-from rollax.policy.learner import UpdatePlan
+from rollax.policy.update_plan import UpdatePlan
 
 
 class AWRConfig(TrainerConfig):

@@ -172,7 +172,7 @@ def test_code_is_refused_before_a_trainer_is_made(forge, at, code):
         Trainer.from_checkpoint(path)
 
 
-POLICIES = ["rollax.storage:os.system", "rollax.policy.policy:Policy", "rollax.policy.spec:Policy", "x", ""]
+POLICIES = ["rollax.storage:os.system", "rollax.policy.policy:Policy", "rollax.policy.jax_policy:Policy", "x", ""]
 
 
 @pytest.mark.parametrize("path", POLICIES)

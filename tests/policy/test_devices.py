@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import NonFiniteError
-from rollax.policy.devices import Devices
+from rollax.policy.learner import Devices
 from tests.policy import test_recurrent_policy as recurrent
 from tests.policy.test_jax_policy import CHOICES, SEEN, SMALL, Stateful, experience, seen
 from tests.policy.test_jax_policy import make as make_ppo

@@ -158,13 +158,13 @@ class TestLearner:
         learner, other = (Learner(squared_error, optax.scale_by_adam(), params, extra) for _ in range(2))
         gradient = {"w": np.ones(3, np.float32), "b": np.float32(2)}
         learner.apply(gradient, 0.1, where="")
-        state = other.optimizer_state_of(learner.optimizer_arrays(), where="")
-        other.variables = other.variables._replace(params=learner.variables.params, optimizer_state=state)
+        other.set_state(learner.optimizer_arrays(), 1, {}, where="")
+        other.variables = other.variables._replace(params=learner.variables.params)
         for one in (learner, other):
             one.apply(gradient, 0.1, where="")
         np.testing.assert_array_equal(learner.variables.params["w"], other.variables.params["w"])
         with pytest.raises(CheckpointError, match=r"another optimizer(.|\n)*policy 'p'"):
-            other.optimizer_state_of({"x": np.zeros(3)}, where="policy 'p'")
+            other.set_state({"x": np.zeros(3)}, 1, {}, where="policy 'p'")
 
     @pytest.mark.parametrize("lr", [1e300, 1e30])
     def test_a_step_that_is_too_long_is_not_made(self, lr):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import Policy, SampleBatch
+from rollax import Policy, PolicySpec, SampleBatch
 from rollax.errors import PolicyError
 from rollax.policy.policy import accepted, call_accepted
 
@@ -87,3 +87,30 @@ def test_only_the_accepted_arguments_are_passed():
     assert accepted(Threshold(SEEN, CHOICES).compute_actions) == {"obs_batch", "explore"}
     assert accepted(Nested(SEEN, CHOICES).compute_actions) is None
     assert call_accepted(lambda x, b: (x, b), 1, a=2, b=3) == (1, 3)
+
+
+BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, PolicySpec()),
+        (Threshold, PolicySpec(Threshold)),
+        ((None,), PolicySpec()),
+        ((Threshold, BOX), PolicySpec(Threshold, BOX)),
+        ((None, BOX, TWO, {"gamma": 0.5}), PolicySpec(None, BOX, TWO, {"gamma": 0.5})),
+        ((None, None, None, None), PolicySpec()),
+        (PolicySpec(Threshold, config={"lr": 0.1}), PolicySpec(Threshold, config={"lr": 0.1})),
+    ],
+)
+def test_a_spec_is_made_from(given, expected):
+    assert PolicySpec.of(given, "p") == expected
+
+
+@pytest.mark.parametrize("given", ["PPO", 3, (), [None, BOX, TWO, {}], ("PPO",), (None, BOX, TWO, 1), (None,) * 5, int])
+def test_13_refuses_what_is_no_spec(given):
+    with pytest.raises(
+        PolicyError, match=r"No policy spec(.|\n)*policies\['p'\](.|\n)*got:(.|\n)*expected:(.|\n)*fix:"
+    ):
+        PolicySpec.of(given, "p")

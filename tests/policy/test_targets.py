@@ -15,8 +15,8 @@ from rollax.algorithms.ppo import PPOPolicy
 from rollax.config.multiagent import SharedParts
 from rollax.errors import PolicyError
 from rollax.ops.masked import masked_mean
-from rollax.policy.learner import UpdatePlan, polyak_average
 from rollax.policy.shared_variables import SharedVariables
+from rollax.policy.update_plan import UpdatePlan, polyak_average
 from tests.policy.test_jax_policy import CHOICES, SEEN, SMALL, experience
 from tests.policy.test_recurrent_policy import LSTM
 from tests.policy.test_recurrent_policy import experience as trajectories
