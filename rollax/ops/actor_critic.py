@@ -1,4 +1,4 @@
-"""Targets and losses of actors and critics for replayed experience."""
+"""Targets and losses of off-policy actors and critics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def td_target(
 def smoothed_actions(
     actions: Float[Array, "*S"], noise: Float[Array, "*S"], *, scale: float, limit: float
 ) -> Float[Array, "*S"]:
-    """Returns the actions with clipped noise, so that similar actions get similar values.
+    """Returns the actions with clipped noise, which smooths their values.
 
     Source: Fujimoto et al. (2018), Eq. 14 and Algorithm 1, arXiv:1802.09477:
         ã = clip(π⁻(s') + clip(σ ε, -c, c), -1, 1).
@@ -76,11 +76,11 @@ def temperature_loss(
     """Loss that raises the temperature if the entropy is below its target, and lowers it if above.
 
     Source: Haarnoja et al. (2018), Eq. 18, arXiv:1812.05905:  J(α) = mean_b -α (log π(a|s) + H̄).  Deviations: the
-    factor log α instead of α, as in the authors' code, so that small and large temperatures change at the same rate.
+    factor log α instead of α, as in the authors' code, so that the rate of change does not depend on α.
 
     Args:
         log_alpha: [] log α; differentiated.
-        logp: [B] log-probability of an action sampled from the policy, or its expectation. Constant.
+        logp: [B] log-probability of a sampled action, or its expectation. Constant.
         target_entropy: [B] H̄. Constant.
         mask: [B] 1 for a real row, 0 for padding.
     Raises:

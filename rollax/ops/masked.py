@@ -9,16 +9,11 @@ from rollax.errors import ShapeError
 
 
 def masked_mean(x: Float[Array, "*S"], mask: Float[Array, "*S"]) -> Float[Array, ""]:
-    """Mean over the valid entries; the others, even NaN, affect neither the mean nor its gradient.
-
-    Source: mean = Σ_i m_i x_i / Σ_i m_i. Deviations: 0, not 0/0, if no entry is valid, so that a minibatch of
-    padding changes no weights.
+    """Mean Σ_i m_i x_i / Σ_i m_i over the valid entries; 0 without any. Padding, even NaN, affects no gradient.
 
     Args:
         x: [...] values.
         mask: [...] 1 for a valid entry, 0 for padding.
-    Returns:
-        [] mean.
     Raises:
         ShapeError: `x` and `mask` differ in shape.
     """
@@ -28,14 +23,7 @@ def masked_mean(x: Float[Array, "*S"], mask: Float[Array, "*S"]) -> Float[Array,
 
 
 def check_same_shape(where: str, **arrays: Array) -> None:
-    """Refuses arguments that would broadcast by mistake; runs only at trace time in a compiled function.
-
-    Args:
-        where: name of the calling function.
-        arrays: its arguments by name.
-    Raises:
-        ShapeError: two of them differ in shape.
-    """
+    """Raises ShapeError if arguments of the function `where` differ in shape and would broadcast."""
     shapes = {name: jnp.shape(array) for name, array in arrays.items()}
     if len(set(shapes.values())) > 1:
         raise ShapeError(

@@ -27,12 +27,12 @@ def policy_gradient_loss(
         advantages: [B] returns or advantage estimates. Constant.
         mask: [B] 1 for a real row, 0 for padding.
     Returns:
-        [] loss; only its gradient is meaningful: in `logp` it is -A_t / (number of real rows).
+        [] loss, with the gradient -A_t / (number of real rows) in `logp`.
     Raises:
         ShapeError: the arguments differ in shape.
     """
     check_same_shape("policy_gradient_loss", logp=logp, advantages=advantages, mask=mask)
-    # Select before the product too: a NaN in a padding row would give 0 * NaN in the gradient.
+    # Selected before the product: a NaN in a padding row would give 0 * NaN in the gradient.
     return -masked_mean(jnp.where(mask > 0, logp, 0.0) * lax.stop_gradient(advantages), mask)
 
 
@@ -64,7 +64,7 @@ def clipped_surrogate(
     """
     check_same_shape("clipped_surrogate", logp=logp, old_logp=old_logp, advantages=advantages, mask=mask)
     advantages = lax.stop_gradient(advantages)
-    # Select before the exponential too: an infinity in a padding row would give 0 * inf in the gradient.
+    # Selected before the exponential: an infinity in a padding row would give 0 * inf in the gradient.
     log_ratio = jnp.where(mask > 0, logp - lax.stop_gradient(old_logp), 0.0)
     ratio = jnp.exp(jnp.minimum(log_ratio, _MAX_LOG_RATIO))
     clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
@@ -72,18 +72,15 @@ def clipped_surrogate(
 
 
 def adapted_kl_coeff(coeff: float | Array, kl: float | Array, *, target: float | Array) -> Float[Array, ""]:
-    """Returns the coefficient β of PPO's KL penalty after an update with divergence `kl`.
+    """Returns the coefficient β of PPO's KL penalty for the next update.
 
-    Source: Schulman et al. (2017), section 4, arXiv:1707.06347: β grows where kl is above the target and shrinks where
-    it is below. Deviations: RLlib's constants: β ← 1.5 β if kl > 2 target, β ← β / 2 if kl < target / 2 (paper: twice
-    and half, at 1.5 target and target / 1.5).
+    Source: Schulman et al. (2017), section 4, arXiv:1707.06347. Deviations: RLlib's constants: β ← 1.5 β if kl > 2
+    target, β ← β / 2 if kl < target / 2 (paper: twice and half, at 1.5 target and target / 1.5).
 
     Args:
         coeff: [] β of the last update.
-        kl: [] mean KL(old policy || new policy) over its rows.
-        target: [] the target of the KL divergence.
-    Returns:
-        [] the next β.
+        kl: [] its mean KL(old policy || new policy).
+        target: [] target of the KL divergence.
     """
     return coeff * jnp.where(kl > 2.0 * target, 1.5, jnp.where(kl < 0.5 * target, 0.5, 1.0))
 

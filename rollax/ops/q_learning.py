@@ -65,8 +65,8 @@ def projected(
 ) -> Float[Array, "B K"]:
     """Projects the distribution of r + γ Z onto the atoms of Z.
 
-    Source: Bellemare et al. (2017), Algorithm 1, arXiv:1707.06887:  each atom z_j moves to clip(r + γ z_j, z_0, z_K),
-        and its probability is split between the two neighbouring atoms by linear interpolation.
+    Source: Bellemare et al. (2017), Algorithm 1, arXiv:1707.06887:  the probability of clip(r + γ z_j, z_0, z_K) is
+        divided between the two neighbouring atoms by linear interpolation.
 
     Args:
         probabilities: [B, K] probabilities of the atoms of Z.
@@ -81,7 +81,7 @@ def projected(
     check_same_shape("projected", rewards=rewards, discounts=discounts)
     low, spacing = support[0], support[1] - support[0]
     moved = jnp.clip(rewards[:, None] + discounts[:, None] * support, low, support[-1])
-    # Atom k gets from every moved atom 1 - distance / spacing, at least 0.
+    # The share of atom k in each moved atom is 1 - distance / spacing, at least 0.
     distance = jnp.abs((moved - low)[:, None, :] / spacing - jnp.arange(len(support))[None, :, None])
     shares = jnp.clip(1.0 - distance, 0.0, 1.0)
     return lax.stop_gradient(jnp.einsum("bkj,bj->bk", shares, probabilities))

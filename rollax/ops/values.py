@@ -28,7 +28,7 @@ def value_loss(
         values: [B] predicted values V_t.
         targets: [B] value targets G_t. Constant.
         mask: [B] 1 for a real row, 0 for padding.
-        vf_clip_param: c > 0, in units of squared returns; it depends on the scale of the rewards.
+        vf_clip_param: c > 0, in units of squared returns.
     Returns:
         [] loss; its gradient in `values` is zero where the limit binds.
     Raises:

@@ -30,11 +30,11 @@ def vtrace(
         with ρ_s = min(ρ̄, π/μ), c_s = λ min(c̄, π/μ) (Remark 2) and ρ'_s = min(ρ̄', π/μ). On-policy, A is GAE(λ).
     Deviations: the paper defines no advantage for λ < 1; the mixture is that of rlax and equals the paper's for λ = 1.
 
-    Rows are flat: trajectory segments one after another, in time order. A row with discount 0 ends its segment; every
-    other segment is followed by a bootstrap row with the next observation. Padding may be anywhere.
+    Rows are concatenated trajectory segments in time order. A row with discount 0 ends its segment; every other segment
+    is followed by a bootstrap row with the next observation. Padding may be anywhere.
 
-    Source of the evaluation in O(log N) steps: Blelloch (1990), "Prefix sums and their applications": the recursion is
-    a composition of affine maps x ↦ δ + γ c x, which is associative.
+    The recursion is a composition of affine maps x ↦ δ + γ c x, which is associative and takes O(log N) steps (Blelloch
+    (1990), "Prefix sums and their applications").
 
     Args:
         log_rhos: [N] log π(a|s) - log μ(a|s), for the evaluated policy π and the behaviour policy μ.
@@ -43,13 +43,12 @@ def vtrace(
         values: [N] V.
         bootstrap: [N] true for a bootstrap row, of which only the value is used.
         mask: [N] 1 for a real row, 0 for padding.
-        clip_rho_threshold: ρ̄ > 0; the fixed point is the value of π for infinity and approaches that of μ near 0.
+        clip_rho_threshold: ρ̄ > 0; the fixed point is the value of π for ρ̄ = ∞, and near that of μ for ρ̄ near 0.
         clip_pg_rho_threshold: ρ̄' > 0, the same for the policy gradient.
         clip_c_threshold: c̄ > 0, at most ρ̄; bounds how far a temporal difference propagates back.
         lambda_: λ in [0, 1].
     Returns:
-        [N] targets v and [N] advantages A, both constant. For a bootstrap row v is V and A is 0; for padding both are
-        0.
+        [N] targets v and [N] advantages A, both constant: V and 0 for a bootstrap row, 0 and 0 for padding.
     Raises:
         ShapeError: the arguments differ in shape.
     """
@@ -65,7 +64,7 @@ def vtrace(
     next_values = _taken(values, following)
     deltas = jnp.minimum(rhos, clip_rho_threshold) * (rewards + discounts * next_values - values)
     carried = discounts * lambda_ * jnp.minimum(rhos, clip_c_threshold)
-    # Padding passes its input on; a bootstrap row has discount 0 and starts a new segment.
+    # Padding is the identity map; a bootstrap row has discount 0 and starts a new segment.
     surprises = _affine_suffixes(jnp.where(learned, deltas, 0.0), jnp.where(real, carried, 1.0))
     next_mixture = next_values + lambda_ * _taken(jnp.where(real, surprises, 0.0), following)
     advantages = jnp.minimum(rhos, clip_pg_rho_threshold) * (rewards + discounts * next_mixture - values)

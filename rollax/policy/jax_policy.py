@@ -18,8 +18,8 @@ from jax import lax
 from rollax import runtime, trees
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig, resolve_config
-from rollax.models.distributions import make_distribution
 from rollax.models.distributions.base import ActionDistribution
+from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs, is_noisy
 from rollax.policy.acting import Acting, check_finite
 from rollax.policy.action_masks import ActionMasks

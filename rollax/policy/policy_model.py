@@ -11,7 +11,8 @@ from rollax.config import TrainerConfig
 from rollax.errors import ConfigError
 from rollax.models.catalog import make_model
 from rollax.models.config import ModelConfig
-from rollax.models.distributions import ActionDistribution, DiagGaussian
+from rollax.models.distributions.base import ActionDistribution
+from rollax.models.distributions.gaussian import DiagGaussian
 from rollax.models.networks import with_critic
 from rollax.models.parametric import check_parametric
 

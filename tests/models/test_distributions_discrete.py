@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.models.distributions import MASKED_LOGIT, Bernoulli, Categorical, MultiCategorical
+from rollax.models.distributions.base import MASKED_LOGIT
+from rollax.models.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 
 # Weights 1 : 2 : 5, so p = 1/8, 1/4, 5/8. The logits carry an offset of 3, which must not matter.
 #   H(p) = log 8 / 8 + log 4 / 4 + 5 log 1.6 / 8 = 0.259930 + 0.346574 + 0.293752 = 0.900256

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rollax.models.distributions import DiagGaussian, SquashedGaussian
+from rollax.models.distributions.gaussian import DiagGaussian, SquashedGaussian
 
 # Two numbers: N(1, 2²) and N(0, 1²). With c = log(2π)/2 = 0.918939:
 #   logp(2, 0) = -(1/2)²/2 - log 2 - c  +  -c        = -0.125 - 0.693147 - 2 · 0.918939 = -2.656024

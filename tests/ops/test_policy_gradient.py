@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import ShapeError
-from rollax.ops import adapted_kl_coeff, clipped_surrogate, policy_gradient_loss, truncated_reference
+from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate, policy_gradient_loss, truncated_reference
 
 COMPILED = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "compiled"])
 

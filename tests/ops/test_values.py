@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rollax.errors import ShapeError
-from rollax.ops import explained_variance, value_loss
+from rollax.ops.values import explained_variance, value_loss
 
 COMPILED = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "compiled"])
 

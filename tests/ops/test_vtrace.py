@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rollax.batch import Fragment
 from rollax.errors import ShapeError
 from rollax.evaluation.advantages import generalized_advantages
-from rollax.ops import vtrace
+from rollax.ops.vtrace import vtrace
 
 COMPILED = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "compiled"])
 LIMITS = {"clip_rho_threshold": 2.0, "clip_pg_rho_threshold": 3.0, "clip_c_threshold": 1.0}

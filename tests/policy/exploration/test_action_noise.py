@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollax.models.distributions import SquashedGaussian
+from rollax.models.distributions.gaussian import SquashedGaussian
 from rollax.policy.exploration.action_noise import Deterministic, GaussianNoise, OrnsteinUhlenbeckNoise
 from rollax.policy.exploration.exploration import FromDistribution
 from rollax.schedules import Schedule

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax.models.distributions import Categorical
+from rollax.models.distributions.discrete import Categorical
 from rollax.policy.exploration.action_noise import Deterministic, OrnsteinUhlenbeckNoise
 from rollax.policy.exploration.exploration import FromDistribution, RandomAtFirst, worker_scale
 from rollax.schedules import Schedule
