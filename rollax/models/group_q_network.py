@@ -45,7 +45,6 @@ class QMixer(nnx.Module):
         members: M, number of values.
         embed: E, width of the hidden layer.
         hypernet_hiddens: widths of the hidden layers of W_1 and W_2.
-        rngs: for the weights.
     """
 
     def __init__(
@@ -170,17 +169,7 @@ def make_group_model(
     hypernet_hiddens: tuple[int, ...] = (),
     rngs: nnx.Rngs,
 ) -> GroupQNetwork:
-    """Returns the model of a group, with memory if the config's model has memory.
-
-    Args:
-        view: describes the observations.
-        observation_space: of the group.
-        action_space: of the group.
-        config: of the members' network and of the encoder of the state.
-        mixer: "qmix", "vdn" or None.
-        embed, hypernet_hiddens: see `QMixer`.
-        rngs: for the weights.
-    """
+    """Returns the model of a group with the mixer "qmix", "vdn" or None; with memory if the config's model has it."""
     assert isinstance(action_space, spaces.Tuple)
     sizes = config.model_copy(update={"vf_share_layers": True, "free_log_std": False})
     seen, choice = view.seen_space(observation_space), action_space.spaces[0]

@@ -44,13 +44,8 @@ class GroupView:
     def of(
         cls, observation_space: spaces.Space, action_space: spaces.Space, state_key: str | None, agent_ids: bool
     ) -> GroupView:
-        """The view of a group.
+        """The view of a group with Tuples of equal spaces; `state_key` is ignored if observations do not have it.
 
-        Args:
-            observation_space: a Tuple of equal spaces.
-            action_space: a Tuple of equal Discrete spaces.
-            state_key: the key of the global state in Dict observations, if it is there.
-            agent_ids: whether a member sees its index.
         Raises:
             SpaceError: not a group, or members that cannot share a network.
         """

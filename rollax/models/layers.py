@@ -61,13 +61,14 @@ def orthogonal(gain: float) -> Callable[..., Array]:
     return init
 
 
-def _zeros(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+def zeros_init(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+    """An initializer that compiles nothing."""
     return jax.device_put(np.zeros(shape, dtype))
 
 
 def dense(in_features: int, out_features: int, *, gain: float, rngs: nnx.Rngs) -> nnx.Linear:
     """A linear layer with an orthogonal kernel of the given gain and a zero bias."""
-    return nnx.Linear(in_features, out_features, kernel_init=orthogonal(gain), bias_init=_zeros, rngs=rngs)
+    return nnx.Linear(in_features, out_features, kernel_init=orthogonal(gain), bias_init=zeros_init, rngs=rngs)
 
 
 class NoisyLinear(nnx.Module):
@@ -138,8 +139,6 @@ class CNN(nnx.Module):
         shape: height, width and channels of an image.
         filters: (output channels, kernel, stride) of each convolution; None: by the image's shorter side.
         dense_features: width of the dense layer; None: by the image's shorter side.
-        activation: name of the activation.
-        rngs: for the weights.
     Raises:
         ConfigError: a kernel that is larger than its input.
     Attributes:
@@ -176,7 +175,7 @@ class CNN(nnx.Module):
                     strides=(stride, stride),
                     padding="VALID",
                     kernel_init=orthogonal(HIDDEN_GAIN),
-                    bias_init=_zeros,
+                    bias_init=zeros_init,
                     rngs=rngs,
                 )
             )

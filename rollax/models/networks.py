@@ -46,11 +46,7 @@ class ActorCritic(nnx.Module):
     """Inputs of the action distribution and state values, from raw observation columns.
 
     Args:
-        observation_space: of one observation.
-        num_outputs: width of the distribution's inputs.
-        config: sizes; with `free_log_std` the outputs are a diagonal Gaussian's means, then its log standard
-            deviations.
-        rngs: for the weights.
+        num_outputs: width of the distribution's inputs; with `free_log_std` means, then log standard deviations.
         head_features: input width of the heads; None: that of the hidden layers.
     Raises:
         ConfigError: `free_log_std` with an odd number of outputs.
@@ -106,8 +102,6 @@ class CentralCritic(nnx.Module):
     Args:
         critic_space: Dict of `agent` (Discrete(A), the agent's index), `obs` (its own observation) and `other` (what is
             known of one other agent).
-        config: sizes of the encoders and hidden layers.
-        rngs: for the weights.
     """
 
     def __init__(self, critic_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> None:

@@ -31,7 +31,6 @@ class ParametricHead(nnx.Module):
         features: width of the hidden features.
         embedding_size: E.
         gain: of the query's kernel; a small one makes the initial policy almost uniform over the valid slots.
-        rngs: for the weights.
     """
 
     def __init__(self, features: int, embedding_size: int, *, gain: float, rngs: nnx.Rngs) -> None:

@@ -63,14 +63,11 @@ class QNetwork(nnx.Module):
         Bellemare et al. (2017), arXiv:1707.06887; noisy streams: Fortunato et al. (2018), arXiv:1706.10295.
 
     Args:
-        observation_space: of one observation.
         num_actions: A.
-        config: sizes of the trunk before the streams.
         hiddens: widths of each stream's own layers.
         dueling: whether the state value has a stream of its own.
         support: the returns of the atoms; None: values are scalars.
         sigma0: σ_0 of noisy streams; None: they are not noisy.
-        rngs: for the weights.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
-from rollax.models.layers import orthogonal
+from rollax.models.layers import orthogonal, zeros_init
 from rollax.models.networks import ActorCritic
 from rollax.models.outputs import Outputs, State
 
@@ -63,8 +63,8 @@ class GRU(nnx.Module):
 
     def __init__(self, in_features: int, features: int, *, rngs: nnx.Rngs) -> None:
         self.features = features
-        self.input = nnx.Linear(in_features, 3 * features, kernel_init=_gates(3), bias_init=_no_bias, rngs=rngs)
-        self.recurrent = nnx.Linear(features, 3 * features, kernel_init=_gates(3), bias_init=_no_bias, rngs=rngs)
+        self.input = nnx.Linear(in_features, 3 * features, kernel_init=_gates(3), bias_init=zeros_init, rngs=rngs)
+        self.recurrent = nnx.Linear(features, 3 * features, kernel_init=_gates(3), bias_init=zeros_init, rngs=rngs)
 
     def initial_state(self) -> tuple[np.ndarray, ...]:
         """Zeros, without the axis of sequences."""
@@ -89,12 +89,6 @@ class RecurrentActorCritic(ActorCritic):
     layers, each has a memory of its own. The state is one array, the actor's h (and c), then the critic's, because each
     further array costs the sampler as much as a small layer at every step.
 
-    Args:
-        observation_space: of one observation.
-        action_space: of one action, an input with `lstm_use_prev_action`.
-        num_outputs: width of the distribution's inputs.
-        config: sizes.
-        rngs: for the weights.
     Attributes:
         memory_inputs: the further arguments of a call: some of `prev_actions` and `prev_rewards`.
     """
@@ -171,7 +165,3 @@ def _forget_bias(features: int) -> Callable[..., Array]:
         return jax.device_put(bias)
 
     return init
-
-
-def _no_bias(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    return jax.device_put(np.zeros(shape, dtype))

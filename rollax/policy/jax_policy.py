@@ -47,11 +47,6 @@ class JaxPolicy(Policy):
     A subclass implements `loss`. It may override the steps of construction, which read the config: `check_spaces`,
     `make_exploration`, `make_model`, `make_plan`, `make_optimizer`; and the steps for each batch: `postprocess_rows`,
     `train_columns`, `coefficients`, and with target parameters `target_columns`.
-
-    Args:
-        observation_space: of one agent.
-        action_space: of one agent.
-        config: the algorithm's config, or a dict with its keys.
     """
 
     stored_apart = frozenset({"params", "extra", "exploration"})
@@ -271,10 +266,9 @@ class JaxPolicy(Policy):
         return {SampleBatch.ACTION_LOGP: logp}
 
     def compute_values(self, obs_batch: Any, memory: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
-        """[N] state values.
+        """[N] state values for columns of N observations.
 
         Args:
-            obs_batch: columns of N observations.
             memory: the further columns of a policy with memory, as in `Fragment.after`; or `critic_obs`, for the
                 centralized critic's values.
         Raises:

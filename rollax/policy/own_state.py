@@ -161,7 +161,7 @@ def _check(policy: Any, what: str, got: Any, expected: Any) -> None:
 
 def _hidden(policy: Any, name: str, value: Any) -> CheckpointError:
     return CheckpointError(
-        "Networks or arrays inside an object that a checkpoint does not store.",
+        "State that would be lost: networks or arrays inside an object that a checkpoint does not store.",
         where=f"policy {policy.name!r}, class {type(policy).__name__}, attribute {name!r}",
         got=f"{type(value).__name__} ({type(value).__module__})",
         expected="nnx modules, optimizers, optax states or JAX arrays, also in dicts, lists and tuples",

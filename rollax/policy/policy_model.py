@@ -27,15 +27,8 @@ def make_policy_model(
     rngs: nnx.Rngs,
     where: str,
 ) -> Any:
-    """Returns the model, with a centralized critic if the config has `centralized_critic`.
+    """Returns the model of the policy class `where`, with a centralized critic if the config has `centralized_critic`.
 
-    Args:
-        observation_space: of one agent.
-        action_space: of one agent.
-        distribution: of its actions.
-        config: of the policy.
-        rngs: for the weights.
-        where: the policy's class, for error messages.
     Raises:
         ConfigError: `free_log_std` without Gaussian actions, or a centralized critic without a space.
         SpaceError: wrong embeddings of actions; see `check_parametric`.

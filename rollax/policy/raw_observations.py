@@ -14,12 +14,8 @@ from rollax.spaces import Path, path_text, walk
 
 
 def columns_of_one(space: Space, obs: Any, where: str) -> trees.Tree:
-    """Columns of one observation, in the space's own dtypes.
+    """Columns of one observation in the space's dtypes, without keys that are not in the space.
 
-    Args:
-        space: of the observation.
-        obs: the observation; further keys of a dict are left out.
-        where: the place, for error messages.
     Raises:
         EnvError: a missing key, or a wrong length or shape.
         NonFiniteError: a NaN, or an infinity in a bounded space.
@@ -28,12 +24,8 @@ def columns_of_one(space: Space, obs: Any, where: str) -> trees.Tree:
 
 
 def columns_of(space: Space, observations: Any, where: str) -> trees.Tree:
-    """Columns of N observations, in the space's own dtypes.
+    """Columns of N observations in the space's dtypes, from a list of them or from columns.
 
-    Args:
-        space: of one observation.
-        observations: a list of N observations; or columns, structured like the space.
-        where: the place, for error messages.
     Raises:
         EnvError, NonFiniteError: as `columns_of_one`; columns of different lengths, or no observation.
     """

@@ -18,13 +18,8 @@ _ROW = 16  # reward, value, log-probability and flags
 
 
 def check_sizes(observation_space: Space, action_space: Space, config: TrainerConfig, where: str) -> None:
-    """Compares lower bounds of the required memory with the machine's memory.
+    """Compares lower bounds of the memory for the policy `where` with the machine's memory.
 
-    Args:
-        observation_space: of one agent.
-        action_space: of one agent.
-        config: of the policy.
-        where: the policy, for error messages.
     Raises:
         ConfigError: a layer of the default network, the rows of an update or of a fragment, or the order of an update's
             rows do not fit.

@@ -128,7 +128,7 @@ def test_algorithms_act_and_learn_with_a_model_of_ones_own(kind):
         ("SAC", Remembers, {}, PolicyError, r"memory(.|\n)*initial_state"),
         ("DQN", Plain, {"how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*policy=\[13, 3\]"),
         ("DDPG", Plain, {"actions": BOX, "how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*13, 2"),
-        ("TD3", Plain, {"actions": BOX, "how": "dropout"}, PolicyError, r"critic with state beside its parameters"),
+        ("TD3", Plain, {"actions": BOX, "how": "dropout"}, PolicyError, r"critic with state besides its parameters"),
         ("QMIX", Plain, {"how": "too narrow"}, PolicyError, r"policy of the wrong(.|\n)*policy=\[13, 3\]"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,8 +30,10 @@ class Deterministic(Exploration):
         return {GREEDY_ACTIONS: outputs}
 
 
-class AddedNoise(ExplorationWrapper):
-    """Adds noise to actions in [-1, 1], and clips them.
+class GaussianNoise(ExplorationWrapper):
+    """Adds independent normal numbers to actions in [-1, 1], and clips them.
+
+    Source: Fujimoto et al. (2018), Algorithm 1, arXiv:1802.09477:  a = π(s) + ε,  ε ~ N(0, σ), with σ the scale.
 
     Args:
         inner: chooses the actions.
@@ -46,9 +47,9 @@ class AddedNoise(ExplorationWrapper):
         self.width = math.prod(shape)
         self._inner_parts = len(inner.initial_state())
 
-    @abstractmethod
     def perturbation(self, rng: np.random.Generator, rows: int, state: Sequence[Any]) -> Noise:
         """[rows, width] noise of scale 1, and its state; see `Exploration.noise`."""
+        return rng.standard_normal((rows, self.width), np.float32), []
 
     def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
         inner, inner_state = self.inner.noise(rng, rows, timestep, state[: self._inner_parts])
@@ -62,26 +63,11 @@ class AddedNoise(ExplorationWrapper):
         return jnp.clip(actions + own.reshape(actions.shape), -1.0, 1.0)
 
 
-class GaussianNoise(AddedNoise):
-    """Independent normal numbers at every step.
-
-    Source: Fujimoto et al. (2018), Algorithm 1, arXiv:1802.09477:  a = π(s) + ε,  ε ~ N(0, σ), with σ the scale.
-    """
-
-    def perturbation(self, rng: np.random.Generator, rows: int, state: Sequence[Any]) -> Noise:
-        return rng.standard_normal((rows, self.width), np.float32), []
-
-
-class OrnsteinUhlenbeckNoise(AddedNoise):
+class OrnsteinUhlenbeckNoise(GaussianNoise):
     """Autocorrelated noise: one process for each trajectory, which starts at 0 and reverts to it.
 
     Source: Lillicrap et al. (2016), section 3 and supplement 7, arXiv:1509.02971; Uhlenbeck and Ornstein (1930):
         x ← x - θ x + σ ε,  ε ~ N(0, 1).  With steps of dt, θ stands for θ dt and σ for σ √dt.
-
-    Args:
-        inner, shape, scale: as for `AddedNoise`.
-        theta: θ.
-        sigma: σ.
     """
 
     def __init__(
@@ -110,14 +96,7 @@ class OrnsteinUhlenbeckNoise(AddedNoise):
 def with_action_noise(
     greedy: Exploration, action_space: Any, config: Any, scale: Callable[[float], float]
 ) -> Exploration:
-    """Adds the noise of `config.exploration`, and `random_steps` with uniformly random actions before it.
-
-    Args:
-        greedy: without noise.
-        action_space: a Box, or Discrete without noise.
-        config: with `ActorCriticFields`.
-        scale: timestep -> the factor of the noise.
-    """
+    """Adds the noise of `config.exploration`, times `scale`, and `config.random_steps` of random actions before it."""
     exploration = greedy
     if config.exploration == "GaussianNoise":
         exploration = GaussianNoise(greedy, action_space.shape, scale)

@@ -96,14 +96,10 @@ class ParameterNoise(ExplorationWrapper):
 
 
 def softmax_distance(values: np.ndarray, perturbed: np.ndarray) -> float:
-    """The mean Kullback-Leibler divergence between the softmax of values and of perturbed values.
+    """The mean Kullback-Leibler divergence between the softmax of masked values [N, A] and of perturbed ones.
 
     Source: Plappert et al. (2018), appendix C.1, arXiv:1706.01905:  D_KL(π || π̃), π(a|s) = exp Q(s, a) / Σ exp Q(s,
         ·).
-
-    Args:
-        values: [N, A] Q, masked in both arrays.
-        perturbed: [N, A] of the perturbed parameters.
     """
     logp, perturbed_logp = _log_softmax(values), _log_softmax(perturbed)
     return float((np.exp(logp) * (logp - perturbed_logp)).sum(axis=-1).mean())
