@@ -222,9 +222,8 @@ class JaxPolicy(Policy):
         exploring: list[Any] = []
         if self._exploration_state:
             parts = len(self.memory.initial_state)
-            exploring = list(state_batches[parts:]) or [
-                np.repeat(part[None], rows, 0) for part in self._exploration_state
-            ]
+            initial = (np.repeat(part[None], rows, 0) for part in self._exploration_state)
+            exploring = list(state_batches[parts:] or initial)
             state_batches = state_batches[:parts]
         if self.memory.present:
             where = f"policy {self.name!r}"
@@ -268,11 +267,8 @@ class JaxPolicy(Policy):
     def compute_values(self, obs_batch: Any, memory: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
         """[N] state values for columns of N observations.
 
-        Args:
-            memory: the further columns of a policy with memory, as in `Fragment.after`; or `critic_obs`, for the
-                centralized critic's values.
-        Raises:
-            PolicyError: a policy with memory, without its columns.
+        `memory` has the further columns of a policy with memory, as in `Fragment.after`, without which a PolicyError is
+        raised; or `critic_obs`, for the centralized critic's values.
         """
         rows = trees.length(obs_batch)
         self.memory.check(memory, f"policy {self.name!r}")
@@ -286,10 +282,9 @@ class JaxPolicy(Policy):
         return self._acting.values(self.params, self.extra, columns)[:rows]
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
-        """All epochs and minibatches in one compiled call; statistics are means over the last epoch that began.
+        """Trains in one compiled call; statistics are means over the last epoch that began.
 
-        Raises:
-            NonFiniteError: a loss, gradient or new weight is not finite; that gradient step is not taken.
+        Raises NonFiniteError, without the gradient step, if a loss, gradient or new weight is not finite.
         """
         self._share()  # completes what an interrupt may have left undone
         columns, plan = self._planned(batch, self.plan.minibatch_size, self.plan.epochs)
@@ -332,7 +327,6 @@ class JaxPolicy(Policy):
             epochs,
             microbatch_size=self._units(self.plan.microbatch_size),
             few_sizes=self.memory.present,
-            # A replay sample is in random order, and the last one of equal rows sets the priority.
             in_order=SampleBatch.INDICES in batch,
         )
         return trees.pad(columns, plan.capacity), plan

@@ -67,8 +67,7 @@ class Variables(NamedTuple):
     """All that a gradient step changes; immutable.
 
     Args:
-        params: name -> parameter.
-        extra: name -> the model's other state.
+        params, extra: name -> parameter, and name -> other state of the model.
         targets: name -> target parameter; None: equal to the parameters.
         optimizer_state: of the optimizer.
         num_updates: gradient steps taken so far.
@@ -184,7 +183,8 @@ class Learner:
         """Gradients by name and statistics of the plan's first minibatch."""
         columns, plan = self._placed(batch, plan)
         _, gradients, stats, _ = self._gradients(self._everywhere(), columns, plan.rows[0], coefficients)
-        return gradients, {name: value.item() if value.ndim == 0 else value for name, value in _on_host(stats).items()}
+        on_host = {name: np.asarray(value) for name, value in jax.device_get(stats).items()}
+        return gradients, {name: value.item() if value.ndim == 0 else value for name, value in on_host.items()}
 
     @np.errstate(over="ignore")  # as in `learn`
     def apply(self, gradients: Columns, lr: Any, where: str) -> None:
@@ -361,10 +361,6 @@ def _too_large(params: Columns) -> list[str]:
 def _rate(lr: Any, name: str) -> Any:
     """The step size of one parameter."""
     return lr[part_of(name)] if isinstance(lr, Mapping) else lr
-
-
-def _on_host(arrays: Columns) -> dict[str, np.ndarray]:
-    return {name: np.asarray(array) for name, array in jax.device_get(dict(arrays)).items()}
 
 
 def _not_finite(where: str, step: int, tensor: str, columns: Sequence[str] = ()) -> NonFiniteError:

@@ -80,7 +80,7 @@ class Minibatches:
             epochs: passes over the rows.
             microbatch_size: rows of one forward and backward pass; None: those of a gradient step.
             few_sizes: whether to pad to powers of two, which compiles less often if `rows` varies much.
-            in_order: whether not to shuffle.
+            in_order: without shuffling, for replay samples, of which the last one of equal rows sets the priority.
         """
         capacity = acting_bucket(rows) if few_sizes else training_bucket(rows)
         size = capacity if minibatch_size is None else minibatch_size

@@ -36,7 +36,14 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
             found[name] = arrays
         for _, leaf in _flat(value):
             if not _is_state(leaf) and _hides_state(leaf, _DEPTH):
-                raise _hidden(policy, name, leaf)
+                raise CheckpointError(
+                    "State that would be lost: networks or arrays inside an object that a checkpoint does not store.",
+                    where=f"policy {policy.name!r}, class {type(policy).__name__}, attribute {name!r}",
+                    got=f"{type(leaf).__name__} ({type(leaf).__module__})",
+                    expected="nnx modules, optimizers, optax states or JAX arrays, also in dicts, lists and tuples",
+                    fix="make them attributes of the policy; or store them in get_state, restore them in set_state and "
+                    f"name the attribute: stored_apart = frozenset({{{name!r}}})",
+                )
     return found
 
 
@@ -116,16 +123,17 @@ def restored(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 def _stored(array: Any) -> np.ndarray:
     """A copy; random keys as plain arrays, which can be stored."""
-    return np.array(jax.random.key_data(array) if _is_key(array) else array)
+    return np.array(jax.random.key_data(array) if is_random_key(array) else array)
 
 
 def _like(array: Any, stored: np.ndarray) -> jax.Array:
-    if _is_key(array):
+    if is_random_key(array):
         return jax.random.wrap_key_data(jnp.array(stored), impl=jax.random.key_impl(array))
     return jnp.array(stored, array.dtype)
 
 
-def _is_key(array: Any) -> bool:
+def is_random_key(array: Any) -> bool:
+    """Whether an array holds keys of JAX's random streams."""
     return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
 
 
@@ -157,14 +165,3 @@ def _check(policy: Any, what: str, got: Any, expected: Any) -> None:
             fix="restore with the class that the checkpoint was made with; an attribute with state must be there, with "
             "all its arrays, as soon as the policy is made",
         )
-
-
-def _hidden(policy: Any, name: str, value: Any) -> CheckpointError:
-    return CheckpointError(
-        "State that would be lost: networks or arrays inside an object that a checkpoint does not store.",
-        where=f"policy {policy.name!r}, class {type(policy).__name__}, attribute {name!r}",
-        got=f"{type(value).__name__} ({type(value).__module__})",
-        expected="nnx modules, optimizers, optax states or JAX arrays, also in dicts, lists and tuples",
-        fix=f"make them attributes of the policy; or store them in get_state, restore them in set_state, and name the "
-        f"attribute: stored_apart = frozenset({{{name!r}}})",
-    )

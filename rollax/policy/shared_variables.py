@@ -77,8 +77,7 @@ class SharedVariables:
         """Hands over the new arrays of a policy; repeats a hand-over that an interrupt has stopped."""
         source = self._unfinished
         if source is None:
-            held = self._held()
-            source = next((id_ for id_, arrays in held.items() if _differs(arrays, self._handed[id_])), None)
+            source = next((id_ for id_, held in self._held().items() if not _same(held, self._handed[id_])), None)
         if source is not None:
             self._unfinished = source
             self._hand_over(source)
@@ -99,8 +98,8 @@ class SharedVariables:
                         other.extra = _with(other.extra, source.extra, group.names)
 
 
-def _differs(arrays: tuple[Any, Any], others: tuple[Any, Any]) -> bool:
-    return arrays[0] is not others[0] or arrays[1] is not others[1]
+def _same(arrays: tuple[Any, Any], others: tuple[Any, Any]) -> bool:
+    return all(array is other for array, other in zip(arrays, others, strict=True))
 
 
 def _with(arrays: Mapping[str, Any], newer: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 
 from rollax.errors import PolicyError
+from rollax.policy.own_state import is_random_key
 
 _SAME_NETWORK = (
     "use the spaces and the config that the weights were made with: 'model', and keys of the algorithm that shape its "
@@ -35,7 +36,7 @@ class SplitModel:
         self._params_tree, param_arrays = _named(params)
         self.params = {name: _typed(value) for name, value in param_arrays.items()}
         self._extra_tree, extra_arrays = _named(extra)
-        self._keys = {n: jax.random.key_impl(v) for n, v in extra_arrays.items() if _is_key(v)}
+        self._keys = {n: jax.random.key_impl(v) for n, v in extra_arrays.items() if is_random_key(v)}
         self.extra = self._without_keys(extra_arrays)
 
     def merge(
@@ -115,7 +116,3 @@ def _typed(value: Any) -> jax.Array:
     # A weak type, as of `nnx.Param(jnp.array(1.0))`, would become a strong one, and the change would recompile.
     array = jnp.asarray(value)
     return jnp.asarray(array, array.dtype)
-
-
-def _is_key(value: Any) -> bool:
-    return jnp.issubdtype(value.dtype, jax.dtypes.prng_key)

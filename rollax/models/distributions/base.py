@@ -137,7 +137,7 @@ class ActionDistribution(ABC):
     def _kl(self, inputs: Array, other_inputs: Array) -> Array: ...
 
     def _mask(self, inputs: Array, action_mask: Array) -> Array:
-        raise NotImplementedError(f"{type(self).__name__} has num_mask > 0 but no _mask")
+        return jnp.where(jnp.asarray(action_mask) > 0, inputs, MASKED_LOGIT)
 
     def _check_inputs(self, inputs: Array) -> None:
         self._check("inputs", inputs, (*jnp.shape(inputs)[:1], self.num_inputs))

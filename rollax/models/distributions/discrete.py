@@ -57,9 +57,6 @@ class Categorical(ActionDistribution):
     def _kl(self, inputs: Array, other_inputs: Array) -> Array:
         return _kl(inputs, other_inputs)
 
-    def _mask(self, inputs: Array, action_mask: Array) -> Array:
-        return _masked_logits(inputs, action_mask)
-
 
 @dataclass(frozen=True)
 class MultiCategorical(ActionDistribution):
@@ -107,9 +104,6 @@ class MultiCategorical(ActionDistribution):
 
     def _kl(self, inputs: Array, other_inputs: Array) -> Array:
         return _kl(self._padded(inputs), self._padded(other_inputs)).sum(-1)
-
-    def _mask(self, inputs: Array, action_mask: Array) -> Array:
-        return _masked_logits(inputs, action_mask)
 
     def _padded(self, inputs: Float[Array, "B N"]) -> Float[Array, "B D K"]:
         rows, width = inputs.shape[0], max(self.nvec)
@@ -214,7 +208,3 @@ def _entropy(logits: Float[Array, "*S K"]) -> Float[Array, "*S"]:
 def _kl(logits: Float[Array, "*S K"], other: Float[Array, "*S K"]) -> Float[Array, "*S"]:
     log_probs = _log_probs(logits)
     return (jnp.exp(log_probs) * (log_probs - _log_probs(other))).sum(axis=-1)
-
-
-def _masked_logits(logits: Float[Array, "B N"], action_mask: Array) -> Float[Array, "B N"]:
-    return jnp.where(jnp.asarray(action_mask) > 0, logits, MASKED_LOGIT)
