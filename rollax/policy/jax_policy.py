@@ -27,9 +27,8 @@ from rollax.policy.exploration.exploration import Exploration, FromDistribution
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import Minibatches, acting_bucket, training_bucket
 from rollax.policy.policy import ActionsResult, Policy
-from rollax.policy.policy_model import make_policy_model
+from rollax.policy.policy_model import check_sizes, make_policy_model
 from rollax.policy.recurrent_columns import RecurrentColumns, as_rows
-from rollax.policy.sizes import check_sizes
 from rollax.policy.split_model import SplitModel
 from rollax.policy.update_plan import UpdatePlan, adam, by_part
 from rollax.schedules import Schedule
