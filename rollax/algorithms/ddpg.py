@@ -101,10 +101,11 @@ class DDPGPolicy(JaxPolicy):
         return self.config.schedule("noise_scale")
 
     def make_exploration(self) -> Exploration:
-        exploration, scale = Deterministic(self.action_space.shape or ()), self.noise_scale()
-        if self.config.exploration == "ParameterNoise":
-            exploration = ParameterNoise(exploration, action_distance, scale, self.config.parameter_noise)
-        return with_action_noise(exploration, self.action_space, self.config, scale)
+        config, scale, greedy = self.config, self.noise_scale(), Deterministic(self.action_space.shape or ())
+        exploration = with_action_noise(greedy, self.action_space, config, scale)
+        if config.exploration != "ParameterNoise":
+            return exploration
+        return ParameterNoise(exploration, action_distance, scale, config.parameter_noise)
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
         space, sizes = self.observation_space, self.config.model

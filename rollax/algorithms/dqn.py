@@ -35,7 +35,7 @@ from rollax.ops.q_learning import categorical_cross_entropy, categorical_entropy
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_distance, softmax_distance
-from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ
+from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ, ValueExploration
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.policy_model import check_layers
@@ -135,14 +135,14 @@ class DQNPolicy(JaxPolicy):
         assert isinstance(space, spaces.Discrete)
         if config.exploration == "SoftQ":
             return SoftQ(space, config.temperature)
-        greedy = EpsilonGreedy(space, self.epsilon())
+        epsilon = self.epsilon()
         if config.exploration == "EpsilonGreedy":
-            return greedy
-        # Parameter noise matches the distance of ε-greedy actions; workers of Ape-X change ε.
+            return EpsilonGreedy(space, epsilon)
+        # Parameter noise has the distance of ε-greedy actions.
         return ParameterNoise(
-            greedy,
+            ValueExploration(space),
             softmax_distance,
-            lambda timestep: epsilon_distance(greedy.epsilon(timestep), greedy.num_inputs),
+            lambda timestep: epsilon_distance(epsilon(timestep), int(space.n)),
             config.parameter_noise,
         )
 

@@ -8,6 +8,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, RolloutWorker, Trainer
 from rollax.algorithms.apex import ApexDQNConfig, ApexDQNPolicy, ApexDQNTrainer
+from rollax.policy.exploration.parameter_noise import epsilon_distance
 from tests.algorithms.envs import Echo, Film, MaskedCartPole, TwoAgents
 
 SMALL = {
@@ -46,7 +47,7 @@ class TestExploration:
     def test_perturbed_parameters_go_as_far_as_it_says(self):
         config = ApexDQNConfig(seed=0, exploration="ParameterNoise")
         worker = RolloutWorker("CartPole-v1", ApexDQNPolicy, config=config, worker_index=1, num_workers=2)
-        assert worker.get_policy().exploration.inner.epsilon(0) == 0.4
+        assert worker.get_policy().exploration.scale(0) == epsilon_distance(0.4, 2)
         worker.stop()
 
 

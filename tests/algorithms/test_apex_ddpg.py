@@ -25,7 +25,9 @@ def test_each_worker_has_its_own_scale(exploration, index, part):
     settings = {"noise_scale_schedule": [(0, 0.0), (100, 2.0)], "exploration": exploration}
     config = ApexDDPGConfig(**SMALL, **settings)
     worker = RolloutWorker("Pendulum-v1", ApexDDPGPolicy, config=config, worker_index=index, num_workers=3)
-    noise = worker.get_policy().exploration.inner
+    noise = worker.get_policy().exploration
+    if exploration != "ParameterNoise":
+        noise = noise.inner  # within the random first steps
     assert noise.scale(50) == pytest.approx(part)
     assert noise.scale(200) == pytest.approx(2 * part)
     worker.stop()

@@ -115,7 +115,7 @@ class FromDistribution(Exploration):
 
 
 class ExplorationWrapper(Exploration):
-    """Forwards everything to another exploration; its own columns of noise follow the inner ones."""
+    """Forwards to another exploration; its own columns of noise follow the inner ones."""
 
     def __init__(self, inner: Exploration) -> None:
         self.inner = inner
@@ -139,18 +139,6 @@ class ExplorationWrapper(Exploration):
 
     def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
         return self.inner.mask(outputs, valid)
-
-    def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
-        return self.inner.acting_params(params, rng)
-
-    def after_fragment(self, batch: SampleBatch, params: Params, outputs_of: OutputsOf, timestep: int) -> None:
-        self.inner.after_fragment(batch, params, outputs_of, timestep)
-
-    def get_state(self) -> dict[str, Any]:
-        return self.inner.get_state()
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        self.inner.set_state(state)
 
 
 class RandomAtFirst(ExplorationWrapper):

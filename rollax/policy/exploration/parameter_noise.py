@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from rollax.batch import SampleBatch
-from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, Noise, OutputsOf, Params
+from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, OutputsOf, Params
 from rollax.state import count, number
 
 _FACTOR = 1.01  # α of the adaptation
@@ -18,7 +18,7 @@ _STEPS = 50  # of one adaptation
 
 
 class ParameterNoise(ExplorationWrapper):
-    """Greedy actions of parameters θ + σ n; the normal numbers n are constant for about an episode.
+    """Acts with parameters θ + σ n; the normal numbers n are constant for about an episode.
 
     Source: Plappert et al. (2018), section 3 and appendix C, arXiv:1706.01905: every 50 steps σ becomes α σ if
         d(π, π̃) <= δ, otherwise σ / α, with α = 1.01. Deviations: all parameters of the model are perturbed, and the
@@ -26,7 +26,7 @@ class ParameterNoise(ExplorationWrapper):
         fragment, on its observations, and n is drawn again if at least as many trajectories have ended as go on.
 
     Args:
-        inner: its greedy actions are taken.
+        inner: chooses actions from the outputs of the perturbed parameters.
         distance: d, of [N, num_inputs] outputs and those of the perturbed parameters.
         scale: timestep -> δ.
         sigma: initial σ.
@@ -47,15 +47,6 @@ class ParameterNoise(ExplorationWrapper):
         self._directions: dict[str, np.ndarray] = {}
         self._perturbed: tuple[Params, Params] | None = None  # parameters, and the perturbed ones
         self._perturb = jax.jit(_perturb)
-
-    def initial_state(self) -> list[np.ndarray]:
-        return []
-
-    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
-        return np.zeros((rows, 0), np.float32), []
-
-    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
-        return self.inner.mode(outputs)
 
     def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
         if not self._seed:

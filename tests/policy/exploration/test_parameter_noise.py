@@ -16,15 +16,14 @@ from rollax.policy.exploration.parameter_noise import (
     epsilon_distance,
     softmax_distance,
 )
-from rollax.policy.exploration.q_values import EpsilonGreedy
-from rollax.schedules import Schedule
+from rollax.policy.exploration.q_values import ValueExploration
 from tests.algorithms.envs import Echo, MaskedCartPole
 
 PARAMS = {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.zeros(3, np.float32)}
 
 
 def noise_with(distance=0.0, limit=1.0, sigma=0.1):
-    greedy = EpsilonGreedy(spaces.Discrete(3), Schedule(0.0))
+    greedy = ValueExploration(spaces.Discrete(3))
     return ParameterNoise(greedy, lambda values, perturbed: distance, lambda timestep: limit, sigma)
 
 
