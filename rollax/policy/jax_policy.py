@@ -77,8 +77,9 @@ class JaxPolicy(Policy):
         self.split = SplitModel(model)
         self.plan = self.make_plan()
         self.minibatch_size = self.plan.minibatch_size
+        loss = self._loss_of_arrays
         self.learner = Learner(
-            self._loss_of_arrays,
+            loss,
             self.make_optimizer(),
             self.split.params,
             self.split.extra,
@@ -89,7 +90,9 @@ class JaxPolicy(Policy):
         self.on_new_variables: Callable[[], Any] | None = None
         columns = self.sampled_columns
         self._acting = Acting(self.split, self.exploration, self.masks.present, columns, noisy=self._noisy)
-        self._errors = jax.jit(self._errors_of_arrays)
+        self._errors = jax.jit(
+            lambda params, *rest: self._loss_of_arrays(params, params, *rest)[1][0][SampleBatch.TD_ERROR]
+        )
         self._logp = jax.jit(lambda inputs, actions: self.distribution.logp(inputs, actions))
 
     @property
@@ -176,10 +179,7 @@ class JaxPolicy(Policy):
     ) -> dict[str, jax.Array]:
         """Further columns [B, ...] for the loss, without gradient; traced by JAX if the plan has `targets`.
 
-        Args:
-            model: the model before the gradient step, in evaluation mode.
-            target_model: the same with the target parameters.
-            batch, mask, coefficients: as for `loss`.
+        Both models are in evaluation mode: the model before the gradient step, and that with the target parameters.
         """
         return {}
 
@@ -350,11 +350,6 @@ class JaxPolicy(Policy):
         model = self.split.merge(params, extra, learning=True)
         loss, stats = self.loss(model, self.forward(model, batch), batch, mask, coefficients)
         return loss, ({**stats, "total_loss": loss}, self.split.extra_of(model))
-
-    def _errors_of_arrays(
-        self, params: Columns, extra: Columns, batch: Columns, mask: jax.Array, coefficients: Columns
-    ) -> jax.Array:
-        return self._loss_of_arrays(params, params, extra, batch, mask, coefficients)[1][0][SampleBatch.TD_ERROR]
 
     def get_weights(self) -> dict[str, np.ndarray]:
         # Copies, which the caller may change.
