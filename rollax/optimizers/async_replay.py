@@ -160,7 +160,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         self._waiting.clear()
         self._learned.clear()
         self._weights.clear()
-        self.shards.forget_draws()
+        self.shards.forget_all()
         self.num_updates = self._requested = num_updates
         self.shards.choices.bit_generator.state = choices
         self._begun = False

@@ -27,10 +27,9 @@ _ADVICE = "look for a machine that swaps: lower buffer_size; or raise sample_tim
 
 @dataclass(slots=True)
 class _Shard:
-    """A shard's last reported contents, and the errors to be sent with its next draw."""
+    """A shard's last reported contents."""
 
     contents: Contents = field(default_factory=lambda: Contents({}, {}, {}))
-    errors: list[Errors] = field(default_factory=list)
 
 
 class Drawn(NamedTuple):
@@ -93,15 +92,14 @@ class ReplayShards(ActorPool):
         if not chances:
             return False
         index = int(self.choices.choice([*chances], p=[*chances.values()]))
-        shard = self._live[index].state
-        errors, shard.errors = shard.errors, []
-        self.send(index, "draw", updates, errors, raises=True)
+        self.send(index, "draw", updates, raises=True)
         return True
 
     def give_errors(self, drawn: Drawn, errors: Errors) -> None:
         """Returns the errors of drawn rows to their shard; a shard that was restarted does not get them."""
-        if errors:
-            drawn.shard.errors.append(errors)
+        for index, actor in self._live.items() if errors else ():
+            if actor.state is drawn.shard:
+                self.send(index, "update_priorities", errors, raises=True)
 
     def collect(self) -> list[Drawn]:
         """The draws that have come.
@@ -116,13 +114,13 @@ class ReplayShards(ActorPool):
                 self._lost_draws += call.method == "draw"
             elif call.error is not None:
                 raised.append(call.error)
-            elif call.method == "add":
-                self._report(call.state, call.value)
             elif call.method == "draw":
                 self.failures.succeeded(call.index)
                 batches, contents = call.value
                 self._arrived.append(Drawn(call.state, batches))
                 self._report(call.state, contents)
+            else:
+                self._report(call.state, call.value)
         if raised:  # only now: the outcomes of the other calls are recorded
             raise raised[0]
         arrived, self._arrived = self._arrived, []
@@ -148,9 +146,6 @@ class ReplayShards(ActorPool):
         Raises:
             WorkerError: a shard cannot be called.
         """
-        for index, actor in list(self._live.items()):
-            errors, actor.state.errors = actor.state.errors, []
-            self.send(index, "update_priorities", errors, raises=True)
         return self._call_every("get_state", dict.fromkeys(self._starts, ()))
 
     def set_state(self, states: Sequence[Mapping[str, Any]]) -> None:
@@ -183,13 +178,11 @@ class ReplayShards(ActorPool):
             if index in self._live:
                 self._live[index].state.contents = contents
 
-    def forget_draws(self) -> None:
-        """Drops the draws under way, those that are lost, and the errors of earlier ones."""
+    def forget_all(self) -> None:
+        """Drops all adds and draws under way, and those that are lost."""
         self._arrived.clear()
         self._lost_draws = 0
-        self.forget(lambda call: call.method == "draw")
-        for actor in self._live.values():
-            actor.state.errors.clear()
+        self.forget()
 
     def _chances(self) -> dict[int, float]:
         """Shard -> probability that it is drawn from: the mean over the policies of its share of their priorities."""

@@ -185,13 +185,13 @@ class ActorPool:
         over, self._over = self._over, []
         return over
 
-    def forget(self, which: Callable[[Call], bool] = lambda call: True) -> None:
-        """`ready` does not return these pending calls; those that wait for a restart are not made."""
-        for restart in self._restarts.values():
-            restart.calls = [call for call in restart.calls if not which(call)]
-        for call in filter(which, self.pending):
+    def forget(self) -> None:
+        """Drops the pending calls: `ready` returns none of them, and those that wait for a restart are not made."""
+        for call in self.pending:
             call.collected = False
-        self._over = [call for call in self._over if call.collected]
+        for restart in self._restarts.values():
+            restart.calls = []
+        self._over = []
 
     def call_all(self, method: str, *arguments: Any, raises: bool = False) -> dict[int, Any]:
         """Index -> what a method of each actor returned; waits for all. An actor that fails meanwhile is missing.

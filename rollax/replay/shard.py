@@ -75,14 +75,8 @@ class ReplayShard:
                 buffer.add(rows)
         return self._contents()
 
-    def draw(self, updates: int, errors: Sequence[Errors] = ()) -> tuple[dict[str, SampleBatch], Contents]:
-        """The rows of `updates` updates, by policy; a policy without rows is missing.
-
-        Args:
-            updates: how many.
-            errors: of rows drawn before; they count for this draw already.
-        """
-        self.update_priorities(errors)
+    def draw(self, updates: int) -> tuple[dict[str, SampleBatch], Contents]:
+        """The rows of `updates` updates, by policy; a policy without rows is missing."""
         drawn = {}
         for policy_id, buffer in self.buffers.items():
             if len(buffer):
@@ -91,11 +85,11 @@ class ReplayShard:
                 drawn[policy_id] = rows
         return drawn, self._contents()
 
-    def update_priorities(self, errors: Sequence[Errors]) -> None:
+    def update_priorities(self, errors: Errors) -> Contents:
         """Sets the priorities of rows drawn before."""
-        for by_policy in errors:
-            for policy_id, (indices, values) in by_policy.items():
-                self.buffers[policy_id].update_priorities(indices, values)
+        for policy_id, (indices, values) in errors.items():
+            self.buffers[policy_id].update_priorities(indices, values)
+        return self._contents()
 
     def get_state(self) -> dict[str, Any]:
         """The whole state, as arrays and JSON values."""

@@ -70,8 +70,6 @@ class TestPriorities:
         steps_learned = {number for batch in policy_of(optimizer).learned for number in batch}
         assert len(steps_learned) > 50
         for index, shard in optimizer.shards._live.items():
-            shard.handle.update_priorities(shard.state.errors)
-            shard.state.errors = []
             there = numbers_in(shard.handle)
             learned = steps_learned & there.keys()
             assert learned
@@ -196,7 +194,6 @@ class TestWithoutWorkers:
         first, second = policy_of(optimizer).learned
         assert (len(first), len(second)) == (300, 300)
         assert set(first) == set(second) == set(range(10, 30))  # each is drawn of all
-        optimizer.shards.request_draw(1)
         (shard,) = (each.handle for each in optimizer.shards._live.values())
         there = numbers_in(shard)
         assert all(there[number] == pytest.approx((number + 1) ** 0.6, rel=1e-6) for number in range(10, 30))
@@ -206,7 +203,6 @@ class TestWithoutWorkers:
         steps(optimizer, 2)
         # The second draw: rows that were learned from have (number + 1)^0.6, the others the largest of then.
         (shard,) = (each.handle for each in optimizer.shards._live.values())
-        optimizer.shards.request_draw(1)
         there = numbers_in(shard)
         assert all(there[number] == pytest.approx((number + 1) ** 0.6, rel=1e-6) for number in range(10, 20))
 
