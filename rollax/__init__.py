@@ -89,8 +89,8 @@ if TYPE_CHECKING:
     from rollax.evaluation.callbacks import Callbacks as Callbacks
     from rollax.evaluation.filters import MeanStdFilter as MeanStdFilter
     from rollax.evaluation.filters import NoFilter as NoFilter
-    from rollax.evaluation.results import EvaluationResult as EvaluationResult
-    from rollax.evaluation.results import TrainResult as TrainResult
+    from rollax.evaluation.metrics import EvaluationResult as EvaluationResult
+    from rollax.evaluation.metrics import TrainResult as TrainResult
     from rollax.evaluation.rollout_worker import RolloutWorker as PolicyEvaluator  # noqa: F401
     from rollax.evaluation.rollout_worker import RolloutWorker as RolloutWorker
     from rollax.evaluation.sampler import Sampler as Sampler
@@ -143,7 +143,7 @@ _NAMES_OF = {
     "NonFiniteError PolicyError RollaxError ShapeError SpaceError WorkerError",
     "rollax.evaluation.callbacks": "Callbacks",
     "rollax.evaluation.filters": "MeanStdFilter NoFilter",
-    "rollax.evaluation.results": "EvaluationResult TrainResult",
+    "rollax.evaluation.metrics": "EvaluationResult TrainResult",
     "rollax.evaluation.sampler": "Sampler",
     "rollax.evaluation.rollout_worker": "PolicyEvaluator RolloutWorker",
     "rollax.models.outputs": "Outputs",

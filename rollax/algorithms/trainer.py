@@ -14,9 +14,8 @@ from rollax.algorithms.registry import refuse_config_of_another, run_name
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_first_values
 from rollax.errors import ConfigError
-from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, summarize
+from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, EvaluationResult, TrainResult, summarize
 from rollax.evaluation.policy_map import DEFAULT_POLICY
-from rollax.evaluation.results import EvaluationResult, TrainResult
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.worker_set import WorkerSet, worker_arguments
 from rollax.optimizers.optimizer import Optimizer

@@ -1,4 +1,4 @@
-"""Metrics of finished episodes, and their summary over a window."""
+"""Metrics of finished episodes, their summary over a window, and the types of results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
-from rollax.evaluation.results import EpisodeSummary
+from typing_extensions import TypedDict
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +91,43 @@ def summarize(episodes: Iterable[EpisodeMetrics]) -> EpisodeSummary:
 
 def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
+
+
+class EpisodeSummary(TypedDict):
+    """Means and extremes over episodes; None where there is no episode."""
+
+    episode_reward_mean: float | None
+    episode_reward_min: float | None
+    episode_reward_max: float | None
+    episode_len_mean: float | None
+    policy_reward_mean: dict[str, float | None]
+    custom_metrics: dict[str, float | None]
+
+
+class EvaluationResult(TypedDict, extra_items=Any):
+    """Greedy episodes: means and extremes, their number, and the reward of each."""
+
+    episode_reward_mean: float
+    episode_reward_min: float
+    episode_reward_max: float
+    episode_len_mean: float
+    policy_reward_mean: dict[str, float]
+    custom_metrics: dict[str, float]
+    episodes: int
+    episode_rewards: list[float]
+
+
+class TrainResult(EpisodeSummary, extra_items=Any):
+    """One training iteration; docs/training.md describes each key."""
+
+    episodes_this_iter: int
+    training_iteration: int
+    timesteps_total: int
+    timesteps_this_iter: int
+    agent_timesteps_total: int
+    time_this_iter_s: float
+    time_total_s: float
+    env_steps_per_s: float
+    timers: dict[str, float]
+    info: dict[str, Any]
+    evaluation: EvaluationResult | None

@@ -81,7 +81,7 @@ class LearnerThread:
             self._changed.notify_all()
 
     def rest(self) -> None:
-        """Waits until the thread is between two batches, and keeps it there."""
+        """Waits until the current batch is learned from, and pauses the thread."""
         with self._changed:
             self._resting = True
             self._changed.wait_for(lambda: not self._learning)

@@ -86,7 +86,7 @@ class Optimizer(ABC):
     """The fields that it reads."""
 
     gives_fragments: ClassVar[bool] = False
-    """Whether policies learn from fragments as they were sampled, not from what a replay buffer makes of them."""
+    """Whether policies learn from fragments as they were sampled, not from draws of a replay buffer."""
 
     rests_between_steps: ClassVar[bool] = True
     """Whether remote workers sample only during a step. Otherwise runs with them depend on timing."""
@@ -129,7 +129,7 @@ class Optimizer(ABC):
         """The state for a checkpoint, apart from the counters."""
         return {}
 
-    def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027  most have nothing to take over
+    def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027  most have no state
         """Restores what `get_state` returned; if it raises, nothing has changed."""
 
     def begin_exactly(self) -> None:
@@ -144,7 +144,7 @@ class Optimizer(ABC):
                 expected="num_workers=0 for this algorithm: with workers timing decides what a run learns from",
             )
 
-    def rest(self) -> None:  # noqa: B027  most have nothing that goes on
+    def rest(self) -> None:  # noqa: B027  most have no thread
         """Waits until no other thread learns; one may after an interrupted step."""
 
     def report(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class Optimizer(ABC):
         episodes, self._episodes = self._episodes, []
         return episodes
 
-    def stop(self) -> None:  # noqa: B027  most have nothing to end
+    def stop(self) -> None:  # noqa: B027  most have none
         """Ends other threads and processes of the optimizer; the workers stay."""
 
     def _size(self, rollout: Rollout) -> int:
@@ -245,5 +245,5 @@ def inexact(got: str, expected: str) -> ConfigError:
         where="save(exact=True)",
         got=got,
         expected=expected,
-        fix="save() without exact: the restored run goes on from the same weights, with other samples",
+        fix="save() without exact: the restored run continues from the same weights, with other samples",
     )

@@ -219,7 +219,7 @@ class ReplayShards(ActorPool):
 
 
 def shard_capacities(buffer_size: int, num_shards: int, num_workers: int) -> list[int]:
-    """The capacity of each shard, in proportion to the workers that it serves: all rows are kept equally long."""
+    """The capacity of each shard, in proportion to the workers that it serves: all rows stay equally long."""
     shards = min(num_shards, num_workers)
     workers = [len(range(shard, num_workers, shards)) for shard in range(shards)]
     return [max(buffer_size * count // num_workers, 1) for count in workers]

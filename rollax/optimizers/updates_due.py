@@ -9,14 +9,13 @@ from rollax.state import count, number
 
 
 class UpdatesDue:
-    """Each step that is stored makes `training_intensity` updates due, from `learning_starts` steps in memory on.
+    """Each stored step after the first `learning_starts` makes `training_intensity` updates due.
 
-    The number counts all updates since the run began. Updates that are due stay due; a change of the settings acts on
-    later steps.
+    Updates that are due stay due; a change of the settings acts on later steps.
 
     Args:
-        learning_starts: steps that are stored before any makes an update due.
-        training_intensity: updates for each step.
+        learning_starts: steps that make no update due.
+        training_intensity: updates for each later step.
     """
 
     def __init__(self, learning_starts: int, training_intensity: float) -> None:
@@ -25,7 +24,7 @@ class UpdatesDue:
 
     @property
     def updates(self) -> int:
-        """All updates that are due by now, those already made included."""
+        """All updates due since the run began, those made included."""
         return int(self._exactly(self.training_intensity))
 
     def begin(self, made: int, *, stored: int = 0) -> None:

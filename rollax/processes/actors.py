@@ -14,27 +14,21 @@ class Actors(Protocol):
     """Starts actors and calls them. An actor runs one call at a time, in the order of the calls."""
 
     def start(self, index: int, restarts: int) -> Any:
-        """Starts an actor and returns a handle of it.
-
-        Args:
-            index: of the actor in its pool.
-            restarts: actors of this index that were started before.
-        """
+        """Starts the actor of an index, with the number of its restarts; returns its handle."""
         ...
 
     def call(self, handle: Any, method: str, *arguments: Any) -> Any:
-        """A hashable reference to the outcome of a method."""
+        """Calls a method; returns a hashable reference to its outcome."""
         ...
 
     def wait(self, references: Sequence[Any], count: int, timeout_s: float) -> list[Any]:
-        """The references whose calls are over, as soon as `count` of them are or the time has passed."""
+        """Returns the references of finished calls, once there are `count` or the time has passed."""
         ...
 
     def outcomes(self, references: Sequence[Any]) -> list[Any]:
-        """What each of these finished calls returned, or the exception that it raised.
+        """The value or the exception of each finished call; a `ProcessLostError` where the process has ended.
 
-        The cause of an exception shows the traceback of the actor's process. A `ProcessLostError` stands for a call
-        whose process has ended.
+        The cause of an exception shows the traceback of the actor's process.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What follows when an actor fails: restart it after a while, go on without it, or raise its error."""
+"""The rules for actors that fail: restart them after a while, continue without them, or raise their error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FailureRules:
 
     Args:
         restart: restart actors that fail.
-        ignore: go on without those that are not restarted.
+        ignore: continue without those that are not restarted.
         max_restarts: of all actors together.
         tolerance: failures in a row of one actor that are followed by a restart.
         delay_s: before the second restart in a row; the delay doubles with each further one.
@@ -62,6 +62,7 @@ class Failures:
     Attributes:
         last: index -> last error.
         restarts: of all actors so far.
+        in_a_row: index -> failures since the last success.
     """
 
     def __init__(self, rules: FailureRules, name: str, advice: str = "") -> None:
@@ -128,7 +129,7 @@ class Failures:
             f"The process of a {self.name} is gone.",
             where=f"{self.name} {index}, {call}",
             got=how,
-            expected="a process that goes on",
+            expected="a process that runs",
             fix="look for a crash in native code, a lack of memory, sys.exit(), or a node that was lost",
         )
 

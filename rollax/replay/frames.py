@@ -16,10 +16,10 @@ from rollax.replay.links import Addition, Links
 
 @dataclass(frozen=True)
 class StackedFrames:
-    """How observations are stacked from images, of which a replay buffer then stores each one once.
+    """Where observations hold stacks of images; a replay buffer then stores each image once.
 
-    Where a stack is not that of the row before, moved on by one image, all of its images are stored. So drawn
-    observations equal the added ones, bit for bit.
+    Of a stack that is not the one before, shifted by one image, all images are stored: drawn observations equal the
+    added ones, bit for bit.
 
     Args:
         count: k, images per stack, at least 2.
@@ -73,14 +73,14 @@ class StackedFrames:
         return trees.tree_map(lambda leaf: self.stacks(leaf)[:, -1] if leaf is stacked else leaf, obs)
 
     def images_before(self, obs: trees.Tree, inside: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Which of M stacks go on from the one before, and how many more images the others need.
+        """Compares M stacks with those before.
 
         Args:
             obs: M observations.
             inside: [M] false on the first one of a segment.
         Returns:
-            [M] true where the stack is the one before, moved on by one image; [M] where it is not, how many images to
-            keep before its newest: as many as differ from the oldest, which stands for all before it.
+            [M] true where the stack is the one before, shifted by one image; [M] the number of images to store before
+            the newest one: 0 there, elsewhere those that differ from the oldest, which stands for all before it.
         """
         stacks = self.stacks(self.array(obs))
         goes_on = inside.copy()

@@ -18,7 +18,7 @@ from rollax.runs.stopping import TimeLeft, checked_stop, missed_goal, reached
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
-    from rollax.evaluation.results import TrainResult
+    from rollax.evaluation.metrics import TrainResult
 
 EVALUATION_INTERVAL = 10
 """Iterations between the evaluations that a greedy goal needs, where the config sets no interval."""
