@@ -9,24 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from rollax.algorithms.ddpg import DDPGConfig, DDPGPolicy, DDPGTrainer
 from rollax.algorithms.dqn import EPSILON, GREEDY, DQNConfig, DQNPolicy, DQNTrainer
 from rollax.batch import Fragment, SampleBatch
 from rollax.config.groups import AsyncReplayFields
-from rollax.evaluation.initial_priorities import add_priorities
 from rollax.optimizers.async_replay import AsyncReplayOptimizer
 from rollax.policy.exploration.exploration import worker_scale
 from rollax.policy.jax_policy import JaxPolicy
 
 
 class _InitialPriorities(JaxPolicy):
-    """Computes the initial priorities of rows where they are sampled."""
+    """Computes the initial priorities of rows where they are sampled, with the network that acts.
+
+    Source: Algorithm 1, line 10. Deviations: a row whose n steps lead beyond the fragment has an error of as many steps
+        as there are; the buffer draws it with all n.
+    """
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
         super().postprocess_rows(fragment)
-        if not self.config.prioritized_replay:
-            return fragment
-        return add_priorities(fragment, self.td_errors, n_step=self.config.n_step, gamma=self.config.gamma)
+        if self.config.prioritized_replay:
+            errors = self.td_errors(fragment.transitions(self.config.n_step, self.config.gamma))
+            fragment[SampleBatch.PRIORITIES] = np.abs(errors).astype(np.float32)
+        return fragment
 
     @property
     def exploration_scale(self) -> float:

@@ -8,7 +8,6 @@ from gymnasium import spaces
 
 from rollax.algorithms.apex import ApexDQNPolicy
 from rollax.batch import Fragment
-from rollax.evaluation.initial_priorities import add_priorities
 from rollax.replay.prioritized import PrioritizedReplay
 
 F, T = False, True
@@ -60,7 +59,11 @@ class TestTransitions:
         np.testing.assert_array_equal(drawn["new_obs"][goes_on], transitions["new_obs"][same][goes_on])
 
     def test_priorities_stand_at_their_rows(self):
-        batch = add_priorities(fragment(), lambda rows: -rows["obs"] - 0.5, n_step=1, gamma=0.9)
+        class Known(ApexDQNPolicy):
+            def td_errors(self, batch):
+                return -batch["obs"] - 0.5
+
+        batch = Known(spaces.Discrete(30), spaces.Discrete(2), {"n_step": 1}).postprocess_rows(fragment())
         assert batch["priorities"].tolist() == [0.5, 1.5, 10.5, 11.5, 12.5, 20.5]
 
 
@@ -87,7 +90,7 @@ def test_they_are_the_errors_that_the_learner_finds(options):
     np.testing.assert_allclose(np.abs(learned), begun, rtol=1e-4, atol=1e-6)
     # And it is by them that rows are drawn.
     slots = np.flatnonzero(buffer._drawable)
-    expected = buffer._rows.columns.read_column("priorities", slots)
+    expected = buffer._rows.read("priorities", slots)
     np.testing.assert_allclose(buffer._tree.get(slots), (expected + 1e-6) ** 0.6, rtol=1e-6)
     assert np.ptp(expected) > 0.1
 
