@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from rollax import Fragment, PPOTrainer, Sampler, trees
-from rollax.env.rows import Rows
 
 
 @dataclass
@@ -24,10 +23,10 @@ class Trajectory:
 class PlainSampler(Sampler):
     """Returns the same fragments as the library's sampler. An interrupted call drops what it has sampled."""
 
-    rows: Rows | None = None
+    rows: Any = None
 
     def sample(self) -> tuple[dict[str, Fragment], int]:
-        ((policy_id, _),) = self.runners.items()
+        (policy_id,) = self.runners
         steps = 0
         while steps < self.fragment_length * self.env.num_envs:
             steps += self.step()
@@ -40,51 +39,42 @@ class PlainSampler(Sampler):
         self.episodes.drop_running()
 
     def step(self) -> int:
-        try:
-            return self._step()
-        except BaseException:
-            self.restart()
-            raise
-
-    def _step(self) -> int:
         (runner,) = self.runners.values()
-        if self.rows is None:
+        rows: Any = self.rows
+        self.rows = None  # so that fresh episodes follow an interrupted step
+        if rows is None:
             self.restart()
             everyone = np.arange(self.env.num_envs)
-            self.rows = self.env.reset_rows(everyone, self.episodes.seeds())
-            assert self.rows is not None
-            self.obs = runner.filter(self.rows.obs, self.record)
+            rows = self.env.reset_rows(everyone, self.episodes.seeds())
+            self.obs = runner.filter(rows.obs, self.record)
             self._begin(everyone)
         actions, _, columns = runner.act(self.obs, self.explore, self.timestep, {})
-        self.env.send_rows(self.rows, None, runner.action_map(actions))
+        self.env.send_rows(rows, None, runner.action_map(actions))
         columns = {"obs": self.obs, "actions": actions, **columns}
-
         rows = self.env.poll_rows()
         steps = self.episodes.add_rewards(rows)
         self.obs = runner.filter(rows.obs, self.record)
-        columns |= {"rewards": rows.rewards, "terminateds": rows.terminateds, "truncateds": rows.truncateds}
+        rewards = rows.rewards.astype(np.float32)
+        columns |= {"rewards": rewards, "terminateds": rows.terminateds, "truncateds": rows.truncateds}
         for i, trajectory in self.running.items():
             if self.record:
                 row = {name: trees.index(column, i) for name, column in columns.items()}
-                row |= {"eps_id": self.episodes["id"][i], "trajectory_id": trajectory.number}
-                trajectory.rows.append(row)
+                trajectory.rows.append(row | {"eps_id": self.episodes["id"][i], "trajectory_id": trajectory.number})
             trajectory.next_obs = trees.index(self.obs, i)
             trajectory.reward += rows.rewards[i]
-        self.rows, ended = rows, rows.ended_envs
-        if len(ended):
-            rewards = np.array([self.running[i].reward for i in ended.tolist()])
-            self.episodes.end_trajectories(ended, np.zeros(len(ended), int), rewards)
+        if len(ended := rows.ended_envs):
+            totals = np.array([self.running[i].reward for i in ended.tolist()])
+            self.episodes.end_trajectories(ended, np.zeros(len(ended), int), totals)
             self.episodes.end(ended)
-            started = self.env.reset_rows(ended)
-            assert started is not None
+            started: Any = self.env.reset_rows(ended)
             self.obs = trees.tree_map(np.copy, self.obs)  # the observations after the rows above stay as they are
             trees.put(self.obs, ended, runner.filter(started.obs, self.record))
             self._begin(ended)
-            self.rows = rows.replaced(started)
+            rows = rows.replaced(started)
+        self.rows = rows
         return steps
 
     def _begin(self, env_index: np.ndarray) -> None:
-        """Begins an episode, and the trajectory of its agent, in each of these sub-environments."""
         self.episodes.begin(env_index, several_agents=False)
         for i in env_index.tolist():
             self.running[i] = Trajectory(self.next_trajectory)
@@ -93,11 +83,10 @@ class PlainSampler(Sampler):
 
     def _fragment(self) -> Fragment:
         """The rows of all trajectories, one after another, and what came after each of them."""
-        trajectories = [trajectory for trajectory in self.trajectories if trajectory.rows]
-        columns: Any = trees.stack([row for trajectory in trajectories for row in trajectory.rows])
-        columns["rewards"] = columns["rewards"].astype(np.float32)
-        ends = np.cumsum([len(trajectory.rows) for trajectory in trajectories]) - 1
-        after = {"obs": trees.stack([trajectory.next_obs for trajectory in trajectories])}
+        filled = [trajectory for trajectory in self.trajectories if trajectory.rows]
+        columns: Any = trees.stack([row for trajectory in filled for row in trajectory.rows])
+        ends = np.cumsum([len(trajectory.rows) for trajectory in filled]) - 1
+        after = {"obs": trees.stack([trajectory.next_obs for trajectory in filled])}
         self.trajectories = sorted(self.running.values(), key=lambda trajectory: trajectory.number)
         for trajectory in self.trajectories:
             trajectory.rows = []
@@ -107,13 +96,8 @@ class PlainSampler(Sampler):
 def main(iterations: int = 10) -> float:
     """Trains PPO on rows from this sampler, and returns the mean reward of the last episodes."""
     config = {"sampler": PlainSampler, "num_envs_per_worker": 8, "train_batch_size": 2048, "lr": 1e-3, "seed": 0}
-    reward = 0.0
     with PPOTrainer(env="CartPole-v1", config=config) as trainer:
-        for _ in range(iterations):
-            result = trainer.train()
-            reward = result["episode_reward_mean"] or 0.0
-            print(f"{result['timesteps_total']:7,} steps  mean reward {reward:5.1f}")
-    return reward
+        return trainer.fit({"training_iteration": iterations}).last["episode_reward_mean"] or 0.0
 
 
 if __name__ == "__main__":
