@@ -33,11 +33,7 @@ ALGORITHMS: dict[str, str] = {
 
 
 def get_trainer_class(name: str, where: str = "run") -> type[Trainer]:
-    """Returns the trainer class of the algorithm `name`, case-insensitively.
-
-    Raises:
-        ConfigError: no algorithm has that name; the message suggests the nearest one.
-    """
+    """Returns the trainer class of the algorithm `name`, case-insensitively, or raises ConfigError."""
     by_folded_name = {known.casefold(): path for known, path in ALGORITHMS.items()}
     path = by_folded_name.get(name.casefold())
     if path is None:

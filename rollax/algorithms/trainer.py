@@ -188,11 +188,9 @@ class Trainer:
                 return stats
 
     def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> EvaluationResult:
-        """Plays an exact number of episodes, greedily and in separate environments.
+        """Plays `num_episodes` (default `evaluation_num_episodes`), greedily and in separate environments.
 
-        Args:
-            num_episodes: number of episodes; None for the config's `evaluation_num_episodes`.
-            record_dir: folder for one MP4 per episode; None records nothing.
+        With `record_dir` an MP4 of each episode is written into that folder.
         """
         runtime.refuse_forked()
         count = self.config.evaluation_num_episodes if num_episodes is None else num_episodes
@@ -339,13 +337,10 @@ class Trainer:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Sets the state that `get_state` returned.
-
-        If a part is refused, at most the workers have changed: the optimizer is set after them and changes all or
-        nothing, because its contents have no second copy.
-        """
+        """Sets the state that `get_state` returned; if a part is refused, at most the workers have changed."""
         self.optimizer.rest()
         self.workers.set_state(state["workers"])
+        # After the workers, all or nothing, because its contents have no second copy.
         self.optimizer.set_state(state["optimizer"])
         self.iteration = state["iteration"]
         self.time_total_s = state["time_total_s"]

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def newest_checkpoint(path: Path) -> Path:
-    """Returns `path`, or its newest complete checkpoint if it is a run folder or the `checkpoints` in one.
-
-    Raises:
-        CheckpointError: there is no such folder, or no checkpoint in it.
-    """
+    """Returns `path`, or its newest complete checkpoint if it is a run folder or the `checkpoints` in one."""
     if not path.is_dir():
         raise CheckpointError("No such checkpoint.", got=str(path), expected="the folder of a checkpoint or of a run")
     inside = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
@@ -30,11 +26,7 @@ def newest_checkpoint(path: Path) -> Path:
 
 
 def trainer_class_named(run: str) -> type[Trainer]:
-    """Returns the trainer class of `--run`: a built-in algorithm, or `module:Class` for a custom one.
-
-    Raises:
-        ConfigError: there is no such algorithm, the path cannot be imported, or it is no trainer class.
-    """
+    """Returns the trainer class of `--run`: a built-in algorithm, or `module:Class` for a custom one."""
     from rollax.algorithms.registry import get_trainer_class
 
     if ":" not in run:
@@ -50,13 +42,7 @@ def trainer_class_named(run: str) -> type[Trainer]:
 def open_trainer(checkpoint: Path, *, run: str | None, trust_code: bool, **changes: Any) -> Trainer:
     """Returns the restored trainer of a checkpoint, with some config keys replaced.
 
-    Args:
-        checkpoint: its folder.
-        run: `module:Class` of a custom trainer; for built-in algorithms the checkpoint has the name.
-        trust_code: import the code that the checkpoint names.
-        changes: the replaced config keys.
-    Raises:
-        CheckpointError: the checkpoint is damaged or does not fit.
+    `run` is `module:Class` of a custom trainer; for built-in algorithms the checkpoint has the name.
     """
     from rollax.algorithms.trainer import Trainer
 

@@ -43,8 +43,6 @@ TrustOption = Annotated[
 def readable_errors(show_traceback: bool) -> Iterator[None]:
     """Turns a RollaxError into a message on stderr and exit code 2, and a KeyboardInterrupt into exit code 130.
 
-    If an environment or policy raised the error, the traceback of that code comes before the message.
-
     Any other exception is a bug, in rollax or in user code, and keeps its full traceback.
     """
     try:
@@ -86,11 +84,7 @@ def show_error(error: RollaxError, show_traceback: bool) -> None:
 
 
 def import_first(modules: Iterable[str] | None) -> None:
-    """Imports the modules that `--import` names.
-
-    Raises:
-        ConfigError: a module cannot be imported.
-    """
+    """Imports the modules that `--import` names."""
     for name in modules or ():
         try:
             importlib.import_module(name)

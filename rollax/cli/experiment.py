@@ -24,14 +24,7 @@ _MAX_NODES = 100_000
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One training run.
-
-    Args:
-        run: the algorithm's name; None if a checkpoint names it.
-        env: a Gymnasium id, a registered name or `module:Class`; None if the config or a checkpoint names it.
-        config: the algorithm's settings.
-        stop: the stop conditions.
-    """
+    """One training run; `run` and `env` are None where the config or a checkpoint names them."""
 
     run: str | None = None
     env: str | None = None
@@ -42,11 +35,7 @@ class Experiment:
 def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
     """Returns the experiment of a YAML or JSON file with the keys run, env, config and stop, such as a `config.json`.
 
-    Args:
-        path: the file.
-        trust_code: import all code that it names; otherwise only the code of the fields that hold code.
-    Raises:
-        ConfigError: the file cannot be read or parsed, or a key or its type is wrong.
+    With `trust_code` all code that it names is imported; otherwise only that of the fields that hold code.
     """
     try:
         content = _read_yaml(path)
@@ -74,11 +63,7 @@ def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
 
 
 def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
-    """Returns the dict of an option's JSON object; the fields that hold code accept "module:Name".
-
-    Raises:
-        ConfigError: it is not a JSON object.
-    """
+    """Returns the dict of an option's JSON object; the fields that hold code accept "module:Name"."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -95,13 +80,7 @@ def parse_config(text: str, option: str = "--config") -> dict[str, Any]:
 
 
 def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any]:
-    """Returns the config of settings such as `lr=1e-4` or `model.fcnet_hiddens=[64,64]`: dotted keys, YAML values.
-
-    The fields that hold code accept "module:Name".
-
-    Raises:
-        ConfigError: a setting is not KEY=VALUE, its value is not YAML, or a key is repeated.
-    """
+    """Returns the config of settings such as `lr=1e-4` or `model.fcnet_hiddens=[64,64]`: dotted keys, YAML values."""
     config: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -124,11 +103,7 @@ def parse_settings(texts: Iterable[str], option: str = "--set") -> dict[str, Any
 def override(
     base: Experiment, *, run: str | None, env: str | None, config: Mapping[str, Any], stop: Mapping[str, float]
 ) -> Experiment:
-    """Returns `base` updated by the command line; nested config sections are merged key by key.
-
-    Raises:
-        ConfigError: code remains that was not imported, because its field holds no code or it has no path.
-    """
+    """Returns `base` updated by the command line; nested config sections are merged key by key."""
     config = merged(base.config, config)
     for code in missing_code(config):
         raise code.error()

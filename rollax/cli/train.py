@@ -134,12 +134,7 @@ def run_experiment(
 
 
 def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) -> Trainer:
-    """Returns the trainer of an experiment, new or restored from a checkpoint.
-
-    Raises:
-        ConfigError: the algorithm or environment is missing, the checkpoint is of another algorithm, or the config is
-            wrong.
-    """
+    """Returns the trainer of an experiment, new or restored from a checkpoint."""
     config, run = dict(experiment.config), experiment.run
     if experiment.env is not None:
         config["env"] = experiment.env
@@ -173,11 +168,7 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
 
 
 def new_folder(name: str) -> Path:
-    """Creates and returns the next free folder `runs/<name>-<date>-<n>`.
-
-    Raises:
-        ConfigError: it cannot be created.
-    """
+    """Creates and returns the next free folder `runs/<name>-<date>-<n>`."""
     name = re.sub(r"[^\w.-]+", "-", name).strip("-.")
     today = datetime.now().astimezone().date().isoformat()
     number = 1
@@ -193,11 +184,7 @@ def new_folder(name: str) -> Path:
 
 
 def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:
-    """Returns the value of an option, which `--set` and `--config` may give too, and removes it from them.
-
-    Raises:
-        ConfigError: it is given twice.
-    """
+    """Returns the value of an option, which `--set` and `--config` may give instead, and removes it from them."""
     if value is None:
         return settings.pop(key, None)
     if key in settings:

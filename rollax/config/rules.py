@@ -87,15 +87,10 @@ def _inherited_field(config_class: type[FieldGroup], name: str) -> FieldInfo:
 def refuse_without_effect(config: BaseModel, given: Collection[str], before: Mapping[str, Any]) -> None:
     """Refuses a key without effect whose value is not the one that it would have if it were left out.
 
-    Every field `x` requires that `x_schedule` is None; a class names other requirements in `requires`, beside its
-    fields. They are inherited key by key.
-
     Args:
         config: the whole config.
         given: the fields that were just given a value.
         before: the values of a config that this one is derived from; where it has none, defaults count.
-    Raises:
-        ConfigError: the first such key, and the keys that would give it an effect.
     """
     for key, conditions in _rules(type(config)):
         field, _, inner = key.partition(".")
@@ -123,15 +118,13 @@ def refuse_without_effect(config: BaseModel, given: Collection[str], before: Map
 
 
 def refuse_first_values(config: BaseModel, given: Collection[str], stored: Mapping[str, Any], path: Any) -> None:
-    """Refuses a new initial value of what a restore continues: a class names those fields in `first_values`.
+    """Refuses a new initial value of what a restore continues, unless it is 0 now or in the checkpoint.
 
     Args:
         config: with the changes.
         given: the fields that are changed.
         stored: the config's values in the checkpoint.
         path: of the checkpoint.
-    Raises:
-        ConfigError: the first such field that is another one than in the checkpoint, and not 0 in one of them.
     """
     for name, switches in inherited(type(config), "first_values").items():
         new, old = getattr(config, name), stored[name]

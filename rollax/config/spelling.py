@@ -15,11 +15,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def corrected(name: str, known: Iterable[str]) -> str | None:
-    """The one of `known` of which `name` is a misspelling; None if there is none.
-
-    One error is allowed for every six letters, and one in a shorter name. With more, different words would match:
-    'exploration_config' and 'evaluation_config' have a distance of four.
-    """
+    """The one of `known` of which `name` is a misspelling, with at most one error for every six letters, or None."""
     written = name.lower()
     distance, match = min(((typing_errors(written, other.lower()), other) for other in known), default=(0, None))
     return match if distance <= max(len(name) // _LETTERS_PER_ERROR, 1) else None

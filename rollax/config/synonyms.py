@@ -172,12 +172,7 @@ _ADVICE: dict[str, str] = {
 
 
 class Counterpart(NamedTuple):
-    """The counterpart of a key of another library.
-
-    Args:
-        keys: our keys; those of a part of the config as `part.key`.
-        note: how they differ; empty if they do not.
-    """
+    """Our keys for a key of another library, those of a part as `part.key`, and how they differ."""
 
     keys: tuple[str, ...]
     note: str
@@ -194,13 +189,7 @@ def counterparts(name: str) -> list[tuple[Counterpart, tuple[str, ...]]]:
 
 
 def counterpart(name: str, known: Container[str], part: str = "") -> Counterpart | None:
-    """The counterpart of `name` in a config; None if there is none.
-
-    Args:
-        name: the unknown key.
-        known: the keys of the config, or of the part; those of its parts as `part.key`.
-        part: the part of the config with the unknown key; empty for the config itself.
-    """
+    """The counterpart of the unknown key `name` in a config, or in the `part` of it with these `known` keys."""
     for found, needed in counterparts(name):
         if all(key.removeprefix(f"{part}.") in known for key in needed):
             return Counterpart(tuple(key.removeprefix(f"{part}.") for key in found.keys), found.note)

@@ -1,18 +1,4 @@
-"""The fields that all algorithms share, and how a plain dict becomes a config.
-
-Each algorithm adds its own fields in a subclass, and names the defaults in which it differs:
-
-    class PPOConfig(StateValueFields, TrainerConfig):
-        defaults = {"train_batch_size": 4000, "lr": 3e-4, "lambda_": 0.95}
-        requires = {"kl_target": {"kl_coeff": SET}}  # a kl_target without effect is refused
-
-        kl_coeff: float = Field(default=0.0, ge=0, description="...")
-        kl_target: float = Field(default=0.01, gt=0, description="...")
-
-        def check(self) -> None:
-            super().check()
-            self.refuse_larger("sgd_minibatch_size", "train_batch_size")
-"""
+"""The fields that all algorithms share, and how a plain dict becomes a config."""
 
 from __future__ import annotations
 
@@ -223,13 +209,7 @@ class TrainerConfig(WorkerFields, FrozenModel):
 
     @classmethod
     def _derived(cls, values: Mapping[str, Any], given: Collection[str], changes: Mapping[str, Any]) -> Self:
-        """The config of `values` with `changes`; a change without effect is refused.
-
-        Args:
-            values: by field or key.
-            given: the fields of `values` that are not left at their defaults.
-            changes: by field or key.
-        """
+        """The config of `values`, of which `given` are not defaults, with `changes`; one without effect is refused."""
         changes, values = _by_name(cls, changes), _by_name(cls, values)
         config = cls.__new__(cls)
         config._fill({**values, **changes})
@@ -253,12 +233,7 @@ class TrainerConfig(WorkerFields, FrozenModel):
         return self
 
     def check(self) -> None:
-        """Refuses values that contradict each other; a subclass extends it, calling this one first.
-
-        Raises:
-            ConfigError: they do.
-            SpaceError: a space that no policy can use.
-        """
+        """Refuses values that contradict each other, and spaces that no policy can use; a subclass extends it."""
         for name in ("observation_space", "action_space"):
             if (space := getattr(self, name)) is not None:
                 check_space(space, f"config key '{name}'")
@@ -297,12 +272,9 @@ class TrainerConfig(WorkerFields, FrozenModel):
         return resolve_config(type(self), self, **changes)
 
     def for_policy(self, config_class: type[TrainerConfig] | None, **changes: Any) -> TrainerConfig:
-        """The config of one policy, which may be one of another algorithm.
+        """The config of one policy, with some keys changed.
 
-        Args:
-            config_class: of the policy. If it is another one, the policy takes over only the keys that all algorithms
-                have and that were set here.
-            changes: keys that differ for it.
+        A policy with another config class takes over only the keys that all algorithms have and that were set here.
         """
         if config_class is None or isinstance(self, config_class):
             return self.changed(**changes) if changes else self
@@ -332,9 +304,9 @@ class TrainerConfig(WorkerFields, FrozenModel):
 
         Args:
             data: what `to_json` returned.
-            trust_code: import stored classes and functions. Without it only rollax's own policies are imported; a
-                `StoredCode` replaces the rest, and what was not stored, and raises when it is called.
-            changes: keys that replace stored ones, above all those that name code.
+            trust_code: import stored classes and functions. Without it only rollax's own policies are imported, and a
+                `StoredCode`, which raises when it is called, replaces the rest.
+            changes: keys that replace stored ones.
         Raises:
             ConfigError: unknown keys, wrong values, a change without effect, or code that does not import.
         """

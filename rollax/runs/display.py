@@ -217,11 +217,7 @@ def where_time_went(result: Mapping[str, Any]) -> str:
 
 
 def make_display(title: str, progress: ProgressMode) -> Display:
-    """Returns the display of this mode; "auto" chooses by the standard output.
-
-    Raises:
-        ConfigError: an unknown mode.
-    """
+    """Returns the display of this mode; "auto" chooses by the standard output."""
     if progress not in get_args(ProgressMode):
         raise ConfigError(
             "An unknown progress display.",

@@ -93,13 +93,7 @@ def curve(results: Sequence[Mapping[str, Any]], quantity: str) -> tuple[list[flo
 
 
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], out: Path, title: str = "") -> None:
-    """Writes a PNG with the training reward of each run as a line, and its greedy evaluations as dots.
-
-    Args:
-        runs: label -> result lines.
-        out: path of the PNG; its folder is created.
-        title: title of the plot.
-    """
+    """Writes a PNG with the training reward of each run (label -> result lines) and its greedy evaluations."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

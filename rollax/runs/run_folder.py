@@ -135,10 +135,7 @@ class RunFolder:
         }
 
     def _draw_curve(self) -> None:
-        """Draws the learning curve, if there is a result to draw.
-
-        A failure to write it (a full disk, for example) is only logged, so that it does not hide how training ended.
-        """
+        """Draws the learning curve, if there is a result to draw; a failure must not hide how training ended."""
         try:
             results, _ = read_results(self.path)
             draw_curves({"training episodes": results}, self.path / CURVE, self._title)
@@ -149,14 +146,12 @@ class RunFolder:
 
 
 def check_empty(path: Path, where: str, go_on: str) -> None:
-    """Refuses a folder that is not empty, because two runs would mix.
+    """Refuses a file, or a folder that is not empty, because two runs would mix.
 
     Args:
         path: the folder.
         where: the option or argument that names it.
         go_on: the command that continues the run in the folder.
-    Raises:
-        ConfigError: it is a file, or a folder that is not empty.
     """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return

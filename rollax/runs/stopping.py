@@ -52,11 +52,9 @@ def missed_goal(stop: Mapping[str, float], result: Mapping[str, Any]) -> bool:
 
 
 class TimeLeft:
-    """Estimates the seconds until the nearest limit from the speed of the last iterations.
+    """Estimates the seconds until the nearest limit, not a goal, from the speed of the last iterations.
 
-    The time to a reward goal cannot be estimated: with a goal alone there is no estimate, and with a goal and a limit
-    it is an upper bound. The speed is measured between ends of iterations, so compilation affects only the first
-    estimate.
+    The speed is measured between ends of iterations, so compilation affects only the first estimate.
     """
 
     def __init__(self, stop: Mapping[str, float], window: int = 20) -> None:
