@@ -385,3 +385,7 @@ class RolloutWorker:
             expected="a worker with an environment",
             fix="use a worker that samples, such as those in other processes; or set num_workers to 0",
         )
+
+
+PolicyEvaluator = RolloutWorker
+"""The name of the class in early RLlib."""
