@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from rollax.config import TrainerConfig
+from rollax.config.spelling import corrected
 from rollax.errors import ConfigError
 from rollax.importing import path_of
 
@@ -34,19 +34,16 @@ ALGORITHMS: dict[str, str] = {
 
 def get_trainer_class(name: str, where: str = "run") -> type[Trainer]:
     """Returns the trainer class of the algorithm `name`, case-insensitively, or raises ConfigError."""
-    by_folded_name = {known.casefold(): path for known, path in ALGORITHMS.items()}
-    path = by_folded_name.get(name.casefold())
+    path = {known.casefold(): path for known, path in ALGORITHMS.items()}.get(name.casefold())
     if path is None:
-        nearest = difflib.get_close_matches(name.casefold(), by_folded_name, n=1, cutoff=0.5)
-        names = [known for known in ALGORITHMS if known.casefold() in nearest]
+        near = corrected(name, ALGORITHMS)
+        own = "use the trainer class itself if it is your own, on the command line as --run=module:Class"
         raise ConfigError(
             "An unknown algorithm.",
             where=where,
             got=name,
             expected=f"one of {', '.join(ALGORITHMS)}",
-            fix=f"did you mean {names[0]}?"
-            if names
-            else "use the trainer class itself if it is your own, on the command line as --run=module:Class",
+            fix=own if near is None else f"did you mean '{near}'?",
         )
     module_name, _, class_name = path.partition(":")
     return getattr(importlib.import_module(module_name), class_name)

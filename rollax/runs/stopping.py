@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from rollax.config.spelling import nearest
 from rollax.errors import ConfigError
 from rollax.runs.results import WHERE_IN_RESULT, number_in
 
@@ -84,16 +84,8 @@ class TimeLeft:
         return max(0.0, limit - now[name]) * seconds / progress if progress > 0 else None
 
 
-def refuse_unknown_keys(given: Iterable[Any], known: Iterable[str], where: str) -> None:
+def refuse_unknown_keys(given: Iterable[Any], known: Collection[str], where: str) -> None:
     """Raises a ConfigError for the first unknown key, with the nearest known key."""
-    known = list(known)
     for key in given:
         if key not in known:
-            nearest = difflib.get_close_matches(str(key), known, n=1)
-            raise ConfigError(
-                "An unknown key.",
-                where=where,
-                got=key,
-                expected=f"one of {', '.join(known)}",
-                fix=f"did you mean {nearest[0]}?" if nearest else None,
-            )
+            raise ConfigError("An unknown key.", where=where, got=key, fix=nearest(str(key), known))

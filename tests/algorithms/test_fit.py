@@ -88,7 +88,7 @@ def test_a_trainer_from_a_checkpoint_goes_on_with_the_whole_curve(fitted, tmp_pa
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ({"stop": {"timestep_total": 5}}, r"fit\(stop=...\)(.|\n)*did you mean timesteps_total\?"),
+        ({"stop": {"timestep_total": 5}}, r"fit\(stop=...\)(.|\n)*did you mean 'timesteps_total'\?"),
         ({"stop": {"timesteps_total": "many"}}, "not a number"),
         ({"checkpoint_interval": -1}, r"fit\(checkpoint_interval=...\)"),
         ({"keep_checkpoints": 0}, r"fit\(keep_checkpoints=...\)(.|\n)*at least 1"),

@@ -15,7 +15,7 @@ from rollax.models.config import ModelConfig
 
 
 def test_an_unknown_name_names_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean PPO?"):
+    with pytest.raises(ConfigError, match="did you mean 'PPO'?"):
         registry.get_trainer_class("PPPO")
     with pytest.raises(ConfigError, match="--run=module:Class"):
         registry.get_trainer_class("zzzzzzz")

@@ -44,8 +44,8 @@ def test_numbers_are_numbers(tmp_path, text, value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rum: PPO", "did you mean run?"),
-        ("stop: {timestep_total: 5}", "did you mean timesteps_total?"),
+        ("rum: PPO", "did you mean 'run'?"),
+        ("stop: {timestep_total: 5}", "did you mean 'timesteps_total'?"),
         ("stop: {timesteps_total: many}", "that is not a number"),
         ("stop: {timesteps_total: true}", "that is not a number"),
         ("stop: {training_iteration: 0}", "before training begins"),

@@ -256,7 +256,7 @@ def test_a_curve_that_cannot_be_drawn_hides_nothing(rollax, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--run=FAKR"], "did you mean FAKE?"),
+        (["--run=FAKR"], "did you mean 'FAKE'?"),
         ([], "No algorithm is named."),
         (["--run=rollax:SampleBatch", "--env=E"], "No trainer class."),
         (["--run=rollax:Trainer", "--env=E"], "No trainer class."),
