@@ -24,7 +24,7 @@ from rollax.cli.console import (
 )
 from rollax.cli.experiment import Experiment, merged, override, parse_config, parse_settings, read_experiment
 from rollax.errors import ConfigError
-from rollax.runs.display import Progress, duration, shown_path
+from rollax.runs.display import cells, shown_path
 from rollax.runs.results import RESULTS_NAME, WHERE_IN_RESULT, number_in
 from rollax.runs.run_folder import BEST, CHECKPOINTS, CURVE, PREFIX, check_empty
 from rollax.runs.stopping import checked_stop
@@ -199,12 +199,12 @@ def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:
 
 def _how_it_ended(fitted: FitResult, stop: Mapping[str, float]) -> list[str]:
     """Returns the lines on why training ended and what it reached."""
-    progress = Progress.of(fitted.last, None)
+    shown = cells(fitted.last, None, thousands=",")
     reason = "interrupted"
     if fitted.reached:
         value = number_in(fitted.last, *WHERE_IN_RESULT[fitted.reached])
         reason = f"{fitted.reached} {value:.10g} reached {stop[fitted.reached]:.10g}"
-    lines = [f"Ended:            {reason} ({progress.steps:,} steps, {duration(progress.elapsed)})"]
+    lines = [f"Ended:            {reason} ({shown['steps']} steps, {shown['elapsed']})"]
     if fitted.reached and fitted.missed_goal:
         lines.append("                  the reward goal was not reached")
     if fitted.last["evaluation"] is not None:

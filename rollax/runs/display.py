@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import math
 import os
@@ -22,47 +21,24 @@ if TYPE_CHECKING:
 ProgressMode = Literal["auto", "lines", "none"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Progress:
-    """The state of training after one iteration; unknown numbers are None."""
-
-    iteration: int
-    steps: int
-    steps_per_s: float | None
-    reward: float | None
-    length: float | None
-    evaluation: float | None
-    elapsed: float
-    left: float | None
-    where_time_went: str = ""
-
-    @classmethod
-    def of(cls, result: Mapping[str, Any], left: float | None) -> Progress:
-        """Returns the progress in a result dict."""
-        return cls(
-            iteration=int(number_in(result, "training_iteration") or 0),
-            steps=int(number_in(result, "timesteps_total") or 0),
-            steps_per_s=number_in(result, "env_steps_per_s"),
-            reward=number_in(result, "episode_reward_mean"),
-            length=number_in(result, "episode_len_mean"),
-            evaluation=number_in(result, "evaluation", "episode_reward_mean"),
-            elapsed=number_in(result, "time_total_s") or 0.0,
-            left=left,
-            where_time_went=where_time_went(result),
-        )
-
-    def cells(self, thousands: str = "") -> dict[str, str]:
-        """Returns the texts to show, by column."""
-        return {
-            "iteration": str(self.iteration),
-            "steps": f"{self.steps:,}".replace(",", thousands),
-            "steps/s": _number(self.steps_per_s, 0, thousands),
-            "reward": _number(self.reward, 2, thousands),
-            "length": _number(self.length, 1, thousands),
-            "evaluation": _number(self.evaluation, 2, thousands),
-            "elapsed": duration(self.elapsed),
-            "left": "-" if self.left is None else duration(self.left),
-        }
+def cells(result: Mapping[str, Any], left: float | None, thousands: str = "") -> dict[str, str]:
+    """Returns the texts to show of a result, by column; an unknown number is a dash. `left`: seconds to the end."""
+    numbers = {
+        "iteration": (number_in(result, "training_iteration"), 0),
+        "steps": (number_in(result, "timesteps_total"), 0),
+        "steps/s": (number_in(result, "env_steps_per_s"), 0),
+        "reward": (number_in(result, "episode_reward_mean"), 2),
+        "length": (number_in(result, "episode_len_mean"), 1),
+        "evaluation": (number_in(result, "evaluation", "episode_reward_mean"), 2),
+    }
+    return {
+        **{
+            name: "-" if number is None else f"{number:,.{digits}f}".replace(",", thousands)
+            for name, (number, digits) in numbers.items()
+        },
+        "elapsed": duration(number_in(result, "time_total_s") or 0.0),
+        "left": "-" if left is None else duration(left),
+    }
 
 
 class Display:
@@ -74,8 +50,8 @@ class Display:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def update(self, progress: Progress) -> None:
-        """Shows the state after an iteration."""
+    def update(self, result: Mapping[str, Any], left: float | None) -> None:
+        """Shows the result of an iteration, and the estimated seconds to the end."""
 
     def stopping(self) -> None:
         """Shows that training ends after this iteration. Called from a signal handler."""
@@ -84,8 +60,8 @@ class Display:
 class PlainDisplay(Display):
     """One line per iteration, for logs and pipes."""
 
-    def update(self, progress: Progress) -> None:
-        print("  ".join(f"{name} {text}" for name, text in progress.cells().items()), flush=True)
+    def update(self, result: Mapping[str, Any], left: float | None) -> None:
+        print("  ".join(f"{name} {text}" for name, text in cells(result, left).items()), flush=True)
 
     def stopping(self) -> None:
         # A signal handler may interrupt a print, so it uses an unbuffered write.
@@ -102,16 +78,18 @@ class TableDisplay(Display):
 
     def __init__(self, title: str, rows: int = 8) -> None:
         self._title = title
-        self._recent: deque[Progress] = deque(maxlen=rows)
+        self._recent: deque[dict[str, str]] = deque(maxlen=rows)
         self._started = self._updated = time.monotonic()
-        self._evaluated: Progress | None = None
+        self._last: Mapping[str, Any] = {}
+        self._left: float | None = None
+        self._evaluated: dict[str, str] | None = None
         self._ending = False
 
-    def update(self, progress: Progress) -> None:
-        self._recent.append(progress)
-        self._updated = time.monotonic()
-        if progress.evaluation is not None:
-            self._evaluated = progress
+    def update(self, result: Mapping[str, Any], left: float | None) -> None:
+        self._last, self._left, self._updated = result, left, time.monotonic()
+        self._recent.append(cells(result, left, thousands=","))
+        if self._recent[-1]["evaluation"] != "-":
+            self._evaluated = self._recent[-1]
         self.draw(at_once=len(self._recent) == 1)
 
     def draw(self, *, at_once: bool) -> None:
@@ -128,29 +106,27 @@ class TableDisplay(Display):
 
         yield Text(self._title, style="bold")
         table = Table(box=box.SIMPLE_HEAD)
-        names = list(Progress(0, 0, None, None, None, None, 0.0, None).cells())
-        for name in names[:-2]:
+        names = list(cells({}, None))[:-2]
+        for name in names:
             table.add_column(name, justify="right", no_wrap=True, min_width=len("1,000,000"))
-        for progress in self._recent:
-            cells = progress.cells(thousands=",")
-            table.add_row(*(cells[name] for name in names[:-2]))
+        for row in self._recent:
+            table.add_row(*(row[name] for name in names))
         yield table
-        if self._recent and self._recent[-1].where_time_went:
-            yield Text(self._recent[-1].where_time_went)
+        if text := where_time_went(self._last):
+            yield Text(text)
         yield Text(self._clock())
         if self._evaluated is not None:
-            steps, reward = (self._evaluated.cells(thousands=",")[name] for name in ("steps", "evaluation"))
-            yield Text(f"last greedy evaluation: {reward} at {steps} steps")
+            yield Text("last greedy evaluation: {evaluation} at {steps} steps".format(**self._evaluated))
 
     def _clock(self) -> str:
         now = time.monotonic()
         if not self._recent:
             return f"{duration(now - self._started)}  sampling and compiling the first iteration"
         since = now - self._updated
-        last = self._recent[-1]
-        left = "" if last.left is None else f", up to {duration(max(0.0, last.left - since))} left"
+        elapsed = (number_in(self._last, "time_total_s") or 0.0) + since
+        left = "" if self._left is None else f", up to {duration(max(0.0, self._left - since))} left"
         what = "stopping after this iteration; Ctrl-C again ends at once" if self._ending else "Ctrl-C saves and stops"
-        return f"{duration(last.elapsed + since)} elapsed{left}  ({what})"
+        return f"{duration(elapsed)} elapsed{left}  ({what})"
 
 
 class LiveDisplay(TableDisplay):
@@ -254,7 +230,3 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _number(value: float | None, digits: int, thousands: str) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}".replace(",", thousands)

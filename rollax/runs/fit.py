@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rollax.errors import ConfigError
-from rollax.runs.display import Progress, ProgressMode, make_display, title_of
+from rollax.runs.display import ProgressMode, make_display, title_of
 from rollax.runs.run_folder import RunFolder
 from rollax.runs.stopping import TimeLeft, checked_stop, missed_goal, reached
 
@@ -82,7 +82,7 @@ def fit(
                     result["evaluation"] = trainer.evaluate()
                 if folder:
                     folder.append(result)  # before it is shown
-                display.update(Progress.of(result, left.estimate(result)))
+                display.update(result, left.estimate(result))
                 if folder:
                     folder.log_scalars(result)
                 ended_by = reached(conditions, result)

@@ -16,7 +16,7 @@ from rollax.models.config import ModelConfig
 
 def test_an_unknown_name_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'PPO'?"):
-        registry.get_trainer_class("PPPO")
+        registry.get_trainer_class("PPOO")
     with pytest.raises(ConfigError, match="--run=module:Class"):
         registry.get_trainer_class("zzzzzzz")
 

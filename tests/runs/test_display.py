@@ -15,15 +15,15 @@ from rollax.runs.display import (
     LiveDisplay,
     NotebookDisplay,
     PlainDisplay,
-    Progress,
+    cells,
     duration,
     make_display,
     where_time_went,
 )
 
 
-def progress(iteration, **changes):
-    result = {
+def result_of(iteration, **changes):
+    return {
         "training_iteration": iteration,
         "timesteps_total": 4000 * iteration,
         "time_total_s": 2.5 * iteration,
@@ -33,7 +33,6 @@ def progress(iteration, **changes):
         "evaluation": {"episode_reward_mean": 475.0},
         **changes,
     }
-    return Progress.of(result, left=3725.0)
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.9, "0:59"), (61, "1:01"), (3725, "1:02:05")])
@@ -42,7 +41,7 @@ def test_duration(seconds, text):
 
 
 def test_cells():
-    assert progress(3).cells(thousands=",") == {
+    assert cells(result_of(3), 3725.0, thousands=",") == {
         "iteration": "3",
         "steps": "12,000",
         "steps/s": "12,346",
@@ -55,8 +54,8 @@ def test_cells():
 
 
 def test_what_is_not_known_is_a_dash():
-    cells = Progress.of({"training_iteration": 1, "episode_reward_mean": None}, left=None).cells()
-    assert [cells[name] for name in ("steps/s", "reward", "length", "evaluation", "left")] == ["-"] * 5
+    shown = cells({"training_iteration": 1, "episode_reward_mean": None}, None)
+    assert [shown[name] for name in ("steps/s", "reward", "length", "evaluation", "left")] == ["-"] * 5
 
 
 def test_where_time_went():
@@ -70,7 +69,7 @@ def test_where_time_went():
     assert where_time_went({}) == ""
     screen = io.StringIO()
     with LiveDisplay("x", Console(file=screen, force_terminal=True, width=100, height=30)) as display:
-        display.update(progress(1, **result))
+        display.update(result_of(1, **result), 3725.0)
     assert "learn 0.50 s" in screen.getvalue()
 
 
@@ -80,7 +79,7 @@ def test_live_display_shows_the_last_iterations():
     with LiveDisplay("PPO on CartPole-v1", console, rows=3) as display:
         assert "compiling the first iteration" in screen.getvalue()
         for iteration in range(1, 6):
-            display.update(progress(iteration))
+            display.update(result_of(iteration), 3725.0)
         display.stopping()
         screen.truncate(0)
     last = screen.getvalue()
@@ -114,7 +113,7 @@ def test_a_notebook_has_one_cell_that_is_replaced(monkeypatch):
     with NotebookDisplay("PPO on CartPole-v1", rows=2) as display:
         assert "compiling the first iteration" in shown[0]
         for iteration in range(1, 4):
-            display.update(progress(iteration))  # the first is drawn, the others come within half a second
+            display.update(result_of(iteration), 3725.0)  # the first is drawn, the others come within half a second
     assert len(shown) == 3
     assert "<pre>" in shown[-1]
     assert "PPO on CartPole-v1" in shown[-1]
@@ -125,6 +124,6 @@ def test_a_notebook_has_one_cell_that_is_replaced(monkeypatch):
 
 def test_quiet_shows_nothing(capsys):
     with Display() as display:
-        display.update(progress(1))
+        display.update(result_of(1), 3725.0)
         display.stopping()
     assert capsys.readouterr() == ("", "")
