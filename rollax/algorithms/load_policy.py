@@ -53,17 +53,18 @@ def load_policy(
             fix="pass one of those as policy_id",
         )
     description = stored["policies"][policy_id]
-    if (
-        policy_class is None
-        and trainer_class is not None
-        and description["class"] == path_of(trainer_class.policy_class)
-    ):
+    saved = description["class"]
+    if policy_class is None and trainer_class is not None and saved == path_of(trainer_class.policy_class):
         policy_class = trainer_class.policy_class
-    policy_class = _class_of(path, description["class"], policy_class, trust_code)
+    policy_class = policy_class or _class_of(path, saved, trust_code)
     config_class = policy_class.config_class
     if config_class is None or not _has_fields(config_class, description["config"]):
         config_class = (trainer_class or checkpoint.trainer_class_of(stored, path, trust_code=trust_code)).config_class
-    config = _config_of(path, description["config"], config_class, custom_model, trust_code)
+    config = config_class.from_json(description["config"], trust_code=trust_code)
+    if custom_model is not None:
+        config = config.changed(model=config.model.model_copy(update={"custom_model": custom_model}))
+    elif isinstance(code := config.model.custom_model, StoredCode):
+        raise checkpoint.untrusted(path, code, "custom_model=YourModel")
     observation_space = space_from_json(description["observation_space"], f"{path}: observation_space")
     action_space = space_from_json(description["action_space"], f"{path}: action_space")
     with checkpoint.taking_over(path):
@@ -78,28 +79,13 @@ def load_policy(
     return PolicyRunner(policy, observation_filter, actions, clip_rewards=config.clip_rewards)
 
 
-def _config_of(
-    path: str | Path,
-    data: Mapping[str, Any],
-    config_class: type[TrainerConfig],
-    given: type | None,
-    trust_code: bool,
-) -> TrainerConfig:
-    config = config_class.from_json(data, trust_code=trust_code)
-    if given is None and isinstance(code := config.model.custom_model, StoredCode):
-        raise checkpoint.untrusted(path, code, "custom_model=YourModel")
-    return config if given is None else config.changed(model=config.model.model_copy(update={"custom_model": given}))
-
-
 def _has_fields(config_class: type[TrainerConfig], data: Mapping[str, Any]) -> bool:
     """Returns whether a stored config may be one of this class; a custom trainer may have more fields."""
     known = {field.serialization_alias or name for name, field in config_class.model_fields.items()}
     return data.keys() <= known | {GIVEN}
 
 
-def _class_of(path: str | Path, name: str, given: type[Policy] | None, trust_code: bool) -> type[Policy]:
-    if given is not None:
-        return given
+def _class_of(path: str | Path, name: str, trust_code: bool) -> type[Policy]:
     found = named_by_file(name, "policy_class", base=POLICY, trusted=trust_code)
     if isinstance(found, StoredCode):
         raise checkpoint.untrusted(path, found, "policy_class=YourPolicy")

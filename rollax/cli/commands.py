@@ -160,11 +160,8 @@ def _env_ids() -> dict[str, list[str]]:
 def _count_lines(families: Mapping[str, Sequence[str]]) -> list[str]:
     """Returns a line for each family: the number of environments and the first few."""
     width = max(map(len, families))
-    return [f"{family:<{width}}  {len(ids):>4}  {_few(ids)}" for family, ids in families.items()]
-
-
-def _few(ids: Sequence[str], count: int = 3) -> str:
-    return ", ".join(ids[:count]) + (", …" if len(ids) > count else "")
+    few = {family: ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "") for family, ids in families.items()}
+    return [f"{family:<{width}}  {len(ids):>4}  {few[family]}" for family, ids in families.items()]
 
 
 def _family(entry_point: object) -> str:

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from rollax.config.rules import union_members
 from rollax.config.spelling import nearest
-from rollax.config.synonyms import advice, counterpart
+from rollax.config.synonyms import ADVICE, counterpart
 from rollax.errors import ConfigError
 
 
@@ -87,7 +87,7 @@ def _meant(config_class: type[BaseModel], owner: type[BaseModel], name: str) -> 
     known = [_key(key, field) for key, field in owner.model_fields.items()]
     ours = counterpart(name, _with_parts(owner), getattr(owner, "part", ""))
     if ours is None:
-        return advice(name) or nearest(name, known)
+        return ADVICE.get(name) or nearest(name, known)
     named = " and ".join(f"'{key}'" for key in ours.keys)
     field = _field(owner, ours.keys[0])[1] if len(ours.keys) == 1 else None
     about = ours.note or (field.description if field is not None else "")

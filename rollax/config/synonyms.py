@@ -2,6 +2,7 @@
 
 An entry of `SYNONYMS` lists groups of keys, separated by "|": the hint is the first group whose keys the config all
 has. A key with a question mark is required and not named. A note on the difference may follow after a colon.
+`ADVICE` is for keys without a counterpart.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ _ITERATIONS = (
 _DRAWN = "leave it out: this algorithm explores by drawing actions from its policy; explore=False takes the best ones"
 _TIME_LIMIT = "give the environment a time limit, as gymnasium.make(..., max_episode_steps=...) does"
 _RESULTS = "leave it out: train() returns the results, and `rollax train` writes them to files"
-_ADVICE: dict[str, str] = {
+ADVICE: dict[str, str] = {
     **_all("input output offline_data", "this version does not have it yet: leave it out"),
     "framework": "leave it out: all networks are JAX's",
     "device": "leave it out: JAX chooses; the environment variable JAX_PLATFORMS=cpu keeps it on the CPU",
@@ -194,8 +195,3 @@ def counterpart(name: str, known: Container[str], part: str = "") -> Counterpart
         if all(key.removeprefix(f"{part}.") in known for key in needed):
             return Counterpart(tuple(key.removeprefix(f"{part}.") for key in found.keys), found.note)
     return None
-
-
-def advice(name: str) -> str | None:
-    """What to do instead of setting a key of another library that has no counterpart; None for other keys."""
-    return _ADVICE.get(name)
