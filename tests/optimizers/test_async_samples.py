@@ -192,7 +192,7 @@ class TestLearner:
         policy_of(optimizer).before = lambda updates: full.wait(LONG)
         stepping = threading.Thread(target=optimizer.step)
         stepping.start()
-        until(lambda: optimizer._learner is not None and len(optimizer._learner) == 3)
+        until(lambda: len(optimizer._learner) == 3)
         full.set()
         stepping.join(LONG)
         done = policy_of(optimizer).updates
