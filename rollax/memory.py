@@ -1,10 +1,13 @@
-"""The available memory."""
+"""The available memory, and whether replay buffers fit into it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from rollax.errors import ConfigError
 
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -21,3 +24,30 @@ def memory_there() -> int:
 def gib(size: int) -> str:
     """Returns a number of bytes as text."""
     return f"{size / 2**30:,.1f} GiB"
+
+
+def check_buffer_fits(capacity: int, bytes_per_transition: int, where: str) -> None:
+    """Raises ConfigError where a replay buffer needs more memory than there is; it names the capacity that fits."""
+    wanted, there = capacity * bytes_per_transition, memory_there()
+    if wanted > there:
+        raise ConfigError(
+            "The replay buffer would need more memory than there is.",
+            where=f"capacity of {where}",
+            got=f"{capacity:,} transitions of {bytes_per_transition:,} bytes: {gib(wanted)}",
+            expected=f"at most {gib(there)}, all the memory there is, for everything",
+            fix=f"set a capacity (config key 'buffer_size') well below {there // bytes_per_transition:,}, or keep "
+            "stacked images once (frames=StackedFrames(...), config key 'frame_stack_axis')",
+        )
+
+
+def check_buffers_fit(sizes: Mapping[str, int]) -> None:
+    """Raises ConfigError where full replay buffers together need more memory than there is; name -> bytes of each."""
+    wanted, there = sum(sizes.values()), memory_there()
+    if wanted > there:
+        raise ConfigError(
+            "The replay buffers would together need more memory than there is.",
+            where=f"buffers of {list(sizes)}",
+            got=f"{', '.join(gib(size) for size in sizes.values())}: {gib(wanted)} in all",
+            expected=f"at most {gib(there)}, all the memory there is, for everything",
+            fix="lower buffer_size, or keep stacked images once (frame_stack_axis)",
+        )

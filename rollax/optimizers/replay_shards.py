@@ -13,10 +13,10 @@ import numpy as np
 
 from rollax.batch import SampleBatch
 from rollax.errors import CheckpointError
+from rollax.memory import check_buffers_fit
 from rollax.processes.actors import Actors, LocalActors
 from rollax.processes.failures import FailureRules, Failures
 from rollax.processes.pool import Actor, ActorPool
-from rollax.replay.memory import check_fit_together
 from rollax.replay.shard import Contents, Errors, ReplayShard, ShardSettings
 from rollax.state import described, wrong
 
@@ -211,7 +211,7 @@ class ReplayShards(ActorPool):
         shard.contents = contents
         if grown:
             shards = {index: actor.state.contents.nbytes for index, actor in self._live.items()}
-            check_fit_together({f"{w}, shard {i}": n for i, nbytes in shards.items() for w, n in nbytes.items()})
+            check_buffers_fit({f"{w}, shard {i}": n for i, nbytes in shards.items() for w, n in nbytes.items()})
 
     def _failed(self, actor: Actor, error: Exception, *, process_lost: bool) -> None:
         log.warning("The %s transitions of replay shard %d are lost.", actor.state.contents.rows, actor.index)

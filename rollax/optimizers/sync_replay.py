@@ -12,10 +12,10 @@ from rollax.config import TrainerConfig
 from rollax.config.groups import ReplayFields
 from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.memory import check_buffers_fit
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer, learns_in_minibatches
 from rollax.policy.policy import Policy
-from rollax.replay.memory import check_fit_together
 from rollax.replay.shard import check_states, set_states
 from rollax.replay.uniform import UniformReplay
 from rollax.state import count, generator_state, section
@@ -73,7 +73,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
                 is_first = not buffer.nbytes
                 buffer.add(rows)
                 if is_first:
-                    check_fit_together({buffer.where: buffer.nbytes for buffer in self.buffers.values()})
+                    check_buffers_fit({buffer.where: buffer.nbytes for buffer in self.buffers.values()})
 
     def _update(self, count: int) -> None:
         with self.timings.measured("learn_s"):

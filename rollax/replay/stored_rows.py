@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.errors import BatchError, CheckpointError, ConfigError
+from rollax.memory import check_buffer_fits
 from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of
 from rollax.replay.frames import StackedFrames
 from rollax.replay.links import Addition, Links
-from rollax.replay.memory import check_fits
 from rollax.state import entry, section, wrong
 
 log = logging.getLogger("rollax.replay")
@@ -198,7 +198,7 @@ class StoredRows:
         empty = {name: empty_column(layout, f"{self._where}, column {name!r}") for name, layout in layouts.items()}
         if self._frames is not None:
             empty[_OBS] = self._frames.newest(empty[_OBS])
-        check_fits(self.capacity, self._needed(empty), self._where)
+        check_buffer_fits(self.capacity, self._needed(empty), self._where)
         return empty
 
     def _allocate(self, layouts: Mapping[str, Layout]) -> None:

@@ -7,8 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from rollax import Callbacks, CheckpointError, ConfigError, DQNTrainer, NonFiniteError, Trainer
-from rollax.replay import memory
+from rollax import Callbacks, CheckpointError, ConfigError, DQNTrainer, NonFiniteError, Trainer, memory
 from tests.algorithms.envs import TwoAgents
 from tests.algorithms.replayed import SMALL, each_algorithm, env_of
 

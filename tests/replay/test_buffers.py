@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollax import BatchError, CheckpointError, ConfigError, SampleBatch, storage, trees
+from rollax import BatchError, CheckpointError, ConfigError, SampleBatch, memory, storage, trees
 from rollax.algorithms.checkpoint import _with_arrays, _without_arrays
 from rollax.batch import Fragment
-from rollax.replay import memory
 from rollax.replay.frames import StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay

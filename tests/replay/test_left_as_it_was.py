@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollax import BatchError, CheckpointError, ConfigError, NonFiniteError, SampleBatch
-from rollax.replay import memory
+from rollax import BatchError, CheckpointError, ConfigError, NonFiniteError, SampleBatch, memory
 from rollax.replay.prioritized import PrioritizedReplay
 from rollax.replay.uniform import UniformReplay
 from tests.replay.test_windows import rows
