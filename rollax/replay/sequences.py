@@ -72,15 +72,9 @@ def sequences_from(
 
 
 def first_rows(slots: NDArray[np.int64], length: int, links: Links) -> NDArray[np.int64]:
-    """[B] the first row of the sequence that contains each slot, with trajectories divided into sequences of `length`
-    rows.
+    """[B] the first row of each slot's sequence, where trajectories are divided into sequences of `length` rows.
 
     A trajectory whose beginning has been overwritten counts from its first stored row.
-
-    Args:
-        slots: [B] slots of rows.
-        length: T.
-        links: the links of the slots.
     """
     before = np.zeros(len(slots), np.int64)
     first, walking = slots.astype(np.int64), np.arange(len(slots))
