@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rollax.state import count, number
 
 
+@dataclass
 class UpdatesDue:
     """Each stored step after the first `learning_starts` makes `training_intensity` updates due.
 
@@ -16,10 +18,19 @@ class UpdatesDue:
     Args:
         learning_starts: steps that make no update due.
         training_intensity: updates for each later step.
+    Attributes:
+        stored: steps so far.
+        before: updates due when `since` steps were stored.
+        since: steps that make no further update due.
     """
 
-    def __init__(self, learning_starts: int, training_intensity: float) -> None:
-        self.learning_starts, self.training_intensity = learning_starts, training_intensity
+    learning_starts: int
+    training_intensity: float
+    stored: int = field(init=False)
+    before: float = field(init=False)
+    since: int = field(init=False)
+
+    def __post_init__(self) -> None:
         self.begin(0)
 
     @property
@@ -28,38 +39,20 @@ class UpdatesDue:
         return int(self._exactly(self.training_intensity))
 
     def begin(self, made: int, *, stored: int = 0) -> None:
-        """Begins again: nothing is due beyond the updates already made.
-
-        Args:
-            made: how many.
-            stored: steps that are in memory already.
-        """
-        self._stored = stored
-        # Each stored step after `_since` makes its part due, beyond `_before`. A product, as a running sum of fractions
-        # would not reach whole numbers exactly.
-        self._before, self._since = float(made), max(stored, self.learning_starts)
+        """Begins again with `stored` steps: nothing is due beyond the updates already made."""
+        self.stored, self.before, self.since = stored, float(made), max(stored, self.learning_starts)
 
     def add(self, steps: int) -> None:
         """Counts stored steps."""
-        self._stored += steps
+        self.stored += steps
 
     def skip(self, made: int) -> None:
-        """Skips the updates that are due, as there is nothing to draw: only later steps make updates due.
-
-        Args:
-            made: updates so far.
-        """
-        self.begin(made, stored=self._stored)
+        """Skips the updates that are due beyond those made, as there is nothing to draw."""
+        self.begin(made, stored=self.stored)
 
     def get_state(self) -> dict[str, Any]:
-        """The counts, and the settings they were made with, for `restore`."""
-        return {
-            "stored": self._stored,
-            "before": self._before,
-            "since": self._since,
-            "learning_starts": self.learning_starts,
-            "training_intensity": self.training_intensity,
-        }
+        """The counts and the settings, for `restore`."""
+        return asdict(self)
 
     def restore(self, state: Mapping[str, Any], *, made: int, kept: bool) -> None:
         """Continues the counts of another object, whose settings may differ.
@@ -77,10 +70,10 @@ class UpdatesDue:
         where = "updates due"
         stored, since, starts = (count(state, key, where) for key in ("stored", "since", "learning_starts"))
         before, intensity = number(state, "before", where), number(state, "training_intensity", where)
-        self._stored, self._before, self._since = stored, before, since
+        self.stored, self.before, self.since = stored, before, since
         if (starts, intensity) != (self.learning_starts, self.training_intensity):
-            self._before = self._exactly(intensity)
-            self._since = max(self._stored, self.learning_starts)
+            self.before, self.since = self._exactly(intensity), max(stored, self.learning_starts)
 
     def _exactly(self, training_intensity: float) -> float:
-        return self._before + max(self._stored - self._since, 0) * training_intensity
+        # A product: a running sum of fractions would not reach whole numbers exactly.
+        return self.before + max(self.stored - self.since, 0) * training_intensity
