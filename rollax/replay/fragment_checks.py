@@ -22,7 +22,7 @@ def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> F
     """The batch, where it is a fragment that can be stored.
 
     Raises:
-        BatchError: it is no fragment, or a column is missing, or holds objects.
+        BatchError: it is no fragment, a column is missing or holds objects, or a trajectory ends inside a segment.
         NonFiniteError: a column holds a NaN, or another one than the observations infinity.
     """
     missing = [name for name in (*names, *_MARKS) if name not in fragment]
@@ -50,6 +50,14 @@ def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> F
             got=f"shape {fragment[SampleBatch.REWARDS].shape}",
             expected="[rows]",
             fix="add up the rewards of each row",
+        )
+    inside = (fragment[SampleBatch.TERMINATEDS] | fragment[SampleBatch.TRUNCATEDS]) & ~fragment.last
+    if inside.any():
+        raise BatchError(
+            "A trajectory ends inside a segment.",
+            where=f"{where}, row {int(np.flatnonzero(inside)[0])} of {len(fragment)}",
+            expected="a segment's last row wherever terminateds or truncateds is true",
+            fix="name the row among the fragment's ends, and give what came after it",
         )
     for name in names:
         _check_numbers(name, fragment[name], "row", where)

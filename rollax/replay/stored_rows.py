@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
-from rollax.errors import BatchError, CheckpointError, ConfigError
+from rollax.errors import CheckpointError, ConfigError
 from rollax.memory import check_buffer_fits
 from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of
 from rollax.replay.frames import StackedFrames
@@ -88,10 +88,8 @@ class StoredRows:
         """The changes that adding a fragment over the oldest rows makes; `checked` has returned it.
 
         Raises:
-            BatchError: a trajectory ends inside a segment.
             ConfigError: the fragment is larger than the capacity.
         """
-        _check_ends(fragment)
         segments, rows = np.flatnonzero(fragment.goes_on), np.arange(len(fragment))
         rows += np.searchsorted(fragment.ends[segments], rows)  # each moves by the observations before it
         ends = rows[fragment.ends[segments]] + 1
@@ -254,17 +252,6 @@ class StoredRows:
                 fix="set a larger capacity (config key 'buffer_size'), or sample smaller fragments "
                 "(num_envs_per_worker, rollout_fragment_length)",
             )
-
-
-def _check_ends(fragment: Fragment) -> None:
-    inside = (fragment[SampleBatch.TERMINATEDS] | fragment[SampleBatch.TRUNCATEDS]) & ~fragment.last
-    if inside.any():
-        raise BatchError(
-            "A trajectory ends inside a segment.",
-            where=f"row {int(np.flatnonzero(inside)[0])} of {len(fragment)}",
-            expected="a segment's last row wherever terminateds or truncateds is true",
-            fix="name the row among the fragment's ends, and give what came after it",
-        )
 
 
 def _same_rows(first: trees.Tree, second: trees.Tree) -> NDArray[np.bool_]:
