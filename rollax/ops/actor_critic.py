@@ -22,8 +22,6 @@ def td_target(
         next_values: [B] value of the next observation.
     Returns:
         [B] y; constant.
-    Raises:
-        ShapeError: the arguments differ in shape.
     """
     check_same_shape("td_target", rewards=rewards, discounts=discounts, next_values=next_values)
     return lax.stop_gradient(rewards + discounts * next_values)
@@ -42,8 +40,6 @@ def smoothed_actions(
         noise: ε, standard normal.
         scale: σ.
         limit: c.
-    Raises:
-        ShapeError: the arguments differ in shape.
     """
     check_same_shape("smoothed_actions", actions=actions, noise=noise)
     return jnp.clip(actions + jnp.clip(scale * noise, -limit, limit), -1.0, 1.0)
@@ -83,8 +79,6 @@ def temperature_loss(
         logp: [B] log-probability of a sampled action, or its expectation. Constant.
         target_entropy: [B] H̄. Constant.
         mask: [B] 1 for a real row, 0 for padding.
-    Raises:
-        ShapeError: the columns differ in shape.
     """
     check_same_shape("temperature_loss", logp=logp, target_entropy=target_entropy, mask=mask)
     return -log_alpha * masked_mean(lax.stop_gradient(logp + target_entropy), mask)

@@ -28,8 +28,6 @@ def policy_gradient_loss(
         mask: [B] 1 for a real row, 0 for padding.
     Returns:
         [] loss, with the gradient -A_t / (number of real rows) in `logp`.
-    Raises:
-        ShapeError: the arguments differ in shape.
     """
     check_same_shape("policy_gradient_loss", logp=logp, advantages=advantages, mask=mask)
     # Selected before the product: a NaN in a padding row would give 0 * NaN in the gradient.
@@ -59,8 +57,6 @@ def clipped_surrogate(
         clip: ε in (0, 1).
     Returns:
         [] loss; its gradient in `logp` is zero where the clip binds.
-    Raises:
-        ShapeError: the arguments differ in shape.
     """
     check_same_shape("clipped_surrogate", logp=logp, old_logp=old_logp, advantages=advantages, mask=mask)
     advantages = lax.stop_gradient(advantages)
@@ -99,8 +95,6 @@ def truncated_reference(
         limit: the largest weight μ/π'; 2 in RLlib.
     Returns:
         [B] log max(π', μ/limit).
-    Raises:
-        ShapeError: the arguments differ in shape.
     """
     check_same_shape("truncated_reference", target_logp=target_logp, behaviour_logp=behaviour_logp)
     return jnp.maximum(target_logp, behaviour_logp - math.log(limit))

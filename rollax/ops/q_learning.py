@@ -34,8 +34,6 @@ def q_target(
         selector: [B, A] values that choose the next action; the lowest for invalid actions.
     Returns:
         [B] y; constant.
-    Raises:
-        ShapeError: the arguments differ in shape.
     """
     check_same_shape("q_target", rewards=rewards, discounts=discounts)
     check_same_shape("q_target", next_values=next_values, selector=selector)

@@ -31,8 +31,6 @@ def value_loss(
         vf_clip_param: c > 0, in units of squared returns.
     Returns:
         [] loss; its gradient in `values` is zero where the limit binds.
-    Raises:
-        ShapeError: the arguments differ in shape.
     """
     check_same_shape("value_loss", values=values, targets=targets, mask=mask)
     errors = jnp.where(mask > 0, values - lax.stop_gradient(targets), 0.0) ** 2
@@ -54,8 +52,6 @@ def explained_variance(
         mask: [B] 1 for a real row, 0 for padding.
     Returns:
         [] ev <= 1.
-    Raises:
-        ShapeError: the arguments differ in shape.
     """
     check_same_shape("explained_variance", targets=targets, predictions=predictions, mask=mask)
     unexplained, total = _masked_variance(targets - predictions, mask), _masked_variance(targets, mask)

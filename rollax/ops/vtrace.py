@@ -49,8 +49,6 @@ def vtrace(
         lambda_: λ in [0, 1].
     Returns:
         [N] targets v and [N] advantages A, both constant: V and 0 for a bootstrap row, 0 and 0 for padding.
-    Raises:
-        ShapeError: the arguments differ in shape.
     """
     check_same_shape(
         "vtrace", log_rhos=log_rhos, discounts=discounts, rewards=rewards, values=values, bootstrap=bootstrap, mask=mask

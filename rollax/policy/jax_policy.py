@@ -88,11 +88,8 @@ class JaxPolicy(Policy):
             count_rows=self._count_rows,
         )
         self.on_new_variables: Callable[[], Any] | None = None
-        columns = self.sampled_columns
-        self._acting = Acting(self.split, self.exploration, self.masks.present, columns, noisy=self._noisy)
-        self._errors = jax.jit(
-            lambda params, *rest: self._loss_of_arrays(params, params, *rest)[1][0][SampleBatch.TD_ERROR]
-        )
+        self._acting = Acting(self.split, self.exploration, self.masks.present, self.sampled_columns, noisy=self._noisy)
+        self._errors = jax.jit(lambda params, *rest: loss(params, params, *rest)[1][0][SampleBatch.TD_ERROR])
         self._logp = jax.jit(lambda inputs, actions: self.distribution.logp(inputs, actions))
 
     @property
