@@ -16,8 +16,23 @@ from rollax.algorithms.dqn import EPSILON, GREEDY, DQNConfig, DQNPolicy, DQNTrai
 from rollax.batch import Fragment, SampleBatch
 from rollax.config.groups import AsyncReplayFields
 from rollax.optimizers.async_replay import AsyncReplayOptimizer
-from rollax.policy.exploration.exploration import worker_scale
 from rollax.policy.jax_policy import JaxPolicy
+
+
+def worker_scale(base: float, alpha: float, worker_index: int, num_workers: int) -> float:
+    """The exploration scale of one of many workers.
+
+    Source: Horgan et al. (2018), section 4.1, arXiv:1803.00933: ε_i = ε^(1 + α i / (N - 1)), i = 0, ..., N - 1.
+        Deviations: i = (N - 1) / 2 for a single worker and the driver's process.
+
+    Args:
+        base: ε in [0, 1].
+        alpha: α >= 0.
+        worker_index: i + 1; 0 in the driver's process.
+        num_workers: N.
+    """
+    place = 0.5 if worker_index == 0 or num_workers < 2 else (worker_index - 1) / (num_workers - 1)
+    return base ** (1 + alpha * place)
 
 
 class _InitialPriorities(JaxPolicy):

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from rollax.config.multiagent import SharedParts
 from rollax.config.spelling import nearest
 from rollax.errors import ConfigError, PolicyError
 from rollax.policy.policy import Policy, Weights
-
-
-@runtime_checkable
-class HoldsVariables(Protocol):
-    """A policy with a model of named arrays, such as `JaxPolicy`.
-
-    Attributes:
-        params: name -> trained array; replaced as a whole, never changed in place.
-        extra: the same for all other state of the model.
-        on_new_variables: called after either has been replaced, and before learning, in case an interrupt has prevented
-            the call; None: not called.
-    """
-
-    params: Mapping[str, Any]
-    extra: Mapping[str, Any]
-    on_new_variables: Callable[[], Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +21,9 @@ class _Group:
 class SharedVariables:
     """Assigns the shared arrays of a policy to the others whenever it has new ones, without a copy.
 
-    Optimizer states are not shared. The initial arrays are those of the first policy of each group.
+    Optimizer states are not shared. The initial arrays are those of the first policy of each group. The policies have
+    `params` and `extra`, name -> array, and replace them as a whole. Then they call `on_new_variables`, and also before
+    learning, in case an interrupt has prevented the call.
 
     Args:
         groups: name -> the shared parts of the models, and the policies that share them.
@@ -180,8 +166,8 @@ def _refuse_overlap(groups: Mapping[str, SharedParts], resolved: Sequence[_Group
                     )
 
 
-def _holder(policy: Policy, policy_id: str) -> HoldsVariables:
-    if not isinstance(policy, HoldsVariables):
+def _holder(policy: Policy, policy_id: str) -> Any:
+    if not hasattr(policy, "on_new_variables"):
         raise PolicyError(
             "A policy without named variables cannot share them.",
             where=f"policy {policy_id!r}, class {type(policy).__name__}",

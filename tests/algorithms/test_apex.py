@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, RolloutWorker, Trainer
-from rollax.algorithms.apex import ApexDQNConfig, ApexDQNPolicy, ApexDQNTrainer
+from rollax.algorithms.apex import ApexDQNConfig, ApexDQNPolicy, ApexDQNTrainer, worker_scale
 from rollax.policy.exploration.parameter_noise import epsilon_distance
 from tests.algorithms.envs import Echo, Film, MaskedCartPole, TwoAgents
 
@@ -168,3 +168,19 @@ def test_stacked_images_are_kept_once():
     with ApexDQNTrainer(Film, config) as trainer:
         result = trainer.train()
     assert np.isfinite(result["info"]["learner"]["default_policy"]["q_loss"])
+
+
+def test_the_ladder_of_five():
+    # 0.5^(1 + 4 i/4), i = 0..4
+    found = [worker_scale(0.5, 4.0, index, 5) for index in range(1, 6)]
+    assert found == pytest.approx([0.5, 0.25, 0.125, 0.0625, 0.03125])
+
+
+def test_its_ends_are_those_of_the_paper():
+    assert worker_scale(0.4, 7.0, 1, 360) == pytest.approx(0.4)
+    assert worker_scale(0.4, 7.0, 360, 360) == pytest.approx(0.4**8)
+
+
+@pytest.mark.parametrize(("index", "workers"), [(1, 1), (0, 0), (0, 8)])
+def test_an_only_worker_and_the_driver_take_the_middle(index, workers):
+    assert worker_scale(0.4, 7.0, index, workers) == pytest.approx(0.4**4.5)

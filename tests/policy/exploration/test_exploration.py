@@ -1,16 +1,15 @@
-"""Uniformly random actions for the first steps, around other explorations; the scales of many workers."""
+"""Uniformly random actions for the first steps, around other explorations."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from gymnasium import spaces
 
 from rollax.models.distributions.discrete import Categorical
 from rollax.policy.exploration.action_noise import Deterministic, OrnsteinUhlenbeckNoise
-from rollax.policy.exploration.exploration import FromDistribution, RandomAtFirst, worker_scale
+from rollax.policy.exploration.exploration import FromDistribution, RandomAtFirst
 from rollax.schedules import Schedule
 
 BOX = spaces.Box(-3, 5, (2, 1), np.float32)
@@ -53,19 +52,3 @@ def test_walks_go_on_meanwhile():
     assert (state[0] != 0).all()
     actions, after = drawn(exploration, jnp.zeros((3, 2)), 10, state)
     np.testing.assert_allclose(actions.reshape(3, 2), after[0])
-
-
-def test_the_ladder_of_five():
-    # 0.5^(1 + 4 i/4), i = 0..4
-    found = [worker_scale(0.5, 4.0, index, 5) for index in range(1, 6)]
-    assert found == pytest.approx([0.5, 0.25, 0.125, 0.0625, 0.03125])
-
-
-def test_its_ends_are_those_of_the_paper():
-    assert worker_scale(0.4, 7.0, 1, 360) == pytest.approx(0.4)
-    assert worker_scale(0.4, 7.0, 360, 360) == pytest.approx(0.4**8)
-
-
-@pytest.mark.parametrize(("index", "workers"), [(1, 1), (0, 0), (0, 8)])
-def test_an_only_worker_and_the_driver_take_the_middle(index, workers):
-    assert worker_scale(0.4, 7.0, index, workers) == pytest.approx(0.4**4.5)
