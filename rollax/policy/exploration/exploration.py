@@ -1,20 +1,16 @@
-"""`Exploration`: how actions are chosen from a model's outputs; drawing from a distribution, and wrappers."""
+"""`Exploration`: how actions are chosen from a model's outputs, by default drawn from a distribution."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
 
 from rollax.batch import SampleBatch
-from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
-from rollax.models.distributions.discrete import Categorical
+from rollax.models.distributions.base import ActionDistribution
 
 Params = Mapping[str, Any]
 OutputsOf = Callable[[Params], np.ndarray]
@@ -139,42 +135,3 @@ class ExplorationWrapper(Exploration):
 
     def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
         return self.inner.mask(outputs, valid)
-
-
-class RandomAtFirst(ExplorationWrapper):
-    """Uniformly random valid actions for the first steps, then those of the inner exploration.
-
-    Args:
-        inner: the exploration after the first steps.
-        action_space: Discrete, or a Box, whose random actions are uniform in [-1, 1].
-        steps: environment steps; the fragment in which they end is random to its end.
-    """
-
-    def __init__(self, inner: Exploration, action_space: spaces.Discrete | spaces.Box, steps: int) -> None:
-        super().__init__(inner)
-        self._steps = steps
-        self._shape = action_space.shape or ()
-        self._choices: Categorical | None = None
-        if isinstance(action_space, spaces.Discrete):
-            self._choices = Categorical(int(action_space.n), int(action_space.start))
-        self._width = math.prod(self._shape)
-
-    def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
-        own = np.zeros((rows, self._width + 1), np.float32)  # the last column is 1 for random actions
-        if timestep < self._steps:
-            rng.random(dtype=np.float32, out=own)
-            own[:, -1] = 1.0
-        inner, state = self.inner.noise(rng, rows, timestep, state)
-        return np.concatenate([inner, own], axis=1), state
-
-    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
-        inner, own = noise[:, : -self._width - 1], noise[:, -self._width - 1 :]
-        actions = self.inner.sample(outputs, inner)
-        is_random = own[:, -1].reshape(-1, *(1,) * len(self._shape)) > 0
-        return jnp.where(is_random, self._uniform(outputs, own[:, :-1]), actions)
-
-    def _uniform(self, outputs: jax.Array, uniform: jax.Array) -> jax.Array:
-        if self._choices is None:
-            return 2.0 * uniform.reshape(-1, *self._shape) - 1.0
-        equal = jnp.where(outputs > MASKED_LOGIT, 0.0, MASKED_LOGIT)
-        return self._choices.sample(equal, uniform)
