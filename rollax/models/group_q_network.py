@@ -68,32 +68,29 @@ class QMixer(nnx.Module):
         return (hidden * jnp.abs(self.output_weights(state))).sum(axis=-1) + self.output_bias(state)[:, 0]
 
 
-class SumMixer(nnx.Module):
-    """`mixer(values)`: the sum of the members' values.
-
-    Source: Sunehag et al. (2017), section 3, arXiv:1706.05296:  Q_tot = Σ_m Q_m.
-    """
-
-    def __call__(self, values: Float[Array, "B M"]) -> Float[Array, "B"]:
-        return values.sum(axis=-1)
-
-
 class GroupQNetwork(nnx.Module):
     """All members' action values [B, M·N] as `policy`, and the joint value [B] of their greedy actions as `value`.
 
-    Source: Rashid et al. (2018), section 4, arXiv:1803.11485.
+    Source: Rashid et al. (2018), section 4, arXiv:1803.11485; the sum: Sunehag et al. (2017), arXiv:1706.05296.
 
     Args:
         view: describes the observations.
         network: shared by the members: a member's view -> `Outputs` with its action values [B, N] as `policy`.
-        mixer: None: the members' values are learned independently.
-        state_encoder: encodes the global state for a `QMixer`.
+        mixer: computes the joint value; None: it is the sum, or the members' values are learned independently.
+        state_encoder: encodes the global state for the mixer.
+        is_sum: whether the joint value is the sum of the members' values.
     """
 
     def __init__(
-        self, view: GroupView, network: nnx.Module, mixer: QMixer | SumMixer | None, state_encoder: Encoder | None
+        self,
+        view: GroupView,
+        network: nnx.Module,
+        mixer: QMixer | None = None,
+        state_encoder: Encoder | None = None,
+        *,
+        is_sum: bool = False,
     ) -> None:
-        self.view, self.network = view, network
+        self.view, self.network, self.is_sum = view, network, is_sum
         self.mixer, self.state_encoder = mixer, state_encoder
 
     def __call__(self, obs: Any) -> Outputs:
@@ -119,18 +116,17 @@ class GroupQNetwork(nnx.Module):
         return values, tuple(jnp.swapaxes(_parted(part, view.members), 0, 1) for part in out.state)
 
     def joint(self, values: Float[Array, "B M"], obs: Any) -> Float[Array, "B K"]:
-        """The joint value of the members' actions, K = 1; without a mixer each member's value, K = M.
+        """The joint value of the members' actions, K = 1; without one each member's value, K = M.
 
         Args:
             values: of each member's action; an absent member's counts as 0.
             obs: the group's observations of the same rows.
         """
         values = jnp.where(self.view.present(obs), values, 0.0)
-        if self.mixer is None:
+        if self.is_sum:
+            return values.sum(axis=-1, keepdims=True)
+        if self.mixer is None or self.state_encoder is None:
             return values
-        if isinstance(self.mixer, SumMixer):
-            return self.mixer(values)[:, None]
-        assert self.state_encoder is not None
         return self.mixer(values, self.state_encoder(self.view.state(obs)))[:, None]
 
     def _outputs(self, columns: Any) -> Outputs:
@@ -176,7 +172,7 @@ def make_group_model(
     network = make_model(seen, choice, view.num_actions, sizes, rngs, needs_value=False)
     kind = RecurrentGroupQNetwork if is_recurrent(network) else GroupQNetwork
     if mixer != "qmix":
-        return kind(view, network, SumMixer() if mixer == "vdn" else None, None)
+        return kind(view, network, is_sum=mixer == "vdn")
     encoder = Encoder(view.state_space(observation_space), config, rngs=rngs)
     mixing = QMixer(encoder.features, view.members, embed=embed, hypernet_hiddens=hypernet_hiddens, rngs=rngs)
     return kind(view, network, mixing, encoder)

@@ -10,7 +10,8 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollax.models.group_q_network import QMixer, SumMixer
+from rollax.models.group_q_network import GroupQNetwork, QMixer
+from rollax.models.group_view import GroupView
 
 
 def qmixer(state_features=3, members=2, embed=4, hypernet_hiddens=(), seed=0):
@@ -88,4 +89,7 @@ def test_rows_do_not_mix(hypernet_hiddens):
 
 
 def test_sum():
-    np.testing.assert_allclose(SumMixer()(jnp.array([[1.0, 2.0, 4.0], [0.0, -1.0, 0.5]])), [7.0, -0.5])
+    view = GroupView(members=3, num_actions=2, masked=False, hidden=(), state_key=None, agent_ids=False)
+    model = GroupQNetwork(view, nnx.Linear(1, 2, rngs=nnx.Rngs(0)), is_sum=True)
+    joint = model.joint(jnp.array([[1.0, 2.0, 4.0], [0.0, -1.0, 0.5]]), (jnp.zeros((2, 1)),) * 3)
+    np.testing.assert_allclose(joint, [[7.0], [-0.5]])
