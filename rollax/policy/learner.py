@@ -101,9 +101,9 @@ def _count(batch: Columns, mask: jax.Array) -> jax.Array:
 class Learner:
     """Holds the variables that gradient steps change, and the compiled functions that change them.
 
-    An update is one compiled call, whose results are taken over in one assignment: an interrupt or a lack of memory
-    leaves the variables unchanged. With several devices each minibatch is divided among them, and the variables are
-    copied to all; parameters for acting are on the first one.
+    An update is one compiled call, whose results are assigned at once: an interrupt or a lack of memory leaves the
+    variables unchanged. Several devices divide each minibatch and have a copy of the variables each; parameters for
+    acting are on the first one.
 
     Args:
         loss: a pure function of arrays.

@@ -249,8 +249,10 @@ class Policy(ABC):
         Raises:
             CheckpointError: an attribute is an object whose networks or arrays cannot be stored.
         """
+        from rollax.policy.own_state import own_arrays  # JAX, without which a policy in plain NumPy acts
+
         state = {"weights": dict(self.get_weights()), "timestep": self.timestep, "acting": self.get_acting_state()}
-        return {**state, "own": _own_state().own_arrays(self)}
+        return {**state, "own": own_arrays(self)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` of an equal policy returned.
@@ -258,9 +260,11 @@ class Policy(ABC):
         Raises:
             CheckpointError: a value is missing or wrong, or the attributes hold other networks or arrays.
         """
+        from rollax.policy.own_state import set_own_arrays  # as in `get_state`
+
         where = f"policy {self.name!r}"
         timestep, acting = count(state, "timestep", where), section(state, "acting", where)
-        _own_state().set_own_arrays(self, section({"own": {}, **state}, "own", where))
+        set_own_arrays(self, section({"own": {}, **state}, "own", where))
         self.set_weights(entry(state, "weights", where))
         self.timestep = timestep
         self.set_acting_state(acting)
@@ -320,13 +324,6 @@ class PolicySpec(NamedTuple):
 
 def _is_policy_class(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, Policy)
-
-
-def _own_state() -> Any:
-    # Imported late, because a policy in plain NumPy acts without JAX.
-    from rollax.policy import own_state
-
-    return own_state
 
 
 def accepted(function: Any) -> frozenset[str] | None:
