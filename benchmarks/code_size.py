@@ -30,8 +30,8 @@ for name, module in sorted(sys.modules.items()):
 
 
 def all_files() -> list[Path]:
-    """Returns the Python files of rollax."""
-    return sorted(_PACKAGE.rglob("*.py"))
+    """Returns the Python files of rollax, and the stub of its public names."""
+    return sorted([*_PACKAGE.rglob("*.py"), *_PACKAGE.rglob("*.pyi")])
 
 
 def files_loaded_by_training() -> list[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -14,9 +14,15 @@ _WIDEST = 2**63
 
 
 class _ReadOnly:
-    """Base of `FrozenDict` and `FrozenList`: stores their config key and refuses changes."""
+    """Base of `FrozenDict` and `FrozenList`; `key` is the config key, for the error that refuses a change."""
 
-    key: str
+    def __init__(self, items: Any = (), key: str = "") -> None:
+        super().__init__(items)  # pyright: ignore[reportCallIssue]  of dict or list
+        self.key = key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        plain: Any = self
+        return type(self), (plain.copy(), self.key)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         changed = f"{self.key.partition('.')[0].partition('[')[0] or 'key'}={{...}}"
@@ -29,14 +35,7 @@ class _ReadOnly:
 
 
 class FrozenDict(_ReadOnly, dict[Any, Any]):
-    """A dict that refuses changes; `key` is its config key, for the error."""
-
-    def __init__(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = (), key: str = "") -> None:
-        super().__init__(items)
-        self.key = key
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FrozenDict, (dict(self), self.key)
+    """A dict that refuses changes; otherwise a plain dict."""
 
     if not TYPE_CHECKING:
         __setitem__ = __delitem__ = __ior__ = _ReadOnly._refuse
@@ -44,14 +43,7 @@ class FrozenDict(_ReadOnly, dict[Any, Any]):
 
 
 class FrozenList(_ReadOnly, list[Any]):
-    """A list that refuses changes; `key` is its config key, for the error."""
-
-    def __init__(self, items: Iterable[Any] = (), key: str = "") -> None:
-        super().__init__(items)
-        self.key = key
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FrozenList, (list(self), self.key)
+    """A list that refuses changes; otherwise a plain list."""
 
     if not TYPE_CHECKING:
         __setitem__ = __delitem__ = __iadd__ = __imul__ = _ReadOnly._refuse

@@ -77,9 +77,7 @@ class ReplayFields(TrainerConfig):
 
     defaults = {"rollout_fragment_length": 4, "timesteps_per_iteration": 1000}
     requires = {
-        "prioritized_replay_alpha": {"prioritized_replay": True},
-        "prioritized_replay_beta": {"prioritized_replay": True},
-        "prioritized_replay_eps": {"prioritized_replay": True},
+        tuple(f"prioritized_replay_{name}" for name in ("alpha", "beta", "eps")): {"prioritized_replay": True},
         "accept_off_policy_actions": "this algorithm learns from all actions, whoever chose them",
     }
 
