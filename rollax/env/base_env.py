@@ -152,7 +152,7 @@ class BaseEnv:
             kwargs = {"seeds": [seeds[position]]} if seeds is not None and self.__reset_takes_seeds else {}
             result = self.try_reset(env_id, **kwargs)
             if result is None:
-                self._dict_rows().forget(env_id)
+                self._dict_rows().drop(env_id)
             else:
                 expected = f"None, or (obs, infos) with the observations of sub-environment {env_id} in both"
                 first_obs, first_infos = self._checked(result, f"try_reset({env_id})", 2, expected, env_id)

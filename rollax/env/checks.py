@@ -20,8 +20,7 @@ log = logging.getLogger("rollax.env")
 BOOLEANS = {bool, np.bool_}
 _DICT = {dict}
 _said: set[tuple[str, str]] = set()
-
-_listeners: list[dict[tuple[str, str], str]] = []
+_collections: list[dict[tuple[str, str], str]] = []
 
 MOST_IDLE_POLLS = 1000
 """Polls in a row with reports and without an agent that can act, after which the environment counts as stuck."""
@@ -33,22 +32,22 @@ Where = Callable[[int], str]
 
 def say_once(topic: str, subject: str, message: str) -> None:
     """Logs a warning the first time that this topic comes up for this subject."""
-    if _listeners:
-        _listeners[-1].setdefault((topic, subject), message)
+    if _collections:
+        _collections[-1].setdefault((topic, subject), message)
     elif (topic, subject) not in _said:
         _said.add((topic, subject))
         log.warning("%s", message)
 
 
 @contextmanager
-def overhear() -> Iterator[dict[tuple[str, str], str]]:
+def collect_warnings() -> Iterator[dict[tuple[str, str], str]]:
     """Collects the warnings of `say_once`, `(topic, subject)` -> message, repeated ones too, and logs none."""
-    heard: dict[tuple[str, str], str] = {}
-    _listeners.append(heard)
+    warnings: dict[tuple[str, str], str] = {}
+    _collections.append(warnings)
     try:
-        yield heard
+        yield warnings
     finally:
-        _listeners.pop()
+        _collections.pop()
 
 
 class FirstEpisodes:

@@ -40,7 +40,7 @@ class RowBuilder:
     infos: list[dict] = field(default_factory=list)
     given: dict[int, Any] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)
-    silent: int = 0  # rows of agents that are not in obs
+    unobserved: int = 0  # rows of agents that are not in obs
 
     def extend(
         self,
@@ -74,7 +74,7 @@ class RowBuilder:
         terminateds, truncateds, starts = flags
         acts = ~(terminateds | truncateds)
         without_obs = sum(map(is_, self.obs, repeat(None)))
-        if without_obs != self.silent:
+        if without_obs != self.unobserved:
             row = next(row for row, value in enumerate(self.obs) if value is None)
             raise EnvError(
                 "An observation that is None.",
@@ -119,10 +119,10 @@ class _SubEnv:
     slots: dict[Hashable, int] = field(default_factory=dict)
     acting: list[Hashable] = field(default_factory=list)  # the agents of the last obs, in its order
     acting_slots: list[int] = field(default_factory=list)
-    forgotten: frozenset[Hashable] = frozenset()  # alive in an episode that was dropped here but continues
+    dropped: frozenset[Hashable] = frozenset()  # alive in an episode that was dropped here but continues
 
 
-class _News(NamedTuple):
+class _Step(NamedTuple):
     """What one poll returned for one sub-environment, by agent."""
 
     obs: dict
@@ -140,12 +140,8 @@ class _News(NamedTuple):
 class DictRows:
     """Turns the dicts of a poll into `Rows` and keeps the trajectories between polls.
 
-    Args:
-        name: of the environment, in error messages.
-        num_envs: the number of sub-environments; their ids count from 0.
-        observation_space: of every agent, if they share one.
-        agents: every id that may appear; None allows any.
-        observation_spaces: of each agent, if they differ.
+    Ids of sub-environments count from 0. `agents` are all ids that may appear, None for any. Agents with different
+    spaces have `observation_spaces`.
     """
 
     def __init__(
@@ -173,23 +169,23 @@ class DictRows:
             if not by_agent:
                 raise self._error("A reset without an observation.", env_id, None, {}, "an observation of some agent")
             self._end_episode(env_id)
-            news = _News(by_agent, _NONE, _NONE, _NONE, infos.get(env_id, _NONE))
-            if news.infos:
-                self._check_infos(env_id, news.infos)
+            step = _Step(by_agent, _NONE, _NONE, _NONE, infos.get(env_id, _NONE))
+            if step.infos:
+                self._check_infos(env_id, step.infos)
             if env_id in self._first_episodes.indices:
-                self._check_in_full(env_id, news, "reset()")
-            self._add(rows, env_id, news, ending=False)
+                self._check_in_full(env_id, step, "reset()")
+            self._add(rows, env_id, step, ending=False)
         return rows.rows()
 
     def acting(self, env_id: int) -> list[Hashable]:
         """The agents in the last obs of a sub-environment whose trajectories continue."""
         return self._sub_envs[env_id].acting
 
-    def forget(self, env_id: int) -> None:
+    def drop(self, env_id: int) -> None:
         """Drops the running episode. If the environment continues it, agents that act next begin trajectories."""
-        alive = self._sub_envs[env_id].forgotten | self._sub_envs[env_id].slots.keys()
+        alive = self._sub_envs[env_id].dropped | self._sub_envs[env_id].slots.keys()
         self._end_episode(env_id)
-        self._sub_envs[env_id].forgotten = frozenset(alive)
+        self._sub_envs[env_id].dropped = frozenset(alive)
 
     def outcome(self, obs: dict, rewards: dict, terminateds: dict, truncateds: dict, infos: dict, given: dict) -> Rows:
         """The rows of one poll; `EnvError` for dicts that are invalid or contradict each other or an earlier poll."""
@@ -201,12 +197,12 @@ class DictRows:
         """The same, by sub-environment: the dicts of each step, and the given actions if there are any."""
         rows = RowBuilder(self.name)
         for env_id, parts in steps.items():
-            self._add_env(rows, env_id, _News(*parts))
+            self._add_env(rows, env_id, _Step(*parts))
         if self._first_episodes.indices:
             self._first_episodes.polled(rows.ended)
         return rows.rows()
 
-    def _add_env(self, rows: RowBuilder, env_id: int, news: _News) -> None:
+    def _add_env(self, rows: RowBuilder, env_id: int, step: _Step) -> None:
         """The rows of one sub-environment's poll."""
         if env_id not in range(len(self._sub_envs)):
             expected = f"ids below num_envs, {len(self._sub_envs)}"
@@ -214,22 +210,22 @@ class DictRows:
         sub_env, first_row = self._sub_envs[env_id], len(rows.agents)
         # Flags are rarely True: one pass over the values shows whether single agents must be checked.
         all_over = ending = False
-        if not (_is_down(news.terms) and _is_down(news.truncs)):
-            self._check_flags(env_id, news)
-            all_over = bool(news.terms.get(ALL, False) or news.truncs.get(ALL, False))
-            ending = any(news.terms.values()) or any(news.truncs.values())
-        if sub_env.running and not (news.obs or news.rewards or ending):
+        if not (_is_down(step.terms) and _is_down(step.truncs)):
+            self._check_flags(env_id, step)
+            all_over = bool(step.terms.get(ALL, False) or step.truncs.get(ALL, False))
+            ending = any(step.terms.values()) or any(step.truncs.values())
+        if sub_env.running and not (step.obs or step.rewards or ending):
             expected = f"an observation, or {ALL!r} True"
             raise self._error(f"Nobody can act: empty obs without {ALL!r}.", env_id, None, {}, expected)
-        if news.infos:
-            self._check_infos(env_id, news.infos)
+        if step.infos:
+            self._check_infos(env_id, step.infos)
         if env_id in self._first_episodes.indices:
-            self._check_in_full(env_id, news, "step()")
-        self._add(rows, env_id, news, ending)
-        if news.given:
-            self._add_given(rows, env_id, news, first_row)
+            self._check_in_full(env_id, step, "step()")
+        self._add(rows, env_id, step, ending)
+        if step.given:
+            self._add_given(rows, env_id, step, first_row)
         if not (sub_env.acting or (all_over and sub_env.running)):
-            self._idle.idle(env_id, {*news.obs, *news.rewards, *news.terms, *news.truncs}, sub_env.slots)
+            self._idle.idle(env_id, {*step.obs, *step.rewards, *step.terms, *step.truncs}, sub_env.slots)
         elif self._idle.counts:
             self._idle.acting(env_id)
         if all_over:
@@ -237,16 +233,16 @@ class DictRows:
                 rows.ended.append(env_id)
             self._end_episode(env_id)
 
-    def _add_given(self, rows: RowBuilder, env_id: int, news: _News, first_row: int) -> None:
+    def _add_given(self, rows: RowBuilder, env_id: int, step: _Step, first_row: int) -> None:
         """Stores actions that agents of the rows from `first_row` on have taken already."""
-        for agent, action in news.given.items():
-            if agent not in news.obs:
+        for agent, action in step.given.items():
+            if agent not in step.obs:
                 raise self._error("An off-policy action without an observation.", env_id, agent, action, "its obs too")
             if agent in self._sub_envs[env_id].slots:
                 rows.given[rows.agents.index(agent, first_row)] = action
 
-    def _add(self, rows: RowBuilder, env_id: int, news: _News, ending: bool) -> None:
-        obs, rewards, infos = news.obs, news.rewards, news.infos
+    def _add(self, rows: RowBuilder, env_id: int, step: _Step, ending: bool) -> None:
+        obs, rewards, infos = step.obs, step.rewards, step.infos
         sub_env, agents = self._sub_envs[env_id], list(obs)
         known = sub_env.slots
         if not ending and list(rewards) == agents and known.keys() >= rewards.keys():
@@ -256,12 +252,12 @@ class DictRows:
             return
         starting = obs.keys() - known.keys()
         if starting:
-            self._check_new(env_id, starting - sub_env.forgotten, rewards)
+            self._check_new(env_id, starting - sub_env.dropped, rewards)
             # An agent that ends in its first observation has no trajectory: it neither acts nor learns.
-            agents = [agent for agent in agents if agent not in starting or not news.ends(agent)]
-        self._check_rewarded(env_id, news)
+            agents = [agent for agent in agents if agent not in starting or not step.ends(agent)]
+        self._check_rewarded(env_id, step)
         flagged = known if ending else rewards
-        late = [a for a in flagged if a in known and a not in obs and (a in rewards or news.ends(a))]
+        late = [a for a in flagged if a in known and a not in obs and (a in rewards or step.ends(a))]
         for agent in agents:
             if agent not in known:
                 known[agent] = self._take_slot()
@@ -270,8 +266,8 @@ class DictRows:
         slots = [known[agent] for agent in everyone]
         amounts = [0.0 if agent in starting else rewards.get(agent, 0.0) for agent in everyone]
         values = [obs[agent] for agent in agents] + [None] * len(late)
-        rows.silent += len(late)
-        flags = self._flags(news, everyone, starting) if ending or starting else None
+        rows.unobserved += len(late)
+        flags = self._flags(step, everyone, starting) if ending or starting else None
         rows.extend(env_id, everyone, values, slots, amounts, infos, flags)
         if ending and flags is not None:
             for agent, terminated, truncated in zip(everyone, *flags[:2], strict=True):
@@ -281,13 +277,13 @@ class DictRows:
         sub_env.acting, sub_env.acting_slots = agents, [known[agent] for agent in agents]
 
     @staticmethod
-    def _flags(news: _News, agents: list[Hashable], starting: Set[Hashable]) -> Flags:
-        ended = [flags_of(agent, news.terms, news.truncs) for agent in agents]
+    def _flags(step: _Step, agents: list[Hashable], starting: Set[Hashable]) -> Flags:
+        ended = [flags_of(agent, step.terms, step.truncs) for agent in agents]
         return [end[0] for end in ended], [end[1] for end in ended], [agent in starting for agent in agents]
 
-    def _check_flags(self, env_id: int, news: _News) -> None:
+    def _check_flags(self, env_id: int, step: _Step) -> None:
         running = self._sub_envs[env_id].running
-        for name, flags in (("terminateds", news.terms), ("truncateds", news.truncs)):
+        for name, flags in (("terminateds", step.terms), ("truncateds", step.truncs)):
             if not checks.BOOLEANS.issuperset(map(type, flags.values())):
                 agent, flag = next((a, flag) for a, flag in flags.items() if type(flag) not in checks.BOOLEANS)
                 where = f"{self.name}, sub-environment {env_id}, agent {agent!r}"
@@ -297,9 +293,9 @@ class DictRows:
                 expected = f"a flag {ALL!r} in both flag dicts"
                 raise self._error(f"{name} without {ALL!r}.", env_id, None, sorted(map(str, flags)), expected)
 
-    def _check_in_full(self, env_id: int, news: _News, call: str) -> None:
-        self._check_declared(env_id, news.obs)
-        for agent, value in news.obs.items():
+    def _check_in_full(self, env_id: int, step: _Step, call: str) -> None:
+        self._check_declared(env_id, step.obs)
+        for agent, value in step.obs.items():
             where = f"{self.name}, sub-environment {env_id}, agent {agent!r}, {call}"
             space = self._spaces.get(agent) if self._space is None else self._space
             if space is not None:
@@ -332,10 +328,10 @@ class DictRows:
         if self._declared is not None and not self._declared.issuperset(agents):
             raise checks.undeclared(agents, self._declared, f"{self.name}, sub-environment {env_id}")
 
-    def _check_rewarded(self, env_id: int, news: _News) -> None:
+    def _check_rewarded(self, env_id: int, step: _Step) -> None:
         sub_env = self._sub_envs[env_id]
-        for agent, reward in news.rewards.items():
-            known = agent in news.obs or agent in sub_env.slots or agent in sub_env.forgotten
+        for agent, reward in step.rewards.items():
+            known = agent in step.obs or agent in sub_env.slots or agent in sub_env.dropped
             if not known and not is_nothing(reward):
                 raise self._error(
                     "A reward for an agent that has ended, or has never been seen.",
@@ -344,7 +340,7 @@ class DictRows:
                     reward,
                     "rewards only for agents that are alive",
                 )
-        self._check_keys(env_id, "rewards", news.rewards)
+        self._check_keys(env_id, "rewards", step.rewards)
 
     def _end_episode(self, env_id: int) -> None:
         ended, self._sub_envs[env_id] = self._sub_envs[env_id], _SubEnv()

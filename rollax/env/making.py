@@ -22,7 +22,6 @@ def make_base_env(creator: Callable[[EnvContext], Any], context: EnvContext, num
     Args:
         creator: makes an environment from an `EnvContext`.
         context: of the first environment.
-        num_envs: the number of sub-environments.
         settings: keywords of `to_base_env`.
     Raises:
         ConfigError: an `env_config` that the environment does not take.

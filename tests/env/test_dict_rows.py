@@ -167,8 +167,8 @@ def test_an_env_that_restarts_itself_and_one_that_is_dropped(data):
     rows_of, alive = DictRows("Alone", 1), set()
     for _ in range(data.draw(st.integers(1, 10))):
         if data.draw(st.integers(0, 4)) == 0:
-            rows_of.forget(0)
-            rows_of.forget(0)
+            rows_of.drop(0)
+            rows_of.drop(0)
             before, alive = alive, set()
         else:
             before = set()

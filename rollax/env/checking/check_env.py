@@ -58,11 +58,11 @@ def check_env(
     quiet_without_screen()
     creator = env_creator(env) if isinstance(env, str) or callable(env) else None
     check = _Check(env, creator, EnvContext(env_config), seed, spaces_of)
-    with checks.overhear() as heard:
+    with checks.collect_warnings() as logged:
         report = check.play(num_envs, episodes, max_steps)
         check.compare()
         check.look()
-    return EnvReport(**report, findings=(*findings_of(heard), *check.findings))
+    return EnvReport(**report, findings=(*findings_of(logged), *check.findings))
 
 
 class _Check:
@@ -132,14 +132,14 @@ class _Check:
         context = drawing(self._creator, self._context)
         if "render_mode" not in context:
             return  # the creator takes no config
-        asked = f"with render_mode={_RGB!r} in env_config"
+        setting = f"with render_mode={_RGB!r} in env_config"
         try:
             with self._made(1, context) as base:
                 base.reset_rows(np.arange(base.num_envs), self._seeds(base))
                 if not is_frame(base.try_render(0)):
-                    self._find("note", "no pictures", f"metadata name {_RGB!r}, and {asked} nothing is drawn")
+                    self._find("note", "no pictures", f"metadata name {_RGB!r}, and {setting} nothing is drawn")
         except Exception as error:
-            self._find("warning", "no pictures", f"metadata name {_RGB!r}, and {asked} it raises {error!r}")
+            self._find("warning", "no pictures", f"metadata name {_RGB!r}, and {setting} it raises {error!r}")
 
     def _look_at_pictures(self, base: BaseEnv) -> None:
         """Checks that an environment with a render mode returns frames."""
@@ -168,13 +168,13 @@ class _Check:
     @contextmanager
     def _made(self, num_envs: int, context: EnvContext | None = None) -> Iterator[BaseEnv]:
         if self._creator is None:
-            base, mine = to_base_env(self._env), isinstance(self._env, ExternalEnv | ExternalMultiAgentEnv)
+            base, created = to_base_env(self._env), isinstance(self._env, ExternalEnv | ExternalMultiAgentEnv)
         else:
-            base, mine = make_base_env(self._creator, self._context if context is None else context, num_envs), True
+            base, created = make_base_env(self._creator, self._context if context is None else context, num_envs), True
         try:
             yield base
         finally:
-            if mine:
+            if created:
                 base.stop()
 
     def _seeds(self, base: BaseEnv) -> list[int]:
@@ -193,14 +193,14 @@ def _takes_seeds(env: BaseEnv) -> bool:
 def _first_difference(one: list[Moment], other: list[Moment]) -> str:
     """Returns where two histories differ; empty if they are equal."""
     # One may be longer, because readiness may depend on timing.
-    for number, (mine, its) in enumerate(zip(one, other, strict=False)):
-        if not same_moment(mine, its):
+    for number, (first, second) in enumerate(zip(one, other, strict=False)):
+        if not same_moment(first, second):
             when = "in its first observation" if number == 0 else f"after {number} observations"
-            return f"{when}: {_told(mine)}, then {_told(its)}"
+            return f"{when}: {_shown(first)}, then {_shown(second)}"
     return ""
 
 
-def _told(moment: Moment) -> str:
+def _shown(moment: Moment) -> str:
     shown = np.array2string(moment.obs, threshold=8) if isinstance(moment.obs, np.ndarray) else repr(moment.obs)[:200]
     over = ", the end" if moment.over else ""
     return f"agent {moment.agent!r} saw {shown} with reward {moment.reward}{over}"

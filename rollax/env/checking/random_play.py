@@ -142,8 +142,8 @@ def same_moment(one: Moment, other: Moment) -> bool:
     """Returns whether two moments are equal."""
     if (one.agent, one.reward, one.over) != (other.agent, other.reward, other.over):
         return False
-    mine, its = list(trees.leaves(one.obs)), list(trees.leaves(other.obs))
-    return len(mine) == len(its) and all(np.array_equal(a, b) for a, b in zip(mine, its, strict=True))
+    first, second = list(trees.leaves(one.obs)), list(trees.leaves(other.obs))
+    return len(first) == len(second) and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def _obs_of(rows: Rows, row: int) -> Any:
@@ -165,9 +165,9 @@ class RandomActions:
     def draw(self, space: spaces.Space, obs: Any, where: str) -> Any:
         """Returns a random action that the observation's `action_mask` allows; `EnvError` for an invalid mask."""
         if id(space) not in self._spaces:
-            mine = copy.deepcopy(space)
-            mine.seed(self._seed)
-            self._spaces[id(space)] = space, mine
+            seeded = copy.deepcopy(space)
+            seeded.seed(self._seed)
+            self._spaces[id(space)] = space, seeded
         action = self._spaces[id(space)][1].sample()
         if not (isinstance(obs, dict) and MASK in obs):
             return action

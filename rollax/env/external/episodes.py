@@ -29,12 +29,8 @@ _REMEMBERED = 1000
 class ExternalEpisodes:
     """Checks the calls of the playing threads, in these threads, and queues events for the sampler.
 
-    Args:
-        name: name of the environment in error messages.
-        observation_space: space of every agent; None leaves the checks to the policies.
-        action_space: space of every agent; None leaves logged actions unchecked.
-        agents: all ids that may appear; None for any.
-        patience: seconds without events after which an environment whose `run()` has returned is finished.
+    Without an observation space the policies check observations; without an action space logged actions are unchecked.
+    `agents` are all ids that may appear, None for any. `patience` is that of `EventQueue`.
     """
 
     def __init__(
@@ -72,12 +68,12 @@ class ExternalEpisodes:
             self._running[episode_id] = ExternalEpisode(episode_id, bool(training_enabled), full_checks)
         return episode_id
 
-    def ask(self, questions: Mapping[Hashable, ByAgent]) -> dict[Hashable, dict[Hashable, Any]]:
+    def request_actions(self, observations: Mapping[Hashable, ByAgent]) -> dict[Hashable, dict[Hashable, Any]]:
         """Returns actions by episode id and agent, given observations; blocks until they are available."""
-        if not questions:
+        if not observations:
             return {}
-        found = [self._find(episode_id) for episode_id in questions]
-        by_agents = list(questions.values())
+        found = [self._find(episode_id) for episode_id in observations]
+        by_agents = list(observations.values())
         for episode, by_agent in zip(found, by_agents, strict=True):
             self._check_acting(episode, by_agent)
         values = iter(self._observations(found, by_agents, blocking=True))
@@ -94,7 +90,7 @@ class ExternalEpisodes:
                     trajectory.call, trajectory.answer = call, None
                 trajectories.extend(event.trajectories)
                 queue.put(event)
-            queue.ring()
+            queue.wake_sampler()
         try:
             queue.wait(call)
         finally:
@@ -202,7 +198,7 @@ class ExternalEpisodes:
 
     def _put(self, event: Event) -> None:
         self.queue.put(event)
-        self.queue.ring()
+        self.queue.wake_sampler()
 
     def _where(self, episode: ExternalEpisode) -> str:
         return f"{self.name}, episode {episode.id!r}"

@@ -86,10 +86,10 @@ class ExternalBaseEnv(BaseEnv):
         """Does nothing after an episode's end; otherwise drops the running trajectories; agents start new ones."""
         self._play()
         if not self._just_ended.issuperset(env_index.tolist()):
-            self._forget()
+            self._drop_all()
         self._just_ended -= frozenset(env_index.tolist())
 
-    def _forget(self) -> None:
+    def _drop_all(self) -> None:
         """Drops the sampler's trajectories; pending and later requests then start new ones."""
         waiting = self._waiting
         unanswered = {
@@ -149,7 +149,7 @@ class ExternalBaseEnv(BaseEnv):
             builder.given.update(zip(range(first_row, len(builder.agents)), event.actions, strict=True))
 
     def _end(self, builder: RowBuilder, event: Event) -> None:
-        builder.silent += sum(value is None for value in event.values)
+        builder.unobserved += sum(value is None for value in event.values)
         for trajectory in event.trajectories:
             del self._alive[trajectory.slot]
             if self._several_agents:

@@ -77,7 +77,7 @@ class ExternalEnv(_External):
 
     def get_action(self, episode_id: Hashable, observation: Any) -> Any:
         """Returns the policy's action; blocks until it is available."""
-        answers = self._external_episodes.ask({episode_id: {DEFAULT_AGENT: observation}})
+        answers = self._external_episodes.request_actions({episode_id: {DEFAULT_AGENT: observation}})
         return answers[episode_id][DEFAULT_AGENT]
 
     def get_actions(self, observations: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
@@ -85,7 +85,9 @@ class ExternalEnv(_External):
 
         One call for many episodes is several times faster than many threads.
         """
-        answers = self._external_episodes.ask({key: {DEFAULT_AGENT: value} for key, value in observations.items()})
+        answers = self._external_episodes.request_actions(
+            {key: {DEFAULT_AGENT: value} for key, value in observations.items()}
+        )
         return {key: by_agent[DEFAULT_AGENT] for key, by_agent in answers.items()}
 
     def log_action(self, episode_id: Hashable, observation: Any, action: Any) -> None:
@@ -125,11 +127,11 @@ class ExternalMultiAgentEnv(_External):
 
     def get_action(self, episode_id: Hashable, observations: ByAgent) -> dict[Hashable, Any]:
         """Returns the actions of the agents with observations; blocks until they are available."""
-        return self._external_episodes.ask({episode_id: observations})[episode_id]
+        return self._external_episodes.request_actions({episode_id: observations})[episode_id]
 
     def get_actions(self, observations: Mapping[Hashable, ByAgent]) -> dict[Hashable, dict[Hashable, Any]]:
         """Returns actions for many episodes, episode id -> agent -> action, given observations. Blocks."""
-        return self._external_episodes.ask(observations)
+        return self._external_episodes.request_actions(observations)
 
     def log_action(self, episode_id: Hashable, observations: ByAgent, actions: ByAgent) -> None:
         """Records actions that the policies did not choose. Blocks only while the queue is full."""

@@ -79,11 +79,8 @@ class Event:
 class EventQueue:
     """Keeps the events of each episode in order and returns one event per episode at a time.
 
-    One lock guards the state. Each waiting thread has its own, so that an action wakes only that thread.
-
-    Args:
-        name: name of the environment in error messages.
-        patience: seconds without events after which an environment whose `run()` has returned is finished.
+    One lock guards the state. Each waiting thread has its own, so that an action wakes only that thread. An environment
+    whose `run()` has returned is finished after `patience` seconds without events.
     """
 
     def __init__(self, name: str, patience: float) -> None:
@@ -91,7 +88,7 @@ class EventQueue:
         self.lock = threading.Lock()
         self.stopped = False
         self.waiting: set[Call] = set()
-        self._news = threading.Condition(self.lock)
+        self._arrived = threading.Condition(self.lock)
         self._room = threading.Condition(self.lock)
         self._ready: list[ExternalEpisode] = []
         self._queued = 0
@@ -111,11 +108,11 @@ class EventQueue:
         if len(events) == 1:
             self._ready.append(event.episode)
 
-    def ring(self) -> None:
+    def wake_sampler(self) -> None:
         """Wakes the sampler if enough events are queued."""
         if self._awaited and len(self._ready) >= self._awaited:
             self._awaited = 0
-            self._news.notify()
+            self._arrived.notify()
 
     def await_room(self) -> None:
         """Blocks while too many events are queued."""
@@ -189,10 +186,10 @@ class EventQueue:
         if len(self._ready) >= count:
             return True
         self._awaited = count
-        rang = self._news.wait(timeout)
+        woken = self._arrived.wait(timeout)
         self._awaited = 0
         self._raise_if_over()
-        return rang
+        return woken
 
     def _raise_if_over(self) -> None:
         self.refuse_if_stopped()
@@ -239,7 +236,7 @@ class EventQueue:
         """Records that `run()` has returned or raised."""
         with self.lock:
             self._finished, self._failure = True, failure
-            self._news.notify()
+            self._arrived.notify()
 
     def stop(self) -> None:
         """Ends all pending and later calls."""
@@ -249,5 +246,5 @@ class EventQueue:
             for call in calls:
                 call.stopped = True
                 call.lock.release()
-            self._news.notify_all()
+            self._arrived.notify_all()
             self._room.notify_all()

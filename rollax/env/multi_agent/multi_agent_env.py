@@ -85,7 +85,7 @@ class _Grouped(MultiAgentEnv):
 
     def __init__(self, env: MultiAgentEnv, groups: Groups, obs_space: Space | None, act_space: Space | None) -> None:
         _check_groups(groups, env.possible_agents)
-        self.env, self.as_written = env, getattr(env, "as_written", env)
+        self.env, self.as_written, self._name = env, getattr(env, "as_written", env), env_name(env)
         self._groups = {group: tuple(members) for group, members in groups.items()}
         self._members = frozenset(member for members in self._groups.values() for member in members)
         singles = [agent for agent in env.possible_agents or () if agent not in self._members]
@@ -178,7 +178,7 @@ class _Grouped(MultiAgentEnv):
 
     def _unearned(self, rewards: AgentDict, obs: AgentDict) -> AgentDict:
         """The rewards of members that were not alive; one beside a first observation is ignored and logged once."""
-        members, name = self._members - self._alive, env_name(self.env)
+        members, name = self._members - self._alive, self._name
         unearned = {m: reward for m, reward in rewards.items() if m in members and not is_nothing(reward)}
         for member in [member for member in unearned if member in obs]:
             checks.say_once(

@@ -35,12 +35,7 @@ class EnvFacts:
 class EnvHost:
     """Holds one sub-environment. An exception of the environment becomes an `EnvError` with that as its cause.
 
-    Args:
-        index: the number of the sub-environment.
-        make_env: makes it, from its number.
-        existing: used once instead of `make_env`.
-        declared: the spaces of the config.
-        registered: the registrations of the driver's process.
+    `existing` is used once instead of `make_env`; `registered` are the registrations of the driver's process.
     """
 
     def __init__(

@@ -200,7 +200,7 @@ class NativeVectorEnv(BaseEnv):
             return info_list(infos, self.num_envs, ended)
         except Exception as error:
             raise EnvError(
-                "Infos that cannot be told apart by sub-environment.",
+                "Infos that cannot be split by sub-environment.",
                 where=self.name,
                 got=f"{type(error).__name__}: {error}, of {checks.outline(infos)}",
                 expected="arrays of one entry for each sub-environment, and masks of the same length",
@@ -218,7 +218,7 @@ class NativeVectorEnv(BaseEnv):
                 "An episode ended without its last observation.",
                 where=f"{self.name}, sub-environments {ended.tolist()}",
                 got=f"infos with {sorted(infos)}" if isinstance(infos, dict) else checks.outline(infos),
-                expected="infos['final_obs'], as autoreset mode SAME_STEP asks for",
+                expected="infos['final_obs'], as autoreset mode SAME_STEP requires",
                 fix="return it, or use another autoreset mode",
             )
         space = self.env.single_observation_space

@@ -143,7 +143,7 @@ class TestManyEpisodes:
             wanted = [64, 64, 64, 64]
             for count in wanted:
                 with queue.lock:
-                    assert queue._news.wait_for(lambda count=count: _all_ready(queue, count), 60)
+                    assert queue._arrived.wait_for(lambda count=count: _all_ready(queue, count), 60)
                 rows = base.poll_rows()
                 assert len(rows) == count
                 assert sorted(rows.env_index.tolist()) == list(range(64))

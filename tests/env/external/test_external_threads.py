@@ -231,7 +231,9 @@ class TestGathering:
     def two_players(self):
         """Two episodes that were asked for and answered."""
         episodes = ExternalEpisodes("env", OBS_SPACE, ACTION_SPACE, None, 5.0)
-        players = [threading.Thread(target=episodes.ask, args=({n: {"agent0": seen(n)}},)) for n in range(2)]
+        players = [
+            threading.Thread(target=episodes.request_actions, args=({n: {"agent0": seen(n)}},)) for n in range(2)
+        ]
         for n in range(2):
             episodes.start(n, True)
             players[n].start()
@@ -260,7 +262,7 @@ class TestGathering:
         now, timeouts = [0.0], []
         monkeypatch.setattr(external_queue, "time", SimpleNamespace(perf_counter=lambda: now[0]))
         episodes, queue = self.two_players()
-        monkeypatch.setattr(queue._news, "wait", timeouts.append)
+        monkeypatch.setattr(queue._arrived, "wait", timeouts.append)
         now[0] += took
         episodes.log(0, {"agent0": seen(0)}, {"agent0": 0})
         assert len(queue.take()) == 1
@@ -354,13 +356,13 @@ class TestTwoThreadsOfOneEpisode:
             go_on.wait(LONG)
 
         episodes.queue.wait = slowly
-        first = threading.Thread(target=lambda: given.append(episodes.ask({"mine": {"agent0": seen(1)}})))
+        first = threading.Thread(target=lambda: given.append(episodes.request_actions({"mine": {"agent0": seen(1)}})))
         first.start()
         until(lambda: episodes.queue.waiting)
         (event,) = episodes.queue.take()
         episodes.queue.answer(event.trajectories, [3])
         assert answered.wait(LONG)
-        for call in (episodes.ask, lambda asked: episodes.log("mine", asked["mine"], {"agent0": 0})):
+        for call in (episodes.request_actions, lambda asked: episodes.log("mine", asked["mine"], {"agent0": 0})):
             refused(EnvError, call, {"mine": {"agent0": seen(2)}}, says="still waits for an action...'mine'")
         go_on.set()
         first.join(LONG)

@@ -362,7 +362,7 @@ def test_without_remote_sub_environments_nothing_of_ray_is_loaded():
         from rollax import RolloutWorker
         from tests.env.always_zero import AlwaysZero
         RolloutWorker("CartPole-v1", AlwaysZero, config={"rollout_fragment_length": 9}).sample()
-        assert "rollax.env.remote.remote_envs" not in sys.modules and "ray" not in sys.modules
+        assert "rollax.env.remote.remote_base_env" not in sys.modules and "ray" not in sys.modules
     """
     subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}
