@@ -34,7 +34,7 @@ class Rollout:
     Args:
         worker_index: the worker.
         version: of the weights that chose its actions.
-        batch: the rows by policy; empty where gradients were requested; None of `sample_apart`, where they come apart.
+        batch: the rows by policy; empty with gradients; None from `sample_apart`, which returns the rows apart.
         env_steps: steps of the environments behind it.
         agent_steps: rows that were sampled.
         episodes: those that ended in it.
