@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rollax import MultiAgentEnv, PPOTrainer, PrioritizedReplay, UniformReplay, VectorEnv
-from rollax.evaluation.episode import Episode
+from rollax.evaluation.episode_table import Episode
 from rollax.spaces import space_text
 
 

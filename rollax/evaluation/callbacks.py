@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
     from rollax.batch import MultiAgentBatch, SampleBatch
     from rollax.env.base_env import BaseEnv
-    from rollax.evaluation.episode import Episode
+    from rollax.evaluation.episode_table import Episode
     from rollax.evaluation.rollout_worker import RolloutWorker
 
 

@@ -1,15 +1,15 @@
-"""The running episodes: reward, length, number and seed of each, in one table by sub-environment."""
+"""The running episodes, in one table by sub-environment, and `Episode`, the view of one for callbacks and policies."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rollax.env.rows import NO_ENVS, Rows
-from rollax.evaluation.episode import Episode
+from rollax.errors import ConfigError
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.table import Index, Table
 
@@ -239,3 +239,80 @@ class EpisodeTable(Table):
         ended = [(columns, ~np.isin(columns[0], episodes)) for columns in self._ended_trajectories]
         kept = (tuple(column[over] for column in columns) for columns, over in ended)
         self._ended_trajectories = deque(kept, maxlen=_KEPT_POLLS)
+
+
+class Episode:
+    """A running episode of one sub-environment, as callbacks and policies get it.
+
+    Args:
+        episode_id: unique across workers and time.
+        env_index: the sub-environment.
+        table: has the columns `reward` and `length`, each with one entry per sub-environment.
+        only_policy: the policy of every agent, where there is one.
+    """
+
+    def __init__(
+        self, episode_id: int, env_index: int, table: Mapping[Any, Any], *, only_policy: str | None = None
+    ) -> None:
+        self.episode_id = episode_id
+        self.env_index = env_index
+        self.policies: dict[Hashable, str] = {}
+        self.user_data: dict[str, Any] = {}
+        self.custom_metrics: dict[str, float] = {}
+        self.last_infos: dict[Hashable, dict] = {}
+        self._table, self._row, self._only_policy = table, env_index, only_policy
+
+    def __repr__(self) -> str:
+        where = f"episode_id={self.episode_id}, env_index={self.env_index}"
+        return f"Episode({where}, length={self.length}, total_reward={self.total_reward})"
+
+    @property
+    def total_reward(self) -> float:
+        """The sum of all agents' rewards so far, as the environment returned them."""
+        return float(self._table["reward"][self._row])
+
+    @property
+    def length(self) -> int:
+        """Environment steps so far."""
+        return int(self._table["length"][self._row])
+
+    def policy_for(self, agent_id: Hashable) -> str | None:
+        """The id of the policy that acts for an agent; None for one that has not appeared, where there are several."""
+        return self.policies.get(agent_id, self._only_policy)
+
+    def noted_metrics(self) -> dict[str, float]:
+        """The custom metrics, checked.
+
+        Raises:
+            ConfigError: `custom_metrics` is not a dict of numbers by name.
+        """
+        noted = self.custom_metrics
+        if isinstance(noted, Mapping):
+            bad = [name for name, value in noted.items() if not (isinstance(name, str) and _is_number(value))]
+            if not bad:
+                return {name: float(value) for name, value in noted.items()}
+            where, got = f"episode.custom_metrics[{bad[0]!r}]", noted[bad[0]]
+        else:
+            where, got = "episode.custom_metrics", noted
+        raise ConfigError(
+            "A custom metric that is no number.",
+            where=f"config key 'callbacks', {where}",
+            got=f"{got!r} ({type(got).__name__})",
+            expected="a dict with strings as keys and numbers as values",
+            fix="store numbers there; keep anything else in episode.user_data",
+        )
+
+    def finished(self) -> Episode:
+        """The episode itself, with a reward and a length that no longer change."""
+        self._table, self._row = {"reward": [self.total_reward], "length": [self.length]}, 0
+        return self
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, str | bytes | bytearray):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollax.batch import Fragment, SampleBatch
-from rollax.evaluation.joint_rows import JointRows
 from rollax.policy.policy import Policy, call_accepted
+
+if TYPE_CHECKING:
+    from rollax.evaluation.joint_rows import JointRows
 
 BY_TRAJECTORY = frozenset({SampleBatch.AGENT_ID, SampleBatch.TRAJECTORY_ID, SampleBatch.T})
 """Columns that every policy stores where one is called by trajectory: they identify agents and align their steps."""

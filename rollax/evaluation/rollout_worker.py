@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +19,11 @@ from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.callbacks import make_callbacks, overrides
 from rollax.evaluation.messages import Rollout, Update
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
-from rollax.evaluation.policy_map import DEFAULT_POLICY, policy_mapping, resolved_config, specs_of
+from rollax.evaluation.policy_map import DEFAULT_POLICY, policy_mapping
 from rollax.evaluation.postprocess import postprocess
 from rollax.evaluation.sampler import Sampler
-from rollax.evaluation.worker_env import env_spaces, worker_env
-from rollax.evaluation.worker_policies import make_policies, make_runner
-from rollax.evaluation.worker_sampler import make_sampler
+from rollax.evaluation.worker_policies import env_with_spaces, make_runners, resolved_config, specs_of
+from rollax.evaluation.worker_sampler import make_env, make_sampler
 from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables
 from rollax.state import count, described, entry, section, wrong
@@ -70,21 +70,16 @@ class RolloutWorker:
         self.version = 0
         creator = creator_of(env_creator)
         context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
-        self._env = worker_env(creator, context, self.config) if samples else None
+        self._env = make_env(creator, context, self.config) if samples else None
         self.callbacks = make_callbacks(self.config.callbacks)
         policy_of = policy_mapping(policy_mapping_fn, list(specs))
-        spaces = env_spaces(self._env, creator, context, self.config, specs)
-        self.policies, joint_rows = make_policies(
-            self.config, specs, spaces, policy_of, default_policy_class, worker_index, restarts
-        )
-        for policy in self.policies.values():
-            policy.worker_index, policy.num_workers = worker_index, num_workers
+        source = nullcontext(self._env) if samples else env_with_spaces(creator, context, self.config, specs)
+        with source as env:
+            self.runners, self._joint_rows = make_runners(
+                self.config, specs, env, policy_of, default_policy_class, context, restarts
+            )
+        self.policies = {policy_id: runner.policy for policy_id, runner in self.runners.items()}
         self.shared = SharedVariables(self.config.multiagent.shared_variables, self.policies)
-        self.runners = {
-            policy_id: make_runner(policy, self.config.for_policy(policy.config_class, **specs[policy_id].config))
-            for policy_id, policy in self.policies.items()
-        }
-        self._joint_rows = joint_rows if any(policy.sees_all_agents for policy in self.policies.values()) else None
         self._sampler = None
         if self._env is not None:
             joins_rows = self._joint_rows is not None
@@ -103,11 +98,6 @@ class RolloutWorker:
         if self._sampler is None:
             raise self._does_not_sample()
         return self._sampler
-
-    @property
-    def has_env(self) -> bool:
-        """False for a worker that only holds policies."""
-        return self._env is not None
 
     @property
     def sends_filters(self) -> bool:
@@ -311,7 +301,7 @@ class RolloutWorker:
         for policy_id, weights in self.shared.stored_once(sharing).items():
             policies[policy_id] = {**policies[policy_id], "weights": weights}
         state = {"policies": policies, "filters": self.get_filters()}
-        return {**state, "sampling": self.get_sampling_state()} if self.has_env else state
+        return {**state, "sampling": self.get_sampling_state()} if self._env is not None else state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Takes over what `get_state` returned; fresh episodes begin."""

@@ -2,54 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import Space
 
 from rollax.batch import SampleBatch
-from rollax.config import TrainerConfig
-from rollax.errors import PolicyError
+from rollax.config import TrainerConfig, resolve_config
+from rollax.env.base_env import BaseEnv
+from rollax.env.making import make_base_env
+from rollax.env.registry import EnvContext
+from rollax.errors import PolicyError, SpaceError
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
-from rollax.evaluation.joint_rows import JointRows
-from rollax.evaluation.policy_map import nobody_uses, space_of_agents
+from rollax.evaluation.policy_map import DEFAULT_POLICY
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.evaluation.worker_env import EnvSpaces
 from rollax.policy.policy import Policy, PolicySpec
 from rollax.spaces import check_space, same_space
 
+if TYPE_CHECKING:
+    from rollax.evaluation.joint_rows import JointRows
 
-def make_policies(
+
+def specs_of(given: type[Policy] | Mapping[str, Any]) -> dict[str, PolicySpec]:
+    """Policy id -> spec, from one policy class or the `policies` of a config."""
+    if isinstance(given, Mapping):
+        if not given:
+            raise PolicyError(
+                "No policy at all.",
+                where="RolloutWorker(env_creator, policy_cls_or_specs)",
+                got=given,
+                expected="a policy class, or at least one policy id with its spec",
+                fix="pass {'default_policy': MyPolicy}, or MyPolicy itself",
+            )
+        return {policy_id: PolicySpec.of(spec, policy_id) for policy_id, spec in given.items()}
+    return {DEFAULT_POLICY: PolicySpec.of(given, DEFAULT_POLICY)}
+
+
+def resolved_config(config: Any, specs: Mapping[str, PolicySpec], default: type[Policy] | None) -> TrainerConfig:
+    """The config, validated by the config class of the first policy that names one."""
+    if isinstance(config, TrainerConfig):
+        return config
+    classes = [spec.policy_class or default for spec in specs.values()]
+    known = (policy_class.config_class for policy_class in classes if policy_class is not None)
+    config_class = next((found for found in known if found is not None), TrainerConfig)
+    return resolve_config(config_class, config)
+
+
+@contextmanager
+def env_with_spaces(
+    creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig, specs: Mapping[str, PolicySpec]
+) -> Iterator[BaseEnv | None]:
+    """An environment for a worker that has none; None where the config or the specs give all spaces."""
+    given = [(config.observation_space, config.action_space)]
+    if None in given[0]:
+        given = [(spec.observation_space, spec.action_space) for spec in specs.values()]
+    # A critic that sees all agents needs their ids.
+    if None not in [space for pair in given for space in pair] and not getattr(config, "centralized_critic", False):
+        yield None
+        return
+    declared = {"observation_space": config.observation_space, "action_space": config.action_space}
+    env = make_base_env(creator, context, 1, **declared)
+    try:
+        yield env
+    finally:
+        env.stop()
+
+
+def make_runners(
     config: TrainerConfig,
     specs: Mapping[str, PolicySpec],
-    env_spaces: EnvSpaces,
+    env: BaseEnv | None,
     policy_of: Callable[..., str] | None,
     default_policy_class: type[Policy] | None,
-    worker_index: int,
+    context: EnvContext,
     restarts: int,
-) -> tuple[dict[str, Policy], JointRows]:
-    """The policies of a worker by id, and the `JointRows` for those that see all agents.
+) -> tuple[dict[str, PolicyRunner], JointRows | None]:
+    """The policies of a worker with their runners, by id, and the `JointRows` where a policy sees all agents.
 
     Args:
         config: the worker's.
         specs: policy id -> spec.
-        env_spaces: of the worker's environment.
+        env: has the spaces and agents; None where the config or the specs give all spaces.
         policy_of: `(agent_id, episode) -> policy id`; None where there is one policy.
         default_policy_class: the class of a spec that names none.
-        worker_index: 0 in the driver, which draws the same random numbers as worker 1.
+        context: the worker's; worker 0, the driver, draws the same random numbers as worker 1.
         restarts: workers of this index that have failed before; each draws its own random numbers.
     """
+    source = config if env is None else env
     spaces: dict[str, tuple[Space, Space]] = {}
     for policy_id, spec in specs.items():
         observation = config.observation_space if spec.observation_space is None else spec.observation_space
         action = config.action_space if spec.action_space is None else spec.action_space
         spaces[policy_id] = (
-            _space(policy_id, "observation_space", observation, env_spaces, policy_of),
-            _space(policy_id, "action_space", action, env_spaces, policy_of),
+            _space(policy_id, "observation_space", observation, source, policy_of),
+            _space(policy_id, "action_space", action, source, policy_of),
         )
-    joint_rows = JointRows(env_spaces.possible_agents, spaces)
-    policies = {}
+    agents = getattr(env, "possible_agents", None) or ()
+    runners = {}
     for number, (policy_id, spec) in enumerate(specs.items()):
         policy_class = spec.policy_class or default_policy_class
         if policy_class is None:
@@ -59,14 +111,22 @@ def make_policies(
                 expected="a Policy class in its spec",
                 fix="name one; None stands for the algorithm's own policy, and there is no algorithm here",
             )
-        seed = _seed(config.seed, max(worker_index, 1) - 1, restarts, number)
+        seed = _seed(config.seed, max(context.worker_index, 1) - 1, restarts, number)
         changes = {**spec.config, "seed": seed} if spec.config or seed != config.seed else {}
         own_config = config.for_policy(policy_class.config_class, **changes)
         if getattr(own_config, "centralized_critic", False):
-            own_config = own_config.changed(critic_space=joint_rows.space(spaces[policy_id][0]))
-        policies[policy_id] = policy_class(*spaces[policy_id], own_config)
-        policies[policy_id].name = policy_id
-    return policies, joint_rows
+            own_config = own_config.changed(critic_space=_joint_rows(agents, spaces).space(spaces[policy_id][0]))
+        policy = policy_class(*spaces[policy_id], own_config)
+        policy.name, policy.worker_index, policy.num_workers = policy_id, context.worker_index, context.num_workers
+        runners[policy_id] = make_runner(policy, own_config)
+    sees_all = any(runner.policy.sees_all_agents for runner in runners.values())
+    return runners, _joint_rows(agents, spaces) if sees_all else None
+
+
+def _joint_rows(agents: Sequence[Hashable], spaces: Mapping[str, tuple[Space, Space]]) -> JointRows:
+    from rollax.evaluation.joint_rows import JointRows
+
+    return JointRows(agents, spaces)
 
 
 def _seed(seed: int | None, process: int, restarts: int, number: int) -> int | None:
@@ -76,27 +136,91 @@ def _seed(seed: int | None, process: int, restarts: int, number: int) -> int | N
     return int(np.random.SeedSequence((seed, process, number, restarts)).generate_state(1)[0])
 
 
-def _space(
-    policy_id: str, kind: str, given: Space | None, env_spaces: EnvSpaces, policy_of: Callable[..., str] | None
-) -> Space:
-    of_env = getattr(env_spaces, kind)
-    space = of_env if given is None else given
+def _space(policy_id: str, kind: str, given: Space | None, source: Any, policy_of: Callable[..., str] | None) -> Space:
+    """A policy's space: the given one or that of `source`, an environment or a config; checked."""
+    of_source = getattr(source, kind)
+    space = of_source if given is None else given
     if space is None:
-        by_agent = getattr(env_spaces, f"{kind}s") or {}
-        space = space_of_agents(by_agent, policy_id, policy_of, kind, env_spaces.possible_agents)
-        if space is None and by_agent:
-            raise nobody_uses(policy_id, list(by_agent), policy_of, kind)
+        by_agent, declared = getattr(source, f"{kind}s", None) or {}, getattr(source, "possible_agents", None) or ()
+        space = space_of_agents(by_agent, policy_id, policy_of, kind, declared)
     check_space(space, f"policy {policy_id!r}, {kind}")
     assert space is not None
-    if of_env is not None and not same_space(space, of_env):
+    if of_source is not None and not same_space(space, of_source):
         raise PolicyError(
             f"The policy's {kind} is not the environment's.",
             where=f"policy {policy_id!r}",
             got=space,
-            expected=of_env,
+            expected=of_source,
             fix=f"leave {kind} out to take the environment's, or correct it",
         )
     return space
+
+
+def space_of_agents(
+    spaces: Mapping[Hashable, Space],
+    policy_id: str,
+    policy_of: Callable[..., str] | None,
+    kind: str,
+    declared: Iterable[Hashable] = (),
+) -> Space | None:
+    """The space that all agents of a policy share; None where the environment states none.
+
+    Args:
+        spaces: agent id -> its space.
+        policy_id: the policy.
+        policy_of: `(agent_id, episode) -> policy id`; None where there is one policy.
+        kind: the name of the space in error messages.
+        declared: the agents that the environment declares.
+    Raises:
+        PolicyError: the agents' spaces differ, or the mapping names an unknown policy.
+        SpaceError: the environment states spaces for some of them only, or no agent is known to use the policy.
+    """
+    if not spaces:
+        return None
+    agents = [*dict.fromkeys((*spaces, *declared))]
+    if policy_of is not None:
+        mapped = _mapped(agents, policy_of)
+        agents = [agent for agent in agents if mapped and mapped[agent] == policy_id]
+        if not agents:
+            raise SpaceError(
+                f"No agent is known to use this policy, so it has no {kind}.",
+                where=f"policy {policy_id!r}, multiagent.policy_mapping_fn",
+                got=mapped or "not known before an episode runs: policy_mapping_fn reads it",
+                expected=f"an agent that is mapped to {policy_id!r}",
+                fix=f"return {policy_id!r} for an agent, or name the space: PolicySpec({kind}=...)",
+            )
+    for agent in agents:
+        if agent not in spaces:
+            raise SpaceError(
+                f"An agent without {kind}.",
+                where=f"the environment's {kind}s, agent {agent!r} of policy {policy_id!r}",
+                got=f"spaces of {sorted(map(str, spaces))}",
+                expected="a space for every agent of possible_agents that the policy acts for",
+                fix=f"add the agent to {kind}s, or give the policy its spaces in multiagent.policies",
+            )
+        if not same_space(spaces[agent], spaces[agents[0]]):
+            raise PolicyError(
+                f"Agents with different spaces for one policy: no {kind} fits all.",
+                where=f"policy {policy_id!r}",
+                got=f"{agents[0]!r}: {spaces[agents[0]]}, {agent!r}: {spaces[agent]}",
+                expected="agents with equal spaces",
+                fix="give them different policies in policy_mapping_fn",
+            )
+    return spaces[agents[0]]
+
+
+def _mapped(agents: Iterable[Hashable], policy_of: Callable[..., str]) -> dict[Hashable, str] | None:
+    """Agent -> its policy; None where the mapping reads the episode, and so needs one that runs.
+
+    Raises:
+        PolicyError: the mapping names an unknown policy.
+    """
+    try:
+        return {agent: policy_of(agent, None) for agent in agents}
+    except PolicyError as error:
+        if error.__cause__ is None:
+            raise  # about what the mapping returned, not what it raised
+        return None
 
 
 def make_runner(policy: Policy, config: TrainerConfig) -> PolicyRunner:

@@ -1,4 +1,4 @@
-"""The sampler of one worker, and the table of its episodes."""
+"""The environment of one worker, and the sampler that steps it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rollax.config import TrainerConfig
 from rollax.env.base_env import BaseEnv
+from rollax.env.making import make_base_env
+from rollax.env.registry import EnvContext
 from rollax.errors import ConfigError
 from rollax.evaluation.callbacks import overrides
 from rollax.evaluation.column_sampler import ColumnSampler
@@ -19,6 +21,21 @@ if TYPE_CHECKING:
 
 # The numbers of episodes and trajectories count up from (worker, restart, 0): each is given once.
 _BITS_OF_WORKERS, _BITS_OF_RESTARTS = 48, 32
+
+
+def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: TrainerConfig) -> BaseEnv:
+    """All sub-environments of a worker."""
+    return make_base_env(
+        creator,
+        context,
+        config.num_envs_per_worker,
+        remote_envs=config.remote_worker_envs,
+        remote_env_batch_wait_ms=config.remote_env_batch_wait_ms,
+        remote_env_timeout_s=config.remote_env_timeout_s,
+        restart_failed_sub_environments=config.restart_failed_sub_environments,
+        observation_space=config.observation_space,
+        action_space=config.action_space,
+    )
 
 
 def make_sampler(

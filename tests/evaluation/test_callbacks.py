@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rollax import Callbacks, RolloutWorker, SampleBatch
 from rollax.errors import ConfigError
 from rollax.evaluation.callbacks import make_callbacks, overrides
-from rollax.evaluation.episode import Episode
+from rollax.evaluation.episode_table import Episode
 from tests.evaluation.worlds import ALL, Asynchronous, Encode, Line, Scripted
 
 TURNS = [{"a": "o"}, {"b": "o"}, {"a": "or"}, {"b": "or"}, {"a": "orT", "b": "r", ALL: "T"}]

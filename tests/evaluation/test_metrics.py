@@ -9,8 +9,7 @@ import pytest
 
 from rollax import Callbacks, RolloutWorker
 from rollax.env.rows import Rows
-from rollax.evaluation.episode import Episode
-from rollax.evaluation.episode_table import EpisodeTable
+from rollax.evaluation.episode_table import Episode, EpisodeTable
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics, EpisodeWindow, summarize
 from tests.evaluation.worlds import ALL, Encode, Line, Scripted
 

@@ -5,7 +5,8 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, MultiAgentEnv, PolicyError, RolloutWorker, SpaceError
-from rollax.evaluation.policy_map import policy_mapping, space_of_agents
+from rollax.evaluation.policy_map import policy_mapping
+from rollax.evaluation.worker_policies import space_of_agents
 from tests.env.refused import refused
 from tests.evaluation.worlds import Encode, Line
 
@@ -80,5 +81,6 @@ def test_a_space_that_is_missing():
         SpaceError, space_of_agents, KNOWN, "two", mapping, "observation_space", "ab", says="agent 'b' of policy 'two'"
     )
     assert space_of_agents({}, "two", mapping, "observation_space", "ab") is None
-    # One that asks the episode: nothing is known before one runs.
-    assert space_of_agents(KNOWN, "one", policy_mapping(lambda a, episode: episode.x, IDS), "space", "ab") is None
+    reads_episode = policy_mapping(lambda agent, episode: episode.x, IDS)
+    says = "has no space...not known before an episode runs"
+    refused(SpaceError, space_of_agents, KNOWN, "one", reads_episode, "space", "ab", says=says)
