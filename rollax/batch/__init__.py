@@ -1,6 +1,6 @@
 """Rows of experience: of one policy, a `SampleBatch`; of several, a `MultiAgentBatch`."""
 
-from rollax.batch.checks import MissingColumnError as MissingColumnError
+from rollax.batch.columns import MissingColumnError as MissingColumnError
 from rollax.batch.fragment import Fragment as Fragment
 from rollax.batch.multi_agent_batch import MultiAgentBatch as MultiAgentBatch
 from rollax.batch.sample_batch import SampleBatch as SampleBatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from rollax.batch.checks import check_kind, whole_number
+from rollax.batch.columns import check_kind, whole_number
 from rollax.batch.sample_batch import SampleBatch, concatenated
 from rollax.errors import BatchError
 

@@ -12,8 +12,16 @@ from typing import Any
 import numpy as np
 
 from rollax import trees
-from rollax.batch.checks import MissingColumnError, check_alike, check_kind, length_error, whole_number
-from rollax.batch.columns import as_column, codes, positions_of
+from rollax.batch.columns import (
+    MissingColumnError,
+    as_column,
+    check_alike,
+    check_kind,
+    codes,
+    length_error,
+    positions_of,
+    whole_number,
+)
 from rollax.errors import BatchError
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rollax.errors import ShapeError
+from rollax.errors import PolicyError, ShapeError
 from rollax.spaces import Path, at, bounds, leaves, walk
 from rollax.trees import Tree
 
@@ -94,31 +94,45 @@ class _BoxMap:
         return array
 
 
-class OutsideAction(NamedTuple):
-    """An action outside the action space: its row, and the leaf of the space that does not contain it."""
-
-    row: int
-    got: object
-    space: spaces.Space
-
-
 class ActionRanges:
-    """Finds actions outside the Discrete, MultiDiscrete and MultiBinary leaves of a space, for all rows at once."""
+    """Checks actions against the Discrete, MultiDiscrete and MultiBinary leaves of a space, for all rows at once."""
 
     def __init__(self, action_space: spaces.Space) -> None:
-        self.space = action_space
+        self._space = action_space
         self._whole = [
             (path, leaf, bounds(leaf)) for path, leaf in leaves(action_space) if not isinstance(leaf, spaces.Box)
         ]
 
-    def outside(self, actions: Tree) -> OutsideAction | None:
-        """The first action outside the space, or None."""
+    def check(self, actions: Tree, where: str) -> None:
+        """Raises a PolicyError for the first action outside the space; `where` names the policy."""
+        try:
+            outside = self._outside(actions)
+        except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
+            raise PolicyError(
+                "Actions of another structure than the action space.",
+                where=where,
+                got=f"{type(error).__name__}: {error}",
+                expected=str(self._space),
+                fix="return (actions, state_outs, extra_fetches), one action per observation",
+            ) from error
+        if outside is not None:
+            row, got, leaf = outside
+            raise PolicyError(
+                "An action that is not in the action space.",
+                where=f"{where}, row {row}",
+                got=got,
+                expected=leaf,
+                fix="return whole numbers of the action space, one per observation",
+            )
+
+    def _outside(self, actions: Tree) -> tuple[int, object, spaces.Space] | None:
+        """The row of the first action outside the space, the action, and the leaf of the space."""
         for path, leaf, (low, high) in self._whole:
             column = at(actions, path)
             if column.dtype.kind not in "iub" or column.shape[1:] != leaf.shape:
-                return OutsideAction(0, f"{column.dtype} of shape {column.shape[1:]}: {column[0]!r}", leaf)
+                return 0, f"{column.dtype} of shape {column.shape[1:]}: {column[0]!r}", leaf
             wrong = (column < low) | (column > high)
             if np.count_nonzero(wrong):
                 row = int(np.argwhere(wrong)[0][0])
-                return OutsideAction(row, column[row], leaf)
+                return row, column[row], leaf
         return None

@@ -13,11 +13,11 @@ from rollax.errors import ConfigError, MultiAgentError
 from rollax.spaces import same_space, zeros
 
 ABSENT, SEEN_BEFORE, ACTS_NOW = 0, 1, 2
-"""What `presence` says of another agent: nothing known; known from an earlier step; acts at this very step."""
+"""Values of `presence` of another agent: nothing is known; known from an earlier step; it acts at this step."""
 
 
 class JointRows:
-    """Joins the rows of all policies by episode and env step, with arrays alone: no loop over trajectories.
+    """Joins the rows of all policies by episode and env step, without a loop over trajectories.
 
     Another agent stands in a row with its observation and action of the same env step, or else with its latest earlier
     ones, or else (it has not been seen in this fragment and episode) with zeros. The other agents follow in the order
@@ -26,7 +26,7 @@ class JointRows:
     Args:
         agents: every agent that may ever appear.
         policy_spaces: policy id -> observation and action space. Where policies differ in them, each other agent has a
-            part for each kind of policy, all zeros but the one that acts for it.
+            part for each kind of policy; all are zeros except that of the policy that acts for it.
     """
 
     def __init__(self, agents: Sequence[Hashable], policy_spaces: Mapping[str, tuple[Space, Space]]) -> None:
@@ -34,8 +34,15 @@ class JointRows:
         self._kinds: list[tuple[Space, Space]] = []
         self._kind_of = {policy_id: self._kind(*pair) for policy_id, pair in policy_spaces.items()}
 
+    def _kind(self, observation_space: Space, action_space: Space) -> int:
+        for number, (obs, actions) in enumerate(self._kinds):
+            if same_space(obs, observation_space) and same_space(actions, action_space):
+                return number
+        self._kinds.append((observation_space, action_space))
+        return len(self._kinds) - 1
+
     def space(self, observation_space: Space) -> spaces.Dict:
-        """Of a joint row of an agent with this observation space; `other` is one of the other agents.
+        """The space of a joint row of an agent with this observation space; `other` is one of the other agents.
 
         Raises:
             ConfigError: fewer than two agents are declared.
@@ -64,39 +71,27 @@ class JointRows:
         Args:
             fragments: policy id -> its rows; all policies, each with the columns `eps_id`, `agent_id` and `t`.
             policy_ids: whose rows to join.
+        Raises:
+            MultiAgentError: an agent that is not declared.
         """
         table = self._table(fragments)
+        starts = dict(zip(fragments, np.cumsum([0, *map(len, fragments.values())]).tolist(), strict=False))
         joined = {}
         for policy_id in policy_ids:
-            fragment, mine = fragments[policy_id], table.rows_of[policy_id]
-            now = self._joint(table, np.arange(mine.start, mine.stop), fragment[SampleBatch.OBS], ahead=0)
-            after = self._joint(table, mine.start + fragment.ends, fragment.after[SampleBatch.OBS], ahead=1)
+            fragment, start = fragments[policy_id], starts[policy_id]
+            now = self._joint(table, start + np.arange(len(fragment)), fragment[SampleBatch.OBS], ahead=0)
+            after = self._joint(table, start + fragment.ends, fragment.after[SampleBatch.OBS], ahead=1)
             joined[policy_id] = now, after
         return joined
 
-    def _kind(self, observation_space: Space, action_space: Space) -> int:
-        for number, (obs, actions) in enumerate(self._kinds):
-            if same_space(obs, observation_space) and same_space(actions, action_space):
-                return number
-        self._kinds.append((observation_space, action_space))
-        return len(self._kinds) - 1
-
     def _table(self, fragments: Mapping[str, Fragment]) -> _Table:
-        batches = list(fragments.values())
-        lengths = [len(batch) for batch in batches]
-        starts = np.cumsum([0, *lengths])
-        agent = np.concatenate([self._agents_of(batch) for batch in batches])
-        episode = np.unique(np.concatenate([batch[SampleBatch.EPS_ID] for batch in batches]), return_inverse=True)[1]
-        t = np.concatenate([batch[SampleBatch.T] for batch in batches]).astype(np.int64)
-        kind = np.repeat([self._kind_of[policy_id] for policy_id in fragments], lengths)
-        place = np.zeros(len(t), np.int64)
+        agent = np.concatenate([self._agents_of(fragment) for fragment in fragments.values()])
+        kinds = [self._kind_of[policy_id] for policy_id in fragments]
         columns = []
-        for number in range(len(self._kinds)):
-            ids = [policy_id for policy_id in fragments if self._kind_of[policy_id] == number]
-            columns.append(_Kind([fragments[policy_id] for policy_id in ids]) if ids else None)
-            place[kind == number] = np.arange(np.count_nonzero(kind == number))
-        rows_of = {p: slice(start, stop) for p, start, stop in zip(fragments, starts[:-1], starts[1:], strict=True)}
-        return _Table(agent, episode, t, kind, place, columns, rows_of)
+        for number, (obs_space, action_space) in enumerate(self._kinds):
+            of_kind = [fragment for fragment, kind in zip(fragments.values(), kinds, strict=True) if kind == number]
+            columns.append(_Columns(of_kind) if of_kind else _Columns.of_zeros(obs_space, action_space))
+        return _Table(list(fragments.values()), agent, kinds, columns)
 
     def _agents_of(self, batch: SampleBatch) -> np.ndarray:
         try:
@@ -119,25 +114,15 @@ class JointRows:
         presence = np.where(acts, ACTS_NOW, np.where(known, SEEN_BEFORE, ABSENT))
         # One that has not acted at the step that is looked ahead to has observed something since its last action.
         since = known & (table.t[found] < table.t[rows][:, None] + ahead) if ahead else np.zeros_like(known)
-        parts = []
-        for number, (obs_space, action_space) in enumerate(self._kinds):
-            of_kind = known & (table.kind[found] == number)
-            columns = table.columns[number]
-            if columns is None:
-                parts.append(_nothing(obs_space, action_space, known.shape))
-            else:
-                parts.append(columns.take(table.place[found], of_kind, since))
+        parts = [
+            columns.take(table.place[found], known & (table.kind[found] == kind), since)
+            for kind, columns in enumerate(table.columns)
+        ]
         other = {"presence": presence, "parts": tuple(parts)}
         return {"agent": table.agent[rows], "obs": own_obs, "other": other}
 
 
-def _nothing(observation_space: Space, action_space: Space, shape: tuple[int, int]) -> trees.Tree:
-    rows = shape[0] * shape[1]
-    columns = {"obs": zeros(observation_space, rows), "actions": zeros(action_space, rows)}
-    return trees.tree_map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), columns)
-
-
-class _Kind:
+class _Columns:
     """The observations and actions of all policies with the same spaces, one after another."""
 
     def __init__(self, fragments: Sequence[Fragment]) -> None:
@@ -147,14 +132,15 @@ class _Kind:
         last = np.concatenate([fragment.last for fragment in fragments])
         self.segment_ended = np.where(last, np.cumsum(last) - 1, -1)
 
-    def take(self, places: np.ndarray, known: np.ndarray, went_on: np.ndarray) -> trees.Tree:
-        """Columns [N, K, ...] of the rows at `places`, zeros where they are not known.
+    @classmethod
+    def of_zeros(cls, observation_space: Space, action_space: Space) -> _Columns:
+        """A row of zeros, where no policy has rows."""
+        obs = zeros(observation_space, 1)
+        columns = {SampleBatch.OBS: obs, SampleBatch.ACTIONS: zeros(action_space, 1)}
+        return cls([Fragment(columns, [0], {SampleBatch.OBS: obs})])
 
-        Args:
-            places: [N, K] rows.
-            known: [N, K] whether there is such a row.
-            went_on: [N, K] whether it is the observation after the row that counts, as far as that is known.
-        """
+    def take(self, places: np.ndarray, known: np.ndarray, went_on: np.ndarray) -> trees.Tree:
+        """Columns [N, K, ...] of the rows at `places` [N, K]: zeros where not `known`, the next obs where `went_on`."""
         rows, missing = np.where(known, places, 0).ravel(), ~known.ravel()
         obs, actions = trees.index(self.obs, rows), trees.index(self.actions, rows)
         later = np.flatnonzero((known & went_on).ravel() & (self.segment_ended[rows] >= 0))
@@ -169,30 +155,23 @@ class _Kind:
 
 
 class _Table:
-    """Every row of a fragment, whoever's it is: policy after policy.
-
-    Args:
-        agent: [M] number of the agent; `episode`: [M] number of the episode; `t`: [M] env step.
-        kind: [M] which kind of policy acted; `place`: [M] where in that kind's columns.
-        columns: one for each kind; None where a kind has no rows.
-        rows_of: policy id -> its rows.
-    """
+    """Every row of some fragments, one fragment after another; `place` is its position in the columns of its kind."""
 
     def __init__(
-        self,
-        agent: np.ndarray,
-        episode: np.ndarray,
-        t: np.ndarray,
-        kind: np.ndarray,
-        place: np.ndarray,
-        columns: Sequence[_Kind | None],
-        rows_of: Mapping[str, slice],
+        self, fragments: Sequence[Fragment], agent: np.ndarray, kinds: Sequence[int], columns: Sequence[_Columns]
     ) -> None:
-        self.agent, self.episode, self.t, self.kind, self.place = agent, episode, t, kind, place
-        self.columns, self.rows_of = columns, rows_of
-        self._first, self._span = t.min(), t.max() - t.min() + 2  # one step may be looked ahead
-        self._episodes = episode.max() + 1
-        keys = self._keys(episode, agent, t)
+        self.agent, self.columns = agent, columns
+        ids = np.concatenate([fragment[SampleBatch.EPS_ID] for fragment in fragments])
+        self.episode = np.unique(ids, return_inverse=True)[1]
+        self.t = np.concatenate([fragment[SampleBatch.T] for fragment in fragments]).astype(np.int64)
+        self.kind = np.repeat(kinds, [len(fragment) for fragment in fragments])
+        self.place = np.zeros(len(agent), np.int64)
+        for kind in set(kinds):
+            mine = np.flatnonzero(self.kind == kind)
+            self.place[mine] = np.arange(len(mine))
+        self._first, self._span = self.t.min(), self.t.max() - self.t.min() + 2  # one step may be looked ahead
+        self._episodes = self.episode.max() + 1
+        keys = self._keys(self.episode, agent, self.t)
         self._order = np.argsort(keys, kind="stable")
         self._keys_in_order = keys[self._order]
 

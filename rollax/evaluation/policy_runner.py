@@ -58,6 +58,10 @@ class PolicyRunner:
     def __repr__(self) -> str:
         return f"PolicyRunner({self.policy!r}, filter={self.filter!r})"
 
+    @property
+    def _where(self) -> str:
+        return f"policy {self.policy.name!r}, class {type(self.policy).__name__}"
+
     def takes(self, argument: str) -> bool:
         """True where the policy's `compute_actions` accepts this argument."""
         return self._accepted is None or argument in self._accepted
@@ -83,7 +87,7 @@ class PolicyRunner:
         if not self._accepts_off_policy:
             raise PolicyError(
                 "Off-policy actions for a policy that learns only from its own.",
-                where=f"policy {self.policy.name!r}, class {type(self.policy).__name__}",
+                where=self._where,
                 got="an action that the environment has logged (log_action, off_policy_actions)",
                 expected="actions of this policy only",
                 fix="use an off-policy algorithm, leave the policy out of multiagent.policies_to_train, start the "
@@ -147,7 +151,7 @@ class PolicyRunner:
         self._check(actions, rows)
         if self._ranges is None:  # a policy of the library: its columns have the right lengths
             return actions, states, dict(fetches)
-        self._check_ranges(self._ranges, actions)
+        self._ranges.check(actions, self._where)
         columns = {name: self._fetched(name, column, rows) for name, column in fetches.items()}
         return actions, states, columns
 
@@ -258,26 +262,10 @@ class PolicyRunner:
                     fix="look for NaN weights or observations",
                 )
 
-    def _check_ranges(self, ranges: ActionRanges, actions: trees.Tree) -> None:
-        """Refuses whole numbers outside the action space; the library's own policies return none."""
-        try:
-            outside = ranges.outside(actions)
-        except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
-            got = f"{type(error).__name__}: {error}"
-            raise self._refuse("Actions of another structure than the action space.", got, str(ranges.space)) from error
-        if outside is not None:
-            raise PolicyError(
-                "An action that is not in the action space.",
-                where=f"policy {self.policy.name!r}, class {type(self.policy).__name__}, row {outside.row}",
-                got=outside.got,
-                expected=outside.space,
-                fix="return whole numbers of the action space, one per observation",
-            )
-
     def _refuse(self, what: str, got: Any, expected: str) -> PolicyError:
         return PolicyError(
             what,
-            where=f"policy {self.policy.name!r}, class {type(self.policy).__name__}",
+            where=self._where,
             got=got,
             expected=expected,
             fix="return (actions, state_outs, extra_fetches), one action per observation",

@@ -29,21 +29,16 @@ class WorkerSet:
 
     def __init__(self, config: TrainerConfig, policy_class: type[Policy]) -> None:
         self.config = config
-        self._arguments = worker_arguments(config, policy_class)
-        self.local = RolloutWorker(**self._arguments, num_workers=config.num_workers, samples=config.num_workers == 0)
+        arguments = {**worker_arguments(config, policy_class), "num_workers": config.num_workers}
+        self.local = RolloutWorker(**arguments, samples=config.num_workers == 0)
         self.remote = RemoteWorkers.of([])
         if config.num_workers:
-            self.remote = self._started()
+            actors = ray_workers(config, RolloutWorker, arguments)
+            self.remote = RemoteWorkers(actors, config.num_workers, FailureRules.of(config), makes=True)
+            self.remote.make_all()
 
     def __repr__(self) -> str:
         return f"WorkerSet(local={self.local!r}, remote={self.remote!r})"
-
-    def _started(self) -> RemoteWorkers:
-        config = self.config
-        actors = ray_workers(config, RolloutWorker, {**self._arguments, "num_workers": config.num_workers})
-        remote = RemoteWorkers(actors, config.num_workers, FailureRules.of(config), makes=True)
-        remote.make_all()
-        return remote
 
     def get_state(self) -> dict[str, Any]:
         """The part of a checkpoint that workers hold: the policies, and how far sampling has come in each process."""
