@@ -19,17 +19,13 @@ STATES = ("state_in", "state_out")
 
 
 class MissingColumnError(BatchError, KeyError):
-    """A column is asked for that the batch does not have."""
+    """The batch does not have the requested column."""
 
     __str__ = Exception.__str__  # KeyError would show the message as a quoted string with \n in it
 
 
 def as_column(name: str, value: Any) -> trees.Tree:
-    """The column that a value stands for: lists of plain numbers become arrays.
-
-    Raises:
-        BatchError: a value without rows, or a list that makes no array.
-    """
+    """The value as a column: lists of plain numbers become arrays; BatchError for a value without rows."""
     if isinstance(value, list) and name == INFOS:
         return np.fromiter(value, dtype=object, count=len(value))
     if isinstance(value, list) and not any(np.ndim(leaf) for leaf in trees.leaves(value)):
@@ -65,11 +61,7 @@ def _rows_from_list(name: str, rows: list[Any]) -> np.ndarray:
 
 
 def positions_of(index: Any, length: int) -> np.ndarray:
-    """The rows, out of `length`, that an index array or a mask names.
-
-    Raises:
-        BatchError: it names none, or some that are not there.
-    """
+    """The rows, out of `length`, that an index array or a mask names; BatchError for any other index."""
     array = np.asarray(index)
     if array.dtype == bool and array.shape == (length,):
         return np.flatnonzero(array)
@@ -152,7 +144,7 @@ def length_error(name: str, got: int, expected: str) -> BatchError:
 
 
 def whole_number(value: Any, least: int, where: str) -> int:
-    """The value as an int, where it is a whole number of at least `least`."""
+    """The value as an int; BatchError for all but a whole number of at least `least`."""
     number = None if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__") else operator.index(value)
     if number is None or number < least:
         raise BatchError("Not a number of rows or steps.", where=where, got=value, expected=f"an integer >= {least}")

@@ -1,4 +1,4 @@
-"""MultiAgentBatch: the rows of several policies."""
+"""`MultiAgentBatch`: the rows of several policies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MultiAgentBatch(Mapping[str, SampleBatch]):
         policy_batches: policy id to its rows; a policy without rows may be left out.
         env_steps: steps of the environment, which several agents' rows may share.
     Raises:
-        BatchError: a value is no SampleBatch, or `env_steps` no integer that counts something.
+        BatchError: a value is no SampleBatch, or `env_steps` is no integer of at least 0.
     """
 
     def __init__(self, policy_batches: Mapping[str, SampleBatch], env_steps: int) -> None:

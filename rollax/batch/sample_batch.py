@@ -1,8 +1,4 @@
-"""SampleBatch: rows of experience as named columns.
-
-A column is an array, or a pytree (dict, tuple, list) of arrays, with one row per agent step. Nothing is copied
-unless a method says so: a batch holds the arrays it was given, and `batch[2:5]` holds views of them.
-"""
+"""`SampleBatch`: rows of experience as named columns."""
 
 from __future__ import annotations
 
@@ -28,11 +24,14 @@ from rollax.errors import BatchError
 class SampleBatch(MutableMapping[str, Any]):
     """Columns of equal length, by name; `len(batch)` is the number of rows, not of columns.
 
+    A column is an array, or a pytree (dict, tuple, list) of arrays, with one row per agent step. Arrays are copied only
+    where a method says so: `batch[2:5]` holds views.
+
     A *padded* batch, as `sequences` makes it, also has the column `seq_lens`: its rows are then `len(seq_lens)`
     sequences of equal length, each with `seq_lens[i]` real rows and then padding, and `seq_lens` and `state_in` have
     one row per sequence.
 
-    The column `bootstrap` is true on rows that stand for what came after a trajectory segment: no step was made there.
+    The column `bootstrap` is true on rows for what came after a trajectory segment: no step was made there.
 
     Args:
         columns: the columns by name. Lists of plain numbers become arrays; `infos` becomes an array of objects.
@@ -135,7 +134,7 @@ class SampleBatch(MutableMapping[str, Any]):
     def __contains__(self, name: object) -> bool:
         return name in self._columns
 
-    # The views of Mapping would take len(self), the rows, for the number of columns.
+    # The views of Mapping use len(self), here the number of rows, as the number of columns.
     def keys(self) -> KeysView[str]:
         return self._columns.keys()
 
@@ -146,7 +145,7 @@ class SampleBatch(MutableMapping[str, Any]):
         return self._columns.items()
 
     def __eq__(self, other: object) -> bool:
-        # Mapping's comparison would ask arrays for a truth value.
+        # Mapping's comparison would need the truth value of arrays.
         return self is other
 
     def __repr__(self) -> str:
@@ -177,7 +176,7 @@ class SampleBatch(MutableMapping[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         if name == self.SEQ_LENS and self._columns:
             raise BatchError(
-                "`seq_lens` cannot be added to a batch or replaced: it says what the other columns' rows mean.",
+                "`seq_lens` cannot be added to a batch or replaced: the other columns are padded by it.",
                 where="SampleBatch",
                 fix="make the batch with sequences(), or give seq_lens to the constructor",
             )
@@ -288,7 +287,7 @@ class SampleBatch(MutableMapping[str, Any]):
         parts = list(batches)
         kind: Any = type(parts[0]) if parts else SampleBatch
         if not issubclass(kind, SampleBatch) and hasattr(kind, "concat_samples"):
-            return kind.concat_samples(parts)  # several policies' batches are made of these, and know how
+            return kind.concat_samples(parts)
         check_kind(parts, SampleBatch)
         return concatenated(parts, "concat_samples")
 

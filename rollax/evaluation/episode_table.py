@@ -93,8 +93,8 @@ class EpisodeTable(Table):
 
         Args:
             env_index: one entry per trajectory that begins.
-            trains: false where nothing is to be learned from the episode; None: from all.
-            several_agents: an entry may occur more than once.
+            trains: false where nothing is to be learned from the episode; None for no such entry.
+            several_agents: a sub-environment may occur more than once.
         """
         if trains is not None or not self._all_train:
             self["trains"][env_index] = True if trains is None else trains
@@ -151,13 +151,7 @@ class EpisodeTable(Table):
             self.episode(int(rows.env_index[row])).last_infos[rows.agent_of(row)] = infos[row]
 
     def end_trajectories(self, env_index: np.ndarray, policies: np.ndarray, rewards: np.ndarray) -> None:
-        """Records trajectories that have ended in running episodes.
-
-        Args:
-            env_index: [K] the sub-environment of each.
-            policies: [K] the number of the policy that acted.
-            rewards: [K] the sum of the trajectory's rewards.
-        """
+        """Records [K] trajectories that have ended: the number of the policy and the sum of the rewards of each."""
         self._ended_trajectories.append((self["id"][env_index], policies, rewards))
 
     def end(self, env_index: np.ndarray) -> None:
@@ -212,11 +206,7 @@ class EpisodeTable(Table):
         return finished, steps
 
     def take_metrics(self, policy_ids: Sequence[str]) -> list[EpisodeMetrics]:
-        """The metrics of the episodes finished since the last call.
-
-        Args:
-            policy_ids: the names of the policy numbers.
-        """
+        """The metrics of the episodes finished since the last call; `policy_ids` names the policy numbers."""
         by_episode: dict[int, dict[str, list[float]]] = {}
         trajectories = tuple(map(np.concatenate, zip(*self._ended_trajectories, strict=True)))
         for episode_id, number, reward in zip(*(column.tolist() for column in trajectories), strict=True):
@@ -281,11 +271,7 @@ class Episode:
         return self.policies.get(agent_id, self._only_policy)
 
     def noted_metrics(self) -> dict[str, float]:
-        """The custom metrics, checked.
-
-        Raises:
-            ConfigError: `custom_metrics` is not a dict of numbers by name.
-        """
+        """The custom metrics; ConfigError where they are no dict of numbers by name."""
         noted = self.custom_metrics
         if isinstance(noted, Mapping):
             bad = [name for name, value in noted.items() if not (isinstance(name, str) and _is_number(value))]

@@ -19,7 +19,7 @@ class EpisodeMetrics:
         reward: the sum of all agents' rewards, as the environment gave them.
         length: environment steps.
         policy_rewards: policy id -> the reward of each trajectory that it acted for.
-        custom_metrics: the numbers that callbacks have set.
+        custom_metrics: the numbers that callbacks set.
         env_index: the sub-environment.
     """
 

@@ -28,28 +28,28 @@ _ADVICE = (
 
 
 class Reply(NamedTuple):
-    """What a worker returned for a request."""
+    """The value that a worker returned for a request."""
 
     index: int
     value: Any
 
 
 class _Sent:
-    """What a worker has been sent."""
+    """The version of the last update that a worker has been sent."""
 
-    version = -1  # of the last update
+    version = -1
 
 
 class RemoteWorkers(ActorPool):
     """Workers in other processes, by index from 1.
 
-    A worker that is restarted gets the last update and the requests that its predecessor had under way.
+    A worker that is restarted gets the last update and the pending requests of its predecessor.
 
     Args:
         actors: runs the workers.
-        count: how many.
-        rules: for those that fail.
-        makes: the workers are made by a call of `make` after their process has started.
+        count: the number of workers.
+        rules: for workers that fail.
+        makes: workers are made by a call of `make` after their process has started.
     """
 
     def __init__(
@@ -86,11 +86,7 @@ class RemoteWorkers(ActorPool):
         return sum(not call.lost or call.index in there for call in self.pending)
 
     def publish(self, update: Update) -> None:
-        """Stores once, for all workers, what they act with from their next request on.
-
-        Raises:
-            WorkerError: no worker is left.
-        """
+        """Stores once what all workers act with from their next request on; WorkerError where no worker is left."""
         if not len(self):
             raise self.failures.unavailable()
         self._update, self._version = self._actors.put(update), update.version
@@ -105,7 +101,7 @@ class RemoteWorkers(ActorPool):
         return [index for number in range(count) for index in self.indices if pending[index] <= number]
 
     def collect(self, timeout_s: float = float("inf")) -> list[Reply]:
-        """The replies that have come; waits for one at least, as long as any request is under way.
+        """The replies that have come; waits for at least one while a request is pending.
 
         Raises:
             WorkerError: no worker is left.
@@ -131,21 +127,18 @@ class RemoteWorkers(ActorPool):
 
 
 def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
-    """The Ray actor class of a worker class; see `RolloutWorker.as_remote`.
+    """The Ray actor class of `RolloutWorker` or a subclass; see `RolloutWorker.as_remote`.
 
-    With `make_now=False` the constructor leaves the making to a call of `make()`: its exceptions arrive as they are,
-    while Ray reports only the text of a constructor's.
-
-    Args:
-        ray: the module, connected to a cluster.
-        worker_class: `RolloutWorker` or a subclass.
-        reserved: num_cpus, num_gpus and resources of each actor.
+    With `make_now=False`, `make()` makes the worker: its exceptions arrive as they are, while Ray reports only the text
+    of a constructor's.
     """
     from rollax.processes.ray_actors import actor_class
 
     registered = registrations(ray.cloudpickle.dumps)
 
     class RemoteWorker(worker_class):
+        sends_filters = True
+
         def __init__(self, *args: Any, make_now: bool = True, **kwargs: Any) -> None:
             register_all(registered)
             self.worker_index = kwargs.get("worker_index", 0)
@@ -162,10 +155,6 @@ def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
             rollout = self.sample_fragment(update)
             return replace(rollout, batch=None), rollout.batch
 
-        @property
-        def sends_filters(self) -> bool:
-            return True
-
     RemoteWorker.__name__ = RemoteWorker.__qualname__ = worker_class.__name__
     return actor_class(ray, RemoteWorker, **reserved)
 
@@ -175,8 +164,8 @@ def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[st
 
     Args:
         config: of the trainer.
-        worker_class: the class of the workers.
-        arguments: of its constructor by name, beside `worker_index` and `restarts`.
+        worker_class: `RolloutWorker` or a subclass.
+        arguments: of its constructor, without `worker_index` and `restarts`.
     Raises:
         ConfigError: the arguments cannot be pickled, or there are fewer CPUs, GPUs or resources.
     """

@@ -48,6 +48,9 @@ class RolloutWorker:
         ConfigError, SpaceError, EnvError, PolicyError: what is wrong, where, and how to fix it.
     """
 
+    sends_filters = False
+    """Whether rollouts carry what the filters have seen: those of another process do."""
+
     def __init__(
         self,
         env_creator: Any,
@@ -98,11 +101,6 @@ class RolloutWorker:
         if self._sampler is None:
             raise self._does_not_sample()
         return self._sampler
-
-    @property
-    def sends_filters(self) -> bool:
-        """Whether fragments carry what the filters have seen; the driver has the filters of its own worker."""
-        return self.worker_index > 0
 
     def __repr__(self) -> str:
         return f"RolloutWorker(worker_index={self.worker_index})"  # Ray puts it before each line that a process prints
@@ -156,11 +154,7 @@ class RolloutWorker:
         return samples
 
     def sample_fragment(self, update: Update | None = None) -> Rollout:
-        """What `sample` returns, with episodes, filters and times.
-
-        Args:
-            update: what to act with; None keeps the present weights and filters.
-        """
+        """What `sample` returns, with episodes, filters and times; None keeps the present weights and filters."""
         started = time.perf_counter()
         if update is not None:
             self.take_over(update)
@@ -183,11 +177,7 @@ class RolloutWorker:
         )
 
     def sample_gradients(self, update: Update | None = None) -> Rollout:
-        """The same with the gradients of the policies that learn, instead of the rows.
-
-        Args:
-            update: what to act with; None keeps the present weights and filters.
-        """
+        """What `sample_fragment` returns, with the gradients of the policies that learn instead of the rows."""
         rollout = self.sample_fragment(update)
         started = time.perf_counter()
         learning = self.config.multiagent.policies_to_train
@@ -211,15 +201,12 @@ class RolloutWorker:
         self.version = update.version
 
     def evaluate(self, num_episodes: int) -> list[EpisodeMetrics]:
-        """Plays an exact number of whole episodes, a fixed share in each sub-environment, and returns their metrics.
+        """Plays an exact number of whole episodes, and returns their metrics.
 
-        Actions explore unless the config's `explore` is false; `Trainer.evaluate` sets it to false.
+        Each sub-environment has a fixed share, so short episodes are not counted more often than long ones. Actions
+        explore unless the config's `explore` is false. Nothing is learned: the filters stay as they are. Running
+        episodes are dropped, and fresh ones begin afterwards.
 
-        Fixed shares keep short episodes from being counted more often than long ones. Nothing is learned from them:
-        the filters stay as they are. Running episodes are dropped, and fresh ones begin afterwards.
-
-        Args:
-            num_episodes: how many.
         Raises:
             ConfigError: `num_episodes` is not a positive whole number.
         """
@@ -247,7 +234,7 @@ class RolloutWorker:
         while len(finished) < num_episodes:
             self.sampler.step()
             for metrics in self.sampler.take_metrics():
-                # An environment that numbers its episodes as they come has one share for all of them.
+                # Beyond num_envs where an environment numbers its episodes as they come: with one share for all.
                 place = metrics.env_index % len(shares)
                 if shares[place] > 0:
                     shares[place] -= 1

@@ -1,4 +1,4 @@
-"""What is known of each slot: trajectory, policy, rewards so far, and what its policy remembers between decisions."""
+"""The table of slots: trajectory, policy, rewards so far, and the memory of a policy between decisions."""
 
 from __future__ import annotations
 
@@ -28,11 +28,7 @@ class SlotTable(Table):
     """One row per slot. The parts of a sampler add columns of their own.
 
     The columns are `trajectory`, a number that is unique across workers and time; `policy`, the position of a policy in
-    `policy_ids`; and `reward`, the sum of the trajectory's rewards so far.
-
-    Args:
-        policy_ids: the policies.
-        policy_of: `(agent_id, episode) -> policy id`, called once per agent and episode; None for a single policy.
+    `policy_ids`; and `reward`, the sum of the trajectory's rewards so far. `policy_of` is that of a `Sampler`.
     """
 
     def __init__(self, policy_ids: Sequence[str], policy_of: Callable[..., str] | None) -> None:
@@ -40,14 +36,7 @@ class SlotTable(Table):
         self._ids, self._policy_of = list(policy_ids), policy_of
 
     def begin(self, rows: Rows, starting: np.ndarray, first: int, episodes: EpisodeTable) -> None:
-        """Begins a trajectory on the slot of each starting row: numbers it and chooses its policy.
-
-        Args:
-            rows: a poll or a reset.
-            starting: [K] the rows that begin a trajectory; their episodes are running.
-            first: the number of the first of them.
-            episodes: the running episodes.
-        """
+        """Begins a trajectory, numbered from `first` on, in the slot of each of the [K] starting rows."""
         slots = rows.slots[starting]
         self["trajectory"][slots] = np.arange(first, first + len(slots))
         self["reward"][slots] = 0.0
@@ -108,11 +97,7 @@ class SlotMemory:
         return self.columns(self.context(slots)) if self._stored else {}
 
     def remember(self, slots: np.ndarray, actions: trees.Tree, states: Any) -> None:
-        """Stores the latest actions and states, and starts new sums of rewards.
-
-        Raises:
-            PolicyError: the states are not like the initial ones.
-        """
+        """Stores the latest actions and states, and starts new sums of rewards; PolicyError for other states."""
         for name, column in self._parts.items():
             if name == _STATE:
                 self._put_states(self._table[column], slots, states)

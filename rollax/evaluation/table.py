@@ -29,12 +29,7 @@ class Table(dict[Hashable, Any]):
             self.add(name, fill)
 
     def add(self, name: Hashable, fill: Any) -> None:
-        """Adds a column.
-
-        Args:
-            name: unique in the table.
-            fill: one row of it: a number, an array, or a tree of arrays.
-        """
+        """Adds a column; `fill` is one row of it: a number, an array, or a tree of arrays."""
         self._fills[name] = fill
         self[name] = self._filled(fill, self.rows)
 
@@ -42,7 +37,7 @@ class Table(dict[Hashable, Any]):
         """Adds to some rows of a column, each named once."""
         if isinstance(rows, slice):
             part = self[name][rows]
-            part += by  # into the column: a view, which need not be written back
+            part += by  # a view of the column
         else:
             self[name][rows] += by
 

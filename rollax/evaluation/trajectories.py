@@ -23,19 +23,11 @@ _BOOKKEEPING = {
     SampleBatch.TRUNCATEDS: np.bool_,
     SampleBatch.OFF_POLICY: np.bool_,
 }
-_OUTCOMES = (
-    _COMPLETE,
-    SampleBatch.REWARDS,
-    SampleBatch.TERMINATEDS,
-    SampleBatch.TRUNCATEDS,
-    SampleBatch.OFF_POLICY,
-)
+_OUTCOMES = _BOOKKEEPING.keys() - {_TRAJECTORY, _EPISODE}
 """Zero in every unused row, so that appending leaves them alone."""
-MEMORY = (SampleBatch.STATE_IN, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS)
-"""What a policy with memory acts on beside the observation."""
-
+_INPUTS = (SampleBatch.OBS, SampleBatch.STATE_IN, SampleBatch.PREV_ACTIONS, SampleBatch.PREV_REWARDS)
 Inputs = dict[str, trees.Tree]
-"""What a policy acts on: `obs`, and those of `MEMORY` that it stores."""
+"""What a policy acts on: `obs`, and what it stores of its memory."""
 
 
 class Trajectories:
@@ -161,11 +153,9 @@ class Trajectories:
         return column
 
     def set_final_inputs(self, slots: np.ndarray, inputs: Inputs) -> None:
-        """What trajectories that have just ended would have acted on next; call it before the slots are used again.
+        """Stores what trajectories that have just ended would have acted on next, before their slots are used again.
 
-        Args:
-            slots: [K] the slots.
-            inputs: columns of K rows; they are kept, so the caller must not write into them.
+        `inputs` are columns of K rows; they are kept, so the caller must not write into them.
         """
         self._final_rows.append(self._pending()[slots])
         self._final_inputs.append(inputs)
@@ -216,7 +206,7 @@ class Trajectories:
     ) -> Inputs:
         """What would have been acted on after the rows at positions `ends` of the sorted order."""
         end_rows = order[ends]
-        inputs = {name: rows[name] for name in (SampleBatch.OBS, *MEMORY) if name in rows}
+        inputs = {name: rows[name] for name in _INPUTS if name in rows}
         # An end without a last observation goes on from the one that was acted on.
         following = {name: trees.index(column, end_rows) for name, column in inputs.items()}
         carried = np.flatnonzero(continues[ends])

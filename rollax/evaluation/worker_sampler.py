@@ -41,15 +41,7 @@ def make_env(creator: Callable[[EnvContext], Any], context: EnvContext, config: 
 def make_sampler(
     worker: RolloutWorker, env: BaseEnv, policy_of: Callable[..., str] | None, *, record: bool, joins_rows: bool
 ) -> Sampler:
-    """The sampler that the worker's config names.
-
-    Args:
-        worker: its config, policies and callbacks are used.
-        env: its environment.
-        policy_of: `(agent_id, episode) -> policy id`; None where there is one policy.
-        record: whether trajectories are kept.
-        joins_rows: whether the rows of all agents are joined once a fragment is complete.
-    """
+    """The sampler that the worker's config names; `joins_rows`: a fragment's rows of all agents will be joined."""
     by_trajectory = any(overrides_trajectory(policy) for policy in worker.policies.values())
     if by_trajectory or joins_rows:
         for runner in worker.runners.values():
