@@ -15,8 +15,8 @@ from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_first_values
 from rollax.errors import ConfigError
 from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, EvaluationResult, TrainResult, summarize
-from rollax.evaluation.policy_map import DEFAULT_POLICY
 from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.evaluation.worker_policies import DEFAULT_POLICY
 from rollax.evaluation.worker_set import WorkerSet, worker_arguments
 from rollax.optimizers.optimizer import Optimizer
 from rollax.policy.policy import Policy

@@ -18,7 +18,7 @@ _SHARED = (SampleBatch.EPS_ID, SampleBatch.TRAJECTORY_ID, SampleBatch.AGENT_ID)
 class Fragment(SampleBatch):
     """Rows in trajectory segments: the rows of a segment are neighbours, in time order.
 
-    A segment ends because its trajectory terminated, because it was truncated, or because the fragment was full.
+    A segment ends where its trajectory terminated or was truncated, or where the fragment was full.
 
     Args:
         columns: as for `SampleBatch`.
@@ -129,16 +129,13 @@ class Fragment(SampleBatch):
         return [self[start:end] for start, end in zip(self.starts.tolist(), (self.ends + 1).tolist(), strict=True)]
 
     def with_bootstrap_rows(self) -> SampleBatch:
-        """A copy with one row more after each segment that goes on, for a learner that values it with its own weights.
+        """A copy with a row more after each segment that goes on, for a learner that values it with its own weights.
 
-        Such a row holds what `after` holds of it, and belongs to the trajectory that it follows. All else in it is 0.
-
-        Returns:
-            A batch with the column `bootstrap`: true on the new rows.
+        The new rows hold what `after` holds and the ids of the trajectory; all else is 0. `bootstrap` is true on them.
         """
         goes_on = np.flatnonzero(self.goes_on)
         ends, rows = self.ends[goes_on], np.arange(len(self))
-        old_rows = rows + np.searchsorted(ends, rows)  # each moves down by the segments before it that go on
+        old_rows = rows + np.searchsorted(ends, rows)  # each moves by the number of earlier segments that go on
         new_rows = old_rows[ends] + 1
         size = len(self) + len(ends)
         columns = {}

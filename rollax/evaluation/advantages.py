@@ -1,7 +1,7 @@
 """Returns and advantages of all trajectory segments of a fragment at once, in NumPy.
 
-Nothing is padded to the longest segment, so lengths of 1 and 1000 may stand side by side. A segment that was truncated
-and one that the fragment cuts off look the same here: both are bootstrapped from their real next observation.
+Nothing is padded to the longest segment. A truncated segment and one that the fragment cuts off are both bootstrapped
+from their real next observation.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def generalized_advantages(
     Source: Schulman et al. (2016), Eq. 11-16, arXiv:1506.02438:
         δ_t = r_t + γ V(s_{t+1}) - V(s_t),  A_t = Σ_l (γλ)^l δ_{t+l},  target_t = A_t + V(s_t)
         with V(s_{t+1}) = 0 where the episode terminated at t. A sum cut off by truncation or by the end of a fragment
-        still has its bootstrap, inside the last δ.
+        has its bootstrap in the last δ.
 
     Args:
         fragment: N rows in P segments, with `rewards`, `terminateds` and the values V(s_t) as `vf_preds`.

@@ -41,23 +41,11 @@ class Callbacks:
 
 _HOOKS = {name: inspect.signature(hook) for name, hook in vars(Callbacks).items() if name.startswith("on_")}
 _OTHER_NAMES = {
-    "on_episode_begin": "on_episode_start",
-    "on_episode_created": "on_episode_start",
-    "on_reset": "on_episode_start",
-    "on_env_reset": "on_episode_start",
-    "on_step": "on_episode_step",
-    "on_env_step": "on_episode_step",
-    "on_episode_finish": "on_episode_end",
-    "on_episode_finished": "on_episode_end",
-    "on_episode_done": "on_episode_end",
-    "on_rollout_end": "on_sample_end",
-    "on_postprocess_trajectory": "on_sample_end",
-    "on_learn_on_batch": "on_sample_end",
-    "on_train_end": "on_train_result",
-    "on_train_step": "on_train_result",
-    "on_training_end": "on_train_result",
-    "on_iteration_end": "on_train_result",
-    "on_result": "on_train_result",
+    "on_episode_start": ("on_episode_begin", "on_episode_created", "on_reset", "on_env_reset"),
+    "on_episode_step": ("on_step", "on_env_step"),
+    "on_episode_end": ("on_episode_finish", "on_episode_finished", "on_episode_done"),
+    "on_sample_end": ("on_rollout_end", "on_postprocess_trajectory", "on_learn_on_batch"),
+    "on_train_result": ("on_train_end", "on_train_step", "on_training_end", "on_iteration_end", "on_result"),
 }
 
 
@@ -84,7 +72,8 @@ def make_callbacks(given: Any) -> Callbacks:
 def _check_hook(callbacks: Callbacks, name: str, where: str) -> None:
     hook = _HOOKS.get(name)
     if hook is None:
-        near = _OTHER_NAMES.get(name) or next(iter(get_close_matches(name, _HOOKS, n=1, cutoff=0.75)), None)
+        known = [hook for hook, others in _OTHER_NAMES.items() if name in others]
+        near = next(iter(known or get_close_matches(name, _HOOKS, n=1, cutoff=0.75)), None)
         raise ConfigError(
             "A callback that nothing calls.",
             where=where,
@@ -114,5 +103,5 @@ def _check_call(function: Any, named: tuple[str, ...], expected: str, where: str
 
 
 def overrides(callbacks: Callbacks, method: str) -> bool:
-    """True where the user's class has its own version of a method."""
+    """Whether the user's class overrides a method."""
     return getattr(type(callbacks), method) is not getattr(Callbacks, method)

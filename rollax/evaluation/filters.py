@@ -1,7 +1,6 @@
-"""Observation filters: transformations of observations before a policy gets them.
+"""Observation filters, called once per poll with whole columns.
 
-A filter is called with whole columns, once per poll. Workers synchronize their filters through the driver: it merges
-every worker's `take_delta()`, and the workers `sync` with its `state()`.
+Workers synchronize them through the driver: it merges every worker's `take_delta()`; they `sync` with its `state()`.
 """
 
 from __future__ import annotations

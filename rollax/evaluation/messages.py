@@ -1,4 +1,4 @@
-"""The messages between the process that learns and the workers that sample."""
+"""Messages between the learning process and the workers that sample."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollax.evaluation.metrics import EpisodeList
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a worker acts with from now on.
+    """What workers act with from now on.
 
     Args:
         version: updates of the weights so far.

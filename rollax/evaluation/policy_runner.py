@@ -1,4 +1,4 @@
-"""`PolicyRunner`: a policy with what stands between it and an environment: filter, checks, action mapping."""
+"""`PolicyRunner`: a policy with its observation filter, action map and checks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class PolicyRunner:
     """Runs a policy on raw observations.
 
     Args:
-        policy: what chooses the actions.
-        observation_filter: what observations pass first.
-        action_map: from the policy's actions to the environment's.
-        accepts_off_policy: its trajectories may contain actions that it has not chosen.
-        clip_rewards: True keeps only the sign of the rewards that the policy gets, a number bounds them.
+        policy: chooses the actions.
+        observation_filter: filters the observations that the policy gets.
+        action_map: maps the policy's actions to the environment's.
+        accepts_off_policy: the policy may learn from actions that it has not chosen.
+        clip_rewards: True keeps only the sign of the rewards that the policy gets; a number bounds them.
     """
 
     def __init__(
@@ -79,11 +79,7 @@ class PolicyRunner:
         return np.clip(rewards, -self._clip_rewards, self._clip_rewards) if self._clip_rewards else rewards
 
     def check_off_policy(self) -> None:
-        """Refuses off-policy actions where the policy cannot learn from them.
-
-        Raises:
-            PolicyError: it cannot, and the config does not allow it.
-        """
+        """Raises a PolicyError where the policy cannot learn from off-policy actions."""
         if not self._accepts_off_policy:
             raise PolicyError(
                 "Off-policy actions for a policy that learns only from its own.",
@@ -98,13 +94,8 @@ class PolicyRunner:
     def with_given_actions(
         self, actions: trees.Tree, fetches: dict[str, Any], rows: np.ndarray, given: Sequence[Any]
     ) -> tuple[trees.Tree, dict[str, Any]]:
-        """`(actions, fetches)` with the actions of some rows replaced by those that the environment has given.
+        """The policy's [N] `actions` and `fetches`, with K actions `given` by the environment at [K] rows.
 
-        Args:
-            actions: columns of N actions of the policy.
-            fetches: the further columns that the policy returned with them.
-            rows: [K] whose actions are given.
-            given: K actions of the environment.
         Raises:
             PolicyError: actions outside the action space.
         """

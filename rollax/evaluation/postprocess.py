@@ -1,4 +1,4 @@
-"""Postprocessing of a fragment before anything is learned from it: each policy adds its columns."""
+"""Postprocessing of a fragment: each policy adds its columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Agents = dict[Hashable, tuple[Policy, list[Fragment]]]
 
 
 def overrides_trajectory(policy: Policy) -> bool:
-    """True where the policy is called once per trajectory segment."""
+    """Whether the policy is called once per trajectory segment."""
     return type(policy).postprocess_trajectory is not Policy.postprocess_trajectory
 
 
@@ -31,14 +31,14 @@ def postprocess(
 ) -> dict[str, SampleBatch]:
     """Each policy's fragment with the columns that the policy adds, and `new_obs` where it may be read.
 
-    A policy that overrides `postprocess_trajectory` is called once per trajectory segment; all others once per
+    A policy that overrides `postprocess_trajectory` is called once per trajectory segment, all others once per
     fragment.
 
     Args:
         fragments: policy id -> its rows; columns are added to them.
         policies: policy id -> policy.
-        episode_of: episode id -> the `Episode` that `postprocess_trajectory` is given.
-        joint_rows: joins the agents' rows for policies that see all agents; None where there is no such policy.
+        episode_of: episode id -> the `episode` of `postprocess_trajectory`.
+        joint_rows: of a worker with policies that see all agents.
     """
     if joint_rows is not None:
         joined = joint_rows.join(fragments, [name for name in fragments if policies[name].sees_all_agents])

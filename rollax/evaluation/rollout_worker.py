@@ -19,10 +19,16 @@ from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.callbacks import make_callbacks, overrides
 from rollax.evaluation.messages import Rollout, Update
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
-from rollax.evaluation.policy_map import DEFAULT_POLICY, policy_mapping
 from rollax.evaluation.postprocess import postprocess
 from rollax.evaluation.sampler import Sampler
-from rollax.evaluation.worker_policies import env_with_spaces, make_runners, resolved_config, specs_of
+from rollax.evaluation.worker_policies import (
+    DEFAULT_POLICY,
+    env_with_spaces,
+    make_runners,
+    policy_mapping,
+    resolved_config,
+    specs_of,
+)
 from rollax.evaluation.worker_sampler import make_env, make_sampler
 from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables
@@ -138,11 +144,11 @@ class RolloutWorker:
                 expected="a worker made with record=True",
                 fix="call evaluate(), or make another worker",
             )
-        fragments, env_steps = self.sampler.sample()
+        fragments, env_steps = sampler.sample()
         while not fragments:  # no row has its outcome yet
-            fragments, more = self.sampler.sample()
+            fragments, more = sampler.sample()
             env_steps += more
-        episodes = self.sampler.episodes
+        episodes = sampler.episodes
         batches = postprocess(fragments, self.policies, episodes.by_id, self._joint_rows)
         episodes.past.clear()
         samples: SampleBatch | MultiAgentBatch = MultiAgentBatch(batches, env_steps)
@@ -154,7 +160,7 @@ class RolloutWorker:
         return samples
 
     def sample_fragment(self, update: Update | None = None) -> Rollout:
-        """What `sample` returns, with episodes, filters and times; None keeps the present weights and filters."""
+        """What `sample` returns, with episodes, filters and times; without `update`, weights and filters stay."""
         started = time.perf_counter()
         if update is not None:
             self.take_over(update)
@@ -246,11 +252,7 @@ class RolloutWorker:
         return self.sampler.take_metrics()
 
     def get_policy(self, policy_id: str = DEFAULT_POLICY) -> Policy:
-        """One of the policies.
-
-        Raises:
-            PolicyError: there is none of that id.
-        """
+        """The policy of that id; PolicyError where there is none."""
         if policy_id not in self.policies:
             raise PolicyError(
                 "No such policy.",

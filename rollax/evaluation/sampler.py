@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 
 from rollax.batch import Fragment
 from rollax.env.base_env import BaseEnv
@@ -12,6 +13,7 @@ from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.policy_runner import PolicyRunner
 
 
+@dataclass(eq=False, repr=False)
 class Sampler(ABC):
     """Steps an environment with policies and collects their trajectories.
 
@@ -33,28 +35,20 @@ class Sampler(ABC):
         next_trajectory: the number of the next trajectory that begins, unique across workers; part of a checkpoint.
     """
 
-    def __init__(
-        self,
-        env: BaseEnv,
-        runners: Mapping[str, PolicyRunner],
-        episodes: EpisodeTable,
-        *,
-        policy_of: Callable[..., str] | None = None,
-        fragment_length: int = 200,
-        complete_episodes: bool = False,
-        record: bool = True,
-        explore: bool = True,
-    ) -> None:
-        self.env = env
-        self.runners = dict(runners)
-        self.episodes = episodes
-        self.policy_of = policy_of
-        self.fragment_length = fragment_length
-        self.complete_episodes = complete_episodes
-        self.record = record
-        self.explore = explore
-        self.timestep = 0
-        self.next_trajectory = episodes.next_id
+    env: BaseEnv
+    runners: Mapping[str, PolicyRunner]
+    episodes: EpisodeTable
+    _: KW_ONLY
+    policy_of: Callable[..., str] | None = None
+    fragment_length: int = 200
+    complete_episodes: bool = False
+    record: bool = True
+    explore: bool = True
+    timestep: int = field(default=0, init=False)
+    next_trajectory: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.next_trajectory = self.episodes.next_id
 
     @abstractmethod
     def sample(self) -> tuple[dict[str, Fragment], int]:

@@ -33,8 +33,8 @@ Inputs = dict[str, trees.Tree]
 class Trajectories:
     """Appends decisions as they are made and gives their outcomes to the rows that wait for them.
 
-    A row is complete once its slot's next observation, or the end of its trajectory, has arrived; until then rewards
-    add up in it. Rows that are not complete when a fragment is cut are carried over to the next.
+    A row is complete once its slot's next observation, or the end of its trajectory, has arrived; until then its
+    rewards add up. Rows that are not complete when a fragment is cut are carried over to the next.
 
     Args:
         wanted: of `trajectory_id` and `off_policy`, those that batches are to hold.
@@ -77,7 +77,7 @@ class Trajectories:
             trajectories: [K] the number of each trajectory.
             episodes: [K] the id of each episode; -1 where nothing is to be learned from it.
             columns: columns of K rows; the same names at every call.
-            off_policy: indices of the rows whose action the policy has not chosen; None: of none.
+            off_policy: indices of the rows whose action the policy has not chosen.
         """
         count, start = len(trajectories), self._size
         if start + count > self._capacity:
@@ -161,7 +161,7 @@ class Trajectories:
         self._final_inputs.append(inputs)
 
     def drop(self, episodes: np.ndarray) -> None:
-        """Nothing is learned from these episodes, which are lost; their rows will get no outcome."""
+        """Drops the rows of these episodes, which get no outcome."""
         if self._size:
             episode = self._columns[_EPISODE][: self._size]
             lost = np.isin(episode, episodes)

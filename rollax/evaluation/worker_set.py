@@ -1,4 +1,4 @@
-"""`WorkerSet`: the worker of the process that learns, and the workers in other processes that sample for it."""
+"""`WorkerSet`: the worker of the learning process, and the workers in other processes that sample for it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from rollax.config import TrainerConfig
 from rollax.env.registry import env_creator as creator_of
-from rollax.evaluation.policy_map import DEFAULT_POLICY
 from rollax.evaluation.remote_workers import RemoteWorkers, ray_workers
 from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.evaluation.worker_policies import DEFAULT_POLICY
 from rollax.policy.policy import Policy, PolicySpec
 from rollax.processes.failures import FailureRules
 
@@ -41,7 +41,7 @@ class WorkerSet:
         return f"WorkerSet(local={self.local!r}, remote={self.remote!r})"
 
     def get_state(self) -> dict[str, Any]:
-        """The part of a checkpoint that workers hold: the policies, and how far sampling has come in each process."""
+        """The workers' part of a checkpoint: the policies, and the sampling state of each process."""
         if self.config.num_workers:
             states = self.remote.call_all("get_sampling_state")
             sampling = [states.get(index) for index in range(1, self.config.num_workers + 1)]  # None: it has failed
@@ -62,17 +62,13 @@ class WorkerSet:
             self.local.set_sampling_state(*states[1])
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
-        """The function's results over the workers that sample, in their order.
-
-        Raises:
-            Exception: what the function raised in a worker.
-        """
+        """The function's results over the workers that sample, in their order; raises what it raised in one."""
         if self.config.num_workers:
             return list(self.remote.call_all("apply", function, raises=True).values())
         return [self.local.apply(function)]
 
     def health(self) -> dict[str, Any]:
-        """How many workers sample, how many restarts there were, and the last error of each that ever failed."""
+        """The numbers of workers that sample and of restarts, and the last error of each worker that has failed."""
         return self.remote.health() if self.config.num_workers else {**self.remote.health(), "healthy": 1}
 
     def restart_episodes(self) -> None:
