@@ -9,6 +9,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollax.errors import PolicyError, ShapeError
+from rollax.policy.policy import Policy
 from rollax.spaces import Path, at, bounds, leaves, walk
 from rollax.trees import Tree
 
@@ -94,32 +95,37 @@ class _BoxMap:
         return array
 
 
-class ActionRanges:
-    """Checks actions against the Discrete, MultiDiscrete and MultiBinary leaves of a space, for all rows at once."""
+def described(policy: Policy) -> str:
+    """A policy in an error message."""
+    return f"policy {policy.name!r}, class {type(policy).__name__}"
 
-    def __init__(self, action_space: spaces.Space) -> None:
-        self._space = action_space
+
+class ActionRanges:
+    """Checks the Discrete, MultiDiscrete and MultiBinary leaves of a policy's actions, for all rows at once."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
         self._whole = [
-            (path, leaf, bounds(leaf)) for path, leaf in leaves(action_space) if not isinstance(leaf, spaces.Box)
+            (path, leaf, bounds(leaf)) for path, leaf in leaves(policy.action_space) if not isinstance(leaf, spaces.Box)
         ]
 
-    def check(self, actions: Tree, where: str) -> None:
-        """Raises a PolicyError for the first action outside the space; `where` names the policy."""
+    def check(self, actions: Tree) -> None:
+        """Raises a PolicyError for the first action outside the space."""
         try:
             outside = self._outside(actions)
         except (TypeError, KeyError, IndexError, ValueError, AttributeError) as error:
             raise PolicyError(
                 "Actions of another structure than the action space.",
-                where=where,
+                where=described(self._policy),
                 got=f"{type(error).__name__}: {error}",
-                expected=str(self._space),
+                expected=str(self._policy.action_space),
                 fix="return (actions, state_outs, extra_fetches), one action per observation",
             ) from error
         if outside is not None:
             row, got, leaf = outside
             raise PolicyError(
                 "An action that is not in the action space.",
-                where=f"{where}, row {row}",
+                where=f"{described(self._policy)}, row {row}",
                 got=got,
                 expected=leaf,
                 fix="return whole numbers of the action space, one per observation",

@@ -10,7 +10,7 @@ import numpy as np
 from rollax import spaces, trees
 from rollax.batch import SampleBatch
 from rollax.errors import NonFiniteError, PolicyError
-from rollax.evaluation.actions import ActionMap, ActionRanges
+from rollax.evaluation.actions import ActionMap, ActionRanges, described
 from rollax.evaluation.filters import MeanStdFilter
 from rollax.policy.policy import Policy, accepted
 from rollax.policy.raw_observations import columns_of, columns_of_one
@@ -50,17 +50,13 @@ class PolicyRunner:
         self.takes_infos, self.takes_episodes = self.takes("info_batch"), self.takes("episodes")
         self._takes_states = self.takes("state_batches")
         own = not str(getattr(type(policy).compute_actions, "__module__", "")).startswith("rollax.")
-        self._ranges = ActionRanges(policy.action_space) if own else None
+        self._ranges = ActionRanges(policy) if own else None
         self.columns = policy.sampled_columns
         self.stores_more = True
         self.store(frozenset())
 
     def __repr__(self) -> str:
         return f"PolicyRunner({self.policy!r}, filter={self.filter!r})"
-
-    @property
-    def _where(self) -> str:
-        return f"policy {self.policy.name!r}, class {type(self.policy).__name__}"
 
     def takes(self, argument: str) -> bool:
         """True where the policy's `compute_actions` accepts this argument."""
@@ -83,7 +79,7 @@ class PolicyRunner:
         if not self._accepts_off_policy:
             raise PolicyError(
                 "Off-policy actions for a policy that learns only from its own.",
-                where=self._where,
+                where=described(self.policy),
                 got="an action that the environment has logged (log_action, off_policy_actions)",
                 expected="actions of this policy only",
                 fix="use an off-policy algorithm, leave the policy out of multiagent.policies_to_train, start the "
@@ -142,7 +138,7 @@ class PolicyRunner:
         self._check(actions, rows)
         if self._ranges is None:  # a policy of the library: its columns have the right lengths
             return actions, states, dict(fetches)
-        self._ranges.check(actions, self._where)
+        self._ranges.check(actions)
         columns = {name: self._fetched(name, column, rows) for name, column in fetches.items()}
         return actions, states, columns
 
@@ -256,7 +252,7 @@ class PolicyRunner:
     def _refuse(self, what: str, got: Any, expected: str) -> PolicyError:
         return PolicyError(
             what,
-            where=self._where,
+            where=described(self.policy),
             got=got,
             expected=expected,
             fix="return (actions, state_outs, extra_fetches), one action per observation",

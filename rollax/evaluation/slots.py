@@ -11,6 +11,7 @@ from rollax import spaces, trees
 from rollax.batch import SampleBatch
 from rollax.env.rows import Rows
 from rollax.errors import PolicyError
+from rollax.evaluation.actions import described
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.table import Table
@@ -122,7 +123,7 @@ class SlotMemory:
         if shapes != expected:
             raise PolicyError(
                 "compute_actions returned states that are not like the initial state.",
-                where=f"policy {self._runner.policy.name!r}, class {type(self._runner.policy).__name__}",
+                where=described(self._runner.policy),
                 got=shapes,
                 expected=expected,
                 fix="return one array [N, ...] for each part of get_initial_state()",
