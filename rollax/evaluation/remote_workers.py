@@ -137,8 +137,6 @@ def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
     registered = registrations(ray.cloudpickle.dumps)
 
     class RemoteWorker(worker_class):
-        sends_filters = True
-
         def __init__(self, *args: Any, make_now: bool = True, **kwargs: Any) -> None:
             register_all(registered)
             self.worker_index = kwargs.get("worker_index", 0)
@@ -154,6 +152,10 @@ def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
             """A rollout without its rows, and the rows: the driver passes on a reference to them, and no copy."""
             rollout = self.sample_fragment(update)
             return replace(rollout, batch=None), rollout.batch
+
+        @property
+        def sends_filters(self) -> bool:
+            return True
 
     RemoteWorker.__name__ = RemoteWorker.__qualname__ = worker_class.__name__
     return actor_class(ray, RemoteWorker, **reserved)

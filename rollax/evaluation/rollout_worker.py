@@ -54,9 +54,6 @@ class RolloutWorker:
         ConfigError, SpaceError, EnvError, PolicyError: what is wrong, where, and how to fix it.
     """
 
-    sends_filters = False
-    """Whether rollouts carry what the filters have seen: those of another process do."""
-
     def __init__(
         self,
         env_creator: Any,
@@ -107,6 +104,11 @@ class RolloutWorker:
         if self._sampler is None:
             raise self._does_not_sample()
         return self._sampler
+
+    @property
+    def sends_filters(self) -> bool:
+        """Whether rollouts carry what the filters have seen; the driver has the filters of its own worker."""
+        return self.worker_index > 0
 
     def __repr__(self) -> str:
         return f"RolloutWorker(worker_index={self.worker_index})"  # Ray puts it before each line that a process prints
