@@ -17,7 +17,7 @@ from rollax.evaluation.remote_workers import RemoteWorkers, Reply
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.optimizers.learner_thread import LearnerThread
 from rollax.optimizers.optimizer import Stats
-from rollax.optimizers.replay_optimizer import ReplayOptimizer, learns_in_minibatches
+from rollax.optimizers.replay_optimizer import ReplayOptimizer
 from rollax.optimizers.replay_shards import Drawn, ReplayShards, shard_actors, shard_capacities
 from rollax.policy.policy import Policy
 from rollax.processes.failures import FailureRules
@@ -42,10 +42,6 @@ class AsyncReplayOptimizer(ReplayOptimizer):
 
     Source: Horgan et al. (2018), arXiv:1803.00933, Algorithms 1 and 2. Deviations: the bounds above; shards are drawn
     from in proportion to their priorities; new rows overwrite the oldest ones one by one.
-
-    Args:
-        local_worker, remote_workers: see `ReplayOptimizer`.
-        config: with `AsyncReplayFields`.
     """
 
     config_class = AsyncReplayFields
@@ -280,7 +276,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
 
     def _learn_from_rows(self, policy: Policy, rows: SampleBatch) -> dict[str, Any]:
         """Statistics of the last update of a draw, and the errors of all rows if the policy reports them."""
-        size = len(rows) if learns_in_minibatches(policy) else len(rows) // self.config.updates_per_draw
+        size = len(rows) // self.config.updates_per_draw if policy.minibatch_size is None else len(rows)
         found = [dict(policy.learn_on_batch(rows[at : at + size]) or {}) for at in range(0, len(rows), size)]
         if SampleBatch.TD_ERROR in found[-1]:
             found[-1][SampleBatch.TD_ERROR] = np.concatenate([stats[SampleBatch.TD_ERROR] for stats in found])

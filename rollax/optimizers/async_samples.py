@@ -35,14 +35,9 @@ class AsyncSamplesOptimizer(Optimizer):
     in turn, in the caller's thread.
 
     Source: Espeholt et al. (2018), arXiv:1802.01561, section 3.
-
-    Args:
-        local_worker, remote_workers: see `Optimizer`.
-        config: with `AsyncSamplesFields`.
     """
 
     config_class = AsyncSamplesFields
-
     gives_fragments = True
     rests_between_steps = False
 

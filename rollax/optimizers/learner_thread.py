@@ -22,9 +22,6 @@ class LearnerThread:
         learn: learns from one batch.
         queue_size: batches that may wait.
         timings: where the time that it waits is noted.
-    Attributes:
-        updates: batches learned from.
-        error: the exception of learning that `check` is still to raise.
     """
 
     def __init__(self, learn: Callable[[Any], None], queue_size: int, timings: Timings) -> None:
@@ -34,9 +31,9 @@ class LearnerThread:
         self._batches: deque[Any] = deque()
         self._changed = threading.Condition()
         self._resting, self._learning = True, False
-        self.error: BaseException | None = None
+        self.error: BaseException | None = None  # of learning; `check` is still to raise it
         self._free_since = 0.0  # time.perf_counter() of the last rest's or batch's end
-        self.updates = 0
+        self.updates = 0  # batches learned from
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:

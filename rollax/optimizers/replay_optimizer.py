@@ -28,9 +28,6 @@ class ReplayOptimizer(Optimizer):
     Without `store_buffer_in_checkpoints` a restored run begins with empty buffers, and waits for `learning_starts`
     steps again.
 
-    Args:
-        local_worker, remote_workers: see `Optimizer`.
-        config: with `ReplayFields`. `train_batch_size` counts where a policy does not name another number of rows.
     Raises:
         ConfigError: a policy's spec changes a key that has one value for all policies.
     """
@@ -60,11 +57,8 @@ class ReplayOptimizer(Optimizer):
         self._due = UpdatesDue(self.config.learning_starts, self.config.training_intensity)
 
     def buffers_of(self, policy: Policy, *columns: str) -> BufferOfSize:
-        """Returns a factory of the buffers of a policy, for any process.
+        """Returns a factory of the buffers of a policy, with `columns` beside those that the policy requires.
 
-        Args:
-            policy: it.
-            columns: stored beside those that the policy requires.
         Raises:
             PolicyError: the policy's config does not say over how many steps it learns.
             ConfigError: its observations are not stacked as the config says.
@@ -105,7 +99,7 @@ class ReplayOptimizer(Optimizer):
             )
 
     def _check_specs(self) -> None:
-        """Refuses changes of a policy's spec that would do nothing, because all policies that learn share the value."""
+        """Refuses changes of a policy's spec that would do nothing."""
         for policy_id, given in self.config.multiagent.policies.items():
             changes = PolicySpec.of(given, policy_id).config if policy_id in self.policies else {}
             for key in self.keys_of_all_policies:
@@ -118,11 +112,6 @@ class ReplayOptimizer(Optimizer):
                         fix=f"set {key} in the trainer's config; what may differ is n_step, gamma, train_batch_size "
                         "and what else only the policy reads",
                     )
-
-
-def learns_in_minibatches(policy: Policy) -> bool:
-    """Whether `learn_on_batch` makes one update per minibatch; other policies make one of all rows."""
-    return policy.minibatch_size is not None
 
 
 def _stacked_frames(policy: Policy, axis: int) -> StackedFrames:

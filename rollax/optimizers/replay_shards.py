@@ -21,8 +21,6 @@ from rollax.replay.shard import Contents, Errors, ReplayShard, ShardSettings
 from rollax.state import described, wrong
 
 log = logging.getLogger("rollax.replay")
-_NAME = "replay shard"
-_ADVICE = "look for a machine that swaps: lower buffer_size; or raise sample_timeout_s"
 
 
 @dataclass(slots=True)
@@ -51,16 +49,16 @@ class ReplayShards(ActorPool):
         actors: runs the shards.
         count: how many.
         rules: for those that fail.
-        seed: of the choice of shards.
-    Attributes:
-        choices: the random generator of that choice.
+        seed: of `choices`, the random generator that chooses shards.
     """
 
     def __init__(self, actors: Actors, count: int, rules: FailureRules, seed: int | None = None) -> None:
         self.choices = np.random.default_rng(seed)
         self._arrived: list[Drawn] = []
         self._lost_draws = 0
-        super().__init__(actors, range(1, count + 1), Failures(rules, _NAME, _ADVICE), state=_Shard)
+        advice = "look for a machine that swaps: lower buffer_size; or raise sample_timeout_s"
+        failures = Failures(rules, "replay shard", advice)
+        super().__init__(actors, range(1, count + 1), failures, state=_Shard)
 
     @property
     def adds_under_way(self) -> int:
@@ -106,7 +104,7 @@ class ReplayShards(ActorPool):
 
         Raises:
             WorkerError: no shard is left.
-            Exception: what a shard raised; or why its process is gone, if it is neither restarted nor left out.
+            Exception: what a shard raised, or why its process is gone.
         """
         raised: list[Exception] = []
         for call in self.ready(0.0):
@@ -141,11 +139,7 @@ class ReplayShards(ActorPool):
             time.sleep(max(min(timeout_s, due - time.monotonic()), 0.0))
 
     def get_state(self) -> list[dict[str, Any]]:
-        """The states of the shards, in their order.
-
-        Raises:
-            WorkerError: a shard cannot be called.
-        """
+        """The states of the shards, in their order; a WorkerError where one cannot be called."""
         return self._call_every("get_state", dict.fromkeys(self._starts, ()))
 
     def set_state(self, states: Sequence[Mapping[str, Any]]) -> None:
@@ -226,15 +220,13 @@ def shard_capacities(buffer_size: int, num_shards: int, num_workers: int) -> lis
 
 
 def shard_actors(settings: ShardSettings, *, remote: bool) -> Actors:
-    """Shards in this process, or in Ray actors beside it, as the learner reads most of what they hold.
-
-    The actors reserve no CPU: they work for the learner while it waits for them, or learns.
-    """
+    """Shards in this process, or in Ray actors on its node, because the learner reads most of what they hold."""
     if not remote:
         return LocalActors(lambda index, restarts: ReplayShard(settings, index, restarts))
     from rollax.processes.cluster import started_ray
     from rollax.processes.ray_actors import RayActors, actor_class
 
     ray = started_ray("num_replay_shards")
+    # No CPU: they work for the learner while it waits for them, or learns.
     made, stored = actor_class(ray, ReplayShard, num_cpus=0, near=True), ray.put(settings)
     return RayActors(ray, lambda index, restarts: made.remote(stored, index, restarts))

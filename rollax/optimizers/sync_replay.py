@@ -14,7 +14,7 @@ from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.memory import check_buffers_fit
 from rollax.optimizers.optimizer import Stats
-from rollax.optimizers.replay_optimizer import ReplayOptimizer, learns_in_minibatches
+from rollax.optimizers.replay_optimizer import ReplayOptimizer
 from rollax.policy.policy import Policy
 from rollax.replay.shard import check_states, set_states
 from rollax.replay.uniform import UniformReplay
@@ -32,8 +32,6 @@ class SyncReplayOptimizer(ReplayOptimizer):
 
     Source: Mnih et al. (2015), doi:10.1038/nature14236, Algorithm 1.
 
-    Args:
-        local_worker, remote_workers, config: see `ReplayOptimizer`.
     Attributes:
         buffers: policy id -> replay buffer.
     """
@@ -79,7 +77,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
         with self.timings.measured("learn_s"):
             for policy_id, buffer in self.buffers.items():
                 stats, policy = None, self.policies[policy_id]
-                at_once = count if learns_in_minibatches(policy) else 1
+                at_once = 1 if policy.minibatch_size is None else count
                 for _ in range(0, count if len(buffer) else 0, at_once):
                     stats = self._learn_from(policy, buffer, at_once)
                 self._note(policy_id, stats)
@@ -95,7 +93,6 @@ class SyncReplayOptimizer(ReplayOptimizer):
         return stats
 
     def _drawn(self, policy: Policy, buffer: UniformReplay, count: int) -> SampleBatch:
-        """What a policy learns from in `count` updates."""
         rows, beta = self.rows_of_update(policy), self.config.prioritized_replay_beta
         sequences = policy.replayed
         if sequences is None:
@@ -119,8 +116,8 @@ class SyncReplayOptimizer(ReplayOptimizer):
         """Restores what `get_state` returned; without stored buffers they are emptied.
 
         Raises:
-            CheckpointError: a buffer or a number does not fit; nothing has changed then.
-            ConfigError: a buffer is larger than the memory; the same.
+            CheckpointError: a buffer or a number does not fit.
+            ConfigError: a buffer is larger than the memory.
         """
         num_updates = count(state, "num_updates", "optimizer")
         rng = generator_state(state, "rng", "optimizer", self._rng)

@@ -43,7 +43,6 @@ class UpdatesDue:
         self.stored, self.before, self.since = stored, float(made), max(stored, self.learning_starts)
 
     def add(self, steps: int) -> None:
-        """Counts stored steps."""
         self.stored += steps
 
     def skip(self, made: int) -> None:
@@ -51,7 +50,6 @@ class UpdatesDue:
         self.begin(made, stored=self.stored)
 
     def get_state(self) -> dict[str, Any]:
-        """The counts and the settings, for `restore`."""
         return asdict(self)
 
     def restore(self, state: Mapping[str, Any], *, made: int, kept: bool) -> None:

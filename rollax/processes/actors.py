@@ -49,11 +49,7 @@ class _Outcome:
 
 
 class LocalActors:
-    """Objects of this process as actors: every call is over at once.
-
-    Args:
-        start: `(index, restarts) -> object`.
-    """
+    """Objects of this process as actors: every call is over at once."""
 
     def __init__(self, start: Callable[[int, int], Any]) -> None:
         self._start = start

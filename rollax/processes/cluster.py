@@ -20,12 +20,12 @@ _HELLO, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0",
 def started_ray(required_by: str, address: str | None = None) -> Any:
     """Returns the module `ray`, connected to a cluster.
 
-    In this order: the cluster of an existing connection, the cluster at `address`, a cluster on this machine, a new
-    cluster that ends with this process.
+    In this order: the cluster of an existing connection, the cluster at `address`, one on this machine, a new one that
+    ends with this process.
 
     Args:
         required_by: the config key that requires other processes, for the error.
-        address: address of a running cluster, as in `ray.init`; None uses the environment variable RAY_ADDRESS if set.
+        address: as in `ray.init`; None uses the environment variable RAY_ADDRESS if set.
     Raises:
         ConfigError: Ray is not installed, no cluster answers at the address, or Ray does not start.
     """

@@ -18,29 +18,18 @@ _LONGEST_DELAY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class FailureRules:
-    """How failures are handled; see `WorkerFields`.
-
-    Args:
-        restart: restart actors that fail.
-        ignore: continue without those that are not restarted.
-        max_restarts: of all actors together.
-        tolerance: failures in a row of one actor that are followed by a restart.
-        delay_s: before the second restart in a row; the delay doubles with each further one.
-        timeout_s: time without an answer after which an actor has hung.
-        start_timeout_s: the same while it starts.
-    """
+    """How failures are handled; see `WorkerFields`."""
 
     restart: bool = False
-    ignore: bool = False
-    max_restarts: int = 1000
-    tolerance: int = 3
-    delay_s: float = 1.0
-    timeout_s: float = float("inf")
-    start_timeout_s: float = 600.0
+    ignore: bool = False  # continue without actors that are not restarted
+    max_restarts: int = 1000  # of all actors together
+    tolerance: int = 3  # failures in a row of one actor that are followed by a restart
+    delay_s: float = 1.0  # before the second restart in a row; it doubles with each further one
+    timeout_s: float = float("inf")  # time without an answer after which an actor has hung
+    start_timeout_s: float = 600.0  # the same while it starts
 
     @classmethod
     def of(cls, config: TrainerConfig) -> FailureRules:
-        """The rules of a config."""
         return cls(
             restart=config.recreate_failed_workers,
             ignore=config.ignore_worker_failures,
@@ -53,34 +42,20 @@ class FailureRules:
 
 
 class Failures:
-    """Counts failures and decides what follows each.
-
-    Args:
-        rules: by which it decides.
-        name: of what fails, such as "rollout worker".
-        advice: what to do where one hangs.
-    Attributes:
-        last: index -> last error.
-        restarts: of all actors so far.
-        in_a_row: index -> failures since the last success.
-    """
+    """Counts failures of actors called `name` and decides what follows each; `advice` is the fix for one that hangs."""
 
     def __init__(self, rules: FailureRules, name: str, advice: str = "") -> None:
         self.rules, self.name, self._advice = rules, name, advice
-        self.last: dict[int, Exception] = {}
-        self.restarts = 0
-        self.in_a_row: dict[int, int] = {}
+        self.last: dict[int, Exception] = {}  # index -> last error
+        self.restarts = 0  # of all actors
+        self.in_a_row: dict[int, int] = {}  # index -> failures since the last success
 
     def succeeded(self, index: int) -> None:
         """The actor works: its next failure is the first in a row."""
         self.in_a_row.pop(index, None)
 
     def failed(self, index: int, error: Exception) -> float | None:
-        """Counts a failure; returns the seconds until the restart, or None for none.
-
-        Raises:
-            Exception: the error itself, where the rules allow neither a restart nor going on without the actor.
-        """
+        """Counts a failure; returns the seconds until the restart, or None for none; or raises the error."""
         rules = self.rules
         self.last[index] = error
         failures = self.in_a_row[index] = self.in_a_row.get(index, 0) + 1

@@ -20,30 +20,18 @@ _EARLY_S = 0.01  # a wait may return a little before its time
 
 @dataclass(eq=False, slots=True)
 class Call:
-    """A call of an actor's method, and its outcome.
+    """A call of an actor's method, and its outcome."""
 
-    Args:
-        index: of the actor.
-        method, arguments: the call.
-        raises: an exception of the method is the outcome of the call; otherwise it is a failure of the actor.
-        collected: `ActorPool.ready` returns the call once it is over.
-    Attributes:
-        over: the method has returned or raised, or the actor has failed.
-        lost: the actor has failed.
-        value, error: what the method returned or raised.
-        state: of the actor that it was sent to, see `Actor`.
-    """
-
-    index: int
+    index: int  # of the actor
     method: str
     arguments: tuple[Any, ...] = ()
-    raises: bool = False
-    collected: bool = True
-    over: bool = False
-    lost: bool = False
+    raises: bool = False  # an exception of the method is the outcome of the call, not a failure of the actor
+    collected: bool = True  # `ActorPool.ready` returns the call once it is over
+    over: bool = False  # the method has returned or raised, or the actor has failed
+    lost: bool = False  # the actor has failed
     value: Any = None
     error: Exception | None = None
-    state: Any = None
+    state: Any = None  # of the actor that it was sent to
 
     def __str__(self) -> str:
         return f"{self.method}({', '.join(map(repr, self.arguments))})"
@@ -51,25 +39,15 @@ class Call:
 
 @dataclass(eq=False, slots=True)
 class Actor:
-    """An actor that has been started.
-
-    Args:
-        index: in the pool.
-        handle: of the actor, for `Actors`.
-        state: notes of the pool's owner; each restart begins with a new one.
-        started: it is made and has not failed since.
-        since: `time.monotonic()` of its last answer, or of the first call after a pause.
-        calls: under way, by reference.
-        made: what its `make` returned.
-    """
+    """An actor that has been started."""
 
     index: int
-    handle: Any
-    state: Any
-    started: bool
-    since: float
-    calls: dict[Any, Call] = field(default_factory=dict)
-    made: Any = None
+    handle: Any  # for `Actors`
+    state: Any  # notes of the pool's owner; each restart begins with a new one
+    started: bool  # it is made and has not failed since
+    since: float  # `time.monotonic()` of its last answer, or of the first call after a pause
+    calls: dict[Any, Call] = field(default_factory=dict)  # under way, by reference
+    made: Any = None  # what its `make` returned
 
 
 @dataclass(slots=True)
@@ -81,19 +59,14 @@ class _Restart:
 class ActorPool:
     """Actors by index. An actor fails if its process ends, if it does not answer in time, or if a method raises.
 
-    A failed actor is restarted, left out, or its error is raised, as `failures` decides.
-
     Args:
         actors: runs them.
         indices: of the actors.
-        failures: counts failures and decides what follows.
+        failures: decides whether a failed actor is restarted or left out, or its error is raised.
         makes: actors have a method `make`, called after each start; they count as started once it has returned.
         remakes: an actor whose method raises is made again in its process; without it, in a new process.
         stop: name of the method that is called before a process ends; empty for none.
         state: makes the state of an actor that starts, see `Actor`.
-    Attributes:
-        count: actors at first.
-        make_arguments: of the next calls of `make`.
     """
 
     def __init__(
@@ -109,12 +82,12 @@ class ActorPool:
     ) -> None:
         self._actors, self.failures = actors, failures
         self._makes, self._remakes, self._stop, self._state = makes, remakes, stop, state
-        self.make_arguments: tuple[Any, ...] = ()
+        self.make_arguments: tuple[Any, ...] = ()  # of the next calls of `make`
         self._making_all = False
         self._over: list[Call] = []  # to be returned by `ready`
         self._restarts: dict[int, _Restart] = {}
         self._starts = dict.fromkeys(indices, 0)
-        self.count = len(self._starts)
+        self.count = len(self._starts)  # actors at first
         self._live: dict[int, Actor] = {}
         for index in self._starts:
             self._start(index)
@@ -126,7 +99,6 @@ class ActorPool:
         return len(self.indices)
 
     def __bool__(self) -> bool:
-        """Whether there were any actors at first."""
         return self.count > 0
 
     @property
@@ -196,10 +168,7 @@ class ActorPool:
     def call_all(self, method: str, *arguments: Any, raises: bool = False) -> dict[int, Any]:
         """Index -> what a method of each actor returned; waits for all. An actor that fails meanwhile is missing.
 
-        Args:
-            method: of the actors.
-            arguments: that it is called with.
-            raises: an exception of the method is raised here; otherwise it is a failure of the actor.
+        With `raises`, an exception of the method is raised here; otherwise it is a failure of the actor.
         """
         return self.call_each(method, dict.fromkeys(self._live, arguments), raises=raises)
 

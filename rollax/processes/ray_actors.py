@@ -22,7 +22,7 @@ class RayActors:
     Args:
         ray: the module, connected to a cluster.
         start: `(index, restarts) -> handle` of a Ray actor.
-        owned: whether the actors end with the pool.
+        owned: `kill` ends the actors.
     """
 
     def __init__(self, ray: Any, start: Callable[[int, int], Any], *, owned: bool = True) -> None:
@@ -92,11 +92,7 @@ def actor_class(
 ) -> Any:
     """The Ray actor class of a class that computes: its processes have one thread, and a GPU only if they reserve one.
 
-    Args:
-        ray: the module, connected to a cluster.
-        cls: the class.
-        num_cpus, num_gpus, resources: what each actor reserves.
-        near: actors start on the node of this process, if there is room.
+    With `near`, actors start on the node of this process, if there is room.
     """
     options: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": dict(resources or {})}
     if near:
@@ -118,10 +114,6 @@ def process_settings(num_gpus: float) -> dict[str, str]:
 def stored(ray: Any, arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The arguments of an actor's constructor in Ray's object store, once for all actors.
 
-    Args:
-        ray: the module, connected to a cluster.
-        arguments: by name.
-        where: the config key that requires the actors, for the error.
     Raises:
         ConfigError: an argument cannot be pickled.
     """

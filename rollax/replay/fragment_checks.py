@@ -19,12 +19,7 @@ Layout = Any
 
 
 def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> Fragment:
-    """The batch, where it is a fragment that can be stored.
-
-    Raises:
-        BatchError: it is no fragment, a column is missing or holds objects, or a trajectory ends inside a segment.
-        NonFiniteError: a column holds a NaN, or another one than the observations infinity.
-    """
+    """The batch, where it is a fragment that can be stored; for the errors see `UniformReplay.add`."""
     missing = [name for name in (*names, *_MARKS) if name not in fragment]
     if missing or not isinstance(fragment, Fragment) or SampleBatch.OBS not in fragment.after:
         raise BatchError(
@@ -97,7 +92,6 @@ def check_layouts(fragment: Fragment, layouts: Mapping[str, Layout], where: str)
 
 
 def layout_of(tree: trees.Tree) -> Layout:
-    """The layout of a column."""
     if isinstance(tree, dict):
         return {"dict": {key: layout_of(part) for key, part in tree.items()}}
     if isinstance(tree, tuple | list):
@@ -106,11 +100,7 @@ def layout_of(tree: trees.Tree) -> Layout:
 
 
 def empty_column(layout: Layout, where: str) -> trees.Tree:
-    """A column of this layout without rows.
-
-    Raises:
-        CheckpointError: it is no layout.
-    """
+    """A column of this layout without rows; raises CheckpointError if it is no layout."""
     try:
         return _empty(layout)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:

@@ -44,11 +44,7 @@ class StackedFrames:
             )
 
     def array(self, obs: trees.Tree) -> NDArray:
-        """The array of an observation column that holds the stacks.
-
-        Raises:
-            ConfigError: there is no such array.
-        """
+        """The array of an observation column that holds the stacks; raises ConfigError where there is none."""
         try:
             found = self._leaf(obs)
         except (KeyError, IndexError, TypeError) as error:
@@ -64,20 +60,13 @@ class StackedFrames:
         return np.moveaxis(array, self._axis, 1)
 
     def newest(self, obs: trees.Tree) -> trees.Tree:
-        """The observations with the newest image in the place of each stack.
-
-        Raises:
-            ConfigError: there are no such stacks.
-        """
+        """The observations with the newest image in the place of each stack."""
         stacked = self.array(obs)
         return trees.tree_map(lambda leaf: self.stacks(leaf)[:, -1] if leaf is stacked else leaf, obs)
 
     def images_before(self, obs: trees.Tree, inside: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Compares M stacks with those before.
+        """Compares the stacks of M observations with those before; `inside` is false on the first one of a segment.
 
-        Args:
-            obs: M observations.
-            inside: [M] false on the first one of a segment.
         Returns:
             [M] true where the stack is the one before, shifted by one image; [M] the number of images to store before
             the newest one: 0 there, elsewhere those that differ from the oldest, which stands for all before it.
@@ -93,13 +82,7 @@ class StackedFrames:
         return goes_on, images
 
     def put(self, stored: trees.Tree, links: Links, added: Addition) -> None:
-        """Writes the observations of a fragment: of each stack the newest image to its slot, further ones before it.
-
-        Args:
-            stored: observations by slot, with an image in the place of each stack.
-            links: gets the links from each image back to the one before.
-            added: the fragment.
-        """
+        """Writes the observations of a fragment: of each stack the newest image to its slot, further ones before it."""
         frames = self._leaf(stored)
 
         def put_leaf(array: NDArray, leaf: NDArray) -> None:

@@ -19,44 +19,27 @@ Slots = NDArray[np.integer]
 
 
 class Addition(NamedTuple):
-    """A fragment and its M entries: the rows, and the observation after each segment that does not terminate.
+    """A fragment and its M entries: the rows, and the observation after each segment that does not terminate."""
 
-    Args:
-        fragment: N rows.
-        rows: [N] the entries of the rows.
-        segments: [E] the segments that do not terminate.
-        ends: [E] the entries of the observations after them.
-        obs: columns of M observations where these are stacked; else None.
-        slots: [M] the ring buffer slots of the entries.
-        goes_on: [M] true where the images of the entry before are a part of the observation.
-        images: [M] the number of images that are kept in the slots before each entry's own.
-        fresh: [M] false where the observation is in its slot already.
-        needed: slots that are taken.
-        taken: slots that have then been taken since the beginning.
-        overwritten: slots that hold no row any more.
-    """
-
-    fragment: Fragment
-    rows: NDArray[np.int64]
-    segments: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    obs: trees.Tree | None
-    slots: NDArray[np.int64]
-    goes_on: NDArray[np.bool_]
-    images: NDArray[np.int64]
-    fresh: NDArray[np.bool_]
-    needed: int
-    taken: int
-    overwritten: NDArray[np.int64]
+    fragment: Fragment  # N rows
+    rows: NDArray[np.int64]  # [N] the entries of the rows
+    segments: NDArray[np.int64]  # [E] the segments that do not terminate
+    ends: NDArray[np.int64]  # [E] the entries of the observations after them
+    obs: trees.Tree | None  # columns of M observations where these are stacked
+    slots: NDArray[np.int64]  # [M] the ring buffer slots of the entries
+    goes_on: NDArray[np.bool_]  # [M] true where the images of the entry before are a part of the observation
+    images: NDArray[np.int64]  # [M] the number of images that are kept in the slots before each entry's own
+    fresh: NDArray[np.bool_]  # [M] false where the observation is in its slot already
+    needed: int  # slots that are taken
+    taken: int  # slots that have then been taken since the beginning
+    overwritten: NDArray[np.int64]  # slots that hold no row any more
 
     @property
     def row_slots(self) -> NDArray[np.int64]:
-        """[N] the slots of the rows."""
         return self.slots[self.rows]
 
     @property
     def end_slots(self) -> NDArray[np.int64]:
-        """[E] the slots of the observations after segments."""
         return self.slots[self.ends]
 
 
@@ -89,12 +72,10 @@ class Links:
         self._make_arrays(0)
 
     def allocate(self) -> None:
-        """Makes room for `size` slots."""
         self._make_arrays(self.size)
 
     @staticmethod
     def bytes_per_slot(size: int, images: int = 1) -> int:
-        """Bytes of each of `size` slots."""
         return (3 if images > 1 else 2) * np.min_scalar_type(-size - 1).itemsize + 3
 
     @property
@@ -196,17 +177,12 @@ class Links:
         return named % self.size, (named >= self.taken - self.filled) & (named < self.taken)
 
     def get_state(self) -> dict[str, Any]:
-        """The whole state, as arrays and numbers."""
         columns = {name: getattr(self, name)[: self.filled].copy() for name in _COLUMNS}
         opened = {"open_trajectories": self._open_trajectories, "open_slots": self._open_slots}
         return {"size": self.size, "images": self._images, "taken": self.taken, **columns, **opened}
 
     def check_state(self, state: Mapping[str, Any], where: str) -> int:
-        """Checks the state of a ring buffer of this size and returns the slots in use.
-
-        Raises:
-            CheckpointError: an array is missing or of another shape or type, or a link leads where none can.
-        """
+        """Checks the state of a ring buffer of this size and returns the slots in use."""
         taken = count(state, "taken", where)
         filled = min(taken, self.size)
         slots = self.following.dtype

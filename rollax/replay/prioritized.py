@@ -34,6 +34,8 @@ class PrioritizedReplay(UniformReplay):
         ConfigError: a number out of range.
     """
 
+    _own_bytes_per_slot = UniformReplay._own_bytes_per_slot + 10  # a leaf of the sum tree, and one in seven above it
+
     def __init__(
         self,
         capacity: int,
@@ -74,7 +76,6 @@ class PrioritizedReplay(UniformReplay):
         self._set(slots[there], priorities[there])
 
     def get_state(self) -> dict[str, Any]:
-        """The whole state, as arrays and JSON values."""
         state = super().get_state()
         if state:
             state["priorities"] = self._tree.leaves[: self._rows.links.filled].copy()
@@ -88,17 +89,11 @@ class PrioritizedReplay(UniformReplay):
             expected = np.shape(entry(state, "whole", self.where))
             priorities = array(state, "priorities", self.where, shape=expected, dtype=np.float64)
             if not (np.isfinite(priorities).all() and (priorities >= 0).all()):
-                raise wrong(
-                    f"{self.where}: priorities", "numbers that are negative or not finite", "numbers of at least 0"
-                )
+                got = "numbers that are negative or not finite"
+                raise wrong(f"{self.where}: priorities", got, "numbers of at least 0")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """As `UniformReplay.set_state`; `alpha` may differ too, and priorities are then to the power of the new one.
-
-        Raises:
-            CheckpointError: it does not fit this buffer.
-            ConfigError: the capacity is larger than the memory.
-        """
+        """As `UniformReplay.set_state`; `alpha` may differ too, and priorities are then to the power of the new one."""
         self.check_state(state)
         self._largest = float(state.get("largest_priority", 1.0))  # a uniform buffer saves none
         super().set_state(state)
@@ -109,9 +104,6 @@ class PrioritizedReplay(UniformReplay):
             slots = np.flatnonzero(had_one)
             weights = state["priorities"][slots]
             self._tree.set(slots, weights if alpha == self.alpha else weights ** (self.alpha / alpha))
-
-    def _own_bytes_per_slot(self) -> int:
-        return super()._own_bytes_per_slot() + 10  # eight for the leaf of the sum tree, and one in seven above it
 
     def _make_room(self) -> None:
         self._tree = SumTree(self.capacity)  # first: `_drawable` shows that all is allocated
@@ -142,11 +134,7 @@ class PrioritizedReplay(UniformReplay):
         return (weights / weights.max()).astype(np.float32)
 
     def _priorities(self, errors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[K] p_i.
-
-        Raises:
-            NonFiniteError: an error is not a finite number.
-        """
+        """[K] p_i."""
         if not np.isfinite(errors).all():
             raise NonFiniteError(
                 "An error for a priority is not a finite number.",

@@ -31,13 +31,11 @@ def sequences_from(
         row of a trajectory; the first rows of a trajectory are learned from too, with fewer burn-in rows or none.
 
     Args:
-        rows: the stored rows.
         starts: [B] slots of the first rows to learn from.
         start_weights: [B] the importance weight of each.
         length: T, rows to learn from; fewer where the trajectory ends, or its next row is not stored yet.
         burn_in: rows before the start, fewer where the trajectory began, or the rows before it are overwritten.
         n_step: n, steps of each return; fewer where the sequence ends.
-        gamma: γ.
     Returns:
         A padded batch of B sequences of up to burn_in + T + 1 rows: the stored columns, with `state_in` of the first
         row only; n-step `rewards` and `discounts` as in `UniformReplay.sample`; `target_steps`, the step of the same

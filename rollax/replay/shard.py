@@ -19,36 +19,22 @@ Errors = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 class Contents(NamedTuple):
-    """The contents of a shard.
+    """The contents of a shard."""
 
-    Args:
-        rows: policy id -> transitions.
-        priorities: policy id -> the sum of their priorities.
-        nbytes: buffer -> its memory once it is full.
-    """
-
-    rows: dict[str, int]
-    priorities: dict[str, float]
-    nbytes: dict[str, int]
+    rows: dict[str, int]  # policy id -> transitions
+    priorities: dict[str, float]  # policy id -> the sum of their priorities
+    nbytes: dict[str, int]  # buffer -> its memory once it is full
 
 
 @dataclass(frozen=True)
 class ShardSettings:
-    """The settings of all shards of a run.
+    """The settings of all shards of a run."""
 
-    Args:
-        buffers: policy id -> makes its buffer.
-        capacities: of the buffers of each shard.
-        batch_sizes: policy id -> rows of one update.
-        beta: β of prioritized replay.
-        seed: of the draws.
-    """
-
-    buffers: Mapping[str, BufferOfSize]
-    capacities: Sequence[int]
-    batch_sizes: Mapping[str, int]
-    beta: float
-    seed: int | None
+    buffers: Mapping[str, BufferOfSize]  # by policy id
+    capacities: Sequence[int]  # of the buffers of each shard
+    batch_sizes: Mapping[str, int]  # policy id -> rows of one update
+    beta: float  # β of prioritized replay
+    seed: int | None  # of the draws
 
 
 class ReplayShard:
@@ -56,7 +42,7 @@ class ReplayShard:
 
     Args:
         settings: of all shards.
-        index: of this shard, from 1.
+        index: from 1.
         generation: earlier shards of this index; each draws its own random numbers.
     """
 
@@ -92,17 +78,11 @@ class ReplayShard:
         return self._contents()
 
     def get_state(self) -> dict[str, Any]:
-        """The whole state, as arrays and JSON values."""
         buffers = {policy_id: buffer.get_state() for policy_id, buffer in self.buffers.items()}
         return {"buffers": buffers, "rng": self._rng.bit_generator.state}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Refuses what `set_state` would refuse; nothing is changed.
-
-        Raises:
-            CheckpointError: it does not fit a buffer of this shard.
-            ConfigError: a buffer is larger than the memory.
-        """
+        """Refuses what `set_state` would refuse; see `check_states`."""
         check_states(self.buffers, section(state, "buffers", "replay shard"))
         generator_state(state, "rng", "replay shard", self._rng)
 

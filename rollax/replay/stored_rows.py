@@ -33,9 +33,6 @@ class StoredRows:
         frames: how observations are stacked; None: not at all.
         owners_bytes: bytes per slot that the owner of the rows needs.
         where: the buffer's name in error messages.
-    Attributes:
-        links: the links of the slots.
-        names: of the stored columns.
     """
 
     def __init__(
@@ -71,13 +68,7 @@ class StoredRows:
         return trees.index(self._stored[name], slots)
 
     def checked(self, batch: SampleBatch) -> Fragment:
-        """The batch, where it is a fragment that can be added; memory is taken for the first one.
-
-        Raises:
-            BatchError: it is no fragment, or a column is missing or unlike those before.
-            NonFiniteError: a NaN, or infinity in anything but an observation.
-            ConfigError: the capacity is larger than the memory, or observations are not stacked as `frames` says.
-        """
+        """The batch, where it is a fragment that can be added; memory is taken for the first one."""
         fragment = check_fragment(batch, self.names, self._where)
         if not self._stored:
             self._allocate({name: layout_of(fragment[name]) for name in self.names})
@@ -85,11 +76,7 @@ class StoredRows:
         return fragment
 
     def addition(self, fragment: Fragment) -> Addition:
-        """The changes that adding a fragment over the oldest rows makes; `checked` has returned it.
-
-        Raises:
-            ConfigError: the fragment is larger than the capacity.
-        """
+        """The changes that adding a fragment over the oldest rows makes; `checked` has returned it."""
         segments, rows = np.flatnonzero(fragment.goes_on), np.arange(len(fragment))
         rows += np.searchsorted(fragment.ends[segments], rows)  # each moves by the observations before it
         ends = rows[fragment.ends[segments]] + 1
@@ -114,7 +101,15 @@ class StoredRows:
         needed = np.where(fresh, 1 + images, 0)
         slots = np.where(fresh, (self.links.taken + np.cumsum(needed) - 1) % self.capacity, slots)
         count = int(needed.sum())
-        self._check_room(count)
+        if count > self.capacity:
+            raise ConfigError(
+                "A fragment does not fit into the replay buffer.",
+                where=f"capacity of {self._where}",
+                got=self.capacity,
+                expected=f"at least {count}",
+                fix="set a larger capacity (config key 'buffer_size'), or sample smaller fragments "
+                "(num_envs_per_worker, rollout_fragment_length)",
+            )
         return Addition(
             *(fragment, rows, segments, ends, obs, slots, goes_on, images, fresh, count),
             taken=self.links.taken + count,
@@ -147,12 +142,7 @@ class StoredRows:
         return {"links": self.links.get_state(), "columns": columns} if filled else {}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Refuses what `set_state` would refuse; nothing is changed.
-
-        Raises:
-            CheckpointError: another capacity, other columns or other frames.
-            ConfigError: the capacity is larger than the memory.
-        """
+        """Refuses what `set_state` would refuse; nothing is changed."""
         if not state:
             return
         links, columns = (section(state, name, self._where) for name in ("links", "columns"))
@@ -212,9 +202,7 @@ class StoredRows:
     def _taken_over(self, fragment: Fragment, at_most: int) -> NDArray[np.int64]:
         """[P] the slot of a segment's first observation, where an earlier segment of its trajectory ends; else -1.
 
-        Args:
-            fragment: what is added.
-            at_most: the number of slots that may be taken for it.
+        At most `at_most` slots are taken for the fragment.
         """
         slots = np.full(len(fragment.ends), -1)
         ends = self.links.open_slots(fragment[SampleBatch.TRAJECTORY_ID][fragment.ends])
@@ -240,17 +228,6 @@ class StoredRows:
                 "of one. Check that images are stacked along axis %d (frame_stack_axis), the newest last; leave "
                 "frame_stack_axis out for other observations.",
                 *(self._where, self._broken, self._stacks, self._images, self._images, self._frames.axis),
-            )
-
-    def _check_room(self, needed: int) -> None:
-        if needed > self.capacity:
-            raise ConfigError(
-                "A fragment does not fit into the replay buffer.",
-                where=f"capacity of {self._where}",
-                got=self.capacity,
-                expected=f"at least {needed}",
-                fix="set a larger capacity (config key 'buffer_size'), or sample smaller fragments "
-                "(num_envs_per_worker, rollout_fragment_length)",
             )
 
 

@@ -15,11 +15,8 @@ class SumTree:
     Every inner number is the sum of those below it, summed again at each change: rounding errors do not accumulate.
 
     Source: Schaul et al. (2016), section 3.3 and appendix B.2.1, arXiv:1511.05952. Deviations: eight children per node
-    instead of two, and no levels above a few thousand nodes, because one array operation on thousands of numbers costs
-    less than eleven on hundreds.
-
-    Args:
-        size: how many weights; all are 0 at first.
+    instead of two, and no levels above a few thousand nodes: one operation on thousands of numbers costs less than
+    eleven on hundreds. All `size` weights are 0 at first.
     """
 
     def __init__(self, size: int) -> None:
@@ -72,16 +69,9 @@ class SumTree:
             self._changing = False
 
     def sample(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Positions drawn with P(i) = weight_i / total, one from each of `count` equal parts of the total.
+        """[count] ascending positions drawn with P(i) = weight_i / total, one from each of `count` equal parts of it.
 
-        Source: Schaul et al. (2016), section 3.3, arXiv:1511.05952, stratified: "to sample a minibatch of size k, the
-        range [0, p_total] is divided equally into k ranges".
-
-        Args:
-            count: how many; some weight must be above 0.
-            rng: draws the place inside each part.
-        Returns:
-            [count] ascending positions; none has weight 0.
+        Stratified as in section 3.3 of the source. Some weight must be above 0; no position has weight 0.
         """
         self._finish()
         top = self._levels[-1].reshape(-1)

@@ -19,7 +19,6 @@ from rollax.replay.stored_rows import StoredRows
 from rollax.state import array, wrong
 
 log = logging.getLogger("rollax.replay")
-_WINDOW_BYTES = 8 + 4 + 8 + 1  # return, discount, target, drawable
 
 
 class UniformReplay:
@@ -46,6 +45,8 @@ class UniformReplay:
         ConfigError: a number out of range.
     """
 
+    _own_bytes_per_slot = 8 + 4 + 8 + 1  # return, discount, target, drawable
+
     def __init__(
         self,
         capacity: int,
@@ -60,7 +61,7 @@ class UniformReplay:
         check_range("n_step", n_step, n_step >= 1, "at least 1", where)
         check_range("gamma", gamma, 0 <= gamma <= 1, "from 0 to 1", where)
         self.capacity, self.gamma, self.n_step, self.where = capacity, gamma, n_step, where
-        self._rows = StoredRows(capacity, columns, frames, self._own_bytes_per_slot(), where)
+        self._rows = StoredRows(capacity, columns, frames, self._own_bytes_per_slot, where)
         self._count = 0
         self._drawable = np.zeros(0, np.bool_)
         self._waiting = np.zeros(0, np.int64)  # rows whose window is incomplete
@@ -180,12 +181,7 @@ class UniformReplay:
         return drawn
 
     def update_priorities(self, indices: NDArray[np.integer], errors: NDArray[np.floating]) -> None:
-        """Sets the priorities of transitions; here without effect: all are equally likely.
-
-        Args:
-            indices: [K] `indices` of drawn transitions.
-            errors: [K] their errors when they were learned from.
-        """
+        """Without effect: all transitions are equally likely. See `PrioritizedReplay.update_priorities`."""
 
     def get_state(self) -> dict[str, Any]:
         """The whole state, as arrays and JSON values."""
@@ -214,11 +210,7 @@ class UniformReplay:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` of a buffer of the same capacity, columns and frames returned; {} empties it.
 
-        `gamma` and `n_step` may differ: the windows of all rows are computed again.
-
-        Raises:
-            CheckpointError: it does not fit this buffer.
-            ConfigError: the capacity is larger than the memory.
+        `gamma` and `n_step` may differ: the windows of all rows are computed again. For the errors see `check_state`.
         """
         self.check_state(state)
         self._rows.set_state(_of_rows(state))
@@ -227,10 +219,6 @@ class UniformReplay:
         if "whole" in state:
             self._make_room()
             self._complete(np.flatnonzero(state["whole"]))
-
-    def _own_bytes_per_slot(self) -> int:
-        """Bytes per slot beside those of the rows."""
-        return _WINDOW_BYTES
 
     def _make_room(self) -> None:
         """Allocates the arrays beside those of the rows."""
