@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import os
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, corrected
 
 _OWN_CLASS = re.compile(r"(rollax(?:\.[a-z]\w*)+):([A-Z]\w*)", re.ASCII)
 
@@ -55,9 +54,7 @@ def named_by_file(path: str, key: str, *, base: str | None, trusted: bool) -> An
         path: "module:Class".
         key: its location in the file.
         base: the path of the required base class of rollax; None where no class of rollax is possible.
-        trusted: the caller vouches for the file.
-    Raises:
-        ConfigError: a trusted path cannot be imported.
+        trusted: the caller vouches for the file; a path that cannot be imported then raises ConfigError.
     """
     if trusted:
         return import_object(path, f"config key '{key}'")
@@ -96,8 +93,7 @@ def import_object(path: str, where: str) -> Any:
         try:
             found = getattr(found, name)
         except AttributeError as error:
-            near = difflib.get_close_matches(name, dir(found), n=1)
-            raise _does_not_import(path, module_name, where, error, *near) from error
+            raise _does_not_import(path, module_name, where, error, corrected(name, dir(found))) from error
     return found
 
 

@@ -35,11 +35,9 @@ def walk(
 
     Args:
         leaf: called for every part that is neither a Dict nor a Tuple.
-        space: nested or not.
         trees: structured like the space; `leaf` gets the part of each that belongs to the leaf.
         part: `(tree, key)` -> the part of a tree.
         enter: called in the same way for every Dict and Tuple, to refuse a tree of another structure.
-        path: of `space` itself.
     """
     if isinstance(space, spaces.Dict):
         if enter is not None:
@@ -83,11 +81,7 @@ def path_text(path: Path) -> str:
 
 
 def check_space(space: Any, where: str) -> None:
-    """Raises an error for a space that rollax does not support.
-
-    Raises:
-        SpaceError: not a Gymnasium space, an unsupported or empty space, or a Box with low > high.
-    """
+    """Raises SpaceError for what is no Gymnasium space, an unsupported or empty space, and a Box with low > high."""
     walk(
         lambda leaf, path: _check_leaf(leaf, where + path_text(path)),
         space,
@@ -148,8 +142,7 @@ def _check_box(space: spaces.Box, where: str) -> None:
 def stack(space: spaces.Space, values: Sequence[Any]) -> trees.Tree:
     """Returns columns from single values, in the dtypes of the space; shapes and ranges are not checked.
 
-    Raises:
-        ValueError: a ragged list, or fractional values for an integer space.
+    ValueError for a ragged list, or fractional values for an integer space.
     """
     return walk(_stack_leaf, space, values, part=of_each)
 

@@ -47,7 +47,6 @@ def write_directory(
     """Writes a new folder atomically and returns its absolute path; until it is complete on disk, it does not exist.
 
     Args:
-        path: the folder to create, with its parents.
         files: file name -> content. Plain names of letters, digits and `_ . @ + = -`, no subfolders.
         kind: the kind of folder, checked on reading.
         format_version: version of the layout of `files`, at least 1.

@@ -102,15 +102,10 @@ class TunedTrainer(Trainable):
 
 
 def trainable(algorithm: str | type[Trainer]) -> type[TunedTrainer]:
-    """Returns a class for `ray.tune.Tuner`, named after the algorithm.
+    """Returns a `Trainable` for `ray.tune.Tuner`, named after the algorithm: a built-in one's name, or a trainer class.
 
-    Args:
-        algorithm: the name of a built-in algorithm, or a trainer class.
-    Returns:
-        A `Trainable` whose config is that of the trainer plus `env`. Environments that are registered before, with
-        rollax or Gymnasium, are available in the processes of the trials.
-    Raises:
-        ConfigError: no algorithm has that name.
+    Its config is that of the trainer plus `env`. Environments that are registered before, with rollax or Gymnasium,
+    are available in the processes of the trials.
     """
     trainer_class = get_trainer_class(algorithm) if isinstance(algorithm, str) else algorithm
     registered = registrations(cloudpickle.dumps)  # pyright: ignore[reportPrivateImportUsage]
@@ -118,11 +113,7 @@ def trainable(algorithm: str | type[Trainer]) -> type[TunedTrainer]:
 
 
 def checkpoint_in(folder: str | Path) -> Path:
-    """Returns the trainer's checkpoint in the folder of a Tune checkpoint, such as `result.checkpoint.path`.
-
-    Raises:
-        CheckpointError: there is none.
-    """
+    """Returns the trainer's checkpoint in the folder of a Tune checkpoint, such as `result.checkpoint.path`."""
     found = storage.newest(folder, _CHECKPOINT_PREFIX)
     if found is None:
         raise CheckpointError(
@@ -135,10 +126,7 @@ def checkpoint_in(folder: str | Path) -> Path:
 
 
 def plain(value: Any) -> Any:
-    """Returns a result with plain Python types and NaN for None, as Tune's loggers and schedulers require.
-
-    An empty mean is None in rollax; Tune compares and multiplies metrics, so they must be numbers.
-    """
+    """Returns a result with plain Python types, and NaN for None, because Tune compares and multiplies metrics."""
     if value is None:
         return float("nan")
     if isinstance(value, Mapping):

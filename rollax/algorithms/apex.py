@@ -20,16 +20,9 @@ from rollax.policy.jax_policy import JaxPolicy
 
 
 def worker_scale(base: float, alpha: float, worker_index: int, num_workers: int) -> float:
-    """The exploration scale of one of many workers.
+    """The exploration scale ε^(1 + α i / (N - 1)) of one of N workers; `base` is ε, `worker_index` i + 1.
 
-    Source: Horgan et al. (2018), section 4.1, arXiv:1803.00933: ε_i = ε^(1 + α i / (N - 1)), i = 0, ..., N - 1.
-        Deviations: i = (N - 1) / 2 for a single worker and the driver's process.
-
-    Args:
-        base: ε in [0, 1].
-        alpha: α >= 0.
-        worker_index: i + 1; 0 in the driver's process.
-        num_workers: N.
+    Source: section 4.1. Deviations: i = (N - 1) / 2 for a single worker and for the driver's process, whose index is 0.
     """
     place = 0.5 if worker_index == 0 or num_workers < 2 else (worker_index - 1) / (num_workers - 1)
     return base ** (1 + alpha * place)
@@ -39,7 +32,7 @@ class _InitialPriorities(JaxPolicy):
     """Computes the initial priorities of rows where they are sampled, with the network that acts.
 
     Source: Algorithm 1, line 10. Deviations: a row whose n steps lead beyond the fragment has an error of as many steps
-        as there are; the buffer draws it with all n.
+    as there are; the buffer draws it with all n.
     """
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
@@ -51,7 +44,6 @@ class _InitialPriorities(JaxPolicy):
 
     @property
     def exploration_scale(self) -> float:
-        """ε^(1 + α (i - 1)/(N - 1)) of worker i of N."""
         config = self.config
         return worker_scale(config.worker_epsilon, config.worker_epsilon_alpha, self.worker_index, self.num_workers)
 

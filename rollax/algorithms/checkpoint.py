@@ -173,12 +173,7 @@ def taking_over(path: str | Path) -> Iterator[None]:
 
 
 def trainer_class_of(stored: Mapping[str, Any], path: str | Path, *, trust_code: bool) -> type[Trainer]:
-    """Returns the class of the trainer that saved a checkpoint: a built-in class, or a trusted custom class.
-
-    Raises:
-        CheckpointError: a custom class that is not trusted, has no import path, or is no trainer.
-        ConfigError: an unknown algorithm, or a trusted class that does not import.
-    """
+    """Returns the class of the trainer that saved a checkpoint: a built-in class, or a trusted custom class."""
     named = stored.get("trainer_class", ALGORITHMS.get(stored["algorithm"]))
     code: Any = StoredCode("trainer_class", None)
     if isinstance(named, str):
@@ -199,14 +194,7 @@ def trainer_class_of(stored: Mapping[str, Any], path: str | Path, *, trust_code:
 def refuse_untrusted(
     path: str | Path, config: Mapping[str, Any], given: Mapping[str, Any], *, trust_code: bool
 ) -> None:
-    """Refuses a stored config whose code, or Ray cluster, is neither given nor trusted, or whose code was not stored.
-
-    Args:
-        path: of the checkpoint.
-        config: the result of a config's `to_json`.
-        given: keys that replace stored ones.
-        trust_code: the caller vouches for what the config names.
-    """
+    """Refuses a stored config with code, or a Ray cluster, that is neither given nor trusted, or was not stored."""
     values = decode_config(config, trust="everything" if trust_code else "nothing")
     values = {**values, **given}
     for code in missing_code(values):
@@ -256,10 +244,7 @@ def _described(policy: Policy, trainer: Trainer) -> dict[str, Any]:
 
 
 def _without_arrays(value: Any, path: str, arrays: dict[str, np.ndarray], names: dict[int, str]) -> Any:
-    """Returns plain JSON values, with every array moved to `arrays` under its path; keys must be strings.
-
-    An array that occurs twice, such as a shared variable, is stored once; `names` maps its id to its path.
-    """
+    """Returns JSON values, every array moved to `arrays` under its path, once; `names` maps an array's id to it."""
     if isinstance(value, Mapping):
         return {key: _without_arrays(part, f"{path}/{key}", arrays, names) for key, part in value.items()}
     if isinstance(value, list | tuple):

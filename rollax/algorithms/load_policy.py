@@ -33,8 +33,6 @@ def load_policy(
     them: `load_policy(path).policy.get_weights()` is name -> NumPy array.
 
     Args:
-        path: the checkpoint folder.
-        policy_id: the id of the policy.
         trainer_class: your own trainer class that saved it; gives the policy and config classes.
         policy_class: your own policy class.
         custom_model: your own model class.

@@ -6,8 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from rollax.config import TrainerConfig
-from rollax.config.spelling import corrected
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, corrected
 from rollax.importing import path_of
 
 if TYPE_CHECKING:

@@ -267,9 +267,8 @@ class Trainer:
     def save(self, directory: str | Path, *, exact: bool = False) -> Path:
         """Writes a checkpoint folder `checkpoint_<iteration>` into `directory` and returns its path.
 
-        Args:
-            directory: created if it is missing.
-            exact: also end the running episodes here, so that going on and restoring are the same run, bit for bit.
+        `exact` also ends the running episodes, so that going on and restoring are the same run, bit for bit.
+
         Raises:
             CheckpointError: writing failed; no incomplete checkpoint is left.
             ConfigError: `exact` for a run that cannot be repeated: IMPALA, APPO, A3C and Ape-X with workers, or replay
@@ -302,7 +301,6 @@ class Trainer:
         """Returns a trainer restored from a checkpoint; `Trainer.from_checkpoint` takes any algorithm's.
 
         Args:
-            path: the checkpoint folder.
             trust_code: import the classes and functions that the checkpoint names, your own trainer class included.
             changes: config keys to replace, such as `env` or keys that hold code.
         Raises:

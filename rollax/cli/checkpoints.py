@@ -40,10 +40,7 @@ def trainer_class_named(run: str) -> type[Trainer]:
 
 
 def open_trainer(checkpoint: Path, *, run: str | None, trust_code: bool, **changes: Any) -> Trainer:
-    """Returns the restored trainer of a checkpoint, with some config keys replaced.
-
-    `run` is `module:Class` of a custom trainer; for built-in algorithms the checkpoint has the name.
-    """
+    """Returns the restored trainer of a checkpoint; `run` is `module:Class` of a custom trainer."""
     from rollax.algorithms.trainer import Trainer
 
     trainer_class = trainer_class_named(run) if run is not None and ":" in run else Trainer

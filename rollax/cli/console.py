@@ -41,10 +41,7 @@ TrustOption = Annotated[
 
 @contextmanager
 def readable_errors(show_traceback: bool) -> Iterator[None]:
-    """Turns a RollaxError into a message on stderr and exit code 2, and a KeyboardInterrupt into exit code 130.
-
-    Any other exception is a bug, in rollax or in user code, and keeps its full traceback.
-    """
+    """Turns a RollaxError into a message on stderr and exit code 2, and a KeyboardInterrupt into exit code 130."""
     try:
         yield
     except RollaxError as error:
@@ -58,7 +55,6 @@ class EachOptionOnce(typer.core.TyperCommand):
     """A command that refuses repeated options, because only the last one would have an effect."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the arguments and refuses repeated options."""
         given: list[Any]
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for parameter, count in Counter(given).items():

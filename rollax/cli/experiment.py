@@ -35,7 +35,7 @@ class Experiment:
 def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
     """Returns the experiment of a YAML or JSON file with the keys run, env, config and stop, such as a `config.json`.
 
-    With `trust_code` all code that it names is imported; otherwise only that of the fields that hold code.
+    Without `trust_code` only the code that fields of code name is imported.
     """
     try:
         content = _read_yaml(path)
@@ -148,7 +148,6 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[int, int] = {}
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Composes a node or alias like PyYAML, with limits on depth and on nodes behind aliases."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise ComposerError(
@@ -166,7 +165,6 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        """Constructs a mapping like PyYAML, but refuses repeated keys."""
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):

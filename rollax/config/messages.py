@@ -9,9 +9,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from rollax.config.rules import union_members
-from rollax.config.spelling import nearest
 from rollax.config.synonyms import ADVICE, counterpart
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, nearest
 
 
 def config_error(config_class: type[BaseModel], error: ValidationError) -> ConfigError:

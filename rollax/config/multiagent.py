@@ -7,8 +7,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from rollax.config.spelling import nearest
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, nearest
 from rollax.frozen import FrozenModel
 
 

@@ -11,8 +11,7 @@ from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rollax.config.spelling import nearest
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, nearest
 
 
 class But(tuple[Any, ...]):
@@ -32,9 +31,6 @@ Requires = Mapping[str | tuple[str, ...], Condition | Sequence[Condition] | str]
 """Key, or keys, -> the condition under which they have an effect, or several conditions one of which must hold; a
 string: they never have one, and why."""
 
-FirstValues = Mapping[str, tuple[str, ...]]
-"""Key of an initial value that training changes -> keys whose change makes it count again after a restore."""
-
 SCHEDULE = "_schedule"
 
 
@@ -45,8 +41,8 @@ class FieldGroup(BaseModel):
     """Inherited field -> its default here."""
     requires: ClassVar[Requires] = {}
     """What a key needs to have an effect, beside `x_schedule=None` for each `x`; a key without effect is refused."""
-    first_values: ClassVar[FirstValues] = {}
-    """Initial values, which cannot change where a checkpoint is restored."""
+    first_values: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Initial value that training changes -> keys whose change makes it count again where a checkpoint is restored."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -85,13 +81,7 @@ def _inherited_field(config_class: type[FieldGroup], name: str) -> FieldInfo:
 
 
 def refuse_without_effect(config: BaseModel, given: Collection[str], before: Mapping[str, Any]) -> None:
-    """Refuses a key without effect whose value is not the one that it would have if it were left out.
-
-    Args:
-        config: the whole config.
-        given: the fields that were just given a value.
-        before: the values of a config that this one is derived from; where it has none, defaults count.
-    """
+    """Refuses a `given` key without effect, unless it has its value `before`, or else its default."""
     for key, conditions in _rules(type(config)):
         field, _, inner = key.partition(".")
         if field not in given or field not in type(config).model_fields:
@@ -118,14 +108,7 @@ def refuse_without_effect(config: BaseModel, given: Collection[str], before: Map
 
 
 def refuse_first_values(config: BaseModel, given: Collection[str], stored: Mapping[str, Any], path: Any) -> None:
-    """Refuses a new initial value of what a restore continues, unless it is 0 now or in the checkpoint.
-
-    Args:
-        config: with the changes.
-        given: the fields that are changed.
-        stored: the config's values in the checkpoint.
-        path: of the checkpoint.
-    """
+    """Refuses a new initial value of what a restore continues, unless it is 0 now or in the checkpoint (`stored`)."""
     for name, switches in inherited(type(config), "first_values").items():
         new, old = getattr(config, name), stored[name]
         begins_anew = not (new and old) or any(getattr(config, switch) != stored[switch] for switch in switches)

@@ -48,11 +48,7 @@ def encode_config(config: BaseModel) -> dict[str, Any]:
 
 
 def given_fields(data: Mapping[str, Any], config_class: type[BaseModel]) -> list[str]:
-    """The fields that were set in a config encoded by `encode_config`.
-
-    Raises:
-        ConfigError: the list is malformed.
-    """
+    """The fields that were set in a config encoded by `encode_config`."""
     names = data.get(GIVEN, list(config_class.model_fields))
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError("A malformed list.", where=f"config key '{GIVEN}'", got=names, expected="a list of keys")
@@ -63,7 +59,6 @@ def decode_config(data: Mapping[str, Any], *, trust: Trust = "nothing") -> dict[
     """The dict of values that `encode_config` encoded.
 
     Args:
-        data: plain JSON values.
         trust: which named code is imported besides rollax's own policies: none, that of the fields that hold code, or
             all. The rest becomes `StoredCode`.
     Raises:
@@ -94,11 +89,7 @@ def import_path(value: Any) -> str | None:
 
 
 def space_to_json(space: Space) -> dict[str, Any]:
-    """The space as plain JSON values; `space_from_json` returns an equal space.
-
-    Raises:
-        SpaceError: an unsupported space.
-    """
+    """The space as plain JSON values; SpaceError for an unsupported one."""
     check_space(space, "the space to store")
     if isinstance(space, spaces.Dict):
         # A list of pairs keeps its order; a dict would be sorted, which reorders the columns of an action.
@@ -110,11 +101,7 @@ def space_to_json(space: Space) -> dict[str, Any]:
 
 
 def space_from_json(data: Any, where: str = "stored space") -> Space:
-    """The space that `space_to_json` described.
-
-    Raises:
-        SpaceError: the description is malformed, or the space is unsupported or too large.
-    """
+    """The space that `space_to_json` described; SpaceError if it is malformed, unsupported or too large."""
     try:
         if (elements := _elements(data)) > _MAX_SPACE_ELEMENTS:
             raise SpaceError(

@@ -288,11 +288,9 @@ class TrainerConfig(WorkerFields, FrozenModel):
         return self.changed(**{**changes, "evaluation_config": {}, "evaluation_interval": None})
 
     def to_json(self) -> dict[str, Any]:
-        """Every field as plain JSON values; `from_json` gives an equal config back. "given" lists the fields that are
-        not left at their defaults.
+        """Every field as plain JSON values, and "given", the fields that are not left at their defaults.
 
-        Classes and functions are stored by the path they import from; {"$code": null} is one without a path (a lambda,
-        a local class, an env object).
+        Classes and functions are stored by their import path; {"$code": null} is one without a path.
         """
         from rollax.config.stored import encode_config
 
@@ -306,7 +304,6 @@ class TrainerConfig(WorkerFields, FrozenModel):
             data: what `to_json` returned.
             trust_code: import stored classes and functions. Without it only rollax's own policies are imported, and a
                 `StoredCode`, which raises when it is called, replaces the rest.
-            changes: keys that replace stored ones.
         Raises:
             ConfigError: unknown keys, wrong values, a change without effect, or code that does not import.
         """
@@ -325,7 +322,6 @@ def resolve_config(
     """A checked config of the given class.
 
     Args:
-        config_class: the algorithm's config class.
         config: a plain dict, a config of that class or of a subclass, which is kept, or None for the defaults.
         overrides: keys that replace those of `config`; a nested dict such as `model` is replaced as a whole.
     Raises:

@@ -6,7 +6,6 @@ Single environments and the native vector environment give the same task: observ
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollax.env.registry import EnvContext
 from rollax.env.vector.vector_env import VectorEnv
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, nearest
 
 _NOOP, _FIRE = 0, 1
 
@@ -120,14 +119,13 @@ class AtariCreator:
         except ValidationError as error:
             problem = error.errors()[0]
             key = str(problem["loc"][0])
-            near = difflib.get_close_matches(key, AtariConfig.model_fields, n=1, cutoff=0.4)
             unknown = problem["type"] == "extra_forbidden"
             raise ConfigError(
                 "An unknown key of an Atari game." if unknown else "A wrong value for an Atari game.",
                 where=f"env_config, env={self.env_id!r}, key '{key}'",
                 got=problem["input"],
                 expected=f"one of {', '.join(AtariConfig.model_fields)}" if unknown else problem["msg"],
-                fix=f"did you mean '{near[0]}'?" if unknown and near else "leave the key out, or correct it",
+                fix=nearest(key, AtariConfig.model_fields) if unknown else "leave the key out, or correct it",
             ) from None
 
 

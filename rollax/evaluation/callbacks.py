@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, corrected
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
@@ -73,7 +72,7 @@ def _check_hook(callbacks: Callbacks, name: str, where: str) -> None:
     hook = _HOOKS.get(name)
     if hook is None:
         known = [hook for hook, others in _OTHER_NAMES.items() if name in others]
-        near = next(iter(known or get_close_matches(name, _HOOKS, n=1, cutoff=0.75)), None)
+        near = next(iter(known), None) or corrected(name, _HOOKS)
         raise ConfigError(
             "A callback that nothing calls.",
             where=where,

@@ -6,13 +6,12 @@ Workers synchronize them through the driver: it merges every worker's `take_delt
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rollax.errors import CheckpointError, ConfigError, ShapeError
+from rollax.errors import CheckpointError, ConfigError, ShapeError, nearest
 from rollax.spaces import Path, leaves, walk
 from rollax.trees import Tree
 
@@ -223,13 +222,12 @@ def make_filter(name: str, observation_space: spaces.Space) -> MeanStdFilter:
     """
     if name in FILTERS:
         return FILTERS[name](observation_space)
-    near = get_close_matches(str(name), FILTERS, n=1)
     raise ConfigError(
         "An unknown observation filter.",
         where="observation_filter",
         got=name,
         expected=" or ".join(FILTERS),
-        fix=f"did you mean {near[0]}?" if near else None,
+        fix=nearest(str(name), FILTERS),
     )
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollax.config.multiagent import SharedParts
-from rollax.config.spelling import nearest
-from rollax.errors import ConfigError, PolicyError
+from rollax.errors import ConfigError, PolicyError, nearest
 from rollax.policy.policy import Policy, Weights
 
 

@@ -69,12 +69,7 @@ class PlainDisplay(Display):
 
 
 class TableDisplay(Display):
-    """A table of the last iterations, and a line with the elapsed time; a subclass draws it.
-
-    Args:
-        title: algorithm, environment and run folder.
-        rows: number of iterations to show.
-    """
+    """A table of the last `rows` iterations, and a line with the elapsed time; a subclass draws it."""
 
     def __init__(self, title: str, rows: int = 8) -> None:
         self._title = title

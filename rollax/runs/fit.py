@@ -146,11 +146,7 @@ def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | 
 class StopRequest:
     """Turns Ctrl-C (SIGINT) and SIGTERM into a flag that the training loop reads between iterations.
 
-    An iteration is never interrupted, so the saved state can be trained further. A second signal raises
-    KeyboardInterrupt at once.
-
-    Args:
-        announce: called from the signal handler on the first signal; must not block.
+    A second signal raises KeyboardInterrupt. `announce` is called in the signal handler and must not block.
     """
 
     def __init__(self, announce: Callable[[], None]) -> None:

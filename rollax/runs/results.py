@@ -52,8 +52,7 @@ def to_json(value: Any, indent: int | None = None) -> str:
 def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
     """Returns the result lines of a run folder or a `result.jsonl`, and the number of unreadable lines.
 
-    Raises:
-        RollaxError: there is no such file, or no readable line in it.
+    RollaxError where there is no such file, or no readable line in it.
     """
     path = run / RESULTS_NAME if run.is_dir() else run
     try:

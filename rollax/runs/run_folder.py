@@ -33,7 +33,7 @@ log = logging.getLogger("rollax.runs")
 CHECKPOINTS, BEST, CURVE = "checkpoints", "best", "curve.png"
 PREFIX = "checkpoint_"
 LOOKS_AT_TRAINING = 10
-"""Iterations between two looks at the training reward for the best model, which would else be saved in most of them."""
+"""Iterations between two comparisons of the training reward, which improves in most of them."""
 
 
 class RunFolder:
@@ -146,13 +146,7 @@ class RunFolder:
 
 
 def check_empty(path: Path, where: str, go_on: str) -> None:
-    """Refuses a file, or a folder that is not empty, because two runs would mix.
-
-    Args:
-        path: the folder.
-        where: the option or argument that names it.
-        go_on: the command that continues the run in the folder.
-    """
+    """Refuses a file, or a folder that is not empty; `go_on` is the command that continues the run in it."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     holds_run = (path / RESULTS_NAME).exists()

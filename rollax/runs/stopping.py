@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from rollax.config.spelling import nearest
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, nearest
 from rollax.runs.results import WHERE_IN_RESULT, number_in
 
 _GOALS = ("episode_reward_mean", "evaluation_reward_mean")
@@ -18,11 +17,7 @@ _LIMITS = ("timesteps_total", "training_iteration", "time_total_s")
 def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> dict[str, float]:
     """Returns the conditions that are set, goals before limits; None means not set.
 
-    Args:
-        values: condition -> number.
-        where: the section, or the option of each condition, for error messages.
-    Raises:
-        ConfigError: an unknown condition, or a value that is no number.
+    `where` is the section, or the option of each condition, for the ConfigError of an unknown condition or wrong value.
     """
     refuse_unknown_keys(values, WHERE_IN_RESULT, str(where))
     given = {name: values[name] for name in WHERE_IN_RESULT if values.get(name) is not None}

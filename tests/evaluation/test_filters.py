@@ -217,7 +217,7 @@ class TestMakeFilter:
         assert isinstance(make_filter("MeanStdFilter", VECTOR), MeanStdFilter)
 
     def test_unknown_name(self):
-        with pytest.raises(ConfigError, match="did you mean MeanStdFilter"):
+        with pytest.raises(ConfigError, match="did you mean 'MeanStdFilter'"):
             make_filter("MeanStdFiltr", VECTOR)
 
     def test_no_filter_does_nothing(self):

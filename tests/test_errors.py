@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollax.config.spelling import corrected, nearest, typing_errors
+from rollax.errors import corrected, nearest, typing_errors
 
 
 @pytest.mark.parametrize(
