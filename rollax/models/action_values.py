@@ -56,11 +56,7 @@ class ActionValue(nnx.Module):
 
 
 class NetworkValues(nnx.Module):
-    """A network's `policy` outputs as Q-values: [B, A] of discrete actions, [B] of given continuous ones.
-
-    Args:
-        network: `network(obs).policy` is [B, A], or `network(obs, actions).policy` is [B, 1].
-    """
+    """Q-values of a network: [B, A] from `network(obs).policy`, or [B] from `network(obs, actions).policy` [B, 1]."""
 
     def __init__(self, network: Any) -> None:
         self.network = network
@@ -71,12 +67,9 @@ class NetworkValues(nnx.Module):
 
 
 class Ensemble(nnx.Module):
-    """Several modules with equal arguments, as one module whose weights have a leading axis.
+    """N modules that differ only in their weights, as one module whose weights have a leading axis.
 
     One matrix product for all members is faster than one for each, also on a CPU.
-
-    Args:
-        members: N modules that differ only in their weights.
     """
 
     def __init__(self, members: Sequence[nnx.Module]) -> None:
@@ -99,8 +92,6 @@ class ActorWithCritics(nnx.Module):
     """An actor, whose outputs the model returns, and critics, which the loss calls.
 
     Args:
-        actor: `actor(obs) -> Outputs`.
-        critics: of `ActionValue` or `NetworkValues`.
         squashed: whether the actor's `policy` passes a tanh, so that it holds actions in (-1, 1).
         initial_alpha: initial temperature α; None: the model has none.
     """
@@ -137,8 +128,7 @@ def make_critics(
 ) -> Ensemble:
     """`count` critics of continuous actions or of one discrete choice, each its own custom model if there is one.
 
-    Raises:
-        PolicyError: a custom model with state besides its parameters, such as dropout or batch statistics.
+    Raises PolicyError for a custom model with state besides its parameters, such as dropout or batch statistics.
     """
     num_actions = int(action_space.n) if isinstance(action_space, spaces.Discrete) else None
 

@@ -38,11 +38,7 @@ def make_model(
     """Returns a module `model(obs) -> Outputs`; see `run_model` for memory. It encodes raw columns of the space.
 
     Args:
-        observation_space: of one observation.
-        action_space: of one action.
         num_outputs: width of `Outputs.policy`; with `config.free_log_std` means, then as many log standard deviations.
-        config: sizes, or the custom model.
-        rngs: for the weights.
         needs_value: whether a custom model without a `critic` must return `Outputs.value`.
     Raises:
         ConfigError: sizes that do not fit the spaces; a custom model that cannot be found or built with the arguments.
@@ -74,8 +70,6 @@ def make_custom_model(
         takes_actions: whether it is a critic of continuous actions, built with `action_space=` and called as
             `model(obs, actions)`.
         memory: whether a model with memory can be used.
-    Raises:
-        ConfigError, PolicyError: as `make_model`.
     """
     assert config.custom_model is not None
     cls = _model_class(config.custom_model)

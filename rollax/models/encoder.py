@@ -34,7 +34,6 @@ class Encoder(nnx.Module):
     Raises:
         SpaceError: an unsupported space, or one without features.
     Attributes:
-        features: width of the output.
         images_only: whether all leaves are images, whose features need no further hidden layers.
     """
 
@@ -136,15 +135,10 @@ class UnitInterval:
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """The axes of an image.
+    """The axes of an image."""
 
-    Attributes:
-        shape: height, width, channels; those of stacked frames are counted together.
-        order: the axes of a column in the order batch, height, width, channels.
-    """
-
-    shape: tuple[int, int, int]
-    order: tuple[int, ...]
+    shape: tuple[int, int, int]  # height, width, channels; those of stacked frames are counted together
+    order: tuple[int, ...]  # the axes of a column in the order batch, height, width, channels
 
     @classmethod
     def of(cls, space: spaces.Box) -> ImageLayout | None:

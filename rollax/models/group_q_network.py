@@ -41,8 +41,6 @@ class QMixer(nnx.Module):
         linear, as in the authors' later code.
 
     Args:
-        state_features: F, width of the state.
-        members: M, number of values.
         embed: E, width of the hidden layer.
         hypernet_hiddens: widths of the hidden layers of W_1 and W_2.
     """
@@ -74,11 +72,9 @@ class GroupQNetwork(nnx.Module):
     Source: Rashid et al. (2018), section 4, arXiv:1803.11485; the sum: Sunehag et al. (2017), arXiv:1706.05296.
 
     Args:
-        view: describes the observations.
         network: shared by the members: a member's view -> `Outputs` with its action values [B, N] as `policy`.
-        mixer: computes the joint value; None: it is the sum, or the members' values are learned independently.
+        mixer: computes the joint value; None: it is the sum (`is_sum`), or the members' values are independent.
         state_encoder: encodes the global state for the mixer.
-        is_sum: whether the joint value is the sum of the members' values.
     """
 
     def __init__(
@@ -97,11 +93,7 @@ class GroupQNetwork(nnx.Module):
         return self._outputs({"obs": obs})
 
     def values(self, columns: Any) -> tuple[Float[Array, "B M N"], State]:
-        """Each member's values, `MASKED_LOGIT` for invalid actions, and the recurrent state after the rows.
-
-        Args:
-            columns: of the group, as for `run_model`.
-        """
+        """Each member's values, `MASKED_LOGIT` for invalid actions, and the recurrent state; see `run_model`."""
         view, obs = self.view, columns["obs"]
         inputs = {"obs": view.seen(obs)}
         if is_recurrent(self.network):
@@ -118,9 +110,7 @@ class GroupQNetwork(nnx.Module):
     def joint(self, values: Float[Array, "B M"], obs: Any) -> Float[Array, "B K"]:
         """The joint value of the members' actions, K = 1; without one each member's value, K = M.
 
-        Args:
-            values: of each member's action; an absent member's counts as 0.
-            obs: the group's observations of the same rows.
+        An absent member's value counts as 0.
         """
         values = jnp.where(self.view.present(obs), values, 0.0)
         if self.is_sum:

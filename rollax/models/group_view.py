@@ -23,22 +23,14 @@ class GroupView:
 
     A group's columns are tuples with the columns of each member. The methods join them to one array, with the rows of
     the first member first.
-
-    Args:
-        members: M.
-        num_actions: N, choices of each member.
-        masked: whether observations have action masks. A member whose mask is all zeros is absent.
-        hidden: the keys of a member's observation that it does not see itself.
-        state_key: the key of the global state; None: there is none.
-        agent_ids: whether a member sees its index.
     """
 
-    members: int
-    num_actions: int
-    masked: bool
-    hidden: tuple[str, ...]
-    state_key: str | None
-    agent_ids: bool
+    members: int  # M
+    num_actions: int  # N, choices of each member
+    masked: bool  # whether observations have action masks; a member whose mask is all zeros is absent
+    hidden: tuple[str, ...]  # the keys of a member's observation that it does not see itself
+    state_key: str | None  # the key of the global state
+    agent_ids: bool  # whether a member sees its index
 
     @classmethod
     def of(

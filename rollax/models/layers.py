@@ -77,11 +77,6 @@ class NoisyLinear(nnx.Module):
     Source: Fortunato et al. (2018), section 3 (factorised noise), arXiv:1706.10295; W and b begin uniform in
         ±1/√p, Σ and σ at σ_0/√p, for p inputs. One draw of the noise serves all rows of a call.
 
-    Args:
-        in_features: p.
-        out_features: q.
-        sigma0: σ_0.
-        rngs: for the weights, and for the noise of every call in training mode.
     Attributes:
         deterministic: without noise; `eval()` and `train()` of a model set it.
     """
@@ -113,11 +108,7 @@ def _scaled(noise: Float[Array, "N"]) -> Float[Array, "N"]:
 
 
 class MLP(nnx.Module):
-    """Dense layers, each followed by the activation.
-
-    Attributes:
-        features: width of the output; `in_features` if there is no layer.
-    """
+    """Dense layers, each followed by the activation; `features` is the width of the output."""
 
     def __init__(self, in_features: int, hiddens: Sequence[int], activation: Activation, *, rngs: nnx.Rngs) -> None:
         widths = (in_features, *hiddens)
@@ -141,8 +132,6 @@ class CNN(nnx.Module):
         dense_features: width of the dense layer; None: by the image's shorter side.
     Raises:
         ConfigError: a kernel that is larger than its input.
-    Attributes:
-        features: width of the output.
     """
 
     def __init__(

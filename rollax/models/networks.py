@@ -26,11 +26,7 @@ VALUE_GAIN = 1.0
 
 
 class Trunk(nnx.Module):
-    """Hidden features of raw observation columns: `Encoder`, then `fcnet_hiddens` unless everything is images.
-
-    Attributes:
-        features: width of the output.
-    """
+    """Hidden features of raw observation columns: `Encoder`, then `fcnet_hiddens` unless everything is images."""
 
     def __init__(self, observation_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.encoder = Encoder(observation_space, config, rngs=rngs)
@@ -85,7 +81,7 @@ class ActorCritic(nnx.Module):
         return self.heads(hidden, hidden if self.value_trunk is None else self.value_trunk(obs), obs)
 
     def heads(self, hidden: Float[Array, "B F"], value_hidden: Float[Array, "B F"], obs: Any) -> Outputs:
-        """The model's outputs from the hidden features of actor and critic, and the observations of the same rows."""
+        """The model's outputs from the hidden features of actor and critic."""
         dist_inputs = policy_outputs(self.policy_head, hidden, obs)
         if self.log_std is not None:
             log_std = jnp.broadcast_to(self.log_std[...][None], dist_inputs.shape)

@@ -25,12 +25,8 @@ class ParametricHead(nnx.Module):
     All slots share the weights, so a permutation of the slots permutes the logits. The action mask removes empty slots.
 
     Source: Vaswani et al. (2017), Eq. 1, arXiv:1706.03762: q·k / sqrt(d). Deviations: no softmax here; the keys pass a
-    tanh, so that the logit need not be linear in the embedding.
-
-    Args:
-        features: width of the hidden features.
-        embedding_size: E.
-        gain: of the query's kernel; a small one makes the initial policy almost uniform over the valid slots.
+    tanh, so that the logit need not be linear in the embedding. A small `gain` of the query's kernel makes the initial
+    policy almost uniform over the valid slots.
     """
 
     def __init__(self, features: int, embedding_size: int, *, gain: float, rngs: nnx.Rngs) -> None:
@@ -59,11 +55,7 @@ def embedding_size(observation_space: spaces.Space) -> int:
 
 
 def check_parametric(observation_space: spaces.Space, action_space: spaces.Space) -> None:
-    """Checks the embeddings of a parametric observation space against the action space.
-
-    Raises:
-        SpaceError: no action mask, not a Box [slots, E], or not one slot for each action of a Discrete space.
-    """
+    """Raises SpaceError unless embeddings are a Box [slots, E], with a mask and one slot for each Discrete action."""
     if not is_parametric(observation_space):
         return
     assert isinstance(observation_space, spaces.Dict)

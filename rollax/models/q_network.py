@@ -63,10 +63,8 @@ class QNetwork(nnx.Module):
         Bellemare et al. (2017), arXiv:1707.06887; noisy streams: Fortunato et al. (2018), arXiv:1706.10295.
 
     Args:
-        num_actions: A.
         hiddens: widths of each stream's own layers.
-        dueling: whether the state value has a stream of its own.
-        support: the returns of the atoms; None: values are scalars.
+        support: [K] the returns of the atoms; None: values are scalars.
         sigma0: σ_0 of noisy streams; None: they are not noisy.
     """
 
@@ -112,23 +110,12 @@ class QNetwork(nnx.Module):
 
 
 def expected_values(logits: Float[Array, "B A K"], support: np.ndarray | Sequence[float] | None) -> Float[Array, "B A"]:
-    """The expected return of each action.
-
-    Args:
-        logits: over the atoms of each action; without a support the values, with K = 1.
-        support: [K] the returns of the atoms; None: values are scalars.
-    """
+    """The expected return of each action; without a support the logits are the values, and K is 1."""
     return logits[..., 0] if support is None else jax.nn.softmax(logits, axis=-1) @ jnp.asarray(support)
 
 
 class CustomQNetwork(nnx.Module):
-    """A custom model in place of a `QNetwork`.
-
-    Args:
-        network: `network(obs).policy` is [B, A·K]: the logits over K atoms of each action, or with K = 1 its value.
-        num_actions: A.
-        support: the returns of the atoms; None: values are scalars.
-    """
+    """A custom model in place of a `QNetwork`; its `policy` is [B, A·K]: the `logits` of a `QNetwork`, flattened."""
 
     def __init__(self, network: Any, num_actions: int, support: np.ndarray | None) -> None:
         self.network, self.num_actions, self.noisy = network, num_actions, is_noisy(network)

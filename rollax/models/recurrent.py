@@ -88,9 +88,6 @@ class RecurrentActorCritic(ActorCritic):
     Rows are B concatenated sequences of equal length; B is the length of the state. If actor and critic share no
     layers, each has a memory of its own. The state is one array, the actor's h (and c), then the critic's, because each
     further array costs the sampler as much as a small layer at every step.
-
-    Attributes:
-        memory_inputs: the further arguments of a call: some of `prev_actions` and `prev_rewards`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The forward passes of a policy's model, compiled: what to do, what it is worth, and how likely it was."""
+"""The forward passes of a policy's model, compiled: actions, values and log-probabilities."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ Columns = Mapping[str, Any]
 
 
 class Acting:
-    """Columns in, NumPy arrays out; each function is one compiled call.
+    """Padded columns [S, ...] in, NumPy arrays out; each function is one compiled call.
 
     Args:
-        split: the model.
-        exploration: chooses actions from its outputs.
-        masked: whether observations say which actions are valid.
-        wanted: the batch columns that somebody reads; None for all.
-        noisy: the model explores in training mode.
+        masked: whether observations have action masks.
+        wanted: the batch columns to fetch; None for all.
+        noisy: whether the model explores in training mode.
     """
 
     def __init__(
@@ -71,15 +69,10 @@ class Acting:
         rows: int,
         noise_seed: Any = None,
     ) -> tuple[trees.Tree, list[np.ndarray], dict[str, np.ndarray]]:
-        """`(actions, state_out, fetches)` of the first rows.
+        """`(actions, state_out, fetches)` of the first `rows` rows.
 
-        Args:
-            params: the parameters.
-            extra: the model's other state.
-            columns: [S, ...] what the model takes, padded.
-            noise: [S, K] what exploring takes; None for the greedy actions.
-            rows: N <= S, how many of them are real.
-            noise_seed: [] uint32 that a noisy model draws its noise by where it explores.
+        `noise` is [S, K], from `Exploration.noise`; None for the greedy actions. `noise_seed` is [] uint32, the seed of
+        a noisy model that explores.
         """
         act = self._act_greedily if noise is None else self._act
         actions, packed, states = act(params, extra, columns, noise, noise_seed)
@@ -133,25 +126,16 @@ class Acting:
 
 
 def check_finite(numbers: np.ndarray, policy_id: str, timestep: int) -> None:
-    """Raises NonFiniteError, with the row, where what comes with the actions is not finite.
-
-    Args:
-        numbers: [N, ...] the first of the fetched columns: a log-probability, the value of an action, an action.
-        policy_id: whose.
-        timestep: environment steps trained on so far.
-    """
+    """Raises NonFiniteError, with the row, if a number of the first fetched column [N, ...] is not finite."""
     # A sum is finite unless an element is not: cheaper than looking at each.
     if not math.isfinite(numbers.sum()):
+        # Row 0 if every number is finite and only their sum is not.
+        row = int(np.argmin(np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)))
         raise NonFiniteError(
             "The model's outputs are not finite: no action can be chosen.",
-            where=f"policy {policy_id!r}, row {_first_bad_row(numbers)} of {len(numbers)}, at timestep {timestep}",
+            where=f"policy {policy_id!r}, row {row} of {len(numbers)}, at timestep {timestep}",
             got="a NaN or infinite log-probability or value",
             expected="finite outputs",
             fix="look for NaN weights, or for observations too large for the model; observation_filter="
             "'MeanStdFilter' scales them",
         )
-
-
-def _first_bad_row(numbers: np.ndarray) -> int:
-    """0 where each is finite, and only their sum is not."""
-    return int(np.argmin(np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)))

@@ -48,10 +48,7 @@ class ActionMasks:
 class GroupMasks:
     """The action masks of a group's members; the observation of an absent member is zeros, also in its mask.
 
-    Args:
-        present: whether observations have masks.
-        filtered: whether a filter may change the zeros of absent members; then only groups without any valid action are
-            refused.
+    If a filter may change these zeros (`filtered`), only groups without any valid action are refused.
     """
 
     def __init__(self, present: bool, *, filtered: bool) -> None:

@@ -127,7 +127,7 @@ class JaxPolicy(Policy):
         return make_distribution(self.action_space)
 
     def make_exploration(self) -> Exploration:
-        """Returns how actions are chosen from the model's outputs: by default drawn from `distribution`."""
+        """Returns the exploration: by default actions are drawn from `distribution`."""
         return FromDistribution(self.distribution)
 
     def make_plan(self) -> UpdatePlan:

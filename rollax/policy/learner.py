@@ -25,13 +25,7 @@ Loss = Callable[[Columns, Columns, Columns, Columns, jax.Array, Columns], tuple[
 
 
 class Devices:
-    """Places arrays on devices; with a single device it does nothing.
-
-    Args:
-        devices: of JAX; by default all local ones of the default backend.
-    Attributes:
-        count: their number.
-    """
+    """Places arrays on devices, by default all local ones; with a single device it does nothing."""
 
     def __init__(self, devices: Sequence[Any] | None = None) -> None:
         devices = jax.local_devices() if devices is None else devices
@@ -64,34 +58,21 @@ class Devices:
 
 
 class Variables(NamedTuple):
-    """All that a gradient step changes; immutable.
-
-    Args:
-        params, extra: name -> parameter, and name -> other state of the model.
-        targets: name -> target parameter; None: equal to the parameters.
-        optimizer_state: of the optimizer.
-        num_updates: gradient steps taken so far.
-    """
+    """All that a gradient step changes; immutable."""
 
     params: Columns
-    extra: Columns
-    targets: Columns | None
+    extra: Columns  # the model's other state
+    targets: Columns | None  # None: equal to the parameters
     optimizer_state: Any
-    num_updates: Any
+    num_updates: Any  # gradient steps taken so far
 
 
 class Update(NamedTuple):
-    """The result of an update.
+    """The result of an update."""
 
-    Args:
-        statistics: means over the last epoch that began, with the minibatch that ended the update.
-        rows: name -> [capacity] statistics by row, from each row's last gradient step.
-        error: the reason why the update stopped before the end of the plan, or None.
-    """
-
-    statistics: dict[str, float]
-    rows: dict[str, np.ndarray]
-    error: NonFiniteError | None
+    statistics: dict[str, float]  # means over the last epoch that began, with the minibatch that ended the update
+    rows: dict[str, np.ndarray]  # name -> [capacity] statistics by row, from each row's last gradient step
+    error: NonFiniteError | None  # the reason why the update stopped before the end of the plan
 
 
 def _count(batch: Columns, mask: jax.Array) -> jax.Array:
@@ -106,14 +87,9 @@ class Learner:
     acting are on the first one.
 
     Args:
-        loss: a pure function of arrays.
         optimizer: gives the direction; the coefficient `lr` scales it: a number, or one for each part of the model.
-        params: the initial parameters.
-        extra: the model's other state.
-        updated_targets: a pure function that updates the target parameters; None: there are none.
-        stops: a pure function that ends an update early; None: every update runs its whole plan.
+        updated_targets, stops: as in `UpdatePlan`.
         count_rows: (batch, mask) -> the number of rows over which the loss of a microbatch is averaged.
-        devices: None: all devices of the process.
     Attributes:
         variables: the current ones; replaced as a whole.
     """
@@ -188,11 +164,7 @@ class Learner:
 
     @np.errstate(over="ignore")  # as in `learn`
     def apply(self, gradients: Columns, lr: Any, where: str) -> None:
-        """One step with gradients from here or elsewhere.
-
-        Raises:
-            NonFiniteError: a gradient or new parameter is not finite; nothing is changed.
-        """
+        """One step; raises NonFiniteError, without a change, if a gradient or new parameter is not finite."""
         bad = [f"the gradient of {name}" for name, value in gradients.items() if not np.isfinite(value).all()]
         if not bad:
             after, finite = self._apply(self._everywhere(), self.devices.everywhere(dict(gradients)), lr)
@@ -326,11 +298,7 @@ class Learner:
         return {"optimizer": self.optimizer_arrays(), "num_updates": self.num_updates, "targets": targets}
 
     def set_state(self, arrays: Mapping[str, np.ndarray], num_updates: int, targets: Columns, where: str) -> None:
-        """Restores what `get_state` returned.
-
-        Raises:
-            CheckpointError: the arrays are of another optimizer.
-        """
+        """Restores what `get_state` returned; raises CheckpointError if the arrays are of another optimizer."""
         state, expected = self.variables.optimizer_state, self.optimizer_arrays()
         if {n: np.shape(a) for n, a in arrays.items()} != {n: a.shape for n, a in expected.items()}:
             raise CheckpointError(

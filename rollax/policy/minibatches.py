@@ -71,14 +71,9 @@ class Minibatches:
         few_sizes: bool = False,
         in_order: bool = False,
     ) -> Minibatches:
-        """Each row once per epoch, each epoch in a new order.
+        """Each row once per epoch, each epoch in a new order; sizes as in `UpdatePlan`.
 
         Args:
-            rng: shuffles.
-            rows: their number.
-            minibatch_size: rows of one gradient step; None: all.
-            epochs: passes over the rows.
-            microbatch_size: rows of one forward and backward pass; None: those of a gradient step.
             few_sizes: whether to pad to powers of two, which compiles less often if `rows` varies much.
             in_order: without shuffling, for replay samples, of which the last one of equal rows sets the priority.
         """
@@ -108,15 +103,10 @@ def _widened(rows: np.ndarray, width: int) -> np.ndarray:
 
 
 def weighted_mean(part: Part, state: Any, rows: jax.Array) -> tuple[Any, Any]:
-    """The means over all valid rows, and the state after the last part; one part at a time is in memory.
+    """The means over all valid rows [K, M], and the state that the last of K parts returns; one part is in memory.
 
-    Source: mean = Σ_k n_k mean_k / Σ_k n_k. Parts without valid rows are skipped, even if their means are NaN; without
-    any valid rows the means are 0.
-
-    Args:
-        part: a pure function.
-        state: arrays that each part passes to the next one.
-        rows: [K, M] the rows of each part.
+    mean = Σ_k n_k mean_k / Σ_k n_k. Parts without valid rows are skipped, even if their means are NaN; without any
+    valid rows the means are 0.
     """
     shapes = jax.eval_shape(part, state, rows[0])[0]
     zeros = jax.tree.map(lambda mean: jnp.zeros(mean.shape, jnp.promote_types(mean.dtype, jnp.float32)), shapes)

@@ -25,10 +25,8 @@ _DEPTH = 3
 def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
     """The arrays of all attributes with nnx modules, optimizers, variables or JAX arrays, also inside pytrees.
 
-    NumPy arrays, numbers and the attributes in `stored_apart` are left out.
-
-    Raises:
-        CheckpointError: an attribute is another object that contains such arrays.
+    NumPy arrays, numbers and the attributes in `stored_apart` are left out. Raises CheckpointError if an attribute is
+    another object that contains such arrays.
     """
     found = {}
     for name, value in _attributes(policy).items():
@@ -50,8 +48,7 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
 def set_own_arrays(policy: Any, arrays: Arrays) -> None:
     """Restores what `own_arrays` of an equal policy returned; modules are updated in place.
 
-    Raises:
-        CheckpointError: other attributes, or other names or shapes of arrays; nothing is changed.
+    Raises CheckpointError, without a change, for other attributes, or other names or shapes of arrays.
     """
     own = own_arrays(policy)
     _check(policy, "Other attributes with state", sorted(arrays), sorted(own))

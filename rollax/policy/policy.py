@@ -25,17 +25,11 @@ ActionsResult = tuple[Any, Sequence[Any], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSequences:
-    """The sequences that a policy learns from if its experience is replayed.
+    """The sequences that a policy learns from if its experience is replayed."""
 
-    Args:
-        length: T, rows of each sequence to learn from.
-        burn_in: rows before those.
-        columns: columns of the buffer in addition to those of transitions.
-    """
-
-    length: int
-    burn_in: int = 0
-    columns: tuple[str, ...] = ()
+    length: int  # T, rows of each sequence to learn from
+    burn_in: int = 0  # rows before those
+    columns: tuple[str, ...] = ()  # columns of the buffer in addition to those of transitions
 
 
 class Policy(ABC):
@@ -45,8 +39,6 @@ class Policy(ABC):
     states may be lists or arrays, weights may be plain numbers.
 
     Args:
-        observation_space: of one agent.
-        action_space: of one agent.
         config: the algorithm's config, or any dict.
     """
 
@@ -146,9 +138,7 @@ class Policy(ABC):
         Args:
             obs: one filtered observation.
             state: the `state_out` of the previous step; None at the start of a trajectory.
-            explore: False for the greedy action.
             prev_action: the previous action; None at the start of a trajectory.
-            prev_reward: the reward for it.
         Raises:
             EnvError, NonFiniteError: an observation that is not in the observation space.
         """
@@ -165,14 +155,7 @@ class Policy(ABC):
     def memory_of(
         self, rows: int, states: Sequence[Any] | None, prev_actions: Any, prev_rewards: Any
     ) -> dict[str, Any]:
-        """The arguments of `compute_actions` about the previous steps of N rows.
-
-        Args:
-            rows: N.
-            states: the recurrent state, each part [N, ...]; None: the initial one.
-            prev_actions: columns of the N previous actions; None: zeros.
-            prev_rewards: [N] the previous rewards; None: zeros.
-        """
+        """The arguments of `compute_actions` about the previous steps of N rows; None: the initial state, zeros."""
         if states is None:
             states = [np.repeat(np.asarray(part)[None], rows, axis=0) for part in self.get_initial_state()]
         return {
@@ -186,11 +169,9 @@ class Policy(ABC):
         return []
 
     def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The extra fetches that depend on the actions, for actions that another policy has chosen.
+        """The extra fetches that depend on the actions, for N actions that another policy has chosen.
 
-        Args:
-            actions: columns of N actions, as `compute_actions` returns them.
-            fetches: the extra fetches with the policy's own actions for the same observations.
+        `fetches` are those with the policy's own actions for the same observations.
         """
         return {}
 
@@ -289,9 +270,8 @@ class PolicySpec(NamedTuple):
     """Class, spaces and config of one policy of a multi-agent run.
 
     Args:
-        policy_class: a `Policy` class; None: that of the algorithm.
-        observation_space: of its agents; None: that of the environment.
-        action_space: of its agents; None: that of the environment.
+        policy_class: None: that of the algorithm.
+        observation_space, action_space: of its agents; None: that of the environment.
         config: the config keys that differ for this policy, such as `{"gamma": 0.85}`.
     """
 
@@ -304,8 +284,7 @@ class PolicySpec(NamedTuple):
     def of(cls, spec: Any, policy_id: str) -> PolicySpec:
         """The spec of a config's entry: a spec, a class, None, or a tuple in the order of the fields.
 
-        Raises:
-            PolicyError: another entry.
+        Raises PolicyError for any other entry.
         """
         if spec is None or _is_policy_class(spec):
             return cls(spec)

@@ -69,11 +69,7 @@ def make_policy_model(
 
 
 def check_layers(config: ModelConfig, policy_class: str) -> None:
-    """Checks the model config of a policy with networks other than `ActorCritic`.
-
-    Raises:
-        ConfigError: a setting of `ActorCritic`.
-    """
+    """Raises ConfigError for a setting of `ActorCritic`, for a policy with other networks."""
     for name in _NOT_IN_OWN_NETWORKS:
         if getattr(config, name):
             raise ConfigError(
@@ -87,12 +83,7 @@ def check_layers(config: ModelConfig, policy_class: str) -> None:
 
 
 def check_sizes(observation_space: Space, action_space: Space, config: TrainerConfig, where: str) -> None:
-    """Compares lower bounds of the memory for the policy `where` with the machine's memory.
-
-    Raises:
-        ConfigError: a layer of the default network, the rows of an update or of a fragment, or the order of an update's
-            rows do not fit.
-    """
+    """Raises ConfigError if a layer, an update or a fragment of the policy `where` cannot fit into the memory."""
     model = config.model
     if model.custom_model is None:
         # Convolutions encode images, of rank 3 and more.

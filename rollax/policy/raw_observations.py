@@ -16,18 +16,16 @@ from rollax.spaces import Path, path_text, walk
 def columns_of_one(space: Space, obs: Any, where: str) -> trees.Tree:
     """Columns of one observation in the space's dtypes, without keys that are not in the space.
 
-    Raises:
-        EnvError: a missing key, or a wrong length or shape.
-        NonFiniteError: a NaN, or an infinity in a bounded space.
+    Raises EnvError for a missing key or a wrong length or shape, NonFiniteError for a NaN, or an infinity in a bounded
+    space.
     """
     return _columns(space, obs, where, one=True)
 
 
 def columns_of(space: Space, observations: Any, where: str) -> trees.Tree:
-    """Columns of N observations in the space's dtypes, from a list of them or from columns.
+    """Columns of N observations, from a list of them or from columns; see `columns_of_one`.
 
-    Raises:
-        EnvError, NonFiniteError: as `columns_of_one`; columns of different lengths, or no observation.
+    Raises EnvError also for columns of different lengths, or no observation.
     """
     if isinstance(observations, list):
         rows = [columns_of_one(space, obs, f"{where}, row {row}") for row, obs in enumerate(observations)]

@@ -28,12 +28,8 @@ _PER_SEQUENCE = (SampleBatch.STATE_IN, SampleBatch.SEQ_LENS)
 
 
 class RecurrentColumns:
-    """Describes the memory of a model, if it has one.
+    """Describes the memory of a model, if it has one; `max_seq_len` is the rows of a sequence to learn from.
 
-    Args:
-        model: the module.
-        action_space: of one agent.
-        max_seq_len: rows of a sequence to learn from.
     Attributes:
         present: whether the model has memory.
         columns: its further inputs: `state_in` and its `memory_inputs`.
@@ -59,11 +55,7 @@ class RecurrentColumns:
         return frozenset((*self.columns, SampleBatch.TRAJECTORY_ID)) if self.present else frozenset()
 
     def given(self, rows: int, states: Sequence[Any], prev_actions: Any, prev_rewards: Any, where: str) -> Columns:
-        """The columns for acting; without values those at the start of a trajectory.
-
-        Raises:
-            PolicyError: states of the wrong shape.
-        """
+        """The columns for acting, by default at the start of a trajectory; PolicyError for wrong shapes of states."""
         if not len(states):
             states = [np.broadcast_to(part, (rows, *part.shape)) for part in self.initial_state]
         state_in = tuple(np.asarray(part) for part in states)
@@ -97,14 +89,9 @@ class RecurrentColumns:
             )
 
     def sequences(self, columns: Columns, batch: SampleBatch) -> tuple[dict[str, Any], int]:
-        """The rows to learn from as sequences.
+        """The columns [N, ...] that the loss reads as [S, max_seq_len, ...], with `seq_lens` and `state_in`; and S.
 
-        Args:
-            columns: [N, ...] the columns that the loss reads.
-            batch: N rows with `batch_columns`; or a padded batch, whose sequences are kept, by default with the initial
-                state.
-        Returns:
-            Columns [S, max_seq_len, ...] with `seq_lens` [S] and `state_in` [S, ...], and the number S of sequences.
+        The sequences of a padded batch are kept, by default with the initial state.
         """
         if batch.seq_lens is not None:
             return self._as_padded(columns, batch), len(batch.seq_lens)
@@ -132,12 +119,7 @@ class RecurrentColumns:
 
 
 def as_rows(sequences: Columns, mask: jax.Array) -> tuple[dict[str, Any], jax.Array]:
-    """Sequences [B, T, ...] as rows [B·T, ...], with a mask that is 0 on their padding too.
-
-    Args:
-        sequences: some that `RecurrentColumns.sequences` returned.
-        mask: [B] 1 for a real sequence, 0 for padding.
-    """
+    """Sequences [B, T, ...] with a mask [B] as rows [B·T, ...] with a mask that is 0 on their padding too."""
     lengths = sequences[SampleBatch.SEQ_LENS]
     rows = {name: column for name, column in sequences.items() if name not in _PER_SEQUENCE}
     width = jax.tree.leaves(rows)[0].shape[1]

@@ -24,9 +24,6 @@ class SharedVariables:
     `params` and `extra`, name -> array, and replace them as a whole. Then they call `on_new_variables`, and also before
     learning, in case an interrupt has prevented the call.
 
-    Args:
-        groups: name -> the shared parts of the models, and the policies that share them.
-        policies: policy id -> policy, all of them.
     Raises:
         ConfigError: a group of fewer than two policies, an unknown policy or part, parts with different variables or
             shapes, or a variable in two groups.

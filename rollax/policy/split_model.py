@@ -23,9 +23,6 @@ class SplitModel:
     """Name -> array for the trained parameters, and separately for all other state of a model.
 
     `nnx.jit` instead walks the module's graph at every call, which costs more than a small forward pass.
-
-    Args:
-        model: any `nnx.Module`; no reference is kept.
     """
 
     def __init__(self, model: nnx.Module) -> None:
@@ -44,11 +41,7 @@ class SplitModel:
     ) -> Any:
         """The model with these arrays, in training mode if it is `learning`, otherwise in evaluation mode.
 
-        Args:
-            params: the trained parameters.
-            extra: the other state.
-            learning: the mode.
-            noise_seed: [] uint32, for new random streams; None: those in `extra`.
+        `noise_seed` [] uint32 is for new random streams; None: those in `extra`.
         """
         state = [self._key(n, extra[n], noise_seed) if n in self._keys else extra[n] for n in self.extra]
         trained = jax.tree.unflatten(self._params_tree, [params[name] for name in self.params])

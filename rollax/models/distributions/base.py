@@ -22,7 +22,7 @@ NOISE_MAX = 1.0 - 2.0**-24
 
 
 class ActionDistribution(ABC):
-    """Distributions over the actions of one space; a row of `inputs` holds the parameters of one distribution.
+    """Distributions over the actions of one space; a row of `inputs` [B, num_inputs] has the parameters of one.
 
     Instances are immutable and hashable, so that they can be static arguments of compiled functions. Methods are
     batch-first, pure and differentiable in `inputs`; they raise ShapeError for wrong shapes, at trace time.
@@ -46,8 +46,9 @@ class ActionDistribution(ABC):
     def sample(self, inputs: Float[Array, "B N"], noise: Float[Array, "B U"]) -> Actions:
         """One action per row, a deterministic function of the noise.
 
+        Gaussian samples are differentiable in `inputs` (reparametrized).
+
         Args:
-            inputs: [B, num_inputs] parameters. Gaussian samples are differentiable in them (reparametrized).
             noise: [B, num_noise] independent uniform float32 numbers in [0, 1]; Gaussians clip them by 2**-24.
         Returns:
             Columns of the action space, [B, ...], without masked choices.
@@ -98,12 +99,10 @@ class ActionDistribution(ABC):
         """Inputs with a probability of exactly 0 for masked choices, whose logits have a gradient of 0.
 
         Args:
-            inputs: [B, num_inputs] parameters.
             action_mask: [B, num_mask] 1 for a valid choice, 0 for an invalid one; each discrete action needs a valid
                 choice, which cannot be checked while tracing.
         Raises:
             SpaceError: the action space has no discrete choices.
-            ShapeError: a mask of the wrong width.
         """
         if not self.num_mask:
             raise SpaceError(

@@ -19,12 +19,7 @@ _PADDING_LOGIT = 2 * MASKED_LOGIT
 
 @dataclass(frozen=True)
 class Categorical(ActionDistribution):
-    """One of `n` integers from `start`. `inputs` are logits, not necessarily normalized.
-
-    Args:
-        n: number of choices.
-        start: the smallest action.
-    """
+    """One of `n` integers from `start`. `inputs` are logits, not necessarily normalized."""
 
     n: int
     start: int = 0
@@ -120,11 +115,7 @@ class MultiCategorical(ActionDistribution):
 
 @dataclass(frozen=True)
 class Bernoulli(ActionDistribution):
-    """An array of independent bits. `inputs` are the flattened logits of a 1; actions are int8.
-
-    Args:
-        shape: shape of one row of actions.
-    """
+    """An array of independent bits. `inputs` are the flattened logits of a 1; actions are int8."""
 
     shape: tuple[int, ...]
 

@@ -26,7 +26,6 @@ def make_distribution(action_space: spaces.Space, *, squash: bool = False) -> Ac
     `rollax.spaces`), in JAX's 32-bit types; those of a Box are not mapped to its bounds.
 
     Args:
-        action_space: any nesting of the spaces above.
         squash: whether every Box becomes a SquashedGaussian, with actions in (-1, 1) whatever the bounds.
     Raises:
         SpaceError: a missing, unsupported or empty space, a Box of integers, or `squash` for a Box without finite
@@ -54,14 +53,9 @@ def _make(space: Any, squash: bool, where: str) -> ActionDistribution:
 
 
 def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
-    """Refuses a Box of integers, whose actions would be rounded after their log-probabilities are computed.
+    """Raises SpaceError for a Box of integers, whose actions would be rounded after their log-probabilities.
 
-    Args:
-        space: the action space, or a part of it.
-        where: the part, for error messages.
-        bounded: whether a Box without finite bounds is refused too, because its actions are scaled from (-1, 1).
-    Raises:
-        SpaceError: the Box is refused.
+    With `bounded` also for a Box without finite bounds, whose actions cannot be scaled from (-1, 1).
     """
     if not np.issubdtype(space.dtype, np.floating):
         raise SpaceError(
@@ -87,14 +81,10 @@ class Joint(ActionDistribution):
 
     Inputs, noise and mask of the parts are concatenated in the order of the space. A part without discrete choices has
     no columns in the mask.
-
-    Args:
-        parts: the distribution of each part.
-        keys: the keys of a Dict space; None for a Tuple.
     """
 
     parts: tuple[ActionDistribution, ...]
-    keys: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None  # None for a Tuple
 
     @property
     def num_inputs(self) -> int:

@@ -24,10 +24,8 @@ _WEIGHTS /= _WEIGHTS.sum()
 class DiagGaussian(ActionDistribution):
     """An array of independent normal numbers. `inputs` are the means, then the logarithms of the standard deviations.
 
-    `log_std` is clipped to [-20, 10], so that KL divergences are finite in float32. Actions are not clipped.
-
-    Args:
-        shape: shape of one row of actions; the inputs are flattened in C order.
+    Inputs are flattened in C order. `log_std` is clipped to [-20, 10], so that KL divergences are finite in float32.
+    Actions are not clipped.
     """
 
     shape: tuple[int, ...]

@@ -39,7 +39,6 @@ class GaussianNoise(ExplorationWrapper):
     Source: Fujimoto et al. (2018), Algorithm 1, arXiv:1802.09477:  a = π(s) + ε,  ε ~ N(0, σ), with σ the scale.
 
     Args:
-        inner: chooses the actions.
         shape: of one action.
         scale: timestep -> the factor of the noise, in units of half an action's range.
     """
@@ -100,7 +99,6 @@ class RandomAtFirst(ExplorationWrapper):
     """Uniformly random valid actions for the first steps, then those of the inner exploration.
 
     Args:
-        inner: the exploration after the first steps.
         action_space: Discrete, or a Box, whose random actions are uniform in [-1, 1].
         steps: environment steps; the fragment in which they end is random to its end.
     """

@@ -38,7 +38,6 @@ class Exploration(ABC):
         """Draws the numbers for one acting call; none by default.
 
         Args:
-            rng: the source.
             rows: S, with padding.
             timestep: environment steps trained on so far.
             state: of the N <= S real rows, which are the first ones, each part [N, ...].
@@ -66,13 +65,9 @@ class Exploration(ABC):
         return params
 
     def after_fragment(self, batch: SampleBatch, params: Params, outputs_of: OutputsOf, timestep: int) -> None:
-        """Adapts to a sampled fragment; nothing by default.
+        """Adapts to a sampled fragment with `terminateds`, `truncateds` and `trajectory_id`; nothing by default.
 
-        Args:
-            batch: the fragment, with `terminateds`, `truncateds` and `trajectory_id`.
-            params: the model's parameters.
-            outputs_of: parameters -> the model's outputs [N, num_inputs] for some of the rows.
-            timestep: environment steps trained on so far.
+        `outputs_of` returns the model's outputs [N, num_inputs] with given parameters for some of the rows.
         """
         return
 

@@ -26,7 +26,6 @@ class ParameterNoise(ExplorationWrapper):
         fragment, on its observations, and n is drawn again if at least as many trajectories have ended as go on.
 
     Args:
-        inner: chooses actions from the outputs of the perturbed parameters.
         distance: d, of [N, num_inputs] outputs and those of the perturbed parameters.
         scale: timestep -> δ.
         sigma: initial σ.
@@ -89,8 +88,7 @@ class ParameterNoise(ExplorationWrapper):
 def softmax_distance(values: np.ndarray, perturbed: np.ndarray) -> float:
     """The mean Kullback-Leibler divergence between the softmax of masked values [N, A] and of perturbed ones.
 
-    Source: Plappert et al. (2018), appendix C.1, arXiv:1706.01905:  D_KL(π || π̃), π(a|s) = exp Q(s, a) / Σ exp Q(s,
-        ·).
+    Source: Plappert et al. (2018), appendix C.1, arXiv:1706.01905:  D_KL(π || π̃), π = softmax(Q).
     """
     logp, perturbed_logp = _log_softmax(values), _log_softmax(perturbed)
     return float((np.exp(logp) * (logp - perturbed_logp)).sum(axis=-1).mean())

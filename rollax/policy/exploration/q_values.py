@@ -37,11 +37,8 @@ class ValueExploration(Exploration):
 class EpsilonGreedy(ValueExploration):
     """The best action, or with probability ε any valid one.
 
-    Source: Watkins (1989), "Learning from delayed rewards", chapter 7; ε as in Mnih et al. (2015).
-
-    Args:
-        action_space: Discrete.
-        epsilon: timestep -> ε.
+    Source: Watkins (1989), "Learning from delayed rewards", chapter 7; ε, a function of the timestep, as in Mnih et al.
+        (2015).
     """
 
     def __init__(self, action_space: spaces.Discrete, epsilon: Callable[[float], float]) -> None:
@@ -67,10 +64,6 @@ class SoftQ(ValueExploration):
 
     Source: Boltzmann exploration; Sutton and Barto (2018), section 13.1, with action values as preferences. Drawn by
         the Gumbel-max trick: argmax_a Q(a) / τ + G_a, with independent Gumbel numbers G_a.
-
-    Args:
-        action_space: Discrete.
-        temperature: τ > 0.
     """
 
     def __init__(self, action_space: spaces.Discrete, temperature: float) -> None:
@@ -87,11 +80,7 @@ class SoftQ(ValueExploration):
 class GroupExploration(Exploration):
     """The members of a group explore independently.
 
-    Outputs are the concatenated values of the members; actions are a tuple with a column for each member.
-
-    Args:
-        of_member: the exploration of each member.
-        members: M.
+    Outputs are the concatenated values of the M members; actions are a tuple with a column for each member.
     """
 
     def __init__(self, of_member: ValueExploration, members: int) -> None:
