@@ -5,8 +5,6 @@ from __future__ import annotations
 from rollax.evaluation.messages import Rollout
 from rollax.optimizers.optimizer import Optimizer, Stats
 
-_REQUEST = "sample_gradients"
-
 
 class AsyncGradientsOptimizer(Optimizer):
     """Each step applies the gradients that have arrived, and sends their workers the new weights.
@@ -28,13 +26,13 @@ class AsyncGradientsOptimizer(Optimizer):
         if not self.remote.requests_under_way:
             self._broadcast()
         for index in self.remote.short_of(1):  # all at first; later those whose request an interrupt has dropped
-            self.remote.request(index, _REQUEST)
+            self.remote.request(index, "sample_gradients")
         with self.timings.measured("wait_s"):
             replies = self.remote.collect()
         for index, rollout in replies:
             self._apply(rollout)
             self._broadcast()
-            self.remote.request(index, _REQUEST)
+            self.remote.request(index, "sample_gradients")
         return dict(self.stats)
 
     def _apply(self, rollout: Rollout) -> None:

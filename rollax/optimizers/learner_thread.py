@@ -16,12 +16,7 @@ class LearnerThread:
 
     While it rests, as it does at first, the owner may read and write all that learning changes. An exception of
     learning is raised once in the owner's thread; learning then continues with the next batch. The thread starts with
-    the first `resume`, also after `stop`.
-
-    Args:
-        learn: learns from one batch.
-        queue_size: batches that may wait.
-        timings: where the time that it waits is noted.
+    the first `resume`, also after `stop`. Up to `queue_size` batches wait.
     """
 
     def __init__(self, learn: Callable[[Any], None], queue_size: int, timings: Timings) -> None:

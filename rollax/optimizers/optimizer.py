@@ -43,7 +43,6 @@ class Timings:
         self.queue_depths: list[int] = []
 
     def add(self, name: str, seconds: float) -> None:
-        """Adds to one of the sums."""
         self._seconds[name] += seconds
 
     @contextmanager
@@ -53,7 +52,7 @@ class Timings:
         try:
             yield
         finally:
-            self._seconds[name] += time.perf_counter() - started
+            self.add(name, time.perf_counter() - started)
 
     def take(self) -> tuple[dict[str, float], dict[str, Any]]:
         """`(timers, queue)` since the last call: seconds by name; and lag and depth, None where there were none."""

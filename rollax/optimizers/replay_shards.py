@@ -43,13 +43,8 @@ class ReplayShards(ActorPool):
     The fragments of a worker all go to one shard, so that the steps of a trajectory stay together. Shards are drawn
     from in proportion to the priorities in them: rows are as likely to be drawn as if one buffer held them all.
 
-    A shard that is restarted is empty. What a shard raises is raised here, and is no failure of the shard.
-
-    Args:
-        actors: runs the shards.
-        count: how many.
-        rules: for those that fail.
-        seed: of `choices`, the random generator that chooses shards.
+    A shard that is restarted is empty. What a shard raises is raised here, and is no failure of the shard. `seed` is
+    that of `choices`, the random generator that chooses shards.
     """
 
     def __init__(self, actors: Actors, count: int, rules: FailureRules, seed: int | None = None) -> None:
@@ -100,12 +95,7 @@ class ReplayShards(ActorPool):
                 self.send(index, "update_priorities", errors, raises=True)
 
     def collect(self) -> list[Drawn]:
-        """The draws that have come.
-
-        Raises:
-            WorkerError: no shard is left.
-            Exception: what a shard raised, or why its process is gone.
-        """
+        """The draws that have come; raises what a shard raised, and the errors of `ActorPool.ready`."""
         raised: list[Exception] = []
         for call in self.ready(0.0):
             if call.lost:
@@ -143,13 +133,7 @@ class ReplayShards(ActorPool):
         return self._call_every("get_state", dict.fromkeys(self._starts, ()))
 
     def set_state(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Restores what `get_state` returned.
-
-        Raises:
-            CheckpointError: of another number of shards, or one does not fit; nothing has changed then.
-            ConfigError: a buffer is larger than the memory; nothing has changed then.
-            WorkerError: a shard cannot be called.
-        """
+        """Restores what `get_state` returned; for the errors see `AsyncReplayOptimizer.set_state`."""
         if not isinstance(states, list):
             raise wrong("replay shards", described(states), "a list of shards' states")
         if len(states) != self.count:

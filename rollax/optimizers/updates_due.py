@@ -14,21 +14,13 @@ class UpdatesDue:
     """Each stored step after the first `learning_starts` makes `training_intensity` updates due.
 
     Updates that are due stay due; a change of the settings acts on later steps.
-
-    Args:
-        learning_starts: steps that make no update due.
-        training_intensity: updates for each later step.
-    Attributes:
-        stored: steps so far.
-        before: updates due when `since` steps were stored.
-        since: steps that make no further update due.
     """
 
     learning_starts: int
     training_intensity: float
-    stored: int = field(init=False)
-    before: float = field(init=False)
-    since: int = field(init=False)
+    stored: int = field(init=False)  # steps so far
+    before: float = field(init=False)  # updates due when `since` steps were stored
+    since: int = field(init=False)  # steps that make no further update due
 
     def __post_init__(self) -> None:
         self.begin(0)
@@ -53,11 +45,9 @@ class UpdatesDue:
         return asdict(self)
 
     def restore(self, state: Mapping[str, Any], *, made: int, kept: bool) -> None:
-        """Continues the counts of another object, whose settings may differ.
+        """Continues the counts of another object, whose settings may differ; `made` updates were made there.
 
         Args:
-            state: what its `get_state` returned.
-            made: updates made there.
             kept: whether the stored steps were restored too; if not, `learning_starts` counts from here.
         Raises:
             CheckpointError: a number is missing or wrong; nothing has changed then.

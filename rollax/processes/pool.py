@@ -60,8 +60,6 @@ class ActorPool:
     """Actors by index. An actor fails if its process ends, if it does not answer in time, or if a method raises.
 
     Args:
-        actors: runs them.
-        indices: of the actors.
         failures: decides whether a failed actor is restarted or left out, or its error is raised.
         makes: actors have a method `make`, called after each start; they count as started once it has returned.
         remakes: an actor whose method raises is made again in its process; without it, in a new process.

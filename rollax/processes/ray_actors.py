@@ -17,12 +17,7 @@ class RayActors:
     """`Actors` as Ray runs them.
 
     A method of several returns (`ray.method(num_returns=...)`) returns here the first value and references to the
-    others, which stay where they are.
-
-    Args:
-        ray: the module, connected to a cluster.
-        start: `(index, restarts) -> handle` of a Ray actor.
-        owned: `kill` ends the actors.
+    others, which stay where they are. `kill` ends only actors that are `owned`.
     """
 
     def __init__(self, ray: Any, start: Callable[[int, int], Any], *, owned: bool = True) -> None:

@@ -43,7 +43,7 @@ class ReplayShard:
     Args:
         settings: of all shards.
         index: from 1.
-        generation: earlier shards of this index; each draws its own random numbers.
+        generation: the number of earlier shards of this index; each draws its own random numbers.
     """
 
     def __init__(self, settings: ShardSettings, index: int, generation: int = 0) -> None:
@@ -107,12 +107,7 @@ class ReplayShard:
 
 
 def check_states(buffers: Mapping[str, UniformReplay], states: Mapping[str, Any]) -> None:
-    """Refuses what `set_states` would refuse; nothing is changed.
-
-    Raises:
-        CheckpointError: a state does not fit its buffer.
-        ConfigError: a buffer is larger than the memory.
-    """
+    """Refuses what `set_states` would refuse; see `UniformReplay.check_state`."""
     for policy_id, buffer in buffers.items():
         buffer.check_state(section({policy_id: {}, **states}, policy_id, buffer.where))
 

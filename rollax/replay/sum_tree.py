@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,12 +26,9 @@ class SumTree:
         self._changing = False  # a change of weights has begun: inner sums may be out of date
         self._levels: list[NDArray[np.float64]] = []  # [nodes / 8, 8] each; the leaves first
         nodes = size
-        while True:
-            parents = -(-nodes // _FAN_OUT)
-            self._levels.append(np.zeros((parents, _FAN_OUT)))
-            if parents * _FAN_OUT <= _TOP:
-                break
-            nodes = parents
+        while not self._levels or self._levels[-1].size > _TOP:
+            nodes = -(-nodes // _FAN_OUT)
+            self._levels.append(np.zeros((nodes, _FAN_OUT)))
 
     @property
     def total(self) -> float:
@@ -56,7 +55,7 @@ class SumTree:
         self._finish()
         self._changing = True
         self._levels[0].reshape(-1)[positions] = weights
-        for below, above in zip(self._levels[:-1], self._levels[1:], strict=True):
+        for below, above in pairwise(self._levels):
             positions = positions // _FAN_OUT
             above.reshape(-1)[positions] = np.take(below, positions, axis=0) @ np.ones(_FAN_OUT)
         self._changing = False
@@ -64,7 +63,7 @@ class SumTree:
     def _finish(self) -> None:
         """Completes the sums after an interrupted change."""
         if self._changing:
-            for below, above in zip(self._levels[:-1], self._levels[1:], strict=True):
+            for below, above in pairwise(self._levels):
                 above.reshape(-1)[: len(below)] = below @ np.ones(_FAN_OUT)
             self._changing = False
 
