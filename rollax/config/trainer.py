@@ -203,7 +203,7 @@ class TrainerConfig(WorkerFields, FrozenModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            from rollax.config.messages import config_error
+            from rollax.config.validation_errors import config_error
 
             raise config_error(type(self), error) from None
 

@@ -21,12 +21,12 @@ def add_advantages(policy: JaxPolicy, fragment: Fragment, *, gamma: float, lambd
     """Fills `advantages` and `value_targets` by generalized advantage estimation; see `generalized_advantages`.
 
     Args:
-        policy: values what came after each segment, and every row where `critic_obs` is in the fragment.
+        policy: computes the value after each segment, and of every row if the fragment has `critic_obs`.
         fragment: rows with `obs`, `rewards`, `terminateds`, and `vf_preds` or `critic_obs`; it is changed.
         gamma: γ in [0, 1].
         lambda_: λ in [0, 1].
     Raises:
-        PolicyError: a segment goes on, and its critic's next observation is missing.
+        PolicyError: a segment is not terminated and `critic_obs` has no entry in `after`.
     """
     check_critic_obs(fragment, policy.name)
     if SampleBatch.CRITIC_OBS in fragment:
@@ -42,23 +42,23 @@ def add_advantages(policy: JaxPolicy, fragment: Fragment, *, gamma: float, lambd
 
 
 def check_critic_obs(fragment: Fragment, policy_id: str) -> None:
-    """Raises PolicyError for a fragment with `critic_obs` whose segments go on without a next one."""
+    """Raises PolicyError if a segment is not terminated and `critic_obs` has no entry in `after`."""
     if SampleBatch.CRITIC_OBS not in fragment or SampleBatch.CRITIC_OBS in fragment.after:
         return
     if fragment.goes_on.any():
         raise PolicyError(
-            "A trajectory goes on, and what its critic sees next is missing.",
+            "The next `critic_obs` of an unterminated trajectory is missing.",
             where=f"policy {policy_id!r}, postprocess_trajectory",
             got=f"the column {SampleBatch.CRITIC_OBS!r} alone",
             expected=f"sample_batch.after[{SampleBatch.CRITIC_OBS!r}] beside it",
-            fix="fill that too, with one row: what the critic sees after the last row",
+            fix="set it to one row: the `critic_obs` after the last row",
         )
 
 
 def generalized_advantages(
     fragment: Fragment, next_values: Floats, *, gamma: float, lambda_: float
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Generalized advantage estimates, and the targets of the value function that go with them.
+    """Generalized advantage estimates, and the corresponding value targets.
 
     Source: Schulman et al. (2016), Eq. 11-16, arXiv:1506.02438:
         δ_t = r_t + γ V(s_{t+1}) - V(s_t),  A_t = Σ_l (γλ)^l δ_{t+l},  target_t = A_t + V(s_t)
@@ -73,7 +73,7 @@ def generalized_advantages(
     Returns:
         [N] advantages and [N] value targets.
     Raises:
-        ShapeError: other than one next value for each segment.
+        ShapeError: `next_values` is not one per segment.
         BatchError: an episode terminates inside a segment.
     """
     values = fragment[SampleBatch.VF_PREDS].astype(np.float64)
@@ -93,8 +93,8 @@ def discounted_returns(fragment: Fragment, next_values: Floats | None, *, gamma:
 
     Args:
         fragment: N rows with `rewards` and `terminateds`.
-        next_values: [P] as in `generalized_advantages`; None for a policy without a value function, whose returns leave
-            out what comes after the fragment.
+        next_values: [P] as in `generalized_advantages`; None for a policy without a value function; rewards
+            after the fragment then count as 0.
         gamma: γ in [0, 1].
     Returns:
         [N] returns.
@@ -109,7 +109,7 @@ def discounted_returns(fragment: Fragment, next_values: Floats | None, *, gamma:
 
 
 def _suffix_sums(terms: NDArray, decay: float, ends: NDArray[np.integer]) -> NDArray[np.float64]:
-    """Sums of what follows inside each segment: y_i = x_i + c · y_{i+1}, with 0 beyond the segment's last row.
+    """Discounted sums from each row to the end of its segment: y_i = x_i + c · y_{i+1}, and y = x on the last row.
 
     Source: Hillis and Steele (1986), "Data parallel algorithms", doi:10.1145/7902.7903: the recurrence is a scan with
         (y, c)_i ← (y_i + c_i y_{i+s}, c_i c_{i+s}) for s = 1, 2, 4, ..., so log2(longest segment) passes over the rows.
@@ -120,8 +120,8 @@ def _suffix_sums(terms: NDArray, decay: float, ends: NDArray[np.integer]) -> NDA
         ends: [P] the position of each segment's last row.
     """
     sums = terms.astype(np.float64)
-    # carried[i] is the factor with which sums[i + shift] enters sums[i]. It is 0 as soon as a segment's end lies
-    # between: segments never mix, and the last `shift` rows, which have nothing to look at, are finished.
+    # carried[i] is the factor with which sums[i + shift] enters sums[i]. It is 0 if a segment ends between
+    # the two rows. The last `shift` rows have no row i + shift and are complete.
     carried = np.full(len(sums), decay, np.float64)
     carried[ends] = 0.0
     shift, longest = 1, int(np.diff(ends, prepend=-1).max(initial=0))
@@ -133,7 +133,7 @@ def _suffix_sums(terms: NDArray, decay: float, ends: NDArray[np.integer]) -> NDA
 
 
 def _bootstraps(fragment: Fragment, next_values: Floats) -> NDArray[np.float64]:
-    """[P] the value each segment goes on with: 0 where it terminated."""
+    """[P] the bootstrap value of each segment: 0 if it terminated."""
     if np.shape(next_values) != fragment.ends.shape:
         raise ShapeError(
             "The number of next values is not the number of trajectory segments.",

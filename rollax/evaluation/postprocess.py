@@ -9,7 +9,7 @@ from rollax.batch import Fragment, SampleBatch
 from rollax.policy.policy import Policy, call_accepted
 
 if TYPE_CHECKING:
-    from rollax.evaluation.joint_rows import JointRows
+    from rollax.evaluation.centralized_critic import JointRows
 
 BY_TRAJECTORY = frozenset({SampleBatch.AGENT_ID, SampleBatch.TRAJECTORY_ID, SampleBatch.T})
 """Columns that every policy stores where one is called by trajectory: they identify agents and align their steps."""

@@ -35,7 +35,7 @@ class Reply(NamedTuple):
 
 
 class _Sent:
-    """The version of the last update that a worker has been sent."""
+    """The version of the last update sent to a worker."""
 
     version = -1
 
@@ -67,7 +67,7 @@ class RemoteWorkers(ActorPool):
 
     @classmethod
     def of(cls, workers: Sequence[Any] | RemoteWorkers) -> RemoteWorkers:
-        """A pool of Ray actors that were made elsewhere, and stay; a pool is returned as it is."""
+        """A pool of existing Ray actors, which it does not end; a pool is returned unchanged."""
         if isinstance(workers, RemoteWorkers):
             return workers
         handles, no_actors = list(workers), None
@@ -86,7 +86,7 @@ class RemoteWorkers(ActorPool):
         return sum(not call.lost or call.index in there for call in self.pending)
 
     def publish(self, update: Update) -> None:
-        """Stores once what all workers act with from their next request on; WorkerError where no worker is left."""
+        """Stores an update, which each worker receives with its next request; WorkerError if no worker is left."""
         if not len(self):
             raise self.failures.unavailable()
         self._update, self._version = self._actors.put(update), update.version
@@ -96,7 +96,7 @@ class RemoteWorkers(ActorPool):
         self.send(index, method)
 
     def short_of(self, count: int) -> list[int]:
-        """The workers that have fewer than `count` requests pending; each as often as one is missing."""
+        """The workers with fewer than `count` pending requests, each repeated once per missing request."""
         pending = Counter(call.index for call in self.pending)
         return [index for number in range(count) for index in self.indices if pending[index] <= number]
 
@@ -149,7 +149,7 @@ def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
 
         @ray.method(num_returns=2)
         def sample_apart(self, update: Any = None) -> tuple[Any, Any]:
-            """A rollout without its rows, and the rows: the driver passes on a reference to them, and no copy."""
+            """A rollout without its rows, and the rows, which the driver can forward by reference."""
             rollout = self.sample_fragment(update)
             return replace(rollout, batch=None), rollout.batch
 
@@ -188,7 +188,7 @@ def ray_workers(config: TrainerConfig, worker_class: type, arguments: Mapping[st
 
 
 def _check_resources(ray: Any, count: int, reserved: Mapping[str, float]) -> None:
-    """Refuses more than a cluster of this process has; one that was started elsewhere may grow."""
+    """Raises ConfigError if a cluster started by this process is too small; other clusters may grow."""
     from rollax.processes.cluster import started_here
 
     if not started_here(ray):

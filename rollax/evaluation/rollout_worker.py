@@ -17,19 +17,13 @@ from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.callbacks import make_callbacks, overrides
+from rollax.evaluation.make_sampler import make_env, make_sampler
 from rollax.evaluation.messages import Rollout, Update
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
+from rollax.evaluation.policy_mapping import policy_mapping
 from rollax.evaluation.postprocess import postprocess
 from rollax.evaluation.sampler import Sampler
-from rollax.evaluation.worker_policies import (
-    DEFAULT_POLICY,
-    env_with_spaces,
-    make_runners,
-    policy_mapping,
-    resolved_config,
-    specs_of,
-)
-from rollax.evaluation.worker_sampler import make_env, make_sampler
+from rollax.evaluation.worker_policies import DEFAULT_POLICY, env_with_spaces, make_runners, resolved_config, specs_of
 from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables
 from rollax.state import count, described, entry, section, wrong
@@ -43,15 +37,15 @@ class RolloutWorker:
         policy_cls_or_specs: one policy class, or policy id -> spec (see `PolicySpec.of`).
         policy_mapping_fn: `(agent_id)` or `(agent_id, episode)` -> policy id.
         config: the algorithm's config, a dict of the common keys, or None.
-        default_policy_class: the class of a spec that names none.
+        default_policy_class: the policy class for specs without a class.
         worker_index: 0 in the driver.
         num_workers: how many remote workers there are.
-        restarts: workers of this index that have failed before; this one plays other episodes than they did.
-        record: keep trajectories; a worker that only evaluates does not.
-        samples: False for one that only holds policies, as the driver of remote workers does: it has no environment. To
-            learn spaces that the config does not give it makes one, and closes it.
+        restarts: the number of earlier workers of this index that failed; this worker plays other episodes.
+        record: whether to keep trajectories; false for evaluation only.
+        samples: false for a worker without an environment, such as the local one beside remote workers. If the config
+            gives no spaces, the worker makes an environment, reads them and closes it.
     Raises:
-        ConfigError, SpaceError, EnvError, PolicyError: what is wrong, where, and how to fix it.
+        ConfigError, SpaceError, EnvError, PolicyError: an invalid config, space, environment or policy.
     """
 
     def __init__(
@@ -107,7 +101,7 @@ class RolloutWorker:
 
     @property
     def sends_filters(self) -> bool:
-        """Whether rollouts carry what the filters have seen; the driver has the filters of its own worker."""
+        """Whether rollouts contain filter statistics; the driver reads those of its own worker directly."""
         return self.worker_index > 0
 
     def __repr__(self) -> str:
@@ -147,7 +141,7 @@ class RolloutWorker:
                 fix="call evaluate(), or make another worker",
             )
         fragments, env_steps = sampler.sample()
-        while not fragments:  # no row has its outcome yet
+        while not fragments:  # no row has its reward and flags yet
             fragments, more = sampler.sample()
             env_steps += more
         episodes = sampler.episodes
@@ -162,7 +156,7 @@ class RolloutWorker:
         return samples
 
     def sample_fragment(self, update: Update | None = None) -> Rollout:
-        """What `sample` returns, with episodes, filters and times; without `update`, weights and filters stay."""
+        """Samples a fragment, after replacing weights and filters if there is an `update`."""
         started = time.perf_counter()
         if update is not None:
             self.take_over(update)
@@ -185,7 +179,7 @@ class RolloutWorker:
         )
 
     def sample_gradients(self, update: Update | None = None) -> Rollout:
-        """What `sample_fragment` returns, with the gradients of the policies that learn instead of the rows."""
+        """As `sample_fragment`, with gradients of the trained policies in place of the rows."""
         rollout = self.sample_fragment(update)
         started = time.perf_counter()
         learning = self.config.multiagent.policies_to_train
@@ -198,11 +192,11 @@ class RolloutWorker:
         return replace(rollout, batch=MultiAgentBatch({}, 0), gradients=gradients, gradients_s=gradients_s)
 
     def take_over(self, update: Update) -> None:
-        """Replaces weights and filters; what filters have seen since they were last sent is kept."""
+        """Replaces weights and filters; after the first update, statistics that were not sent yet are kept."""
         self.set_weights(update.weights)
         if self.version == 0:
             self.set_filters(update.filters)
-        elif self.num_workers > 1:  # an only worker's filters are those that the update's were taken from
+        elif self.num_workers > 1:  # a single worker's filters are the source of those in the update
             for policy_id, state in update.filters.items():
                 self.runners[policy_id].filter.sync(state)
         self.set_timestep(update.timestep)
@@ -220,7 +214,7 @@ class RolloutWorker:
         """
         if isinstance(num_episodes, bool) or not isinstance(num_episodes, int | np.integer) or num_episodes < 1:
             raise ConfigError(
-                "No number of episodes.",
+                "`num_episodes` is invalid.",
                 where="evaluate(num_episodes=...)",
                 got=num_episodes,
                 expected="a whole number, 1 or more",
@@ -242,7 +236,7 @@ class RolloutWorker:
         while len(finished) < num_episodes:
             self.sampler.step()
             for metrics in self.sampler.take_metrics():
-                # Beyond num_envs where an environment numbers its episodes as they come: with one share for all.
+                # An external environment's episodes are numbered beyond num_envs, which is 1: they have one share.
                 place = metrics.env_index % len(shares)
                 if shares[place] > 0:
                     shares[place] -= 1
@@ -271,7 +265,7 @@ class RolloutWorker:
         return self.shared.stored_once({policy_id: policy.get_weights() for policy_id, policy in self.policies.items()})
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Takes over the weights of some or all policies."""
+        """Sets the weights of some or all policies."""
         for policy_id, values in weights.items():
             self.get_policy(policy_id).set_weights(values)
 
@@ -280,12 +274,12 @@ class RolloutWorker:
         return {policy_id: runner.filter.state() for policy_id, runner in self.runners.items()}
 
     def set_filters(self, states: Mapping[str, Any]) -> None:
-        """Takes over the states of observation filters."""
+        """Sets the states of observation filters."""
         for policy_id, state in states.items():
             self.runners[policy_id].filter.set_state(state)
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds of this worker: policies, filters, and the sampling state where it samples."""
+        """The state of the policies and filters and, if the worker samples, the sampling state."""
         self.shared.hand_over()
         policies = {policy_id: policy.get_state() for policy_id, policy in self.policies.items()}
         sharing = {policy_id: policies[policy_id]["weights"] for policy_id in self.shared.policy_ids}
@@ -295,7 +289,7 @@ class RolloutWorker:
         return {**state, "sampling": self.get_sampling_state()} if self._env is not None else state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` returned; fresh episodes begin."""
+        """Sets a state from `get_state`; new episodes begin."""
         for policy_id, values in state["policies"].items():
             self.get_policy(policy_id).set_state(values)
         self.set_filters(state["filters"])
@@ -303,7 +297,7 @@ class RolloutWorker:
             self.set_sampling_state(state["sampling"])
 
     def get_sampling_state(self) -> dict[str, Any]:
-        """The progress of the episodes, and the random streams of acting."""
+        """The numbers of episodes and trajectories so far, and the random states of the policies."""
         episodes = self.sampler.episodes
         return {
             "episodes_begun": episodes["begun"].copy(),
@@ -313,7 +307,7 @@ class RolloutWorker:
         }
 
     def set_sampling_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_sampling_state` returned; fresh episodes begin."""
+        """Sets a state from `get_sampling_state`; new episodes begin."""
         episodes, where = self.sampler.episodes, "sampling"
         begun = entry(state, "episodes_begun", where)
         if not isinstance(begun, np.ndarray) or begun.ndim != 1 or begun.dtype.kind not in "iu" or (begun < 0).any():
@@ -342,15 +336,15 @@ class RolloutWorker:
             policy.timestep = timestep
 
     def apply(self, function: Callable[[RolloutWorker], Any]) -> Any:
-        """The function's result for this worker, wherever it runs."""
+        """Calls a function with this worker; returns its result."""
         return function(self)
 
     def foreach_env(self, function: Callable[[Any], Any]) -> list[Any]:
-        """The function's results over the sub-environments."""
+        """Calls a function with each sub-environment; returns the results."""
         return [function(env) for env in self.env.get_sub_environments()]
 
     def foreach_policy(self, function: Callable[[Policy, str], Any]) -> list[Any]:
-        """The function's results over `(policy, policy id)`."""
+        """Calls a function with each policy and its id; returns the results."""
         return [function(policy, policy_id) for policy_id, policy in self.policies.items()]
 
     def stop(self) -> None:
@@ -364,7 +358,7 @@ class RolloutWorker:
             where=repr(self),
             got="samples=False",
             expected="a worker with an environment",
-            fix="use a worker that samples, such as those in other processes; or set num_workers to 0",
+            fix="use a remote worker, or set num_workers to 0",
         )
 
 

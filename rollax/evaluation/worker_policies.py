@@ -1,8 +1,7 @@
-"""The policies of one worker: their specs, spaces and runners, and the mapping from agents to them."""
+"""The policies of one worker: their specs, spaces and runners."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from rollax.config import TrainerConfig, resolve_config
 from rollax.env.base_env import BaseEnv
 from rollax.env.making import make_base_env
 from rollax.env.registry import EnvContext
-from rollax.errors import ConfigError, PolicyError, SpaceError
+from rollax.errors import PolicyError, SpaceError
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_runner import PolicyRunner
@@ -23,7 +22,7 @@ from rollax.policy.policy import Policy, PolicySpec
 from rollax.spaces import check_space, same_space
 
 if TYPE_CHECKING:
-    from rollax.evaluation.joint_rows import JointRows
+    from rollax.evaluation.centralized_critic import JointRows
 
 DEFAULT_POLICY = "default_policy"
 
@@ -126,7 +125,7 @@ def make_runners(
 
 
 def _joint_rows(agents: Sequence[Hashable], spaces: Mapping[str, tuple[Space, Space]]) -> JointRows:
-    from rollax.evaluation.joint_rows import JointRows
+    from rollax.evaluation.centralized_critic import JointRows
 
     return JointRows(agents, spaces)
 
@@ -235,79 +234,3 @@ def make_runner(policy: Policy, config: TrainerConfig) -> PolicyRunner:
     if config.accept_off_policy_actions:
         runner.store(frozenset({SampleBatch.OFF_POLICY}))
     return runner
-
-
-def policy_mapping(function: Callable[..., str] | None, policy_ids: list[str]) -> Callable[..., str] | None:
-    """The user's function as `(agent_id, episode) -> policy id`; None where there is one policy and no function.
-
-    The result raises a `PolicyError` where the user's function raises or names an unknown policy.
-
-    Raises:
-        ConfigError: there is no function for several policies, or it takes other arguments.
-    """
-    if function is None:
-        if len(policy_ids) > 1:
-            raise ConfigError(
-                "Several policies without a mapping.",
-                where="policy_mapping_fn",
-                got=None,
-                expected=f"a function from an agent id to one of {policy_ids}",
-                fix="pass policy_mapping_fn",
-            )
-        return None
-    takes_episode = _takes_episode(function)
-
-    def policy_of(agent_id: Hashable, episode: Any) -> str:
-        try:
-            policy_id = function(agent_id, episode) if takes_episode else function(agent_id)
-        except Exception as error:
-            raise PolicyError(
-                f"The policy mapping raised {type(error).__name__}: {error}",
-                where=f"policy_mapping_fn, agent {agent_id!r}",
-                got="the traceback above",
-                expected=f"one of {policy_ids}",
-                fix="correct policy_mapping_fn",
-            ) from error
-        if isinstance(policy_id, str) and policy_id in policy_ids:
-            return policy_id
-        raise PolicyError(
-            "The policy mapping names an unknown policy.",
-            where=f"policy_mapping_fn, agent {agent_id!r}",
-            got=policy_id,
-            expected=f"one of {policy_ids}",
-            fix="correct policy_mapping_fn, or add the policy to multiagent.policies",
-        )
-
-    return policy_of
-
-
-def _takes_episode(function: Callable[..., str]) -> bool:
-    """Whether a policy mapping takes the episode beside the agent id; ConfigError for other arguments."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError) as error:
-        if callable(function):
-            return False  # a builtin without a signature: a dict's __getitem__, say
-        raise _no_mapping(function, function) from error
-    parameters = signature.parameters.values()
-    second = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][1:2]
-    # A second one with a default is the user's: lambda agent_id, table=TABLE: table[agent_id].
-    takes_it = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    takes_it = takes_it or any(p.default is p.empty or p.name == "episode" for p in second)
-    try:
-        signature.bind(*["agent", "episode"][: 2 if takes_it else 1])
-    except TypeError as error:
-        raise _no_mapping(function, f"{getattr(function, '__qualname__', function)}{signature}") from error
-    return takes_it
-
-
-def _no_mapping(function: Any, got: Any) -> ConfigError:
-    return ConfigError(
-        "A policy mapping that takes other arguments."
-        if callable(function)
-        else "A policy mapping that is no function.",
-        where="policy_mapping_fn",
-        got=got,
-        expected="a function of (agent_id) or (agent_id, episode)",
-        fix="let it take one of these two, and bind the rest: lambda agent_id: choose(agent_id, mine)",
-    )

@@ -19,7 +19,7 @@ class WorkerSet:
 
     Args:
         config: of the trainer.
-        policy_class: the class of policies whose spec names none.
+        policy_class: the policy class for specs without a class.
     Attributes:
         local: holds the policies that learn; with remote workers it has no environment.
         remote: the workers in other processes.
@@ -50,11 +50,11 @@ class WorkerSet:
         return {**self.local.get_state(), "sampling": sampling}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned, of any number of workers; fresh episodes begin."""
+        """Sets a state from `get_state`, also one of another number of workers; new episodes begin."""
         self.local.set_state({name: state[name] for name in ("policies", "filters")})
         states = {index: (values,) for index, values in enumerate(state["sampling"], start=1) if values is not None}
         if self.config.num_workers:
-            self.remote.forget()  # requests of the run before, with its weights
+            self.remote.forget()  # pending requests use the previous weights
             self.remote.call_all("restart_episodes")  # also of workers that the state does not cover
             self.remote.call_all("set_filters", self.local.get_filters())
             self.remote.call_each("set_sampling_state", states)
@@ -62,7 +62,7 @@ class WorkerSet:
             self.local.set_sampling_state(*states[1])
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
-        """The function's results over the workers that sample, in their order; raises what it raised in one."""
+        """Calls a function with each sampling worker; returns the results by index. Its exceptions are raised."""
         if self.config.num_workers:
             return list(self.remote.call_all("apply", function, raises=True).values())
         return [self.local.apply(function)]

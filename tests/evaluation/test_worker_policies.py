@@ -20,7 +20,8 @@ from rollax import (
 from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.evaluation.filters import MeanStdFilter, NoFilter
-from rollax.evaluation.worker_policies import policy_mapping, space_of_agents
+from rollax.evaluation.policy_mapping import policy_mapping
+from rollax.evaluation.worker_policies import space_of_agents
 from tests.env.refused import refused
 from tests.evaluation.worlds import ACTION_SPACE, ALL, OBS_SPACE, Encode, Line, Scripted, Weighted
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rollax import trees
 from rollax.batch import Fragment
 from rollax.errors import ConfigError, MultiAgentError
-from rollax.evaluation.joint_rows import JointRows
+from rollax.evaluation.centralized_critic import JointRows
 
 LINE, CHOICE = spaces.Box(-1, 99, (1,), np.float32), spaces.Discrete(10)
 POINT, PUSH = spaces.Dict({"at": spaces.Box(-1, 99, (2,), np.float32)}), spaces.Box(-1, 99, (1,), np.float32)
