@@ -18,7 +18,6 @@ class AsyncGradientsOptimizer(Optimizer):
     rests_between_steps = False
 
     def step(self) -> Stats:
-        """Collect, apply, broadcast."""
         if not self.remote:
             self._broadcast()
             self._apply(self.local_worker.sample_gradients())

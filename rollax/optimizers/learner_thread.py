@@ -62,7 +62,6 @@ class LearnerThread:
             self._changed.wait_for(lambda: self.updates > before or self.error, timeout_s)
 
     def resume(self) -> None:
-        """Lets the thread learn again."""
         with self._changed:
             self.check()
             self._resting = False

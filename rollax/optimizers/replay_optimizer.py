@@ -99,7 +99,6 @@ class ReplayOptimizer(Optimizer):
             )
 
     def _check_specs(self) -> None:
-        """Refuses changes of a policy's spec that would do nothing."""
         for policy_id, given in self.config.multiagent.policies.items():
             changes = PolicySpec.of(given, policy_id).config if policy_id in self.policies else {}
             for key in self.keys_of_all_policies:

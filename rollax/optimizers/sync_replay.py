@@ -49,7 +49,6 @@ class SyncReplayOptimizer(ReplayOptimizer):
         self._rng = np.random.default_rng(self.config.seed)
 
     def step(self) -> Stats:
-        """Broadcast, sample, store, learn."""
         self._broadcast()
         for rollout in self._gather(1) if self.remote else [self.local_worker.sample_fragment()]:
             self._store(rollout.batch)
@@ -66,10 +65,9 @@ class SyncReplayOptimizer(ReplayOptimizer):
 
     def _store(self, batch: MultiAgentBatch) -> None:
         for policy_id, buffer in self.buffers.items():
-            rows = batch.get(policy_id)
-            if rows is not None and rows.count:
+            if policy_id in batch:
                 is_first = not buffer.nbytes
-                buffer.add(rows)
+                buffer.add(batch[policy_id])
                 if is_first:
                     check_buffers_fit({buffer.where: buffer.nbytes for buffer in self.buffers.values()})
 

@@ -21,7 +21,6 @@ class SyncSamplesOptimizer(Optimizer):
     gives_fragments = True
 
     def step(self) -> Stats:
-        """Broadcast, gather, learn."""
         self._broadcast()
         rollouts = self.gather()
         self._learn(MultiAgentBatch.concat_samples([rollout.batch for rollout in rollouts]))

@@ -197,7 +197,6 @@ class ActorPool:
         return {index: actor.made for index, actor in sorted(self._live.items())}
 
     def stop(self) -> None:
-        """Stops the actors and ends their processes."""
         live, self._live = self._live, {}
         self._restarts, self._over = {}, []
         stopping: dict[Any, int] = {}

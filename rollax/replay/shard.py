@@ -56,9 +56,8 @@ class ReplayShard:
     def add(self, batch: MultiAgentBatch) -> Contents:
         """Stores the rows of a fragment, over the oldest ones."""
         for policy_id, buffer in self.buffers.items():
-            rows = batch.get(policy_id)
-            if rows is not None and rows.count:
-                buffer.add(rows)
+            if policy_id in batch:
+                buffer.add(batch[policy_id])
         return self._contents()
 
     def draw(self, updates: int) -> tuple[dict[str, SampleBatch], Contents]:
@@ -72,7 +71,6 @@ class ReplayShard:
         return drawn, self._contents()
 
     def update_priorities(self, errors: Errors) -> Contents:
-        """Sets the priorities of rows drawn before."""
         for policy_id, (indices, values) in errors.items():
             self.buffers[policy_id].update_priorities(indices, values)
         return self._contents()

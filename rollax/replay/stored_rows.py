@@ -142,7 +142,6 @@ class StoredRows:
         return {"links": self.links.get_state(), "columns": columns} if filled else {}
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """Refuses what `set_state` would refuse; nothing is changed."""
         if not state:
             return
         links, columns = (section(state, name, self._where) for name in ("links", "columns"))

@@ -32,7 +32,6 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """The sum of all weights."""
         self._finish()
         return float(self._levels[-1].sum())
 

@@ -242,7 +242,6 @@ class UniformReplay:
         self._begin(slots)
 
     def _overwrite(self, slots: NDArray[np.int64]) -> None:
-        """Removes the transitions of overwritten slots."""
         self._count -= int(np.count_nonzero(self._drawable[slots]))
         self._drawable[slots] = False
 
