@@ -70,11 +70,16 @@ class GroupView:
                 expected=f"an entry besides {list(hidden)}",
                 fix="put what a member sees under another key of the Dict, or set state_key to None",
             )
-        masked = MASK in keys
-        if masked:
-            assert isinstance(observed, spaces.Dict)
-            _check_mask(observed[MASK], num_actions)
-        return cls(members, num_actions, masked, hidden, state_key if state_key in keys else None, agent_ids)
+        mask = observed.spaces.get(MASK) if isinstance(observed, spaces.Dict) else None
+        if mask is not None and mask.shape != (num_actions,):
+            raise SpaceError(
+                "An action mask of the wrong width.",
+                where=f"observation_space[0][{MASK!r}]",
+                got=mask,
+                expected=f"MultiBinary({num_actions}), one entry for each action",
+                fix="correct the mask's space, or the member's action space",
+            )
+        return cls(members, num_actions, mask is not None, hidden, state_key if state_key in keys else None, agent_ids)
 
     def seen_space(self, observation_space: spaces.Space) -> spaces.Space:
         """The space of one member's view."""
@@ -171,14 +176,3 @@ def _one_of(name: str, space: spaces.Space) -> spaces.Space:
                 "the others do not have; or make a group of each kind of agent, with a policy of its own",
             )
     return first
-
-
-def _check_mask(mask: spaces.Space, num_actions: int) -> None:
-    if mask.shape != (num_actions,):
-        raise SpaceError(
-            "An action mask of the wrong width.",
-            where=f"observation_space[0][{MASK!r}]",
-            got=mask,
-            expected=f"MultiBinary({num_actions}), one entry for each action",
-            fix="correct the mask's space, or the member's action space",
-        )

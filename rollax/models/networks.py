@@ -92,12 +92,8 @@ class ActorCritic(nnx.Module):
 class CentralCritic(nnx.Module):
     """State values from an agent's own observation, and the observations and actions of all other agents.
 
-    One encoder serves all other agents, so the number of layers does not grow with their number; their features are
-    concatenated in a fixed order.
-
-    Args:
-        critic_space: Dict of `agent` (Discrete(A), the agent's index), `obs` (its own observation) and `other` (what is
-            known of one other agent).
+    One encoder serves all other agents, so the number of layers does not grow with their number. `critic_space` is a
+    Dict of `agent` (Discrete(A), the agent's index), `obs` (its own observation) and `other` (of one other agent).
     """
 
     def __init__(self, critic_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> None:

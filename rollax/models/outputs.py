@@ -17,8 +17,8 @@ class Outputs(NamedTuple):
     Args:
         policy: [N, num_outputs] inputs of the action distribution, or action values.
         value: [N] state values; None if the model has none.
-        state: the recurrent state after the rows; empty without memory.
-        aux: further outputs by name, for the loss: auxiliary heads, or the logits of a distribution of returns.
+        state: the recurrent state after the rows.
+        aux: further outputs by name, for the loss.
     """
 
     policy: Float[Array, "N A"]

@@ -23,7 +23,7 @@ Columns = Mapping[str, Any]
 
 
 class Acting:
-    """Padded columns [S, ...] in, NumPy arrays out; each function is one compiled call.
+    """Each function is one compiled call on padded columns [S, ...].
 
     Args:
         masked: whether observations have action masks.
@@ -44,12 +44,12 @@ class Acting:
         self._fetched = self._fetch_columns(wanted)
         self._act = jax.jit(partial(self._act_on_arrays, explore=True))
         self._act_greedily = jax.jit(partial(self._act_on_arrays, explore=False))
-        self._value = jax.jit(self._values_of_arrays)
-        self._output = jax.jit(self._outputs_of_arrays)
+        self.values = jax.jit(self._values)
+        self.outputs = jax.jit(self._outputs)
 
     def functions(self) -> Sequence[Any]:
         """The compiled functions whose versions `compilations` counts."""
-        return self._act, self._act_greedily, self._value, self._output
+        return self._act, self._act_greedily, self.values, self.outputs
 
     def forward(self, model: Any, columns: Columns) -> Outputs:
         """The model's outputs inside a compiled function; see `JaxPolicy.forward`."""
@@ -81,14 +81,6 @@ class Acting:
         actions = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions)
         return actions, [np.asarray(part)[:rows] for part in states], fetches
 
-    def values(self, params: Columns, extra: Columns, columns: Columns) -> np.ndarray:
-        """[S] values of padded columns: those of the critic where `critic_obs` is among them."""
-        return np.asarray(self._value(params, extra, columns))
-
-    def outputs(self, params: Columns, extra: Columns, columns: Columns) -> np.ndarray:
-        """[S, num_inputs] the model's outputs, those of invalid actions masked, for padded columns."""
-        return np.asarray(self._output(params, extra, columns))
-
     def _act_on_arrays(
         self, params: Columns, extra: Columns, columns: Columns, noise: Any, noise_seed: Any, explore: bool
     ) -> tuple[Any, Any, tuple]:
@@ -101,10 +93,12 @@ class Acting:
         # One array instead of three: each one that leaves a compiled function costs as much as a small layer.
         return actions, jnp.concatenate([fetches[name] for name in self._fetched], axis=1), out.state
 
-    def _outputs_of_arrays(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
+    def _outputs(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
+        """[S, num_inputs] the model's outputs, those of invalid actions masked."""
         return self.forward(self._split.merge(params, extra), columns).policy
 
-    def _values_of_arrays(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
+    def _values(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
+        """[S] state values; with `critic_obs` those of the centralized critic."""
         model = self._split.merge(params, extra)
         if SampleBatch.CRITIC_OBS in columns:
             return model.critic(columns[SampleBatch.CRITIC_OBS])

@@ -186,10 +186,9 @@ class JaxPolicy(Policy):
         return by_part({part: adam(self.config) for part in rates}) if isinstance(rates, dict) else adam(self.config)
 
     def forward(self, model: Any, columns: Columns) -> Outputs:
-        """One forward pass of the model, with invalid actions masked.
+        """One forward pass, with invalid actions masked; with `critic_obs`, `value` is `model.critic(critic_obs)`.
 
-        `columns` are `obs`, with memory also `state_in` and the `memory_inputs`. With `critic_obs` the output `value`
-        is `model.critic(critic_obs)`.
+        Other columns are as for `run_model`.
         """
         return self._acting.forward(model, columns)
 
@@ -240,8 +239,7 @@ class JaxPolicy(Policy):
 
     def check_masks(self, obs_batch: Any) -> None:
         """Raises EnvError for an action mask that allows nothing."""
-        if self.masks.present:
-            self.masks.check(obs_batch, f"policy {self.name!r}")
+        self.masks.check(obs_batch, f"policy {self.name!r}")
 
     def adapt_exploration(self, batch: SampleBatch) -> None:
         """Adapts the exploration to a fragment; for policies without memory."""
@@ -249,7 +247,7 @@ class JaxPolicy(Policy):
         def outputs_of(params: Columns) -> np.ndarray:
             some = trees.index(batch[SampleBatch.OBS], slice(_ROWS_FOR_EXPLORATION))
             columns = trees.pad({SampleBatch.OBS: some}, acting_bucket(trees.length(some)))
-            return self._acting.outputs(params, self.extra, columns)[: trees.length(some)]
+            return np.asarray(self._acting.outputs(params, self.extra, columns))[: trees.length(some)]
 
         self.exploration.after_fragment(batch, self.params, outputs_of, self.timestep)
 
@@ -275,7 +273,7 @@ class JaxPolicy(Policy):
         if SampleBatch.CRITIC_OBS in memory:
             columns = {SampleBatch.CRITIC_OBS: memory[SampleBatch.CRITIC_OBS]}
         columns = trees.pad(columns, max(acting_bucket(rows), _MIN_VALUES))
-        return self._acting.values(self.params, self.extra, columns)[:rows]
+        return np.asarray(self._acting.values(self.params, self.extra, columns))[:rows]
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         """Trains in one compiled call; statistics are means over the last epoch that began.
@@ -312,7 +310,7 @@ class JaxPolicy(Policy):
         self._share()
 
     def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], Minibatches]:
-        """The padded columns to train on, and the rows, or sequences, of each gradient step."""
+        """The padded columns to train on, and the rows (with memory the sequences) of each gradient step."""
         columns, count = self.train_columns(batch), len(batch)
         if self.memory.present:
             columns, count = self.memory.sequences(columns, batch)

@@ -47,17 +47,13 @@ def standardized(x: np.ndarray) -> np.ndarray:
 class Minibatches:
     """The rows of each gradient step.
 
-    Args:
-        rows: [U, B] row indices, -1 for padding; U depends on the bucket only. [U, K, M] with K microbatches of M rows.
-        steps: how many of the U are made.
-        last_epoch: the first step of the last epoch.
-        capacity: the padded number of rows.
+    `rows` are [U, B] row indices, -1 for padding; U depends on the bucket only. [U, K, M] with K microbatches.
     """
 
     rows: np.ndarray
-    steps: int
-    last_epoch: int
-    capacity: int
+    steps: int  # the number of gradient steps, at most U
+    last_epoch: int  # the first step of the last epoch
+    capacity: int  # the padded number of rows
 
     @classmethod
     def draw(

@@ -29,7 +29,10 @@ def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
     another object that contains such arrays.
     """
     found = {}
-    for name, value in _attributes(policy).items():
+    apart = _NEVER.union(*(vars(base).get("stored_apart", ()) for base in type(policy).__mro__))
+    for name, value in vars(policy).items():
+        if name in apart:
+            continue
         if arrays := arrays_in(value):
             found[name] = arrays
         for _, leaf in _flat(value):
@@ -63,11 +66,6 @@ def set_own_arrays(policy: Any, arrays: Arrays) -> None:
 def arrays_in(value: Any) -> dict[str, np.ndarray]:
     """Path -> copy of each array in a pytree of nnx modules, variables and JAX arrays."""
     return {path: _stored(array) for path, array in _arrays(value)}
-
-
-def _attributes(policy: Any) -> dict[str, Any]:
-    apart = _NEVER.union(*(vars(base).get("stored_apart", ()) for base in type(policy).__mro__))
-    return {name: value for name, value in vars(policy).items() if name not in apart}
 
 
 def _is_node(value: Any) -> bool:
@@ -140,16 +138,12 @@ def _hides_state(value: Any, depth: int) -> bool:
         return True  # PyTorch's modules and optimizers
     if isinstance(value, dict):
         parts = list(value.values())
-    elif isinstance(value, _NO_INSTANCES) or not hasattr(value, "__dict__") or _is_library(value):
+    elif isinstance(value, _NO_INSTANCES) or type(value).__module__.partition(".")[0] in _OPAQUE:
         return False
     else:
-        parts = list(vars(value).values())
+        parts = list(getattr(value, "__dict__", {}).values())
     leaves = [leaf for part in parts for _, leaf in _flat(part)]
     return any(map(_is_state, leaves)) or (depth > 0 and any(_hides_state(leaf, depth - 1) for leaf in leaves))
-
-
-def _is_library(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] in _OPAQUE
 
 
 def _check(policy: Any, what: str, got: Any, expected: Any) -> None:

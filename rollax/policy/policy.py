@@ -91,7 +91,7 @@ class Policy(ABC):
 
     @property
     def sampled_columns(self) -> frozenset[str] | None:
-        """The columns that sampling fills with this config and model: `batch_columns` by default."""
+        """The columns that sampling fills with this config and model."""
         return self.batch_columns
 
     @abstractmethod
@@ -225,10 +225,8 @@ class Policy(ABC):
     def get_state(self) -> dict[str, Any]:
         """The state for a checkpoint: nested dicts of arrays, numbers, strings, lists and None.
 
-        It contains networks, optimizer states and JAX arrays in attributes. An override adds NumPy arrays and counters.
-
-        Raises:
-            CheckpointError: an attribute is an object whose networks or arrays cannot be stored.
+        It contains networks, optimizer states and JAX arrays in attributes; if those cannot be stored, CheckpointError
+        is raised. An override adds NumPy arrays and counters.
         """
         from rollax.policy.own_state import own_arrays  # JAX, without which a policy in plain NumPy acts
 
@@ -238,8 +236,7 @@ class Policy(ABC):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` of an equal policy returned.
 
-        Raises:
-            CheckpointError: a value is missing or wrong, or the attributes hold other networks or arrays.
+        Raises CheckpointError for a missing or wrong value, or attributes with other networks or arrays.
         """
         from rollax.policy.own_state import set_own_arrays  # as in `get_state`
 

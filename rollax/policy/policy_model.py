@@ -36,9 +36,7 @@ def make_policy_model(
 ) -> Any:
     """Returns the model of the policy class `where`, with a centralized critic if the config has `centralized_critic`.
 
-    Raises:
-        ConfigError: `free_log_std` without Gaussian actions, or a centralized critic without a space.
-        SpaceError: wrong embeddings of actions; see `check_parametric`.
+    Raises ConfigError for `free_log_std` without Gaussian actions, or a centralized critic without a space.
     """
     sizes = config.model
     if sizes.custom_model is None:

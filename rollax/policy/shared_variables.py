@@ -20,9 +20,9 @@ class _Group:
 class SharedVariables:
     """Assigns the shared arrays of a policy to the others whenever it has new ones, without a copy.
 
-    Optimizer states are not shared. The initial arrays are those of the first policy of each group. The policies have
-    `params` and `extra`, name -> array, and replace them as a whole. Then they call `on_new_variables`, and also before
-    learning, in case an interrupt has prevented the call.
+    Optimizer states are not shared. The initial arrays are those of each group's first policy. Policies replace
+    `params` and `extra`, name -> array, as a whole, then call `on_new_variables`, and also before learning, in case an
+    interrupt has prevented the call.
 
     Raises:
         ConfigError: a group of fewer than two policies, an unknown policy or part, parts with different variables or

@@ -21,22 +21,13 @@ StopsUpdate = Callable[[Columns], jax.Array]
 
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
-    """How a batch becomes gradient steps.
+    """How a batch becomes gradient steps."""
 
-    Args:
-        minibatch_size: rows of one gradient step; None: the whole batch.
-        epochs: passes over each batch.
-        microbatch_size: rows of one forward and backward pass; a gradient step averages their gradients. None: all
-            rows at once.
-        targets: updates the target parameters after each gradient step; None: there are none.
-        stops: ends an update early; None: it runs all its gradient steps.
-    """
-
-    minibatch_size: int | None = None
-    epochs: int = 1
-    microbatch_size: int | None = None
-    targets: UpdatedTargets | None = None
-    stops: StopsUpdate | None = None
+    minibatch_size: int | None = None  # rows of one gradient step; None: the whole batch
+    epochs: int = 1  # passes over each batch
+    microbatch_size: int | None = None  # rows of one forward and backward pass, whose gradients are averaged; None: all
+    targets: UpdatedTargets | None = None  # None: there are no target parameters
+    stops: StopsUpdate | None = None  # None: an update runs all its gradient steps
 
 
 def periodic_copy(interval: int) -> UpdatedTargets:
@@ -50,12 +41,9 @@ def periodic_copy(interval: int) -> UpdatedTargets:
 
 
 def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> UpdatedTargets:
-    """Targets that become (1 - τ) target + τ parameter.
+    """Targets that become (1 - τ) target + τ parameter every `interval` gradient steps.
 
-    Args:
-        tau: the Polyak coefficient τ.
-        parts: attributes of the model; other targets are constant.
-        interval: gradient steps between two updates of the targets.
+    `parts` are attributes of the model; other targets are constant.
     """
 
     def updated(targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:

@@ -55,19 +55,14 @@ class Categorical(ActionDistribution):
 
 @dataclass(frozen=True)
 class MultiCategorical(ActionDistribution):
-    """An array of independent choices of different sizes. `inputs` are their concatenated logits.
+    """An array of independent choices of different sizes, in C order. `inputs` are their concatenated logits.
 
     The choices are padded to the largest, so the number of operations does not grow with their number.
-
-    Args:
-        nvec: number of choices of each action, in C order.
-        start: the smallest value of each action.
-        shape: shape of one row of actions; its size is `len(nvec)`.
     """
 
     nvec: tuple[int, ...]
     start: tuple[int, ...]
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of one row of actions
 
     @property
     def num_inputs(self) -> int:

@@ -61,7 +61,7 @@ class Exploration(ABC):
         return outputs
 
     def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
-        """The model parameters to explore with, by default unchanged."""
+        """The model parameters to explore with."""
         return params
 
     def after_fragment(self, batch: SampleBatch, params: Params, outputs_of: OutputsOf, timestep: int) -> None:
