@@ -31,10 +31,7 @@ class Encoder(nnx.Module):
     An image is encoded by a `CNN`, any other Box is flattened. Discrete and MultiDiscrete are one-hot, MultiBinary is
     zeros and ones. `action_mask` and `avail_actions` in a top-level Dict are left out.
 
-    Raises:
-        SpaceError: an unsupported space, or one without features.
-    Attributes:
-        images_only: whether all leaves are images, whose features need no further hidden layers.
+    An unsupported space, or one without features, raises SpaceError.
     """
 
     def __init__(self, observation_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -50,6 +47,7 @@ class Encoder(nnx.Module):
         self.paths = tuple(path for path, _ in parts)
         self.parts = nnx.List([_encoder_of(leaf, path, config, rngs) for path, leaf in parts])
         self.features = sum(part.features for part in self.parts)
+        # The features of images need no further hidden layers.
         self.images_only = all(isinstance(part, ImageEncoder) for part in self.parts)
 
     def __call__(self, obs: Any) -> Float[Array, "B F"]:

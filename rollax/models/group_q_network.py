@@ -38,11 +38,7 @@ class QMixer(nnx.Module):
     Source: Rashid et al. (2018), section 4.1 and Figure 2, arXiv:1803.11485:
         Q_tot = |W_2(s)|ᵀ ELU(|W_1(s)|ᵀ q + b_1(s)) + V(s), where W_1, b_1 and W_2 are hypernetworks and V has one
         hidden layer with ReLU. Deviations: `hypernet_hiddens` adds hidden layers to W_1 and W_2, which the paper makes
-        linear, as in the authors' later code.
-
-    Args:
-        embed: E, width of the hidden layer.
-        hypernet_hiddens: widths of the hidden layers of W_1 and W_2.
+        linear, as in the authors' later code. `embed` is the width of the mixer's hidden layer.
     """
 
     def __init__(

@@ -76,9 +76,6 @@ class NoisyLinear(nnx.Module):
 
     Source: Fortunato et al. (2018), section 3 (factorised noise), arXiv:1706.10295; W and b begin uniform in
         ±1/√p, Σ and σ at σ_0/√p, for p inputs. One draw of the noise serves all rows of a call.
-
-    Attributes:
-        deterministic: without noise; `eval()` and `train()` of a model set it.
     """
 
     def __init__(self, in_features: int, out_features: int, *, sigma0: float, rngs: nnx.Rngs) -> None:
@@ -90,7 +87,7 @@ class NoisyLinear(nnx.Module):
         self.kernel_sigma = nnx.Param(jnp.full(shape, scale))
         self.bias_sigma = nnx.Param(jnp.full((out_features,), scale))
         self.rngs = nnx.Rngs(noise=rngs.params())
-        self.deterministic = False
+        self.deterministic = False  # set by the model's `eval()` and `train()`
 
     def __call__(self, x: Float[Array, "B P"]) -> Float[Array, "B Q"]:
         y = x @ self.kernel[...] + self.bias[...]
@@ -128,10 +125,8 @@ class CNN(nnx.Module):
 
     Args:
         shape: height, width and channels of an image.
-        filters: (output channels, kernel, stride) of each convolution; None: by the image's shorter side.
-        dense_features: width of the dense layer; None: by the image's shorter side.
-    Raises:
-        ConfigError: a kernel that is larger than its input.
+        filters: (output channels, kernel, stride) of each convolution; None, as for `dense_features`: by the image's
+            shorter side. A kernel that is larger than its input raises ConfigError.
     """
 
     def __init__(

@@ -46,7 +46,6 @@ class ActorCritic(nnx.Module):
         head_features: input width of the heads; None: that of the hidden layers.
     Raises:
         ConfigError: `free_log_std` with an odd number of outputs.
-        SpaceError: a space that cannot be encoded.
     """
 
     def __init__(

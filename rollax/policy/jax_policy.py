@@ -176,7 +176,7 @@ class JaxPolicy(Policy):
     ) -> dict[str, jax.Array]:
         """Further columns [B, ...] for the loss, without gradient; traced by JAX if the plan has `targets`.
 
-        Both models are in evaluation mode: the model before the gradient step, and that with the target parameters.
+        Both models are in evaluation mode; `target_model` has the target parameters.
         """
         return {}
 
@@ -261,8 +261,7 @@ class JaxPolicy(Policy):
     def compute_values(self, obs_batch: Any, memory: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
         """[N] state values for columns of N observations.
 
-        `memory` has the further columns of a policy with memory, as in `Fragment.after`, without which a PolicyError is
-        raised; or `critic_obs`, for the centralized critic's values.
+        `memory` has the columns that a policy with memory requires, as in `Fragment.after`, or `critic_obs`.
         """
         rows = trees.length(obs_batch)
         self.memory.check(memory, f"policy {self.name!r}")
@@ -278,7 +277,7 @@ class JaxPolicy(Policy):
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         """Trains in one compiled call; statistics are means over the last epoch that began.
 
-        Raises NonFiniteError, without the gradient step, if a loss, gradient or new weight is not finite.
+        Raises NonFiniteError, without the gradient step, for a loss, gradient or new weight that is not finite.
         """
         self._share()  # completes what an interrupt may have left undone
         columns, plan = self._planned(batch, self.plan.minibatch_size, self.plan.epochs)

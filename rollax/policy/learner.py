@@ -88,10 +88,7 @@ class Learner:
 
     Args:
         optimizer: gives the direction; the coefficient `lr` scales it: a number, or one for each part of the model.
-        updated_targets, stops: as in `UpdatePlan`.
         count_rows: (batch, mask) -> the number of rows over which the loss of a microbatch is averaged.
-    Attributes:
-        variables: the current ones; replaced as a whole.
     """
 
     def __init__(

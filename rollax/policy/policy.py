@@ -136,9 +136,7 @@ class Policy(ABC):
         `Trainer.compute_single_action` and the policy of `load_policy`.
 
         Args:
-            obs: one filtered observation.
-            state: the `state_out` of the previous step; None at the start of a trajectory.
-            prev_action: the previous action; None at the start of a trajectory.
+            state, prev_action: the `state_out` and action of the previous step; None at the start of a trajectory.
         Raises:
             EnvError, NonFiniteError: an observation that is not in the observation space.
         """
@@ -264,18 +262,12 @@ class Policy(ABC):
 
 
 class PolicySpec(NamedTuple):
-    """Class, spaces and config of one policy of a multi-agent run.
-
-    Args:
-        policy_class: None: that of the algorithm.
-        observation_space, action_space: of its agents; None: that of the environment.
-        config: the config keys that differ for this policy, such as `{"gamma": 0.85}`.
-    """
+    """Class, spaces and config of one policy of a multi-agent run; by default the algorithm's and the environment's."""
 
     policy_class: type[Policy] | None = None
     observation_space: Space | None = None
     action_space: Space | None = None
-    config: Mapping[str, Any] = MappingProxyType({})
+    config: Mapping[str, Any] = MappingProxyType({})  # the keys that differ for this policy, such as {"gamma": 0.85}
 
     @classmethod
     def of(cls, spec: Any, policy_id: str) -> PolicySpec:

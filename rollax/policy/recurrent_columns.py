@@ -30,10 +30,7 @@ _PER_SEQUENCE = (SampleBatch.STATE_IN, SampleBatch.SEQ_LENS)
 class RecurrentColumns:
     """Describes the memory of a model, if it has one; `max_seq_len` is the rows of a sequence to learn from.
 
-    Attributes:
-        present: whether the model has memory.
-        columns: its further inputs: `state_in` and its `memory_inputs`.
-        initial_state: the state at the start of a trajectory, one array per part.
+    `columns` are its further inputs: `state_in` and its `memory_inputs`.
     """
 
     def __init__(self, model: Any, action_space: Space, max_seq_len: int) -> None:

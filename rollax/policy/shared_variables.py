@@ -24,10 +24,8 @@ class SharedVariables:
     `params` and `extra`, name -> array, as a whole, then call `on_new_variables`, and also before learning, in case an
     interrupt has prevented the call.
 
-    Raises:
-        ConfigError: a group of fewer than two policies, an unknown policy or part, parts with different variables or
-            shapes, or a variable in two groups.
-        PolicyError: a policy without named variables.
+    Raises ConfigError for a group of fewer than two policies, an unknown policy or part, parts that differ, or a
+    variable in two groups; PolicyError for a policy without named variables.
     """
 
     def __init__(self, groups: Mapping[str, SharedParts], policies: Mapping[str, Policy]) -> None:

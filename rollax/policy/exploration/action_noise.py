@@ -36,11 +36,8 @@ class Deterministic(Exploration):
 class GaussianNoise(ExplorationWrapper):
     """Adds independent normal numbers to actions in [-1, 1], and clips them.
 
-    Source: Fujimoto et al. (2018), Algorithm 1, arXiv:1802.09477:  a = π(s) + ε,  ε ~ N(0, σ), with σ the scale.
-
-    Args:
-        shape: of one action.
-        scale: timestep -> the factor of the noise, in units of half an action's range.
+    Source: Fujimoto et al. (2018), Algorithm 1, arXiv:1802.09477:  a = π(s) + ε,  ε ~ N(0, σ), with σ = scale(timestep)
+        in units of half an action's range.
     """
 
     def __init__(self, inner: Exploration, shape: tuple[int, ...], scale: Callable[[float], float]) -> None:
@@ -96,11 +93,9 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
 
 
 class RandomAtFirst(ExplorationWrapper):
-    """Uniformly random valid actions for the first steps, then those of the inner exploration.
+    """Uniformly random valid actions, of a Box in [-1, 1], for the first environment steps.
 
-    Args:
-        action_space: Discrete, or a Box, whose random actions are uniform in [-1, 1].
-        steps: environment steps; the fragment in which they end is random to its end.
+    The fragment in which the steps end is random to its end.
     """
 
     def __init__(self, inner: Exploration, action_space: spaces.Discrete | spaces.Box, steps: int) -> None:

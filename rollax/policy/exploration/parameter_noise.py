@@ -25,10 +25,7 @@ class ParameterNoise(ExplorationWrapper):
         default models have no layer normalization; sub-environments of one process share n; d is measured after a
         fragment, on its observations, and n is drawn again if at least as many trajectories have ended as go on.
 
-    Args:
-        distance: d, of [N, num_inputs] outputs and those of the perturbed parameters.
-        scale: timestep -> δ.
-        sigma: initial σ.
+    `distance` is d of outputs [N, num_inputs] and perturbed ones, `scale` is timestep -> δ, `sigma` is the initial σ.
     """
 
     def __init__(
