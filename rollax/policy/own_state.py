@@ -64,8 +64,10 @@ def set_own_arrays(policy: Any, arrays: Arrays) -> None:
 
 
 def arrays_in(value: Any) -> dict[str, np.ndarray]:
-    """Path -> copy of each array in a pytree of nnx modules, variables and JAX arrays."""
-    return {path: _stored(array) for path, array in _arrays(value)}
+    """Path -> copy of each array in a pytree of nnx modules, variables and JAX arrays; random keys as plain arrays."""
+    return {
+        path: np.array(jax.random.key_data(array) if is_random_key(array) else array) for path, array in _arrays(value)
+    }
 
 
 def _is_node(value: Any) -> bool:
@@ -114,11 +116,6 @@ def restored(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return leaf
 
     return jax.tree_util.tree_map_with_path(leaf_of, value, is_leaf=_is_node)
-
-
-def _stored(array: Any) -> np.ndarray:
-    """A copy; random keys as plain arrays, which can be stored."""
-    return np.array(jax.random.key_data(array) if is_random_key(array) else array)
 
 
 def _like(array: Any, stored: np.ndarray) -> jax.Array:

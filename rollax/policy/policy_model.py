@@ -97,7 +97,11 @@ def check_sizes(observation_space: Space, action_space: Space, config: TrainerCo
             f"{where}: observation_space, action_space, model.fcnet_hiddens and the like",
             "use smaller spaces or layers, such as Box or MultiDiscrete in the place of a Discrete with many values",
         )
-    row = _ROW + _bytes(observation_space)
+    row = _ROW + sum(
+        math.prod(leaf.shape) * leaf.dtype.itemsize
+        for _, leaf in leaves(observation_space)
+        if leaf.shape is not None and leaf.dtype is not None
+    )
     key = "config key 'train_batch_size'"
     fix = "lower train_batch_size, or rollout_fragment_length and num_envs_per_worker"
     _check_fits(f"A batch of {config.train_batch_size:,} rows", config.train_batch_size * row, key, fix)
@@ -126,11 +130,3 @@ def _width(leaf: Space) -> int:
     """The width of a layer's inputs or outputs for a leaf, with discrete values one-hot."""
     supported = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
     return spaces.flatdim(leaf) if isinstance(leaf, supported) else 0
-
-
-def _bytes(space: Space) -> int:
-    return sum(
-        math.prod(leaf.shape) * leaf.dtype.itemsize
-        for _, leaf in leaves(space)
-        if leaf.shape is not None and leaf.dtype is not None
-    )
