@@ -35,11 +35,7 @@ class LearnerThread:
         return len(self._batches)
 
     def put(self, batch: Any, timeout_s: float) -> bool:
-        """Adds a batch to the queue; False where there was no room within the time.
-
-        Raises:
-            Exception: what learning raised.
-        """
+        """Adds a batch to the queue; False where there was no room within the time. Raises what learning raised."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._batches) < self._size or self.error, timeout_s)
             self.check()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -121,12 +120,7 @@ class ReplayShards(ActorPool):
 
     def wait(self, others: Sequence[Any], timeout_s: float) -> None:
         """Waits until one call is over, of the shards or of `others`, or the time has passed."""
-        references = [*self.references, *others]
-        if references:
-            self._actors.wait(references, 1, timeout_s)
-        else:
-            due = min((restart.due for restart in self._restarts.values()), default=float("inf"))
-            time.sleep(max(min(timeout_s, due - time.monotonic()), 0.0))
+        self._wait([*self.references, *others], 1, timeout_s)
 
     def get_state(self) -> list[dict[str, Any]]:
         """The states of the shards, in their order; a WorkerError where one cannot be called."""

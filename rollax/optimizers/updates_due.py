@@ -45,12 +45,10 @@ class UpdatesDue:
         return asdict(self)
 
     def restore(self, state: Mapping[str, Any], *, made: int, kept: bool) -> None:
-        """Continues the counts of another object, whose settings may differ; `made` updates were made there.
+        """Continues the counts of another object, which made `made` updates and whose settings may differ.
 
-        Args:
-            kept: whether the stored steps were restored too; if not, `learning_starts` counts from here.
-        Raises:
-            CheckpointError: a number is missing or wrong; nothing has changed then.
+        Unless the stored steps are `kept`, `learning_starts` counts from here. If it raises CheckpointError, nothing
+        has changed.
         """
         if not kept:
             self.begin(made)

@@ -73,7 +73,7 @@ def _no_answer(address: str | None, why: str) -> ConfigError:
     )
 
 
-def _unreachable(address: str, within_s: float = _ANSWERS_WITHIN_S) -> str:
+def _unreachable(address: str) -> str:
     """Returns why no gRPC server answers at `host:port` in time; empty if one does, or if Ray resolves the address.
 
     `ray.init` itself waits forever for an address that does not answer.
@@ -85,9 +85,9 @@ def _unreachable(address: str, within_s: float = _ANSWERS_WITHIN_S) -> str:
         return str(error)
     if host is None or port is None:  # "auto", "local"
         return ""
-    end = time.monotonic() + within_s
+    end = time.monotonic() + _ANSWERS_WITHIN_S
     try:
-        with socket.create_connection((host, port), timeout=within_s) as connection:
+        with socket.create_connection((host, port), timeout=_ANSWERS_WITHIN_S) as connection:
             if os.environ.get("RAY_USE_TLS", "0") != "0":
                 return ""
             connection.sendall(_HELLO)

@@ -107,11 +107,7 @@ def process_settings(num_gpus: float) -> dict[str, str]:
 
 
 def stored(ray: Any, arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The arguments of an actor's constructor in Ray's object store, once for all actors.
-
-    Raises:
-        ConfigError: an argument cannot be pickled.
-    """
+    """References to an actor's arguments in Ray's object store; raises ConfigError where one cannot be pickled."""
     references = {}
     for name, value in arguments.items():
         try:

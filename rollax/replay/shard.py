@@ -40,10 +40,7 @@ class ShardSettings:
 class ReplayShard:
     """A buffer for each policy that learns, with the fragments of some of the workers.
 
-    Args:
-        settings: of all shards.
-        index: from 1.
-        generation: the number of earlier shards of this index; each draws its own random numbers.
+    `generation` is the number of earlier shards of this index (from 1); each draws its own random numbers.
     """
 
     def __init__(self, settings: ShardSettings, index: int, generation: int = 0) -> None:

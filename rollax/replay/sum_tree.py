@@ -45,12 +45,7 @@ class SumTree:
         return np.take(self._levels[0].reshape(-1), positions)
 
     def set(self, positions: NDArray[np.integer], weights: NDArray[np.float64] | float) -> None:
-        """Changes weights.
-
-        Args:
-            positions: [K]; of duplicates the last weight counts.
-            weights: [K] or one for all, finite and at least 0.
-        """
+        """Sets the weights at [K] positions: [K] or one for all, finite, at least 0; of duplicates the last counts."""
         self._finish()
         self._changing = True
         self._levels[0].reshape(-1)[positions] = weights

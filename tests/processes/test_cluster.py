@@ -57,7 +57,7 @@ def ray(monkeypatch):
     [(None, "timed out"), (b"", "is no Ray cluster"), (b"HTTP/1.1 400 Bad Request\r\n", "is no Ray cluster")],
 )
 def test_what_listens_and_is_no_cluster(ray, monkeypatch, answer, why):
-    monkeypatch.setattr(cluster._unreachable, "__defaults__", (0.3,))
+    monkeypatch.setattr(cluster, "_ANSWERS_WITHIN_S", 0.3)
     address, thread = listening(answer)
     started = time.monotonic()
     with pytest.raises(ConfigError, match=f"No Ray cluster answers(.|\\n)*{address} (.*){why}"):
