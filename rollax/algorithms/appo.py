@@ -12,22 +12,20 @@ as in PPO.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
-from gymnasium import Space
 from pydantic import Field
 
 from rollax.algorithms.impala import IMPALAConfig, IMPALAPolicy, IMPALATrainer, learned_rows
+from rollax.algorithms.state_value import KLPenaltyPolicy
 from rollax.batch import Fragment, SampleBatch
 from rollax.evaluation.advantages import add_advantages
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
-from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate, truncated_reference
+from rollax.ops.policy_gradient import clipped_surrogate, truncated_reference
 from rollax.policy.jax_policy import Columns
 from rollax.policy.update_plan import UpdatePlan, periodic_copy
-from rollax.state import number
 
 _TARGET_LOGP, _TARGET_DIST_INPUTS = "target_logp", "target_dist_inputs"
 
@@ -55,15 +53,15 @@ class APPOConfig(IMPALAConfig):
     kl_target: float = Field(default=0.01, gt=0, description="KL divergence that kl_coeff adapts to")
 
 
-class APPOPolicy(IMPALAPolicy):
+class APPOPolicy(KLPenaltyPolicy, IMPALAPolicy):
     """An actor and a critic, trained on the clipped surrogate with a target network."""
 
     config_class = APPOConfig
     statistics = (*IMPALAPolicy.statistics, "kl", "cur_kl_coeff")
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
-        super().__init__(observation_space, action_space, config)
-        self.kl_coeff = self.config.kl_coeff
+    @property
+    def penalizes_kl(self) -> bool:
+        return self.config.use_kl_loss
 
     @property
     def sampled_columns(self) -> frozenset[str] | None:
@@ -89,9 +87,6 @@ class APPOPolicy(IMPALAPolicy):
         names = (SampleBatch.ADVANTAGES, SampleBatch.VALUE_TARGETS, SampleBatch.ACTION_DIST_INPUTS)
         return {**columns, **{name: batch[name] for name in names}}
 
-    def coefficients(self) -> dict[str, float]:
-        return {**super().coefficients(), "kl_coeff": self.kl_coeff}
-
     def target_columns(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
@@ -115,24 +110,9 @@ class APPOPolicy(IMPALAPolicy):
         policy_loss = clipped_surrogate(logp, reference, advantages, mask, clip=self.config.clip_param)
         loss, stats = self.with_critic_and_entropy(policy_loss, out, targets, mask, coefficients)
         kl = masked_mean(d.kl(old_dist_inputs, out.policy), mask)
-        if self.config.use_kl_loss:
+        if self.penalizes_kl:
             loss = loss + coefficients["kl_coeff"] * kl
         return loss, {**stats, **self.ratio_statistics(logp, batch, mask), "kl": kl}
-
-    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
-        stats = super().learn_on_batch(batch)
-        stats["cur_kl_coeff"] = self.kl_coeff if self.config.use_kl_loss else 0.0
-        if self.config.use_kl_loss:
-            self.kl_coeff = float(adapted_kl_coeff(self.kl_coeff, stats["kl"], target=self.config.kl_target))
-        return stats
-
-    def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "kl_coeff": self.kl_coeff}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        kl_coeff = number(state, "kl_coeff", f"policy {self.name!r}")
-        super().set_state(state)
-        self.kl_coeff = kl_coeff
 
 
 class APPOTrainer(IMPALATrainer):

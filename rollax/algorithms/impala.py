@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import optax
 from pydantic import Field
 
+from rollax.algorithms.state_value import StateValuePolicy
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Fragment, SampleBatch
 from rollax.config.groups import AsyncSamplesFields, StateValueFields
@@ -26,10 +27,9 @@ from rollax.evaluation.advantages import check_critic_obs
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
-from rollax.ops.values import explained_variance, value_loss
 from rollax.ops.vtrace import vtrace
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
-from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.jax_policy import Columns
 from rollax.policy.update_plan import UpdatePlan
 
 _MAX_LOG_RHO = 60.0
@@ -68,7 +68,7 @@ class IMPALAConfig(StateValueFields, AsyncSamplesFields):
             )
 
 
-class IMPALAPolicy(JaxPolicy):
+class IMPALAPolicy(StateValuePolicy):
     """An actor and a critic, trained on V-trace targets."""
 
     config_class = IMPALAConfig
@@ -99,9 +99,6 @@ class IMPALAPolicy(JaxPolicy):
             SampleBatch.CRITIC_OBS,
         )
         return {**super().train_columns(batch), **{name: batch[name] for name in names if name in batch}}
-
-    def coefficients(self) -> dict[str, float]:
-        return {**super().coefficients(), "entropy_coeff": self.scheduled("entropy_coeff")}
 
     def make_optimizer(self) -> optax.GradientTransformation:
         if self.config.opt_type == "adam":
@@ -138,25 +135,6 @@ class IMPALAPolicy(JaxPolicy):
             clip_pg_rho_threshold=config.vtrace_clip_pg_rho_threshold,
             lambda_=config.lambda_,
         )
-
-    def with_critic_and_entropy(
-        self,
-        policy_loss: jax.Array,
-        out: Outputs,
-        targets: jax.Array,
-        mask: jax.Array,
-        coefficients: Columns,
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Returns `(loss, statistics)`: policy loss, value loss and entropy bonus."""
-        vf_loss = value_loss(out.value, targets, mask)
-        entropy = masked_mean(self.distribution.entropy(out.policy), mask)
-        loss = policy_loss + self.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
-        return loss, {
-            "policy_loss": policy_loss,
-            "vf_loss": vf_loss,
-            "entropy": entropy,
-            "vf_explained_var": explained_variance(targets, out.value, mask),
-        }
 
     def ratio_statistics(self, logp: jax.Array, batch: Columns, mask: jax.Array) -> dict[str, jax.Array]:
         """Returns mean and maximum of π/μ over the rows, and the share of rows that ρ̄ clips."""

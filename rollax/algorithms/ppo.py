@@ -11,27 +11,23 @@ exact KL(old || new) of the two distributions, not its estimate from the sampled
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
-from gymnasium import Space
 from pydantic import Field
 
+from rollax.algorithms.state_value import KLPenaltyPolicy
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import Fragment, SampleBatch
+from rollax.batch import SampleBatch
 from rollax.config import SET, SchedulePoints, TrainerConfig
 from rollax.config.groups import CentralizedCriticFields, StateValueFields
-from rollax.evaluation.advantages import add_advantages
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
-from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate
-from rollax.ops.values import explained_variance, value_loss
+from rollax.ops.policy_gradient import clipped_surrogate
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
-from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.jax_policy import Columns
 from rollax.policy.minibatches import standardized
 from rollax.policy.update_plan import UpdatePlan
-from rollax.state import number
 
 _KL_MARGIN = 1.5
 
@@ -70,7 +66,7 @@ class PPOConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
         self.refuse_larger("sgd_minibatch_size", "train_batch_size")
 
 
-class PPOPolicy(JaxPolicy):
+class PPOPolicy(KLPenaltyPolicy):
     """An actor and a critic, trained on the clipped surrogate."""
 
     config_class = PPOConfig
@@ -86,17 +82,10 @@ class PPOPolicy(JaxPolicy):
         }
     )
 
-    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
-        super().__init__(observation_space, action_space, config)
-        self.kl_coeff = self.config.kl_coeff
-
     def make_plan(self) -> UpdatePlan:
         config, target = self.config, self.config.target_kl
         stops = None if target is None else lambda statistics: statistics["kl"] > _KL_MARGIN * target
         return UpdatePlan(config.sgd_minibatch_size, config.num_sgd_iter, stops=stops)
-
-    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
-        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         names = (
@@ -110,13 +99,8 @@ class PPOPolicy(JaxPolicy):
         seen = {name: batch[name] for name in (*names, SampleBatch.CRITIC_OBS) if name in batch}
         return {**seen, SampleBatch.ADVANTAGES: advantages}
 
-    def coefficients(self) -> dict[str, float]:
-        return {
-            **super().coefficients(),
-            "clip": self.scheduled("clip_param"),
-            "entropy_coeff": self.scheduled("entropy_coeff"),
-            "kl_coeff": self.kl_coeff,
-        }
+    def coefficients(self) -> dict[str, Any]:
+        return {**super().coefficients(), "clip": self.scheduled("clip_param")}
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
@@ -130,37 +114,18 @@ class PPOPolicy(JaxPolicy):
             clip=coefficients["clip"],
         )
         targets = batch[SampleBatch.VALUE_TARGETS]
-        vf_loss = value_loss(out.value, targets, mask, vf_clip_param=self.config.vf_clip_param)
+        loss, stats = self.with_critic_and_entropy(
+            policy_loss, out, targets, mask, coefficients, vf_clip_param=self.config.vf_clip_param
+        )
         kl = masked_mean(d.kl(batch[SampleBatch.ACTION_DIST_INPUTS], out.policy), mask)
-        entropy = masked_mean(d.entropy(out.policy), mask)
-        loss = policy_loss + self.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
-        if self.config.kl_coeff:
+        if self.penalizes_kl:
             loss = loss + coefficients["kl_coeff"] * kl
-        return loss, {
-            "policy_loss": policy_loss,
-            "vf_loss": vf_loss,
-            "kl": kl,
-            "entropy": entropy,
-            "vf_explained_var": explained_variance(targets, out.value, mask),
-        }
+        return loss, {**stats, "kl": kl}
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         before = self.learner.num_updates
         stats = super().learn_on_batch(batch)
-        stats["num_gradient_steps"] = self.learner.num_updates - before
-        stats["cur_kl_coeff"] = self.kl_coeff
-        if self.config.kl_coeff:
-            self.kl_coeff = float(adapted_kl_coeff(self.kl_coeff, stats["kl"], target=self.config.kl_target))
-        return stats
-
-    def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), "kl_coeff": self.kl_coeff}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        kl_coeff = number(state, "kl_coeff", f"policy {self.name!r}")
-        super().set_state(state)
-        # 0 never adapts: it means a run without the penalty.
-        self.kl_coeff = kl_coeff or self.config.kl_coeff
+        return {**stats, "num_gradient_steps": self.learner.num_updates - before}
 
 
 class PPOTrainer(Trainer):

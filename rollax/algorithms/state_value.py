@@ -1,0 +1,81 @@
+"""What the policies with a critic of states share: `StateValueFields` as a loss, and a KL penalty that adapts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from gymnasium import Space
+
+from rollax.batch import Fragment, SampleBatch
+from rollax.evaluation.advantages import add_advantages
+from rollax.models.outputs import Outputs
+from rollax.ops.masked import masked_mean
+from rollax.ops.policy_gradient import adapted_kl_coeff
+from rollax.ops.values import explained_variance, value_loss
+from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.state import number
+
+
+class StateValuePolicy(JaxPolicy):
+    """An actor and a critic of states; rows have generalized advantage estimates."""
+
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
+
+    def coefficients(self) -> dict[str, Any]:
+        return {**super().coefficients(), "entropy_coeff": self.scheduled("entropy_coeff")}
+
+    def with_critic_and_entropy(
+        self,
+        policy_loss: jax.Array,
+        out: Outputs,
+        targets: jax.Array,
+        mask: jax.Array,
+        coefficients: Columns,
+        *,
+        vf_clip_param: float | None = None,
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Returns `(loss, statistics)`: policy loss, value loss and entropy bonus."""
+        vf_loss = value_loss(out.value, targets, mask, vf_clip_param=vf_clip_param)
+        entropy = masked_mean(self.distribution.entropy(out.policy), mask)
+        loss = policy_loss + self.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
+        return loss, {
+            "policy_loss": policy_loss,
+            "vf_loss": vf_loss,
+            "entropy": entropy,
+            "vf_explained_var": explained_variance(targets, out.value, mask),
+        }
+
+
+class KLPenaltyPolicy(StateValuePolicy):
+    """A loss with the penalty `kl_coeff` · KL, whose weight adapts to `kl_target` after each train batch."""
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        super().__init__(observation_space, action_space, config)
+        self.kl_coeff = self.config.kl_coeff
+
+    @property
+    def penalizes_kl(self) -> bool:
+        """Whether the penalty is part of the loss."""
+        return bool(self.config.kl_coeff)
+
+    def coefficients(self) -> dict[str, Any]:
+        return {**super().coefficients(), "kl_coeff": self.kl_coeff}
+
+    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
+        stats = super().learn_on_batch(batch)
+        stats["cur_kl_coeff"] = self.kl_coeff if self.penalizes_kl else 0.0
+        if self.penalizes_kl:
+            self.kl_coeff = float(adapted_kl_coeff(self.kl_coeff, stats["kl"], target=self.config.kl_target))
+        return stats
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "kl_coeff": self.kl_coeff}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        kl_coeff = number(state, "kl_coeff", f"policy {self.name!r}")
+        super().set_state(state)
+        # 0 never adapts: it means a run without the penalty.
+        self.kl_coeff = kl_coeff or self.config.kl_coeff
