@@ -30,7 +30,6 @@ class StoredCode:
         raise self.error()
 
     def error(self) -> ConfigError:
-        """Returns the error that names the missing code and how to pass it."""
         trusting = ", or pass trust_code=True (--trust-code) if you trust the file" if self.path else ""
         return ConfigError(
             "The config was loaded without its code.",

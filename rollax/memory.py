@@ -22,7 +22,6 @@ def memory_there() -> int:
 
 
 def gib(size: int) -> str:
-    """Returns a number of bytes as text."""
     return f"{size / 2**30:,.1f} GiB"
 
 

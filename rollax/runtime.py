@@ -26,9 +26,6 @@ def configure_jax() -> None:
 
     Asynchronous dispatch is off: on the CPU it costs more than a small forward pass. Compiled functions are cached on
     disk, because compiling takes a third of a short run.
-
-    Raises:
-        RollaxError: this process was forked after JAX had started.
     """
     global _configured
     refuse_forked()
@@ -76,11 +73,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _keep_memory() -> None:
-    """Makes glibc keep up to 512 MiB of freed memory for reuse, and allocate in large blocks.
-
-    On the CPU each call of a compiled function allocates its intermediate results, 50 MB for an update from 32 Atari
-    images, and fetching these pages from the system takes nearly as long as the update.
-    """
+    """Makes glibc keep up to 512 MiB of freed memory for reuse, and allocate in large blocks."""
+    # Fetching pages for the intermediate results of each compiled call takes nearly as long as an update on images.
     asked_otherwise = any(name.startswith("MALLOC_") for name in os.environ) or "GLIBC_TUNABLES" in os.environ
     if asked_otherwise or platform.libc_ver()[0] != "glibc":
         return

@@ -44,7 +44,6 @@ class Schedule:
                 )
 
     def __call__(self, timestep: float) -> float:
-        """Returns the value after `timestep` steps."""
         after = bisect_right(self.timesteps, timestep)
         if after == 0:
             return self.values[0]

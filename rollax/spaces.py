@@ -64,7 +64,6 @@ def leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
 
 
 def at(tree: trees.Tree, path: Path) -> trees.Tree:
-    """The part of a tree at a path."""
     for key in path:
         tree = tree[key]
     return tree
@@ -159,7 +158,6 @@ def _stack_leaf(space: spaces.Space, path: Path, values: Sequence[Any]) -> np.nd
 
 
 def zeros(space: spaces.Space, rows: int) -> trees.Tree:
-    """Returns columns of zeros."""
     return walk(lambda leaf, path: np.zeros((rows, *(leaf.shape or ())), dtype=leaf.dtype), space)
 
 

@@ -28,7 +28,6 @@ def number(state: Mapping[str, Any], key: str, where: str) -> float:
 
 
 def array(state: Mapping[str, Any], key: str, where: str, *, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Returns an array of the given shape and type."""
     value = entry(state, key, where)
     if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != dtype:
         raise wrong(f"{where}: {key}", described(value), f"{np.dtype(dtype)} array of shape {shape}")
@@ -36,7 +35,6 @@ def array(state: Mapping[str, Any], key: str, where: str, *, shape: tuple[int, .
 
 
 def section(state: Any, key: str, where: str) -> Mapping[str, Any]:
-    """Returns a nested dict of values."""
     value = entry(state, key, where)
     if not isinstance(value, Mapping):
         raise wrong(f"{where}: {key}", described(value), "a dict")
@@ -55,7 +53,6 @@ def generator_state(state: Mapping[str, Any], key: str, where: str, like: np.ran
 
 
 def entry(state: Any, key: str, where: str) -> Any:
-    """Returns the value of a key."""
     if not isinstance(state, Mapping) or key not in state:
         got = sorted(state) if isinstance(state, Mapping) else described(state)
         raise wrong(where, got, f"a dict with the key {key!r}")
@@ -63,12 +60,10 @@ def entry(state: Any, key: str, where: str) -> Any:
 
 
 def described(value: Any) -> str:
-    """Returns a short description of a value."""
     return f"{value.dtype} array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)
 
 
 def wrong(where: str, got: Any, expected: str) -> CheckpointError:
-    """Returns the error for an invalid value."""
     return CheckpointError(
         "A stored value that is missing or wrong.",
         where=where,

@@ -1,7 +1,8 @@
 """Folders that are written atomically, and arrays and plain values as bytes.
 
 A folder is written under a temporary name, a manifest (a SHA-256 per file) last, and then renamed, so an interrupted
-write leaves only the temporary folder. Files are JSON and safetensors; nothing is pickled.
+write leaves only the temporary folder. Files are JSON and safetensors; nothing is pickled. Every error is a
+CheckpointError.
 """
 
 from __future__ import annotations
@@ -103,11 +104,7 @@ def read_directory(path: str | os.PathLike[str], *, kind: str, format_version: i
 
 
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns the manifest of a saved folder: `format_version`, `kind`, and `files`, name to `{"sha256", "size"}`.
-
-    Raises:
-        CheckpointError: the manifest is missing or damaged.
-    """
+    """Returns the manifest of a saved folder: `format_version`, `kind`, and `files`, name to `{"sha256", "size"}`."""
     file = Path(path) / MANIFEST
     if not os.path.isfile(file):
         inside = _complete_inside(Path(path))
@@ -155,11 +152,7 @@ def remove_directory(path: str | os.PathLike[str]) -> None:
 
 
 def arrays_to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Returns named arrays of any memory layout in the safetensors format; equal arrays give equal bytes.
-
-    Raises:
-        CheckpointError: an array has a dtype that the format does not support, such as object or text.
-    """
+    """Returns named arrays of any memory layout in the safetensors format; equal arrays give equal bytes."""
     plain: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
         value = np.asarray(array)
@@ -177,11 +170,7 @@ def arrays_to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def bytes_to_arrays(data: bytes, where: str = "arrays") -> dict[str, np.ndarray]:
-    """Returns the arrays that `arrays_to_bytes` stored, writable; `where` names the file in errors.
-
-    Raises:
-        CheckpointError: the bytes are not valid.
-    """
+    """Returns the arrays that `arrays_to_bytes` stored, writable; `where` names the file in errors."""
     try:
         return safetensors.numpy.load(data)
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
@@ -318,7 +307,6 @@ def _make_parents(folder: Path) -> None:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Removes the temporary folders of interrupted saves of the same name."""
     left = re.compile(re.escape(f".{target.name}.") + r"[0-9a-f]{8}\.tmp")
     for name in os.listdir(target.parent):
         if left.fullmatch(name):

@@ -74,7 +74,6 @@ class TunedTrainer(Trainable):
         return plain({**result, "evaluation": self._evaluation})
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Saves a checkpoint of the trainer into Tune's folder."""
         assert self.trainer is not None
         self.trainer.save(checkpoint_dir)
 
@@ -84,13 +83,11 @@ class TunedTrainer(Trainable):
         self.trainer.restore(checkpoint_in(checkpoint))
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Rebuilds the trainer for another trial or other hyperparameters."""
         self.cleanup()
         self._build(new_config)
         return True
 
     def cleanup(self) -> None:
-        """Closes the environments and ends the worker processes."""
         if self.trainer is not None:
             self.trainer.stop()
             self.trainer = None

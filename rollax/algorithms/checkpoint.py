@@ -288,6 +288,5 @@ def _check(model: type[BaseModel], values: Any, file: Path) -> None:
 
 
 def _innermost(error: BaseException) -> str:
-    """Returns the name of the function in which an error was raised."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(frame.filename).stem}.{frame.name}"

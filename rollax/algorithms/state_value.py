@@ -58,7 +58,6 @@ class KLPenaltyPolicy(StateValuePolicy):
 
     @property
     def penalizes_kl(self) -> bool:
-        """Whether the penalty is part of the loss."""
         return bool(self.config.kl_coeff)
 
     def coefficients(self) -> dict[str, Any]:

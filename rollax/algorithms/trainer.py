@@ -70,7 +70,6 @@ class Trainer:
 
     @property
     def config(self) -> TrainerConfig:
-        """The config of the trainer, which is immutable."""
         return self._config
 
     @config.setter
@@ -141,21 +140,19 @@ class Trainer:
     ) -> FitResult:
         """Trains until a stop condition is reached, as `rollax train` does: with progress, results and checkpoints.
 
-        Ctrl-C or SIGTERM ends training after the running iteration, and the run is saved as usual. A second Ctrl-C
-        raises KeyboardInterrupt at once. An error in an iteration is raised here, and the files written so far stay.
+        Ctrl-C or SIGTERM ends training after the running iteration, and the run is saved; a second one raises
+        KeyboardInterrupt at once. An error in an iteration is raised here, and the files written so far stay.
 
         Args:
             stop: any of `episode_reward_mean`, `evaluation_reward_mean` (goals), `timesteps_total`,
-                `training_iteration` and `time_total_s` (limits) -> the number that ends training; empty: only a signal
-                does. A goal for `evaluation_reward_mean` evaluates every 10 iterations, unless the config's
-                `evaluation_interval` says otherwise.
-            out: the run folder, new or empty, for `result.jsonl`, the TensorBoard log, `config.json`, `curve.png`,
-                `checkpoints/` and `best/`; None writes nothing. In a trainer from a checkpoint, the results begin with
-                those that led there.
+                `training_iteration` and `time_total_s` (limits) -> the number that ends training. A goal for
+                `evaluation_reward_mean` evaluates every 10 iterations, without an `evaluation_interval`.
+            out: the run folder, new or empty; None writes nothing. In a trainer from a checkpoint, the results begin
+                with those that led there.
             checkpoint_interval: iterations between checkpoints; 0 saves at the end only.
-            keep_checkpoints: number of newest checkpoints to keep in `checkpoints/`; None keeps all.
-            keep_best: keep the best model in `best/`: by greedy evaluation where there are evaluations, else by
-                `episode_reward_mean`, which is looked at every 10 iterations and when a checkpoint is saved.
+            keep_checkpoints: number of newest checkpoints to keep; None keeps all.
+            keep_best: keep the best model, by greedy evaluation where there are evaluations, else by
+                `episode_reward_mean` in every 10th iteration and when a checkpoint is saved.
             evaluate: evaluate greedily at the end, which adds `evaluation` to the last result.
             progress: "auto" shows a live table on a terminal and in a notebook, and a line per iteration elsewhere;
                 "lines" and "none" are the others.
@@ -179,7 +176,6 @@ class Trainer:
         )
 
     def _optimize(self, started: float) -> dict[str, dict[str, Any]]:
-        """Steps the optimizer until the iteration is long enough."""
         steps_before, config = self.optimizer.steps, self.config
         while True:
             stats = self.optimizer.step()
@@ -271,8 +267,7 @@ class Trainer:
 
         Raises:
             CheckpointError: writing failed; no incomplete checkpoint is left.
-            ConfigError: `exact` for a run that cannot be repeated: IMPALA, APPO, A3C and Ape-X with workers, or replay
-                buffers that are not stored.
+            ConfigError: `exact` for asynchronous algorithms with workers, or replay buffers that are not stored.
             NonFiniteError: weights, target parameters or optimizer state contain NaN or infinity.
         """
         if exact:
@@ -288,8 +283,7 @@ class Trainer:
 
         Raises:
             CheckpointError: the checkpoint is damaged, newer, or of another algorithm, other policies, spaces or
-            filters. PolicyError: it is of another model. In both cases the trainer keeps its state but starts new
-            episodes.
+                filters; the trainer keeps its state but starts new episodes. PolicyError, likewise: of another model.
         """
         from rollax.algorithms import checkpoint
 
@@ -380,7 +374,6 @@ class Trainer:
 
 
 def evaluation_result(episodes: list[EpisodeMetrics]) -> EvaluationResult:
-    """Returns the summary of the episodes of an evaluation."""
     summary = summarize(episodes)
     rewards = [episode.reward for episode in episodes]
     return cast(EvaluationResult, {**summary, "episodes": len(episodes), "episode_rewards": rewards})

@@ -42,6 +42,5 @@ def _options(
 
 
 def main() -> None:
-    """Runs the command of the command line and exits."""
     search_current_folder()
     app()

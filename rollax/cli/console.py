@@ -80,7 +80,6 @@ def show_error(error: RollaxError, show_traceback: bool) -> None:
 
 
 def import_first(modules: Iterable[str] | None) -> None:
-    """Imports the modules that `--import` names."""
     for name in modules or ():
         try:
             importlib.import_module(name)
@@ -111,7 +110,6 @@ def command_name() -> str:
 
 
 def evaluation_line(evaluation: Mapping[str, Any]) -> str:
-    """Returns the results of an evaluation in one line."""
     mean, low, high = (number_in(evaluation, f"episode_reward_{which}") for which in ("mean", "min", "max"))
     if mean is None:
         return "none ended"

@@ -33,10 +33,7 @@ class Experiment:
 
 
 def read_experiment(path: Path, *, trust_code: bool = False) -> Experiment:
-    """Returns the experiment of a YAML or JSON file with the keys run, env, config and stop, such as a `config.json`.
-
-    Without `trust_code` only the code that fields of code name is imported.
-    """
+    """Returns the experiment of a YAML or JSON file; without `trust_code` only fields of code import any."""
     try:
         content = _read_yaml(path)
     except OSError as error:
@@ -134,7 +131,6 @@ def _read_yaml(path: Path) -> Any:
 
 
 def _parse_yaml(text: str) -> Any:
-    """Returns the plain values of YAML or JSON text."""
     return yaml.load(text, Loader=_Loader)
 
 

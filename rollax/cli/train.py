@@ -198,7 +198,6 @@ def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:
 
 
 def _how_it_ended(fitted: FitResult, stop: Mapping[str, float]) -> list[str]:
-    """Returns the lines on why training ended and what it reached."""
     shown = cells(fitted.last, None, thousands=",")
     reason = "interrupted"
     if fitted.reached:

@@ -50,7 +50,6 @@ class MultiAgentConfig(FrozenModel):
     )
 
     def check(self) -> None:
-        """Refuses entries that contradict each other with a ConfigError."""
         if self.policy_mapping_fn is not None and not self.policies:
             raise ConfigError(
                 "A policy mapping without policies.",

@@ -147,7 +147,6 @@ def _value(config: BaseModel, key: str) -> Any:
 
 
 def _failing(config: BaseModel, condition: Condition) -> Condition:
-    """The part of a condition that does not hold."""
     return {name: values for name, values in condition.items() if not _is_one_of(_value(config, name), values)}
 
 
@@ -181,7 +180,6 @@ def is_number_only(annotation: Any) -> bool:
 
 
 def union_members(annotation: Any) -> Iterator[Any]:
-    """The members of a union, or the type itself."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from union_members(get_args(annotation)[0])

@@ -24,7 +24,6 @@ from rollax.spaces import SUPPORTED, check_space
 
 GIVEN = "given"
 POLICY = "rollax.policy.policy:Policy"
-
 Trust = Literal["nothing", "code fields", "everything"]
 Place = tuple[Any, ...]
 """Keys and positions that lead to a value."""
@@ -62,8 +61,7 @@ def decode_config(data: Mapping[str, Any], *, trust: Trust = "nothing") -> dict[
         trust: which named code is imported besides rollax's own policies: none, that of the fields that hold code, or
             all. The rest becomes `StoredCode`.
     Raises:
-        ConfigError: a tag is unknown or malformed, or trusted code does not import.
-        SpaceError: a space is malformed.
+        ConfigError, SpaceError: a tag is unknown or malformed, or trusted code does not import.
     """
     return {key: _decode(value, (key,), trust) for key, value in data.items() if key != GIVEN}
 

@@ -245,7 +245,6 @@ class TrainerConfig(WorkerFields, FrozenModel):
                 raise ConfigError(f"evaluation_config does not fit. {error}") from None
 
     def refuse_larger(self, part: str, whole: str) -> None:
-        """Refuses a field that is larger than another which must contain it."""
         if getattr(self, part) > getattr(self, whole):
             raise ConfigError(
                 f"{part} is larger than {whole}.",

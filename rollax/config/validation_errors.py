@@ -103,7 +103,6 @@ def _with_parts(owner: type[BaseModel]) -> set[str]:
 
 
 def _key(name: str, field: FieldInfo) -> str:
-    """The key that users write for a field."""
     return field.validation_alias if isinstance(field.validation_alias, str) else name
 
 

@@ -210,7 +210,6 @@ def make_display(title: str, progress: ProgressMode) -> Display:
 
 
 def title_of(run: str, env: Any, path: Path | None = None) -> str:
-    """Returns a line that names a run."""
     return f"{run} on {env}" + ("" if path is None else f"  →  {shown_path(path)}")
 
 
@@ -221,7 +220,6 @@ def shown_path(path: Path) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns `seconds` as m:ss or h:mm:ss."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -42,18 +42,13 @@ def flat_scalars(result: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Returns `value` as strict ASCII JSON: NaN and infinities become null, arrays lists, classes import paths.
-
-    ASCII, because some readers end a line at a Unicode line separator inside a string.
-    """
+    """Returns `value` as strict JSON: NaN and infinities become null, arrays lists, classes import paths."""
+    # In ASCII, because some readers end a line at a Unicode line separator inside a string.
     return json.dumps(_plain(value), indent=indent, allow_nan=False)
 
 
 def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
-    """Returns the result lines of a run folder or a `result.jsonl`, and the number of unreadable lines.
-
-    RollaxError where there is no such file, or no readable line in it.
-    """
+    """Returns the result lines of a run folder or a `result.jsonl`, and the number of unreadable lines."""
     path = run / RESULTS_NAME if run.is_dir() else run
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")

@@ -39,13 +39,8 @@ LOOKS_AT_TRAINING = 10
 class RunFolder:
     """The record of a run on disk, a context manager around training.
 
-    Args:
-        path: a new folder, or an empty one.
-        experiment: the content of `config.json`, with the keys run, env, config and stop.
-        best_by: the key of `WHERE_IN_RESULT` that determines the best model; None keeps none.
-        keep_checkpoints: number of newest checkpoints to keep; None keeps all.
-    Raises:
-        ConfigError: the folder is not empty, or cannot be created.
+    `experiment` is the content of `config.json`, with the keys run, env, config and stop; `best_by` the key of
+    `WHERE_IN_RESULT` that determines the best model, None for none. ConfigError where the folder is not empty.
     """
 
     def __init__(
@@ -125,14 +120,8 @@ class RunFolder:
         _keep_newest(self.path / BEST, 1)
 
     def outcome(self) -> dict[str, Any]:
-        """Returns the fields of `FitResult` about this folder."""
         score = None if self._best is None else self._best_score
-        return {
-            "out": self.path,
-            "checkpoint": self._checkpoint,
-            "best_checkpoint": self._best,
-            "best_score": score,
-        }
+        return {"out": self.path, "checkpoint": self._checkpoint, "best_checkpoint": self._best, "best_score": score}
 
     def _draw_curve(self) -> None:
         """Draws the learning curve, if there is a result to draw; a failure must not hide how training ended."""

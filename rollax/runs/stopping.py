@@ -33,7 +33,6 @@ def checked_stop(values: Mapping[str, Any], where: str | Mapping[str, str]) -> d
 
 
 def reached(stop: Mapping[str, float], result: Mapping[str, Any]) -> str | None:
-    """Returns the first condition that `result` meets, or None."""
     for name, threshold in stop.items():
         value = number_in(result, *WHERE_IN_RESULT[name])
         if value is not None and value >= threshold:
@@ -42,15 +41,11 @@ def reached(stop: Mapping[str, float], result: Mapping[str, Any]) -> str | None:
 
 
 def missed_goal(stop: Mapping[str, float], result: Mapping[str, Any]) -> bool:
-    """Returns whether a goal is set and `result` meets none."""
     return reached(stop, result) not in _GOALS and any(name in _GOALS for name in stop)
 
 
 class TimeLeft:
-    """Estimates the seconds until the nearest limit, not a goal, from the speed of the last iterations.
-
-    The speed is measured between ends of iterations, so compilation affects only the first estimate.
-    """
+    """Estimates the seconds until the nearest limit, not a goal, from the speed between ends of the last iterations."""
 
     def __init__(self, stop: Mapping[str, float], window: int = 20) -> None:
         self._limits = {name: value for name, value in stop.items() if name in _LIMITS}
