@@ -107,7 +107,7 @@ class Acting:
         return values
 
     def _fetch_columns(self, wanted: frozenset[str] | None) -> dict[str, int | slice]:
-        """Where each fetched column stands in the array that acting returns."""
+        """The index or slice of each fetched column in the packed array."""
         places: dict[str, int | slice] = {}
         start = 0
         for number, (name, width) in enumerate({**self._exploration.fetched, SampleBatch.VF_PREDS: 1}.items()):
@@ -121,14 +121,14 @@ class Acting:
 
 def check_finite(numbers: np.ndarray, policy_id: str, timestep: int) -> None:
     """Raises NonFiniteError, with the row, if a number of the first fetched column [N, ...] is not finite."""
-    # A sum is finite unless an element is not: cheaper than looking at each.
+    # A finite sum implies finite elements; one test is cheaper than testing each.
     if not math.isfinite(numbers.sum()):
         # Row 0 if every number is finite and only their sum is not.
         row = int(np.argmin(np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)))
         raise NonFiniteError(
             "The model's outputs are not finite: no action can be chosen.",
             where=f"policy {policy_id!r}, row {row} of {len(numbers)}, at timestep {timestep}",
-            got="a NaN or infinite log-probability or value",
+            got="a NaN or infinite log-probability, value or action",
             expected="finite outputs",
             fix="look for NaN weights, or for observations too large for the model; observation_filter="
             "'MeanStdFilter' scales them",

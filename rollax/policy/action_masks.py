@@ -1,4 +1,4 @@
-"""Checks of action masks before the compiled function."""
+"""Checks action masks in NumPy; `ActionDistribution.mask` applies them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = "action_mask"
 
 
 class ActionMasks:
-    """The action masks of one agent's observations, if its space has them."""
+    """Checks the action masks in one agent's observations, if its space has them."""
 
     def __init__(self, observation_space: Space, action_space: Space) -> None:
         self.present = isinstance(observation_space, spaces.Dict) and KEY in observation_space.spaces
@@ -26,7 +26,7 @@ class ActionMasks:
         self._starts = np.cumsum([0, *counts])[:-1]
 
     def check(self, obs: Any, where: str) -> None:
-        """Raises EnvError for a mask of zeros."""
+        """Raises EnvError if a mask leaves a discrete action without a valid choice."""
         if not self.present:
             return
         mask = obs[KEY]
@@ -37,7 +37,7 @@ class ActionMasks:
             row, action = np.argwhere(~allowed)[0].tolist()
             several = f", discrete action {action} of {len(self._starts)}" if len(self._starts) > 1 else ""
             raise EnvError(
-                "An action mask that allows nothing.",
+                "An action mask allows no action.",
                 where=f"{where}, row {row} of {len(mask)}{several}",
                 got="all zeros",
                 expected="at least one 1",
@@ -67,7 +67,7 @@ class GroupMasks:
         if wrong.any():
             row, member = np.argwhere(wrong)[0].tolist()
             raise EnvError(
-                "An action mask that allows nothing.",
+                "An action mask allows no action.",
                 where=f"{where}, row {row} of {len(nothing)}, member {member} of {len(obs)}",
                 got="all zeros",
                 expected="at least one 1, for a member that is present",

@@ -238,7 +238,7 @@ class JaxPolicy(Policy):
         return actions, [*states, *exploring], fetches
 
     def check_masks(self, obs_batch: Any) -> None:
-        """Raises EnvError for an action mask that allows nothing."""
+        """Raises EnvError if an action mask allows no action."""
         self.masks.check(obs_batch, f"policy {self.name!r}")
 
     def adapt_exploration(self, batch: SampleBatch) -> None:

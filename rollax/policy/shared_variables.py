@@ -18,7 +18,7 @@ class _Group:
 
 
 class SharedVariables:
-    """Assigns the shared arrays of a policy to the others whenever it has new ones, without a copy.
+    """When the shared arrays of a policy change, assigns them to the other policies of the group without copying.
 
     Optimizer states are not shared. The initial arrays are those of each group's first policy. Policies replace
     `params` and `extra`, name -> array, as a whole, then call `on_new_variables`, and also before learning, in case an
@@ -45,7 +45,7 @@ class SharedVariables:
         return tuple(self._holders)
 
     def stored_once(self, weights: Mapping[str, Weights]) -> dict[str, Weights]:
-        """The weights, policy id -> name -> array, with one object for each shared array, which is then stored once."""
+        """The weights by policy id and name, with one array object for each shared array: it is stored once."""
         once = dict(weights)
         for group in self._groups:
             ids = [policy_id for policy_id in group.policy_ids if policy_id in once]
@@ -100,7 +100,7 @@ def _group(name: str, shared: SharedParts, policies: Mapping[str, Policy]) -> _G
             )
     if len(policy_ids) < 2:
         raise ConfigError(
-            "Shared variables of fewer than two policies.",
+            "Fewer than two policies share variables.",
             where=f"{key}, policies",
             got=policy_ids,
             expected="at least two policies",
@@ -112,7 +112,7 @@ def _group(name: str, shared: SharedParts, policies: Mapping[str, Policy]) -> _G
         if shapes[other_id] != shapes[first_id]:
             different = sorted(dict(shapes[first_id].items() ^ shapes[other_id].items()))
             raise ConfigError(
-                "Policies share parts of their models that differ.",
+                "The shared parts of the models differ.",
                 where=f"{key}, {different[0]}",
                 got=f"{first_id!r}: {_described(shapes[first_id].get(different[0]))}, "
                 f"{other_id!r}: {_described(shapes[other_id].get(different[0]))}",
@@ -135,7 +135,7 @@ def _in_part(part: str, names: Iterable[str], policy_id: str, key: str) -> list[
     if not found:
         known = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 2)}
         raise ConfigError(
-            "A shared part that a policy's model does not have.",
+            "A policy's model lacks a shared part.",
             where=f"{key}, parts",
             got=f"{part!r}, for policy {policy_id!r}",
             expected=f"variables or modules out of {sorted(known)}",
@@ -152,7 +152,7 @@ def _refuse_overlap(groups: Mapping[str, SharedParts], resolved: Sequence[_Group
                 other = group_of.setdefault((policy_id, name), group_name)
                 if other != group_name:
                     raise ConfigError(
-                        "A variable that is shared twice.",
+                        "A variable is in two entries.",
                         where="config key 'multiagent.shared_variables'",
                         got=f"{name!r} of policy {policy_id!r}, in {other!r} and in {group_name!r}",
                         expected="each variable of a policy in one entry",

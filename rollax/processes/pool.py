@@ -57,7 +57,9 @@ class _Restart:
 
 
 class ActorPool:
-    """Actors by index. An actor fails if its process ends, if it does not answer in time, or if a method raises.
+    """A pool of actors, numbered by index.
+
+    An actor fails if its process ends, if it does not answer in time, or if a method raises.
 
     Args:
         failures: decides whether a failed actor is restarted or left out, or its error is raised.
@@ -101,7 +103,7 @@ class ActorPool:
 
     @property
     def indices(self) -> list[int]:
-        """Of the actors that run, or wait for their restart."""
+        """The indices of the actors that run or wait for a restart."""
         return sorted({*self._live, *self._restarts})
 
     @property
@@ -127,7 +129,7 @@ class ActorPool:
         return {"healthy": self.healthy, "restarts": self.failures.restarts, "last_errors": errors}
 
     def send(self, index: int, method: str, *arguments: Any, raises: bool = False, collected: bool = True) -> Call:
-        """Calls a method, after the restart that the actor waits for; of an actor that is left out the call is lost."""
+        """Sends a call to an actor, after its restart if one is due; a call to an actor that is left out is lost."""
         call = Call(index, method, arguments, raises, collected)
         if index in self._restarts:
             self._restarts[index].calls.append(call)
@@ -263,7 +265,7 @@ class ActorPool:
             actor = actor_of[reference]
             if self._live.get(actor.index) is actor and reference in actor.calls:  # else another of its calls failed
                 self._record(actor, reference, outcome)
-        # Only now: an actor that has answered unnoticed has not hung. Deadlines have only moved away since.
+        # Tested after the answers are recorded: an actor whose answer has arrived has not hung.
         now = time.monotonic()
         for actor in list(self._live.values()) if now + _EARLY_S >= wake_up else ():
             if now + _EARLY_S >= self._deadline(actor):

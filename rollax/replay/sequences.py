@@ -70,9 +70,9 @@ def sequences_from(
 
 
 def first_rows(slots: NDArray[np.int64], length: int, links: Links) -> NDArray[np.int64]:
-    """[B] the first row of each slot's sequence, where trajectories are divided into sequences of `length` rows.
+    """[B] the slot of the first row of the sequence that contains each slot.
 
-    A trajectory whose beginning has been overwritten counts from its first stored row.
+    Trajectories are divided into sequences of `length` rows. A trajectory whose beginning has been overwritten counts from its first stored row.
     """
     before = np.zeros(len(slots), np.int64)
     first, walking = slots.astype(np.int64), np.arange(len(slots))
@@ -90,7 +90,7 @@ def first_rows(slots: NDArray[np.int64], length: int, links: Links) -> NDArray[n
 def _slots(
     starts: NDArray[np.int64], length: int, burn_in: int, links: Links
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """[B, burn_in + length + 1] the slots of each sequence's rows, its length, and the rows before its start."""
+    """The slots [B, burn_in + length + 1] of sequences, their lengths [B] and numbers of burn-in rows [B]."""
     first = starts.astype(np.int64)
     warm_up = np.zeros(len(starts), np.int64)
     for _ in range(burn_in):

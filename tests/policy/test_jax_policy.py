@@ -150,7 +150,7 @@ class TestMask:
     )
     def test_all_zeros_is_an_error(self, action_space, bad_row, where):
         mask = np.array([[1, 1, 1, 1], [1, 0, 1, 0], bad_row], np.int8)
-        with pytest.raises(EnvError, match=r"allows nothing(.|\n)*" + where + r"(.|\n)*fix"):
+        with pytest.raises(EnvError, match=r"allows no action(.|\n)*" + where + r"(.|\n)*fix"):
             make(self.space(4), action_space).compute_actions({"x": seen(3), "action_mask": mask})
 
     def test_masks_that_do_not_fit(self):

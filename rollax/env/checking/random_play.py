@@ -184,7 +184,7 @@ class RandomActions:
         for part in np.split(mask, np.cumsum(widths)[:-1]):
             if not part.any():
                 raise EnvError(
-                    "An action mask that allows nothing.",
+                    "An action mask allows no action.",
                     where=where,
                     got=mask,
                     expected="at least one 1 for each discrete action",

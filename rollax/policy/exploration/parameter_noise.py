@@ -14,7 +14,7 @@ from rollax.policy.exploration.exploration import Exploration, ExplorationWrappe
 from rollax.state import count, number
 
 _FACTOR = 1.01  # α of the adaptation
-_STEPS = 50  # of one adaptation
+_STEPS = 50  # steps between adaptations
 
 
 class ParameterNoise(ExplorationWrapper):

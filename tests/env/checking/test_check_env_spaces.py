@@ -87,7 +87,7 @@ class TestMasks:
             def obs(self):
                 return {**super().obs(), "action_mask": np.zeros(5, np.int8)}
 
-        says = "An action mask that allows nothing...sub-environment 0...[0, 0, 0, 0, 0]"
+        says = "An action mask allows no action...sub-environment 0...[0, 0, 0, 0, 0]"
         refused(EnvError, check_env, Stuck, says=says)
 
     def test_a_mask_of_the_wrong_size(self):
