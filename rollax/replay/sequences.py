@@ -72,7 +72,8 @@ def sequences_from(
 def first_rows(slots: NDArray[np.int64], length: int, links: Links) -> NDArray[np.int64]:
     """[B] the slot of the first row of the sequence that contains each slot.
 
-    Trajectories are divided into sequences of `length` rows. A trajectory whose beginning has been overwritten counts from its first stored row.
+    Trajectories are divided into sequences of `length` rows. One whose beginning has been overwritten counts from its
+    first stored row.
     """
     before = np.zeros(len(slots), np.int64)
     first, walking = slots.astype(np.int64), np.arange(len(slots))
