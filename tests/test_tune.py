@@ -176,7 +176,7 @@ class TestCheckpoints:
         coefficients = other.coefficients()
         assert coefficients["lr"] == result["info"]["learner"]["default_policy"]["cur_lr"] == pytest.approx(6e-3)
         assert coefficients["entropy_coeff"] == pytest.approx(0.1)
-        assert coefficients["clip"] == 0.3
+        assert coefficients["clip_param"] == 0.3
         # What adapts by itself is state, and goes on from 0.2 halved twice: no divergence comes near the target.
         assert result["info"]["learner"]["default_policy"]["cur_kl_coeff"] == pytest.approx(0.05)
 

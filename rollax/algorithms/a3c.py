@@ -16,16 +16,17 @@ from typing import Any
 import jax
 from pydantic import Field
 
-from rollax.algorithms.state_value import StateValuePolicy
+from rollax.algorithms.state_value import with_critic_and_entropy
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.config import TrainerConfig
 from rollax.config.groups import CentralizedCriticFields, StateValueFields
+from rollax.evaluation.advantages import add_advantages
 from rollax.models.outputs import Outputs
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer
-from rollax.policy.jax_policy import Columns
+from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.update_plan import UpdatePlan
 
 
@@ -36,12 +37,15 @@ class A3CConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
     requires = {"train_batch_size": {"rollout_fragment_length": "auto"}}
 
 
-class A3CPolicy(StateValuePolicy):
+class A3CPolicy(JaxPolicy):
     """An actor and a critic, trained on advantages of whole fragments."""
 
     config_class = A3CConfig
     statistics = ("policy_loss", "vf_loss", "entropy", "vf_explained_var")
     batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.VF_PREDS})
+
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         names = (SampleBatch.ADVANTAGES, SampleBatch.VALUE_TARGETS, SampleBatch.CRITIC_OBS)
@@ -52,7 +56,7 @@ class A3CPolicy(StateValuePolicy):
     ) -> tuple[jax.Array, dict]:
         logp = self.distribution.logp(out.policy, batch[SampleBatch.ACTIONS])
         policy_loss = policy_gradient_loss(logp, batch[SampleBatch.ADVANTAGES], mask)
-        return self.with_critic_and_entropy(policy_loss, out, batch[SampleBatch.VALUE_TARGETS], mask, coefficients)
+        return with_critic_and_entropy(self, policy_loss, out, batch[SampleBatch.VALUE_TARGETS], mask, coefficients)
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, Any], dict[str, Any]]:
         gradients, stats = super().compute_gradients(batch)

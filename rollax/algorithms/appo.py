@@ -18,7 +18,7 @@ import jax
 from pydantic import Field
 
 from rollax.algorithms.impala import IMPALAConfig, IMPALAPolicy, IMPALATrainer, learned_rows
-from rollax.algorithms.state_value import KLPenaltyPolicy
+from rollax.algorithms.state_value import KLPenaltyPolicy, with_critic_and_entropy
 from rollax.batch import Fragment, SampleBatch
 from rollax.evaluation.advantages import add_advantages
 from rollax.models.outputs import Outputs
@@ -108,7 +108,7 @@ class APPOPolicy(KLPenaltyPolicy, IMPALAPolicy):
             targets, advantages = batch[SampleBatch.VALUE_TARGETS], batch[SampleBatch.ADVANTAGES]
             reference, old_dist_inputs = batch[SampleBatch.ACTION_LOGP], batch[SampleBatch.ACTION_DIST_INPUTS]
         policy_loss = clipped_surrogate(logp, reference, advantages, mask, clip=self.config.clip_param)
-        loss, stats = self.with_critic_and_entropy(policy_loss, out, targets, mask, coefficients)
+        loss, stats = with_critic_and_entropy(self, policy_loss, out, targets, mask, coefficients)
         kl = masked_mean(d.kl(old_dist_inputs, out.policy), mask)
         if self.penalizes_kl:
             loss = loss + coefficients["kl_coeff"] * kl

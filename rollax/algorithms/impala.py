@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import optax
 from pydantic import Field
 
-from rollax.algorithms.state_value import StateValuePolicy
+from rollax.algorithms.state_value import with_critic_and_entropy
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import Fragment, SampleBatch
 from rollax.config.groups import AsyncSamplesFields, StateValueFields
@@ -29,7 +29,7 @@ from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.vtrace import vtrace
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer
-from rollax.policy.jax_policy import Columns
+from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.update_plan import UpdatePlan
 
 _MAX_LOG_RHO = 60.0
@@ -68,7 +68,7 @@ class IMPALAConfig(StateValueFields, AsyncSamplesFields):
             )
 
 
-class IMPALAPolicy(StateValuePolicy):
+class IMPALAPolicy(JaxPolicy):
     """An actor and a critic, trained on V-trace targets."""
 
     config_class = IMPALAConfig
@@ -116,7 +116,7 @@ class IMPALAPolicy(StateValuePolicy):
         targets, advantages = self.vtrace(logp, out.value, batch, mask)
         mask = learned_rows(batch, mask)
         policy_loss = policy_gradient_loss(logp, advantages, mask)
-        loss, stats = self.with_critic_and_entropy(policy_loss, out, targets, mask, coefficients)
+        loss, stats = with_critic_and_entropy(self, policy_loss, out, targets, mask, coefficients)
         return loss, {**stats, **self.ratio_statistics(logp, batch, mask)}
 
     def vtrace(

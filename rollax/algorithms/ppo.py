@@ -16,11 +16,12 @@ from typing import Any
 import jax
 from pydantic import Field
 
-from rollax.algorithms.state_value import KLPenaltyPolicy
+from rollax.algorithms.state_value import KLPenaltyPolicy, with_critic_and_entropy
 from rollax.algorithms.trainer import Trainer
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.config import SET, SchedulePoints, TrainerConfig
 from rollax.config.groups import CentralizedCriticFields, StateValueFields
+from rollax.evaluation.advantages import add_advantages
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import clipped_surrogate
@@ -87,6 +88,9 @@ class PPOPolicy(KLPenaltyPolicy):
         stops = None if target is None else lambda statistics: statistics["kl"] > _KL_MARGIN * target
         return UpdatePlan(config.sgd_minibatch_size, config.num_sgd_iter, stops=stops)
 
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
+
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         names = (
             SampleBatch.OBS,
@@ -99,9 +103,6 @@ class PPOPolicy(KLPenaltyPolicy):
         seen = {name: batch[name] for name in (*names, SampleBatch.CRITIC_OBS) if name in batch}
         return {**seen, SampleBatch.ADVANTAGES: advantages}
 
-    def coefficients(self) -> dict[str, Any]:
-        return {**super().coefficients(), "clip": self.scheduled("clip_param")}
-
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
@@ -111,11 +112,11 @@ class PPOPolicy(KLPenaltyPolicy):
             batch[SampleBatch.ACTION_LOGP],
             batch[SampleBatch.ADVANTAGES],
             mask,
-            clip=coefficients["clip"],
+            clip=coefficients["clip_param"],
         )
         targets = batch[SampleBatch.VALUE_TARGETS]
-        loss, stats = self.with_critic_and_entropy(
-            policy_loss, out, targets, mask, coefficients, vf_clip_param=self.config.vf_clip_param
+        loss, stats = with_critic_and_entropy(
+            self, policy_loss, out, targets, mask, coefficients, vf_clip_param=self.config.vf_clip_param
         )
         kl = masked_mean(d.kl(batch[SampleBatch.ACTION_DIST_INPUTS], out.policy), mask)
         if self.penalizes_kl:

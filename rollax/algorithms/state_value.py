@@ -1,4 +1,4 @@
-"""What the policies with a critic of states share: `StateValueFields` as a loss, and a KL penalty that adapts."""
+"""What algorithms with a critic of states share: value and entropy terms of the loss, and an adaptive KL penalty."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import jax
 from gymnasium import Space
 
-from rollax.batch import Fragment, SampleBatch
-from rollax.evaluation.advantages import add_advantages
+from rollax.batch import SampleBatch
 from rollax.models.outputs import Outputs
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import adapted_kl_coeff
@@ -18,38 +17,29 @@ from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.state import number
 
 
-class StateValuePolicy(JaxPolicy):
-    """An actor and a critic of states; rows have generalized advantage estimates."""
-
-    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
-        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
-
-    def coefficients(self) -> dict[str, Any]:
-        return {**super().coefficients(), "entropy_coeff": self.scheduled("entropy_coeff")}
-
-    def with_critic_and_entropy(
-        self,
-        policy_loss: jax.Array,
-        out: Outputs,
-        targets: jax.Array,
-        mask: jax.Array,
-        coefficients: Columns,
-        *,
-        vf_clip_param: float | None = None,
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Returns `(loss, statistics)`: policy loss, value loss and entropy bonus."""
-        vf_loss = value_loss(out.value, targets, mask, vf_clip_param=vf_clip_param)
-        entropy = masked_mean(self.distribution.entropy(out.policy), mask)
-        loss = policy_loss + self.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
-        return loss, {
-            "policy_loss": policy_loss,
-            "vf_loss": vf_loss,
-            "entropy": entropy,
-            "vf_explained_var": explained_variance(targets, out.value, mask),
-        }
+def with_critic_and_entropy(
+    policy: JaxPolicy,
+    policy_loss: jax.Array,
+    out: Outputs,
+    targets: jax.Array,
+    mask: jax.Array,
+    coefficients: Columns,
+    *,
+    vf_clip_param: float | None = None,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Returns `(loss, statistics)`: policy loss, value loss and entropy bonus, weighted as in `StateValueFields`."""
+    vf_loss = value_loss(out.value, targets, mask, vf_clip_param=vf_clip_param)
+    entropy = masked_mean(policy.distribution.entropy(out.policy), mask)
+    loss = policy_loss + policy.config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
+    return loss, {
+        "policy_loss": policy_loss,
+        "vf_loss": vf_loss,
+        "entropy": entropy,
+        "vf_explained_var": explained_variance(targets, out.value, mask),
+    }
 
 
-class KLPenaltyPolicy(StateValuePolicy):
+class KLPenaltyPolicy(JaxPolicy):
     """A loss with the penalty `kl_coeff` · KL, whose weight adapts to `kl_target` after each train batch."""
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:

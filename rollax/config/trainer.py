@@ -261,6 +261,12 @@ class TrainerConfig(WorkerFields, FrozenModel):
             return -(-self.train_batch_size // (self.num_envs_per_worker * max(self.num_workers, 1)))
         return self.rollout_fragment_length
 
+    @classmethod
+    def scheduled_fields(cls) -> list[str]:
+        """The fields that a schedule may replace: each `x` beside an `x_schedule`."""
+        names = (name.removesuffix(SCHEDULE) for name in cls.model_fields if name.endswith(SCHEDULE))
+        return [name for name in names if name in cls.model_fields]
+
     def schedule(self, name: str) -> Schedule:
         """The value of the field `name` over the steps sampled: its `_schedule` where that is given, else constant."""
         points = getattr(self, name + SCHEDULE, None)

@@ -154,8 +154,8 @@ class JaxPolicy(Policy):
         """
 
     def coefficients(self) -> dict[str, Any]:
-        """Numbers that change between updates without recompilation; `lr` is always among them."""
-        return {"lr": self.learning_rates()}
+        """Numbers that change between updates without recompilation: `lr`, and each field that has a schedule."""
+        return {**{name: self.scheduled(name) for name in self.config.scheduled_fields()}, "lr": self.learning_rates()}
 
     def learning_rates(self) -> Any:
         """The current step size: a number, or a dict by part of the model, each with its own optimizer."""

@@ -241,7 +241,7 @@ class TestFromUpdateToUpdate:
         ]:
             policy.timestep = timestep
             got = policy.coefficients()
-            assert (got["lr"], got["clip"], got["entropy_coeff"]) == pytest.approx((lr, clip, entropy))
+            assert (got["lr"], got["clip_param"], got["entropy_coeff"]) == pytest.approx((lr, clip, entropy))
         before = policy.get_weights()
         stats = policy.learn_on_batch(experience(policy))  # with lr = 0
         assert stats["cur_lr"] == 0
@@ -255,7 +255,7 @@ class TestFromUpdateToUpdate:
     def test_constants_without_a_schedule(self):
         policy = make(lr=0.1, clip_param=0.3, entropy_coeff=0.02, kl_coeff=0.5)
         policy.timestep = 10**9
-        assert policy.coefficients() == {"lr": 0.1, "clip": 0.3, "entropy_coeff": 0.02, "kl_coeff": 0.5}
+        assert policy.coefficients() == {"lr": 0.1, "clip_param": 0.3, "entropy_coeff": 0.02, "kl_coeff": 0.5}
 
 
 def test_3_a_minibatch_larger_than_the_batch():
