@@ -12,12 +12,11 @@ from rollax import Fragment, PPOTrainer, Sampler, trees
 
 @dataclass
 class Trajectory:
-    """The rows of one agent since the last fragment, the observation after them, and the sum of all its rewards."""
+    """The rows of one agent since the last fragment, and the observation after them."""
 
     number: int
     rows: list[dict[str, Any]] = field(default_factory=list)
     next_obs: Any = None
-    reward: float = 0.0
 
 
 class PlainSampler(Sampler):
@@ -40,8 +39,8 @@ class PlainSampler(Sampler):
 
     def step(self) -> int:
         (runner,) = self.runners.values()
-        rows: Any = self.rows
-        self.rows = None  # so that fresh episodes follow an interrupted step
+        rows: Any
+        rows, self.rows = self.rows, None  # so that fresh episodes follow an interrupted step
         if rows is None:
             self.restart()
             everyone = np.arange(self.env.num_envs)
@@ -54,17 +53,14 @@ class PlainSampler(Sampler):
         rows = self.env.poll_rows()
         steps = self.episodes.add_rewards(rows)
         self.obs = runner.filter(rows.obs, self.record)
-        rewards = rows.rewards.astype(np.float32)
-        columns |= {"rewards": rewards, "terminateds": rows.terminateds, "truncateds": rows.truncateds}
+        columns |= {"rewards": np.float32(rows.rewards), "terminateds": rows.terminateds, "truncateds": rows.truncateds}
         for i, trajectory in self.running.items():
             if self.record:
                 row = {name: trees.index(column, i) for name, column in columns.items()}
                 trajectory.rows.append(row | {"eps_id": self.episodes["id"][i], "trajectory_id": trajectory.number})
             trajectory.next_obs = trees.index(self.obs, i)
-            trajectory.reward += rows.rewards[i]
         if len(ended := rows.ended_envs):
-            totals = np.array([self.running[i].reward for i in ended.tolist()])
-            self.episodes.end_trajectories(ended, np.zeros(len(ended), int), totals)
+            self.episodes.end_trajectories(ended, np.zeros(len(ended), int), self.episodes["reward"][ended])
             self.episodes.end(ended)
             started: Any = self.env.reset_rows(ended)
             self.obs = trees.tree_map(np.copy, self.obs)  # the observations after the rows above stay as they are
