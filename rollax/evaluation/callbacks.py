@@ -74,11 +74,11 @@ def _check_hook(callbacks: Callbacks, name: str, where: str) -> None:
         known = [hook for hook, others in _OTHER_NAMES.items() if name in others]
         near = next(iter(known), None) or corrected(name, _HOOKS)
         raise ConfigError(
-            "A callback that nothing calls.",
+            "This callback is never called.",
             where=where,
             got=name,
             expected=", ".join(_HOOKS),
-            fix=f"call it {near or 'one of these'}; a method of your own has a name that does not begin with on_",
+            fix=f"call it {near or 'one of these'}; give your own methods names that do not begin with on_",
         )
     named = tuple(parameter for parameter in hook.parameters if parameter != "self")
     expected = f"def {name}(self, *, {', '.join(named)})"
@@ -97,7 +97,7 @@ def _check_call(function: Any, named: tuple[str, ...], expected: str, where: str
         signature.bind(**dict.fromkeys(named))
     except TypeError as error:
         got = f"parameters {signature}: {error}"
-        what = "A callback with other parameters than it will get."
+        what = "A callback does not accept the arguments of its call."
         raise ConfigError(what, where=where, got=got, expected=expected, fix=fix) from None
 
 

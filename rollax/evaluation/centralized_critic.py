@@ -13,20 +13,21 @@ from rollax.errors import ConfigError, MultiAgentError
 from rollax.spaces import same_space, zeros
 
 ABSENT, SEEN_BEFORE, ACTS_NOW = 0, 1, 2
-"""Values of `presence` of another agent: nothing is known; known from an earlier step; it acts at this step."""
+"""Values of `presence` of another agent: nothing is known; known from an earlier step; it acts at this step
+(for what follows a segment: at the last step of the segment)."""
 
 
 class JointRows:
     """Joins the rows of all policies by episode and env step, without a loop over trajectories.
 
-    Another agent stands in a row with its observation and action of the same env step, or else with its latest earlier
-    ones, or else (it has not been seen in this fragment and episode) with zeros. The other agents follow in the order
-    of `agents`, beginning after the row's own agent and going round.
+    Each row has the observation and action of every other agent at the same env step. If an agent did not act then, its
+    latest earlier ones are used, or zeros if this fragment has none of that episode. The other agents are in the cyclic
+    order of `agents`, starting after the row's own agent.
 
     Args:
         agents: every agent that may ever appear.
-        policy_spaces: policy id -> observation and action space. Where policies differ in them, each other agent has a
-            part for each kind of policy; all are zeros except that of the policy that acts for it.
+        policy_spaces: policy id -> observation and action space. Policies with equal spaces are one kind. Each other
+            agent has one part per kind; only the part of its own policy's kind is not zeros.
     """
 
     def __init__(self, agents: Sequence[Hashable], policy_spaces: Mapping[str, tuple[Space, Space]]) -> None:
@@ -42,14 +43,14 @@ class JointRows:
         return len(self._kinds) - 1
 
     def space(self, observation_space: Space) -> spaces.Dict:
-        """The space of a joint row of an agent with this observation space; `other` is one of the other agents.
+        """The space of a joint row of an agent with this observation space; `other` is the space of one other agent.
 
         Raises:
             ConfigError: fewer than two agents are declared.
         """
         if len(self._numbers) < 2:
             raise ConfigError(
-                "A centralized critic without a list of the agents.",
+                "A centralized critic needs a list of the agents.",
                 where="config key 'centralized_critic'",
                 got=f"possible_agents: {list(self._numbers) or None}",
                 expected="a multi-agent environment whose `possible_agents` names two or more",
@@ -62,11 +63,11 @@ class JointRows:
     def join(
         self, fragments: Mapping[str, Fragment], policy_ids: Sequence[str]
     ) -> dict[str, tuple[trees.Tree, trees.Tree]]:
-        """Columns of joint rows for some of the policies: those of every row, and those after each segment's last row.
+        """Policy id -> joint columns of its rows, and joint columns one step after each of its segments.
 
-        What follows a segment is the agent's own next observation, and of the others what is known one env step after
-        the segment's last row: their observation at that step or, where they have not acted again, the one that
-        followed their latest action; and their action at that step or, where there is none, the latest.
+        The columns after a segment have the agent's own next observation. For every other agent they have its
+        observation and action one env step after the segment's last row. If it has no row at that step: the observation
+        that followed its latest action, and that action.
 
         Args:
             fragments: policy id -> its rows; all policies, each with the columns `eps_id`, `agent_id` and `t`.
@@ -112,7 +113,7 @@ class JointRows:
         known = found >= 0
         acts = known & (table.t[found] >= table.t[rows][:, None])
         presence = np.where(acts, ACTS_NOW, np.where(known, SEEN_BEFORE, ABSENT))
-        # One that has not acted at the step that is looked ahead to has observed something since its last action.
+        # An agent without a row at the step looked ahead to has received an observation since its last action.
         since = known & (table.t[found] < table.t[rows][:, None] + ahead) if ahead else np.zeros_like(known)
         parts = [
             columns.take(table.place[found], known & (table.kind[found] == kind), since)
@@ -140,7 +141,8 @@ class _Columns:
         return cls([Fragment(columns, [0], {SampleBatch.OBS: obs})])
 
     def take(self, places: np.ndarray, known: np.ndarray, went_on: np.ndarray) -> trees.Tree:
-        """Columns [N, K, ...] of the rows at `places` [N, K]: zeros where not `known`, the next obs where `went_on`."""
+        """Columns [N, K, ...] of the rows at `places` [N, K]: zeros where not `known`, the next obs
+        where `went_on` and the row is the last of its segment."""
         rows, missing = np.where(known, places, 0).ravel(), ~known.ravel()
         obs, actions = trees.index(self.obs, rows), trees.index(self.actions, rows)
         later = np.flatnonzero((known & went_on).ravel() & (self.segment_ended[rows] >= 0))
@@ -169,7 +171,7 @@ class _Table:
         for kind in set(kinds):
             mine = np.flatnonzero(self.kind == kind)
             self.place[mine] = np.arange(len(mine))
-        self._first, self._span = self.t.min(), self.t.max() - self.t.min() + 2  # one step may be looked ahead
+        self._first, self._span = self.t.min(), self.t.max() - self.t.min() + 2  # lookups go at most one step ahead
         self._episodes = self.episode.max() + 1
         keys = self._keys(self.episode, agent, self.t)
         self._order = np.argsort(keys, kind="stable")

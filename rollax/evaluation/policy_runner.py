@@ -64,7 +64,7 @@ class PolicyRunner:
 
     @property
     def columns_of_trajectories(self) -> frozenset[str]:
-        """The always-recorded columns that batches are to hold."""
+        """The columns that sampling always records and that batches also keep."""
         wanted = self.columns
         return _KEPT_ANYWAY if wanted is None else _KEPT_ANYWAY & wanted
 
@@ -90,7 +90,7 @@ class PolicyRunner:
     def with_given_actions(
         self, actions: trees.Tree, fetches: dict[str, Any], rows: np.ndarray, given: Sequence[Any]
     ) -> tuple[trees.Tree, dict[str, Any]]:
-        """The policy's [N] `actions` and `fetches`, with K actions `given` by the environment at [K] rows.
+        """The policy's [N] `actions` and `fetches`, with those at `rows` replaced by `given` ones of the environment.
 
         Raises:
             PolicyError: actions outside the action space.
@@ -101,7 +101,7 @@ class PolicyRunner:
         return actions, {**fetches, **self.policy.fetches_of(actions, fetches)}
 
     def store(self, names: frozenset[str]) -> None:
-        """Stores these columns too: another policy reads them."""
+        """Adds columns to store because another policy reads them."""
         if self.columns is not None:
             self.columns = self.columns | names
             self.stores_more = bool(self.columns & {SampleBatch.T, SampleBatch.AGENT_ID, SampleBatch.INFOS})
@@ -109,7 +109,7 @@ class PolicyRunner:
     def act(
         self, obs: trees.Tree, explore: bool, timestep: int, context: dict[str, Any]
     ) -> tuple[trees.Tree, Sequence[Any], dict[str, Any]]:
-        """Action columns, state and fetches for filtered observations; lists have become arrays.
+        """Action columns, state and fetches for filtered observations; lists of actions become arrays.
 
         Args:
             obs: columns of N filtered observations.
@@ -150,18 +150,17 @@ class PolicyRunner:
         prev_actions: Any = None,
         prev_rewards: Any = None,
     ) -> tuple[trees.Tree, list[np.ndarray], dict[str, Any]]:
-        """`(actions, states, fetches)` for N raw observations: the actions are the environment's.
+        """`(actions, states, fetches)` for N raw observations, with actions in the environment's action space.
 
-        The number of observations may differ from call to call: it is padded to a power of two, so up to N observations
-        compile at most 1 + log2(N) versions.
+        Batches are padded to a power of two, so batches of up to N observations compile at most 1 + ⌈log2 N⌉ versions.
 
         Args:
             observations: a list of N observations, as the environment returns them; or columns of them, an array
                 [N, ...], or for a Dict or Tuple space a dict or tuple of arrays.
-            states: the states of the call before, each [N, ...]; None for a policy without memory, or at the start of
-                all N episodes.
+            states: the states that the previous call returned, each [N, ...]; None for a policy without memory, or at
+                the start of all N episodes.
             explore: False for the greedy actions.
-            prev_actions: the N actions before, as they were returned, or a list; None at the start of the episodes.
+            prev_actions: the N actions that the previous call returned; None at the start of the episodes.
             prev_rewards: [N] the rewards that followed them.
         Returns:
             Columns of N actions: an array [N, ...], or a dict or tuple of arrays, like the action space; the states for
@@ -182,7 +181,7 @@ class PolicyRunner:
         prev_action: Any = None,
         prev_reward: float = 0.0,
     ) -> Any:
-        """The environment action for one raw observation; of many, `compute_actions` is faster.
+        """The environment action for one raw observation; for many, `compute_actions` is faster.
 
         Args:
             obs: one observation, as the environment returns it.
@@ -232,8 +231,13 @@ class PolicyRunner:
         try:
             return spaces.stack(self.policy.action_space, actions)
         except (ValueError, TypeError, KeyError, IndexError) as error:
-            expected = f"a list of elements of {self.policy.action_space}"
-            raise self._refuse(f"A list of actions that makes no array: {error}.", actions, expected) from error
+            raise PolicyError(
+                f"The list of actions cannot be stacked: {error}.",
+                where=described(self.policy),
+                got=actions,
+                expected=f"elements of {self.policy.action_space}",
+                fix="pass or return one element of the action space for each row",
+            ) from error
 
     def _check(self, actions: trees.Tree, rows: int) -> None:
         for leaf in (actions,) if isinstance(actions, np.ndarray) else trees.leaves(actions):

@@ -1,4 +1,4 @@
-"""Checks action masks in NumPy; `ActionDistribution.mask` applies them."""
+"""Checks action masks in NumPy; `Exploration.mask` applies them, `GroupQNetwork` for groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rollax import trees
-from rollax.errors import EnvError
+from rollax.errors import EnvError, ShapeError
 from rollax.spaces import choices
 
 KEY = "action_mask"
@@ -26,12 +26,20 @@ class ActionMasks:
         self._starts = np.cumsum([0, *counts])[:-1]
 
     def check(self, obs: Any, where: str) -> None:
-        """Raises EnvError if a mask leaves a discrete action without a valid choice."""
+        """Raises EnvError if a mask leaves a discrete action without a valid choice, ShapeError for another width."""
         if not self.present:
             return
         mask = obs[KEY]
-        if mask.shape[1:] != (self._width,) or not len(self._starts):
-            return  # the distribution raises an error at trace time
+        if not len(self._starts):
+            return  # `ActionDistribution.mask` raises the error
+        if mask.shape[1:] != (self._width,):
+            raise ShapeError(
+                "An action mask of the wrong width.",
+                where=f"{where}, observation key {KEY!r}",
+                got=mask.shape,
+                expected=(len(mask), self._width),
+                fix="give the mask one entry for each choice",
+            )
         allowed = np.logical_or.reduceat(mask, self._starts, axis=1)
         if not allowed.all():
             row, action = np.argwhere(~allowed)[0].tolist()
@@ -46,16 +54,16 @@ class ActionMasks:
 
 
 class GroupMasks:
-    """The action masks of a group's members; the observation of an absent member is zeros, also in its mask.
+    """Checks the action masks of a group's members. The observation of an absent member, with its mask, is all zeros.
 
-    If a filter may change these zeros (`filtered`), only groups without any valid action are refused.
+    If a filter may change zero observations (`filtered`), only a group in which no member has a valid action raises.
     """
 
     def __init__(self, present: bool, *, filtered: bool) -> None:
         self.present, self._filtered = present, filtered
 
     def check(self, obs: Any, where: str) -> None:
-        """Raises EnvError for a present member with a mask of zeros, in columns of the group's observations."""
+        """Raises EnvError if a present member has a mask of zeros, or all members have."""
         if not self.present:
             return
         nothing = np.stack([~member[KEY].any(axis=1) for member in obs], axis=1)

@@ -44,8 +44,8 @@ class JaxPolicy(Policy):
     """A policy whose acting, gradients and multi-epoch updates are each one compiled call.
 
     A subclass implements `loss`. It may override the steps of construction, which read the config: `check_spaces`,
-    `make_exploration`, `make_model`, `make_plan`, `make_optimizer`; and the steps for each batch: `postprocess_rows`,
-    `train_columns`, `coefficients`, and with target parameters `target_columns`.
+    `make_exploration`, `make_model`, `make_plan`, `make_optimizer`; and the steps for each batch: `check_masks`,
+    `postprocess_rows`, `train_columns`, `coefficients`, `learning_rates`, and with target parameters `target_columns`.
     """
 
     stored_apart = frozenset({"params", "extra", "exploration"})
@@ -111,7 +111,7 @@ class JaxPolicy(Policy):
 
     @property
     def extra(self) -> Columns:
-        """Name -> array of all other state of the model; replaced as a whole, never changed in place."""
+        """Name -> array, for the model's other state; replaced as a whole, never changed in place."""
         return self.learner.variables.extra
 
     @extra.setter
@@ -148,17 +148,18 @@ class JaxPolicy(Policy):
         Args:
             model: the model in training mode.
             out: its outputs for the minibatch, from one forward pass; see `forward`.
-            batch: the columns of `train_columns`, [B, ...]; with memory also `state_in`, one row for each sequence.
+            batch: the columns of `train_columns`, [B, ...]; with memory also `state_in`, one row for each sequence;
+                with target parameters also those of `target_columns`.
             mask: [B] 1 for a real row, 0 for padding.
-            coefficients: those of `coefficients`, and `num_updates`, the gradient steps taken before this one.
+            coefficients: the result of `coefficients()`, with `num_updates`: gradient steps taken before this one.
         """
 
     def coefficients(self) -> dict[str, Any]:
-        """Numbers that change between updates without recompilation: `lr`, and each field that has a schedule."""
+        """Numbers that change between updates without recompilation: `lr`, and each field that can have a schedule."""
         return {**{name: self.scheduled(name) for name in self.config.scheduled_fields()}, "lr": self.learning_rates()}
 
     def learning_rates(self) -> Any:
-        """The current step size: a number, or a dict by part of the model, each with its own optimizer."""
+        """The current learning rate: a number, or one for each part of the model with an optimizer of its own."""
         return self.scheduled("lr")
 
     def scheduled(self, key: str) -> float:
@@ -254,7 +255,9 @@ class JaxPolicy(Policy):
     def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
         if SampleBatch.ACTION_DIST_INPUTS not in fetches:
             return {}
-        logp = np.array(self._logp(fetches[SampleBatch.ACTION_DIST_INPUTS], actions))
+        rows = trees.length(actions)
+        inputs, padded = trees.pad((fetches[SampleBatch.ACTION_DIST_INPUTS], actions), acting_bucket(rows))
+        logp = np.array(self._logp(inputs, padded))[:rows]
         check_finite(logp, self.name, self.timestep)
         return {SampleBatch.ACTION_LOGP: logp}
 
@@ -277,7 +280,7 @@ class JaxPolicy(Policy):
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         """Trains in one compiled call; statistics are means over the last epoch that began.
 
-        Raises NonFiniteError, without the gradient step, for a loss, gradient or new weight that is not finite.
+        Raises NonFiniteError if a loss, gradient or new weight is not finite; earlier gradient steps are kept.
         """
         self._share()  # completes what an interrupt may have left undone
         columns, plan = self._planned(batch, self.plan.minibatch_size, self.plan.epochs)
@@ -285,12 +288,12 @@ class JaxPolicy(Policy):
         self._share()
         if update.error is not None:
             raise update.error
-        units = len(batch) // batch.max_seq_len  # sequences, where the batch is made of those
+        units = len(batch) // batch.max_seq_len  # number of sequences, if the batch consists of sequences
         rows = {name: column[:units] for name, column in update.rows.items()}
         return {**update.statistics, **rows, "cur_lr": self.scheduled("lr")}
 
     def td_errors(self, batch: SampleBatch) -> np.ndarray:
-        """[N] the loss's statistic `td_error` for N transitions, with the online parameters also as targets."""
+        """[N] the loss's statistic `td_error` for N transitions, with the online parameters as targets."""
         size = training_bucket(len(batch))
         columns, mask = trees.pad(self.train_columns(batch), size), (np.arange(size) < len(batch)).astype(np.float32)
         coefficients = {**self.coefficients(), "num_updates": self.learner.num_updates}
@@ -303,7 +306,7 @@ class JaxPolicy(Policy):
         return {name: np.array(value) for name, value in gradients.items()}, stats
 
     def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
-        """One optimizer step with gradients from here or elsewhere."""
+        """One optimizer step with gradients from this or another process."""
         self._share()
         self.learner.apply(gradients, self.learning_rates(), where=f"policy {self.name!r}")
         self._share()
@@ -325,7 +328,7 @@ class JaxPolicy(Policy):
         return trees.pad(columns, plan.capacity), plan
 
     def _units(self, rows: int | None) -> int | None:
-        """A number of rows as a number of sequences, with memory."""
+        """Converts a number of rows to one of sequences for a policy with memory."""
         return None if rows is None else max(rows // self.memory.max_seq_len, 1)
 
     def _count_rows(self, batch: Columns, mask: jax.Array) -> jax.Array:
@@ -350,7 +353,7 @@ class JaxPolicy(Policy):
         return {name: np.array(value) for name, value in {**self.params, **self.extra}.items()}
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Sets the weights that `get_weights` of an equal policy returned, and the target parameters to them."""
+        """Sets the weights to those of `get_weights` of an equal policy, and copies them to the target parameters."""
         params, extra = self.learner.devices.first(self.split.checked(weights, where=f"policy {self.name!r}"))
         self.learner.variables = self.learner.variables._replace(params=params, extra=extra, targets=None)
         self._share()
@@ -392,6 +395,6 @@ class JaxPolicy(Policy):
         self.acting_rng.bit_generator.state = rng
 
     def compilations(self) -> int:
-        """The number of versions that JAX has compiled; bounded, because the number of shapes is."""
-        functions: tuple[Any, ...] = (*self._acting.functions(), *self.learner.functions(), self._errors)
+        """The number of versions that JAX has compiled; bounded, because batches are padded to few sizes."""
+        functions: tuple[Any, ...] = (*self._acting.functions(), *self.learner.functions(), self._errors, self._logp)
         return sum(function._cache_size() for function in functions)

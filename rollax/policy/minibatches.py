@@ -21,7 +21,7 @@ Part = Callable[[Any, jax.Array], tuple[Any, Any, jax.Array]]
 
 
 def transitions(batch: SampleBatch, valued: str = SampleBatch.NEW_OBS) -> dict[str, Any]:
-    """The columns of replayed transitions; `valued` is the column of the observation, or step, to bootstrap from."""
+    """The columns of replayed transitions; `valued` names the column to bootstrap from."""
     names = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.DISCOUNTS, SampleBatch.WEIGHTS)
     return {name: batch[name] for name in (*names, valued)}
 
@@ -47,7 +47,7 @@ def standardized(x: np.ndarray) -> np.ndarray:
 class Minibatches:
     """The rows of each gradient step.
 
-    `rows` are [U, B] row indices, -1 for padding; U depends on the bucket only. [U, K, M] with K microbatches.
+    `rows` are [U, B] row indices, -1 for padding; [U, K, M] with K microbatches. U depends on the padded sizes.
     """
 
     rows: np.ndarray
@@ -67,11 +67,11 @@ class Minibatches:
         few_sizes: bool = False,
         in_order: bool = False,
     ) -> Minibatches:
-        """Each row once per epoch, each epoch in a new order; sizes as in `UpdatePlan`.
+        """Each row once per epoch, by default shuffled in each; sizes as in `UpdatePlan`.
 
         Args:
             few_sizes: whether to pad to powers of two, which compiles less often if `rows` varies much.
-            in_order: without shuffling, for replay samples, of which the last one of equal rows sets the priority.
+            in_order: do not shuffle. Of a transition that a replay sample has twice, the last row sets the priority.
         """
         capacity = acting_bucket(rows) if few_sizes else training_bucket(rows)
         size = capacity if minibatch_size is None else minibatch_size
@@ -99,7 +99,7 @@ def _widened(rows: np.ndarray, width: int) -> np.ndarray:
 
 
 def weighted_mean(part: Part, state: Any, rows: jax.Array) -> tuple[Any, Any]:
-    """The means over all valid rows [K, M], and the state that the last of K parts returns; one part is in memory.
+    """The means over all valid rows [K, M], and the state from the last part with valid rows.
 
     mean = Σ_k n_k mean_k / Σ_k n_k. Parts without valid rows are skipped, even if their means are NaN; without any
     valid rows the means are 0.

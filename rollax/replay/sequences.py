@@ -38,10 +38,9 @@ def sequences_from(
         n_step: n, steps of each return; fewer where the sequence ends.
     Returns:
         A padded batch of B sequences of up to burn_in + T + 1 rows: the stored columns, with `state_in` of the first
-        row only; n-step `rewards` and `discounts` as in `UniformReplay.sample`; `target_steps`, the step of the same
-        sequence whose observation is to be valued after them; `bootstrap`, true on the row after the last unless that
-        one terminated: it holds only an observation and the other inputs of the policy; `weights`, 0 but in the rows
-        to learn from.
+        row only; n-step `rewards` and `discounts` as in `UniformReplay.sample`; `target_steps`, the position in the
+        sequence of the observation to bootstrap from; `bootstrap`, true on the row after the last one unless that one
+        terminated (it has the policy's inputs but no action); `weights`, 0 except in the rows to learn from.
     """
     links = rows.links
     slots, lengths, warm_up = _slots(starts, length, burn_in, links)
@@ -72,8 +71,8 @@ def sequences_from(
 def first_rows(slots: NDArray[np.int64], length: int, links: Links) -> NDArray[np.int64]:
     """[B] the slot of the first row of the sequence that contains each slot.
 
-    Trajectories are divided into sequences of `length` rows. One whose beginning has been overwritten counts from its
-    first stored row.
+    Trajectories are divided into sequences of `length` rows. If the beginning of a
+    trajectory has been overwritten, its sequences begin at its first stored row.
     """
     before = np.zeros(len(slots), np.int64)
     first, walking = slots.astype(np.int64), np.arange(len(slots))

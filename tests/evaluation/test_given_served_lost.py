@@ -166,7 +166,7 @@ class TestGivenActions:
         assert not len(episode_rows(batch, 1))
 
     def test_an_action_that_is_none_is_refused(self):
-        with pytest.raises(PolicyError, match="makes no array"):
+        with pytest.raises(PolicyError, match="cannot be stacked"):
             make_worker(Slots(2, given={1: "left"}), accept_off_policy_actions=True).sample()
 
 

@@ -83,7 +83,7 @@ class TestReturnValues:
 
     @pytest.mark.parametrize("actions", [[None, 1], ["left", 1], [[0], [0, 1]], [float("nan"), 0]])
     def test_lists_that_make_no_array(self, actions):
-        with pytest.raises(PolicyError, match="makes no array"):
+        with pytest.raises(PolicyError, match="cannot be stacked"):
             worker((actions, [], {})).sample()
 
     @pytest.mark.parametrize("score", [[1.0], 3.0, np.zeros((3, 2)), {"a": [1.0, 2.0], "b": [1.0]}])

@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 from gymnasium import spaces
 
-from rollax import SampleBatch
+from rollax import DQNPolicy, SampleBatch
 from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOConfig, PPOPolicy
 from rollax.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, PolicyError, ShapeError, SpaceError
@@ -102,6 +102,18 @@ class TestActing:
                 make(action_space=space, model={"free_log_std": True})
 
 
+def test_the_logarithms_of_given_actions_compile_for_few_numbers_of_rows():
+    policy = make()
+    whole = policy.compute_actions(seen(9))
+    expected = policy.fetches_of(whole[0], whole[2])["action_logp"]
+    before = policy.compilations()
+    for rows in range(1, 10):
+        fetches = {name: column[:rows] for name, column in whole[2].items()}
+        got = policy.fetches_of(whole[0][:rows], fetches)["action_logp"]
+        np.testing.assert_allclose(got, expected[:rows], rtol=1e-6)
+    assert policy.compilations() - before <= 4  # 1, 2, 4, 8; 16 was there
+
+
 class TestMask:
     def space(self, entries):
         return spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(entries)})
@@ -158,6 +170,9 @@ class TestMask:
             make(self.space(3)).compute_actions({"x": seen(1), "action_mask": np.ones((1, 3), np.int8)})
         with pytest.raises(SpaceError, match="no discrete choices"):
             make(self.space(3), SEEN).compute_actions({"x": seen(1), "action_mask": np.ones((1, 3), np.int8)})
+        # One entry would otherwise be valid for all actions of a policy with Q-values.
+        with pytest.raises(ShapeError, match=r"action_mask(.|\n)*\(1, 1\)(.|\n)*\(1, 4\)"):
+            DQNPolicy(self.space(1), CHOICES).compute_actions({"x": seen(1), "action_mask": np.ones((1, 1), np.int8)})
 
 
 class TestLearning:

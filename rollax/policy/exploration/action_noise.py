@@ -19,7 +19,7 @@ GREEDY_ACTIONS = "greedy_actions"
 
 
 class Deterministic(Exploration):
-    """The outputs are the flattened actions, of the given shape."""
+    """The model's outputs are the actions of the given shape, flattened."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._shape = shape
@@ -34,7 +34,7 @@ class Deterministic(Exploration):
 
 
 class GaussianNoise(ExplorationWrapper):
-    """Adds independent normal numbers to actions in [-1, 1], and clips them.
+    """Adds independent normal numbers to actions in [-1, 1], and clips the sums to [-1, 1].
 
     Source: Fujimoto et al. (2018), Algorithm 1, arXiv:1802.09477:  a = π(s) + ε,  ε ~ N(0, σ), with σ = scale(timestep)
         in units of half an action's range.
@@ -47,7 +47,7 @@ class GaussianNoise(ExplorationWrapper):
         self._inner_parts = len(inner.initial_state())
 
     def perturbation(self, rng: np.random.Generator, rows: int, state: Sequence[Any]) -> Noise:
-        """[rows, width] noise of scale 1, and its state; see `Exploration.noise`."""
+        """[rows, width] noise before it is multiplied by `scale`, and its state; see `Exploration.noise`."""
         return rng.standard_normal((rows, self.width), np.float32), []
 
     def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
@@ -93,9 +93,9 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
 
 
 class RandomAtFirst(ExplorationWrapper):
-    """Uniformly random valid actions, of a Box in [-1, 1], for the first environment steps.
+    """Draws valid actions uniformly during the first environment steps; for a Box, from [-1, 1].
 
-    The fragment in which the steps end is random to its end.
+    The fragment in which these steps end is random as a whole.
     """
 
     def __init__(self, inner: Exploration, action_space: spaces.Discrete | spaces.Box, steps: int) -> None:
@@ -131,7 +131,7 @@ class RandomAtFirst(ExplorationWrapper):
 def with_action_noise(
     greedy: Exploration, action_space: Any, config: Any, scale: Callable[[float], float]
 ) -> Exploration:
-    """Adds the noise of `config.exploration`, times `scale`, and `config.random_steps` of random actions before it."""
+    """Adds the noise of `config.exploration`, times `scale`, and random actions for the first `config.random_steps`."""
     exploration = greedy
     if config.exploration == "GaussianNoise":
         exploration = GaussianNoise(greedy, action_space.shape, scale)

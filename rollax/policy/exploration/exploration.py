@@ -15,7 +15,7 @@ from rollax.models.distributions.base import ActionDistribution
 Params = Mapping[str, Any]
 OutputsOf = Callable[[Params], np.ndarray]
 Noise = tuple[np.ndarray, list[np.ndarray]]
-"""[S, K] float32 numbers for S rows, and the exploration state of the rows after them."""
+"""[S, K] float32 numbers for S rows, and the next exploration state of these rows."""
 
 
 class Exploration(ABC):
@@ -40,7 +40,7 @@ class Exploration(ABC):
         Args:
             rows: S, with padding.
             timestep: environment steps trained on so far.
-            state: of the N <= S real rows, which are the first ones, each part [N, ...].
+            state: parts [N, ...] for the N <= S real rows, which come first.
         """
         return np.zeros((rows, 0), np.float32), []
 
@@ -57,7 +57,7 @@ class Exploration(ABC):
         """The columns of `fetched`, each [B, width]; traced by JAX."""
 
     def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
-        """The outputs with invalid actions made impossible; traced by JAX."""
+        """The outputs with invalid actions made impossible, by default unchanged; traced by JAX."""
         return outputs
 
     def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
@@ -67,12 +67,12 @@ class Exploration(ABC):
     def after_fragment(self, batch: SampleBatch, params: Params, outputs_of: OutputsOf, timestep: int) -> None:
         """Adapts to a sampled fragment with `terminateds`, `truncateds` and `trajectory_id`; nothing by default.
 
-        `outputs_of` returns the model's outputs [N, num_inputs] with given parameters for some of the rows.
+        `outputs_of(params)` returns the model's outputs [N, num_inputs] for N rows of the fragment.
         """
         return
 
     def get_state(self) -> dict[str, Any]:
-        """The state that is not of a trajectory, as JSON values."""
+        """The state that does not belong to one trajectory, as JSON values."""
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -18,12 +18,12 @@ _STEPS = 50  # steps between adaptations
 
 
 class ParameterNoise(ExplorationWrapper):
-    """Acts with parameters θ + σ n; the normal numbers n are constant for about an episode.
+    """Acts with parameters θ + σ n; the normal numbers n are redrawn about once per episode.
 
     Source: Plappert et al. (2018), section 3 and appendix C, arXiv:1706.01905: every 50 steps σ becomes α σ if
         d(π, π̃) <= δ, otherwise σ / α, with α = 1.01. Deviations: all parameters of the model are perturbed, and the
         default models have no layer normalization; sub-environments of one process share n; d is measured after a
-        fragment, on its observations, and n is drawn again if at least as many trajectories have ended as go on.
+        fragment, on its observations; n is drawn again once at least as many trajectories have ended as still run.
 
     `distance` is d of outputs [N, num_inputs] and perturbed ones, `scale` is timestep -> δ, `sigma` is the initial σ.
     """
@@ -92,7 +92,7 @@ def softmax_distance(values: np.ndarray, perturbed: np.ndarray) -> float:
 
 
 def epsilon_distance(epsilon: float, num_actions: int) -> float:
-    """The distance between ε-greedy and greedy actions, a limit for `softmax_distance`.
+    """The distance between ε-greedy and greedy actions, used as the limit δ of `softmax_distance`.
 
     Source: Plappert et al. (2018), appendix C.1, arXiv:1706.01905:  δ = -log(1 - ε + ε / |A|).
     """
