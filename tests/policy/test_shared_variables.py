@@ -205,7 +205,7 @@ class TestRefused:
             "one": SharedParts(parts=("policy_trunk",), policies=("a", "b")),
             "two": SharedParts(parts=("policy_trunk.mlp",), policies=("b", "c")),
         }
-        with pytest.raises(ConfigError, match=r"shared twice(.|\n)*of policy 'b', in 'one' and in 'two'"):
+        with pytest.raises(ConfigError, match=r"in two entries(.|\n)*of policy 'b', in 'one' and in 'two'"):
             SharedVariables(groups, policies)
 
     def test_a_policy_without_named_variables(self):
