@@ -32,7 +32,7 @@ class Distilled(PPOPolicy):
 
     def target_columns(self, model: Any, target_model: Any, batch: Any, mask: Any, coefficients: Any) -> dict:
         values, target_values = (self.forward(one, batch).value for one in (model, target_model))
-        return {"wanted": values * target_values + coefficients["clip"], "seen": mask}
+        return {"wanted": values * target_values + coefficients["clip_param"], "seen": mask}
 
     def loss(self, model: Any, out: Any, batch: Any, mask: Any, coefficients: Any) -> tuple[jax.Array, dict]:
         errors = (out.value - batch["wanted"]) ** 2
