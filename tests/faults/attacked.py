@@ -411,6 +411,6 @@ class Travelling(EnvHost):
             raise checks.failed(error, doing, self._where) from error
 
 
-def envs_here(make_env, existing=None, declared=None) -> LocalActors:
+def envs_here(copies) -> LocalActors:
     """In the place of `ray_envs`: the hosts are in this process."""
-    return LocalActors(lambda index, restarts: Travelling(index, make_env, declared=declared))
+    return LocalActors(lambda index, restarts: Travelling(index, copies.make_one, declared=copies.declared))
