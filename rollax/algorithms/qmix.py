@@ -130,7 +130,7 @@ class QMIXPolicy(JaxPolicy):
         return model
 
     def check_masks(self, obs_batch: Any) -> None:
-        self._group_masks.check(obs_batch, f"policy {self.name!r}")
+        self._group_masks.check(obs_batch, self.name)
 
     def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
         return transitions(batch, SampleBatch.TARGET_STEPS if self.memory.present else SampleBatch.NEW_OBS)

@@ -25,7 +25,7 @@ class ActionMasks:
         # The first entry of each discrete action in a mask.
         self._starts = np.cumsum([0, *counts])[:-1]
 
-    def check(self, obs: Any, where: str) -> None:
+    def check(self, obs: Any, policy_id: str) -> None:
         """Raises EnvError if a mask leaves a discrete action without a valid choice, ShapeError for another width."""
         if not self.present:
             return
@@ -35,7 +35,7 @@ class ActionMasks:
         if mask.shape[1:] != (self._width,):
             raise ShapeError(
                 "An action mask of the wrong width.",
-                where=f"{where}, observation key {KEY!r}",
+                where=f"policy {policy_id!r}, observation key {KEY!r}",
                 got=mask.shape,
                 expected=(len(mask), self._width),
                 fix="give the mask one entry for each choice",
@@ -46,7 +46,7 @@ class ActionMasks:
             several = f", discrete action {action} of {len(self._starts)}" if len(self._starts) > 1 else ""
             raise EnvError(
                 "An action mask allows no action.",
-                where=f"{where}, row {row} of {len(mask)}{several}",
+                where=f"policy {policy_id!r}, row {row} of {len(mask)}{several}",
                 got="all zeros",
                 expected="at least one 1",
                 fix="leave one action valid, or end the episode",
@@ -62,7 +62,7 @@ class GroupMasks:
     def __init__(self, present: bool, *, filtered: bool) -> None:
         self.present, self._filtered = present, filtered
 
-    def check(self, obs: Any, where: str) -> None:
+    def check(self, obs: Any, policy_id: str) -> None:
         """Raises EnvError if a present member has a mask of zeros, or all members have."""
         if not self.present:
             return
@@ -76,7 +76,7 @@ class GroupMasks:
             row, member = np.argwhere(wrong)[0].tolist()
             raise EnvError(
                 "An action mask allows no action.",
-                where=f"{where}, row {row} of {len(nothing)}, member {member} of {len(obs)}",
+                where=f"policy {policy_id!r}, row {row} of {len(nothing)}, member {member} of {len(obs)}",
                 got="all zeros",
                 expected="at least one 1, for a member that is present",
                 fix="leave one action valid, or end the member's trajectory, with observations of zeros",

@@ -240,7 +240,7 @@ class JaxPolicy(Policy):
 
     def check_masks(self, obs_batch: Any) -> None:
         """Raises EnvError if an action mask allows no action."""
-        self.masks.check(obs_batch, f"policy {self.name!r}")
+        self.masks.check(obs_batch, self.name)
 
     def adapt_exploration(self, batch: SampleBatch) -> None:
         """Adapts the exploration to a fragment; for policies without memory."""
