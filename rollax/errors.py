@@ -91,6 +91,12 @@ def _shown(value: Any, limit: int = 300) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
+def not_installed(what: str, error: Exception, *, where: str, package: str, extra: str) -> ConfigError:
+    """The error of a feature whose packages, an extra of rollax, are missing."""
+    fix = f"pip install 'rollax[{extra}]'"
+    return ConfigError(what, where=where, got=str(error), expected=f"the package {package}", fix=fix)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint that names the one of `known` nearest to `name`, or else all of them."""
     names = sorted(known)

@@ -14,19 +14,16 @@ from rollax.algorithms.registry import get_trainer_class
 from rollax.algorithms.trainer import Trainer, evaluation_result
 from rollax.config import TrainerConfig, resolve_config
 from rollax.env.registry import Registrations, register_all, registrations
-from rollax.errors import CheckpointError, ConfigError, RollaxError
+from rollax.errors import CheckpointError, RollaxError, not_installed
 from rollax.processes.ray_actors import process_settings
 
 try:
     from ray import cloudpickle
     from ray.tune import PlacementGroupFactory, Trainable
 except ImportError as error:
-    raise ConfigError(
-        "Ray Tune is not installed.",
-        where="import rollax.tune",
-        got=str(error),
-        expected="the package ray with its extra tune",
-        fix="pip install 'rollax[tune]'",
+    package = "ray with its extra tune"
+    raise not_installed(
+        "Ray Tune is not installed.", error, where="import rollax.tune", package=package, extra="tune"
     ) from error
 
 _CHECKPOINT_PREFIX = "checkpoint_"

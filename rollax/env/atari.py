@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollax.env.registry import EnvContext
 from rollax.env.vector.vector_env import VectorEnv
-from rollax.errors import ConfigError, nearest
+from rollax.errors import ConfigError, nearest, not_installed
 
 _NOOP, _FIRE = 0, 1
 
@@ -151,13 +151,8 @@ def register_games() -> None:
     try:
         import ale_py
     except ImportError as error:
-        raise ConfigError(
-            "Atari is not installed.",
-            where="an env id that begins with ALE/",
-            got=str(error),
-            expected="the package ale-py",
-            fix="pip install 'rollax[atari]'",
-        ) from error
+        where = "an env id that begins with ALE/"
+        raise not_installed("Atari is not installed.", error, where=where, package="ale-py", extra="atari") from error
     gym.register_envs(ale_py)
 
 

@@ -20,7 +20,7 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.making import make_base_env, takes_context, to_base_env
 from rollax.env.registry import EnvContext, EnvCreator, env_creator
 from rollax.env.rows import Rows
-from rollax.errors import ConfigError, EnvError, RollaxError
+from rollax.errors import EnvError, RollaxError, not_installed
 
 Chosen = Callable[[int, int, int], bool]
 """`(episode, sub-environment, number of sub-environments)` -> whether it is recorded; episodes count from 0."""
@@ -301,10 +301,7 @@ def encoder() -> str:
 
         return get_ffmpeg_exe()
     except (ImportError, RuntimeError) as error:
-        raise ConfigError(
-            "Videos cannot be written.",
-            where="recording an environment",
-            got=str(error),
-            expected="the package imageio-ffmpeg",
-            fix="pip install 'rollax[video]'",
+        where = "recording an environment"
+        raise not_installed(
+            "Videos cannot be written.", error, where=where, package="imageio-ffmpeg", extra="video"
         ) from error

@@ -13,7 +13,7 @@ from rollax.env.checks import MOST_IDLE_POLLS, stuck
 from rollax.env.multi_agent.multi_agent_env import AgentDict, MultiAgentEnv, are_dicts, common_space
 from rollax.env.registry import EnvContext
 from rollax.env.rows import ALL
-from rollax.errors import ConfigError, EnvError, MultiAgentError
+from rollax.errors import ConfigError, EnvError, MultiAgentError, not_installed
 
 _COMMON = "common"
 """A key that belongs to no agent."""
@@ -220,7 +220,6 @@ def _pettingzoo() -> Any:
     try:
         import pettingzoo
     except ImportError as error:
-        raise ConfigError(
-            "PettingZoo is not installed.", where="env", got=str(error), fix="pip install 'rollax[pettingzoo]'"
-        ) from error
+        what = "PettingZoo is not installed."
+        raise not_installed(what, error, where="env", package="pettingzoo", extra="pettingzoo") from error
     return pettingzoo

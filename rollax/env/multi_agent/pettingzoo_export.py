@@ -9,18 +9,13 @@ import gymnasium as gym
 
 from rollax.env.dict_rows import flags_of
 from rollax.env.multi_agent.multi_agent_env import AgentDict, MultiAgentEnv, space_of
-from rollax.errors import ConfigError, EnvError, MultiAgentError, SpaceError
+from rollax.errors import EnvError, MultiAgentError, SpaceError, not_installed
 
 try:
     from pettingzoo import ParallelEnv
 except ImportError as error:
-    raise ConfigError(
-        "PettingZoo is not installed.",
-        where="to_pettingzoo",
-        got=error,
-        expected="the package pettingzoo",
-        fix="pip install 'rollax[pettingzoo]'",
-    ) from error
+    what = "PettingZoo is not installed."
+    raise not_installed(what, error, where="to_pettingzoo", package="pettingzoo", extra="pettingzoo") from error
 
 
 def to_pettingzoo(env: MultiAgentEnv) -> ParallelEnv:
