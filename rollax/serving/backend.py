@@ -1,0 +1,77 @@
+"""`Backend`: what a policy server asks for actions, and gives experience to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rollax.serving.protocol import Actions, Episode, Hello, Submitted
+
+OnActions = Callable[[Actions | BaseException], None]
+
+
+class Backend(ABC):
+    """A trained policy (`PolicyBackend`), or a run that learns meanwhile (`TrainingBackend`).
+
+    The server has validated the requests: episodes are running, ids are strings, values belong to their spaces and have
+    the types of those spaces. With several agents an observation, action or reward is a dict by agent id. Methods do
+    not block, except for `submit`, `weights` and `onnx`, which the server calls in a thread. Each raises a RollaxError
+    for a request that cannot be executed.
+    """
+
+    @abstractmethod
+    def hello(self) -> Hello:
+        """What the server is; the server fills in addresses and limits."""
+
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """The version of the weights that act."""
+
+    @abstractmethod
+    def start_episode(self, episode_id: str, training_enabled: bool) -> None:
+        """Starts an episode."""
+
+    @abstractmethod
+    def request_actions(self, observations: Mapping[str, Any], on_done: OnActions) -> None:
+        """Requests actions for episode id -> observation.
+
+        Returns at once. Later `on_done` is called once, in any thread, with the actions or an error; it does not block.
+        """
+
+    @abstractmethod
+    def log_action(self, episode_id: str, obs: Any, action: Any) -> None:
+        """Records an action that the policy did not choose."""
+
+    @abstractmethod
+    def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None) -> None:
+        """Adds to the rewards of the last actions."""
+
+    @abstractmethod
+    def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool) -> None:
+        """Ends some agents of a running episode."""
+
+    @abstractmethod
+    def end_episode(self, episode_id: str, obs: Any, truncated: bool) -> None:
+        """Ends an episode."""
+
+    @abstractmethod
+    def drop_episode(self, episode_id: str) -> None:
+        """Drops an episode whose client is lost: nothing is learned from what was not handed over yet."""
+
+    @abstractmethod
+    def submit(self, episodes: list[Episode]) -> Submitted:
+        """Takes whole episodes that were played elsewhere."""
+
+    @abstractmethod
+    def weights(self, policy_id: str) -> bytes:
+        """What local inference requires, as safetensors: arrays, and in the metadata a description of the policy."""
+
+    @abstractmethod
+    def onnx(self, policy_id: str) -> bytes:
+        """The policy as an ONNX model."""
+
+    @abstractmethod
+    def statistics(self) -> dict[str, Any]:
+        """What the live page shows of the run: the learning curve, counters, and the like."""
