@@ -214,3 +214,18 @@ class ErrorResponse(msgspec.Struct):
     """The answer to a request that failed, with a status of 4xx or 5xx."""
 
     error: ErrorBody
+
+
+class StreamError(msgspec.Struct, omit_defaults=True):
+    """A failed request on /v1/stream: the status and the Retry-After header of HTTP are fields beside the error.
+
+    Attributes:
+        id: of the request; None if the message has no id that could be read.
+        status: as over HTTP.
+        retry_after: seconds, with a status of 429 or 503.
+    """
+
+    error: ErrorBody
+    status: int
+    id: int | None = None
+    retry_after: float | None = None
