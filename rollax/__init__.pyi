@@ -72,6 +72,7 @@ from rollax.errors import EnvError as EnvError
 from rollax.errors import MultiAgentError as MultiAgentError
 from rollax.errors import NonFiniteError as NonFiniteError
 from rollax.errors import PolicyError as PolicyError
+from rollax.errors import RequestError as RequestError
 from rollax.errors import RollaxError as RollaxError
 from rollax.errors import ShapeError as ShapeError
 from rollax.errors import SpaceError as SpaceError

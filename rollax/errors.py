@@ -18,25 +18,29 @@ class RollaxError(Exception):
         got: the value found there; shown by `repr` unless it is a string.
         expected: what is valid there.
         fix: how to fix it.
+
+    Attributes:
+        parts: the arguments that were given, as text, by name.
     """
 
     def __init__(
         self, what: str, *, where: Any = None, got: Any = _ABSENT, expected: Any = None, fix: str | None = None
     ) -> None:
-        lines = [what]
+        self.parts: dict[str, str] = {"what": what}
         if where is not None:
-            lines.append(f"  where:    {where}")
+            self.parts["where"] = str(where)
         if got is not _ABSENT:
-            lines.append(f"  got:      {_shown(got)}")
+            self.parts["got"] = _shown(got)
         if expected is not None:
-            lines.append(f"  expected: {_shown(expected)}")
+            self.parts["expected"] = _shown(expected)
         if fix is not None:
-            lines.append(f"  fix:      {fix}")
-        super().__init__("\n".join(lines))
+            self.parts["fix"] = fix
+        lines = [f"  {name + ':':<9} {text}" for name, text in self.parts.items() if name != "what"]
+        super().__init__("\n".join([what, *lines]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default __reduce__ calls __init__ with the rendered text, which is the whole message.
-        return type(self), (str(self),)
+        return type(self), (str(self),), self.__dict__
 
 
 class ConfigError(RollaxError):
@@ -73,6 +77,19 @@ class CheckpointError(RollaxError):
 
 class WorkerError(RollaxError):
     """The process of a rollout worker, replay shard or sub-environment died or hung, or none is left."""
+
+
+class RequestError(RollaxError):
+    """A request to a policy server that was not executed.
+
+    Attributes:
+        status: the HTTP status.
+        retry_after_s: seconds after which the same request may succeed; None if it has to be changed.
+    """
+
+    def __init__(self, what: str, *, status: int = 400, retry_after_s: float | None = None, **parts: Any) -> None:
+        super().__init__(what, **parts)
+        self.status, self.retry_after_s = status, retry_after_s
 
 
 class ShapeError(RollaxError, ValueError):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from gymnasium import Space
 
 from rollax.serving.protocol import Actions, Episode, Hello, Submitted
 
@@ -16,9 +19,27 @@ class Backend(ABC):
 
     The server has validated the requests: episodes are running, ids are strings, values belong to their spaces and have
     the types of those spaces. With several agents an observation, action or reward is a dict by agent id. Methods do
-    not block, except for `submit`, `weights` and `onnx`, which the server calls in a thread. Each raises a RollaxError
-    for a request that cannot be executed.
+    not block, except for `submit`, `weights` and `onnx`, which the server calls in a thread. The others are called in
+    the thread of the server's event loop. Each raises a RollaxError for a request that cannot be executed: a
+    RequestError keeps its status, any other has the status 422.
     """
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:  # noqa: B027  most backends need none
+        """Called once before the first request, with the server's event loop, in its thread."""
+
+    def close(self) -> None:  # noqa: B027  as above
+        """Called once after the last request."""
+
+    @abstractmethod
+    def spaces_of(self, episode_id: str | None, agent_id: str | None) -> tuple[Space, Space]:
+        """The observation and action space of an agent of an episode.
+
+        A server of a single agent calls it once, with None for both. Return the same objects for equal spaces: values
+        of one space object are checked together.
+
+        Raises:
+            RollaxError: there is no such agent.
+        """
 
     @abstractmethod
     def hello(self) -> Hello:
@@ -37,7 +58,8 @@ class Backend(ABC):
     def request_actions(self, observations: Mapping[str, Any], on_done: OnActions) -> None:
         """Requests actions for episode id -> observation.
 
-        Returns at once. Later `on_done` is called once, in any thread, with the actions or an error; it does not block.
+        Returns at once. `on_done` is called once, in any thread, with the actions or an error; it does not block.
+        Actions are values of the action space, or plain values.
         """
 
     @abstractmethod

@@ -1,0 +1,59 @@
+"""`Limits`: what a policy server bounds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+
+from rollax.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a policy server; a request beyond one is refused.
+
+    A client is an address, or one connection of the stream. An episode belongs to the client that has started it.
+
+    Attributes:
+        max_episodes: running episodes in all.
+        max_episodes_per_client: running episodes of one client.
+        max_pending: observations that wait for an action, in all.
+        max_pending_per_client: observations of one client that wait for an action.
+        max_episodes_per_request: episodes in one `get_actions` or `submit_episodes`.
+        max_agents: agents in one dict of observations, actions or rewards.
+        max_id_length: characters of the id of an episode, agent or request.
+        idle_timeout_s: seconds after the last response of an episode; it is dropped then.
+        retry_after_s: what a client should wait after a refusal by one of the limits above.
+        largest_number: the largest absolute value of an observation, action or reward that a server learns from, and of
+            observations where the bounds of their space are lower. None: any finite number.
+        max_body_bytes: bytes of one request.
+        max_connections: open connections.
+    """
+
+    max_episodes: int = 10_000
+    max_episodes_per_client: int = 5_000
+    max_pending: int = 16_384
+    max_pending_per_client: int = 4_096
+    max_episodes_per_request: int = 4_096
+    max_agents: int = 1_024
+    max_id_length: int = 128
+    idle_timeout_s: float = 300.0
+    retry_after_s: float = 1.0
+    largest_number: float | None = None
+    max_body_bytes: int = 16 * 2**20
+    max_connections: int = 1_024
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and not value > 0:
+                raise ConfigError(
+                    "A limit that is not positive.",
+                    where=field.name,
+                    got=value,
+                    expected="a number above 0",
+                    fix="set a positive number",
+                )
+
+    def as_numbers(self) -> dict[str, float]:
+        """The limits by name, for `hello`; those that are None are left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
