@@ -75,6 +75,10 @@ class CheckpointError(RollaxError):
     """A checkpoint cannot be written, or its content is damaged, not trusted or does not fit."""
 
 
+class DatasetError(RollaxError):
+    """A data set is missing, damaged or of an unknown format, or its content contradicts itself."""
+
+
 class WorkerError(RollaxError):
     """The process of a rollout worker, replay shard or sub-environment died or hung, or none is left."""
 
