@@ -74,6 +74,7 @@ from rollax.errors import CheckpointError as CheckpointError
 from rollax.errors import ConfigError as ConfigError
 from rollax.errors import DatasetError as DatasetError
 from rollax.errors import EnvError as EnvError
+from rollax.errors import EpisodeLostError as EpisodeLostError
 from rollax.errors import MultiAgentError as MultiAgentError
 from rollax.errors import NonFiniteError as NonFiniteError
 from rollax.errors import PolicyError as PolicyError
@@ -104,5 +105,6 @@ from rollax.replay.frames import StackedFrames as StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay as PrioritizedReplay
 from rollax.replay.uniform import UniformReplay as UniformReplay
 from rollax.runs.fit import FitResult as FitResult
+from rollax.serving.client import PolicyClient as PolicyClient
 
 __version__: str
