@@ -27,6 +27,12 @@ class Limits:
             (unless a bound of their space is higher). A server that does not learn takes any finite number.
         max_body_bytes: bytes of one request.
         max_connections: open connections.
+        max_connections_per_client: open connections of one address.
+        max_header_bytes: bytes of the request line and the headers.
+        max_unsent_bytes: bytes of responses that a client has not read; the connection is aborted beyond.
+        request_timeout_s: seconds in which a request has to arrive in full.
+        requests_per_s: requests of one address per second, with bursts of as many.
+        wrong_tokens_per_s: requests of one address with a wrong token per second, with bursts of ten times as many.
     """
 
     max_episodes: int = 10_000
@@ -41,6 +47,12 @@ class Limits:
     largest_number: float = 1e6
     max_body_bytes: int = 16 * 2**20
     max_connections: int = 1_024
+    max_connections_per_client: int = 512
+    max_header_bytes: int = 32 * 2**10
+    max_unsent_bytes: int = 16 * 2**20
+    request_timeout_s: float = 30.0
+    requests_per_s: float = 50_000.0
+    wrong_tokens_per_s: float = 10.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
