@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.server
 import json
 import threading
@@ -44,10 +45,12 @@ class FakeServer:
     def answer(self, verb: str, body: dict[str, Any]) -> tuple[int, dict[str, Any], dict[str, str]] | None:
         """Status, body and headers; None to close the connection."""
         with self._lock:
+            if verb == "arrange":  # by the programs of other languages
+                return self._arrange(**body)
             self.requests.append(verb)
             fault = self.faults.popleft() if self.faults and verb != "hello" else None
-            if isinstance(fault, tuple):
-                return fault
+            if isinstance(fault, tuple | list):
+                return tuple(fault)  # pyright: ignore[reportReturnType]
             if fault == DROP_BEFORE:
                 return None
             request_id = body.pop("request_id", None)
@@ -55,11 +58,20 @@ class FakeServer:
                 self._answers[request_id or ""] = self._execute(verb, body)
             return None if fault == DROP_AFTER else (*self._answers[request_id or ""], {})
 
+    def _arrange(self, faults: Any = (), forget: bool = False) -> Any:
+        """Sets the faults of the next requests, forgets what a restart forgets, and answers what has happened."""
+        executed, requests = [verb for verb, _ in self.executed], list(self.requests)
+        self.faults = deque(faults)
+        self.executed.clear()
+        self.requests.clear()
+        if forget:
+            self.forget()
+        return 200, {"executed": executed, "requests": requests, "opened": self.opened}, {}
+
     def forget(self) -> None:
         """What a restart does."""
-        with self._lock:
-            self._answers.clear()
-            self._episodes.clear()
+        self._answers.clear()
+        self._episodes.clear()
 
     def _execute(self, verb: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if verb == "hello":
@@ -140,18 +152,26 @@ def over_http(fake: FakeServer) -> Iterator[str]:
         server.server_close()
 
 
+def _subprotocol(connection: Any, offered: Any) -> Any:
+    return "rollax" if "rollax" in offered else None
+
+
 @contextmanager
 def over_websocket(fake: FakeServer) -> Iterator[str]:
     """The address of the server over WebSockets."""
 
     def handle(connection: Any) -> None:
         fake.opened += 1
-        if fake.token is not None and connection.request.headers.get("Authorization") != f"Bearer {fake.token}":
+        headers = connection.request.headers
+        offered = f"bearer.{base64.urlsafe_b64encode((fake.token or '').encode()).decode().rstrip('=')}"
+        allowed = headers.get("Authorization") == f"Bearer {fake.token}" or offered in str(headers)
+        if fake.token is not None and not allowed:
             connection.close(1008)
             return
         try:
             for message in connection:
-                body = msgspec.msgpack.decode(message)
+                codec = msgspec.json if isinstance(message, str) else msgspec.msgpack
+                body = codec.decode(message)
                 verb, number = body.pop("verb"), body.pop("id")
                 answer = fake.answer(verb, body)
                 if answer is None:
@@ -160,11 +180,12 @@ def over_websocket(fake: FakeServer) -> Iterator[str]:
                 if status != 200:
                     wait = headers.get("Retry-After")
                     body = {"status": status, **body, **({} if wait is None else {"retry_after": float(wait)})}
-                connection.send(msgspec.msgpack.encode({"id": number, **body}))
+                encoded = codec.encode({"id": number, **body})
+                connection.send(encoded.decode() if isinstance(message, str) else encoded)
         except ConnectionClosed:
             pass
 
-    with serve(handle, "127.0.0.1", 0, compression=None) as server:
+    with serve(handle, "127.0.0.1", 0, compression=None, select_subprotocol=_subprotocol) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
