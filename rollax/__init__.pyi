@@ -83,6 +83,8 @@ from rollax.errors import RollaxError as RollaxError
 from rollax.errors import ShapeError as ShapeError
 from rollax.errors import SpaceError as SpaceError
 from rollax.errors import WorkerError as WorkerError
+from rollax.estimators.estimate import Estimates as Estimates
+from rollax.estimators.estimate import estimate_policy as estimate_policy
 from rollax.evaluation.callbacks import Callbacks as Callbacks
 from rollax.evaluation.filters import MeanStdFilter as MeanStdFilter
 from rollax.evaluation.filters import NoFilter as NoFilter

@@ -51,7 +51,7 @@ def fitted_logp(episodes: LoggedEpisodes, target: TargetPolicy, seed: int = 0) -
     rows = len(episodes.rewards)
     columns = {
         SampleBatch.OBS: target.filtered(episodes.obs),
-        SampleBatch.ACTIONS: target.policy_actions(episodes.actions),
+        SampleBatch.ACTIONS: episodes.actions,
     }
     columns = trees.pad(columns, acting_bucket(rows))
     learner = Learner(loss, optax.scale_by_adam(), split.params, split.extra)

@@ -1,20 +1,18 @@
-"""`LoggedEpisodes`: recorded trajectories of one policy id as flat rows, checked for what estimates require."""
+"""`LoggedEpisodes`: recorded trajectories as flat rows, checked for what estimates require."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rollax import trees
 from rollax.batch import SampleBatch
-from rollax.errors import BatchError, nearest
+from rollax.data.dataset import DatasetReader, RecordedTrajectory
+from rollax.errors import DatasetError, nearest
 from rollax.estimators.importance import starts_of
-
-if TYPE_CHECKING:
-    from rollax.data.reader import RecordedTrajectory
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.spaces import same_space, space_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +22,7 @@ class LoggedEpisodes:
     Attributes:
         obs: columns [N, ...] of raw observations.
         last_obs: columns [n, ...], what followed the last action of each trajectory.
-        actions: columns [N, ...] of recorded actions.
+        actions: columns [N, ...], in the scale of the policy.
         rewards: [N] float64.
         lengths: [n] steps of each.
         terminated: [n] false where it was cut by a time limit.
@@ -45,44 +43,44 @@ class LoggedEpisodes:
         return len(self.lengths)
 
     @classmethod
-    def of(cls, trajectories: Iterable[RecordedTrajectory], policy_id: str, where: str) -> LoggedEpisodes:
-        """The trajectories of one policy id.
+    def of(
+        cls, reader: DatasetReader, runner: PolicyRunner, *, policy_id: str | None = None, drop_cut: bool = False
+    ) -> LoggedEpisodes:
+        """The trajectories of a data set that a policy is to be estimated on.
 
+        Args:
+            reader: the data set.
+            runner: the policy, for its spaces and the scale of its actions.
+            policy_id: whose trajectories to read; None: the only one's, or those of the policy's own id.
+            drop_cut: leave out trajectories whose recording stopped before they ended.
         Raises:
-            BatchError: there are none, some are cut (neither terminated nor truncated), or have no reward.
+            DatasetError: no trajectory of this policy id, other spaces, or trajectories that were cut.
         """
-        everyone = list(trajectories)
-        found = [one for one in everyone if one.policy_id == policy_id]
-        if not found:
-            there = sorted({one.policy_id for one in everyone})
-            raise BatchError(
-                "The data set has no trajectory of this policy.",
-                where=where,
-                got=f"policies {there}, {len(everyone)} trajectories",
-                expected=f"policy {policy_id!r}",
-                fix=nearest(policy_id, there),
+        policy_id, where = _policy_id(reader, runner, policy_id), f"data set of {runner.policy.name!r}"
+        found = [one for one in reader.trajectories() if one.policy_id == policy_id and len(one)]
+        whole = [one for one in found if not one.cut]
+        if len(whole) < len(found) and not drop_cut:
+            raise _cut(next(one for one in found if one.cut), len(found) - len(whole), len(found))
+        if not whole:
+            raise DatasetError(
+                "No whole trajectory to estimate from.",
+                where=f"policy {policy_id!r}",
+                got=f"{len(found)} trajectories, all of them cut",
+                expected="at least one that terminated or was truncated",
+                fix="record whole episodes, with `rollax record` or batch_mode='complete_episodes'",
             )
-        cut = [one for one in found if not (one.terminated or one.truncated)]
-        if cut:
-            raise BatchError(
-                "Returns are asked of trajectories whose recording stopped before they ended.",
-                where=f"{cut[0].where}: trajectory of agent {cut[0].agent_id!r} in episode {cut[0].episode_id!r}",
-                got=f"{len(cut)} of {len(found)} trajectories, neither terminated nor truncated",
-                expected="whole episodes",
-                fix="record with batch_mode='complete_episodes' or `rollax record`; or leave the cut ones out with "
-                "drop_cut=True (--drop-cut), which favours short episodes",
-            )
-        logged = [one.columns.get(SampleBatch.ACTION_LOGP) for one in found]
+        logged = [one.columns.get(SampleBatch.ACTION_LOGP) for one in whole]
         known = None
         if all(logp is not None for logp in logged):
             known = np.concatenate([np.asarray(logp, np.float64) for logp in logged])
+        actions = trees.concat([one.columns[SampleBatch.ACTIONS] for one in whole])
         return cls(
-            obs=trees.concat([trees.index(one.columns[SampleBatch.OBS], slice(-1)) for one in found]),
-            last_obs=trees.concat([trees.index(one.columns[SampleBatch.OBS], slice(-1, None)) for one in found]),
-            actions=trees.concat([one.columns[SampleBatch.ACTIONS] for one in found]),
-            rewards=np.concatenate([np.asarray(one.columns[SampleBatch.REWARDS], np.float64) for one in found]),
-            lengths=np.array([len(one.columns[SampleBatch.REWARDS]) for one in found]),
-            terminated=np.array([one.terminated for one in found]),
+            obs=trees.concat([trees.index(one.columns[SampleBatch.OBS], slice(-1)) for one in whole]),
+            last_obs=trees.concat([trees.index(one.columns[SampleBatch.OBS], slice(-1, None)) for one in whole]),
+            actions=actions if reader.actions_of == "policy" else runner.action_map.to_policy(actions),
+            rewards=np.concatenate([np.asarray(one.columns[SampleBatch.REWARDS], np.float64) for one in whole]),
+            lengths=np.array(list(map(len, whole))),
+            terminated=np.array([one.terminated for one in whole]),
             behaviour_logp=known,
             where=where,
         )
@@ -101,9 +99,9 @@ class LoggedEpisodes:
         return discounts
 
     def require_logp(self) -> np.ndarray:
-        """`behaviour_logp`; BatchError where the log has none."""
+        """`behaviour_logp`; DatasetError where the log has none."""
         if self.behaviour_logp is None:
-            raise BatchError(
+            raise DatasetError(
                 "The data set does not contain the log-probabilities of its actions.",
                 where=self.where,
                 got="no column 'action_logp', or not in every file",
@@ -112,3 +110,41 @@ class LoggedEpisodes:
                 "'fqe', which need none; or pass behaviour='fitted', which fits a model of the behaviour policy",
             )
         return self.behaviour_logp
+
+
+def _policy_id(reader: DatasetReader, runner: PolicyRunner, given: str | None) -> str:
+    """The policy id to read; DatasetError if there is none or its spaces differ."""
+    there, policy = list(reader.observation_spaces), runner.policy
+    wanted = given or (there[0] if len(there) == 1 else policy.name)
+    if wanted not in there:
+        raise DatasetError(
+            "The data set has no trajectories of this policy.",
+            where="policy_id",
+            got=wanted,
+            expected=f"one of {there}",
+            fix=nearest(wanted, there),
+        )
+    for what, ours, theirs in (
+        ("observation", policy.observation_space, reader.observation_spaces[wanted]),
+        ("action", policy.action_space, reader.action_spaces[wanted]),
+    ):
+        if not same_space(ours, theirs):
+            raise DatasetError(
+                f"The policy and the data have different {what} spaces.",
+                where=f"policy {wanted!r} of the data set",
+                got=space_text(theirs),
+                expected=space_text(ours),
+                fix="estimate from data of the environment that the policy was trained in",
+            )
+    return wanted
+
+
+def _cut(first: RecordedTrajectory, count: int, total: int) -> DatasetError:
+    return DatasetError(
+        "Returns are asked of trajectories whose recording stopped before they ended.",
+        where=f"{first.where}: agent {first.agent_id!r} of episode {first.episode_id!r}",
+        got=f"{count} of {total} trajectories, neither terminated nor truncated",
+        expected="whole trajectories",
+        fix="record whole episodes, with `rollax record` or batch_mode='complete_episodes'; or leave these out with "
+        "drop_cut=True (--drop-cut), which favours short ones",
+    )

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rollax.data.reader import Source, open_dataset
 from rollax.errors import ConfigError, nearest
 from rollax.estimators import importance
 from rollax.estimators.episodes import LoggedEpisodes
@@ -16,6 +17,7 @@ from rollax.estimators.fitted_q import ActionValues, FittedQ, FQEConfig
 from rollax.estimators.importance import Terms, starts_of
 from rollax.estimators.intervals import bootstrap
 from rollax.estimators.target_policy import TargetPolicy
+from rollax.evaluation.policy_runner import PolicyRunner
 
 log = logging.getLogger("rollax.estimators")
 
@@ -114,7 +116,7 @@ def estimate(
         seed: of the bootstrap and, with the default `fqe`, of the fit.
     Raises:
         ConfigError: an unknown method, or γ or a level out of range.
-        BatchError: the log has no log-probabilities, which the method requires.
+        DatasetError: the log has no log-probabilities, which the method requires.
         PolicyError: the policy has no probabilities for the logged actions.
     """
     gamma = _checked(methods, gamma, level, target)
@@ -153,6 +155,36 @@ def estimate(
         results,
         warnings,
     )
+
+
+def estimate_policy(
+    policy: PolicyRunner,
+    data: Source,
+    methods: Sequence[str] = ("wis", "dm", "dr"),
+    *,
+    explore: bool = True,
+    policy_id: str | None = None,
+    drop_cut: bool = False,
+    **settings: Any,
+) -> Estimates:
+    """Estimates the mean discounted return that a policy would have, from the episodes of another one.
+
+    With several agents an episode of an agent is one episode, and other agents are part of the environment.
+
+    Args:
+        policy: as `load_policy` returns it.
+        data: a data set: what `open_dataset` takes.
+        methods: some of `METHODS`.
+        explore: True for the policy as it acts in training, False for its greedy actions.
+        policy_id: whose trajectories to read; None: the only one's, or those of the policy's own id.
+        drop_cut: leave out trajectories that were not recorded to their end.
+        settings: further arguments of `estimate`.
+    Raises:
+        DatasetError: the data does not fit the policy, or has cut trajectories, or no log-probabilities.
+        ConfigError, PolicyError: as `estimate`.
+    """
+    episodes = LoggedEpisodes.of(open_dataset(data), policy, policy_id=policy_id, drop_cut=drop_cut)
+    return estimate(TargetPolicy(policy, explore=explore), episodes, methods, **settings)
 
 
 def _terms(

@@ -37,7 +37,7 @@ class ActionValues(Protocol):
     """Q and V of a target policy, for direct and doubly robust estimates."""
 
     def q(self, obs: trees.Tree, actions: trees.Tree) -> np.ndarray:
-        """[N] Q(s, a) of N raw observations and recorded actions."""
+        """[N] Q(s, a) of N raw observations, and actions in the scale of the policy."""
         ...
 
     def v(self, obs: trees.Tree) -> np.ndarray:
@@ -97,6 +97,7 @@ class FittedQ:
             count = int(policy.action_space.n)
             network = QNetwork(policy.observation_space, count, model_config, dueling=False, rngs=rngs)
         else:
+            assert isinstance(policy.action_space, spaces.Box)
             network = ActionValue(policy.observation_space, policy.action_space, model_config, rngs=rngs)
         self._split = SplitModel(network)
         parts = sorted({name.partition(".")[0] for name in self._split.params})
@@ -116,7 +117,7 @@ class FittedQ:
         following = episodes.following()
         columns: dict[str, Any] = {
             SampleBatch.OBS: target.filtered(episodes.obs),
-            SampleBatch.ACTIONS: self._indices(target.policy_actions(episodes.actions)),
+            SampleBatch.ACTIONS: self._indices(episodes.actions),
             SampleBatch.REWARDS: episodes.rewards.astype(np.float32),
             SampleBatch.DISCOUNTS: episodes.discounts(self.gamma).astype(np.float32),
             SampleBatch.NEW_OBS: target.filtered(following),
@@ -139,7 +140,7 @@ class FittedQ:
         return self
 
     def q(self, obs: trees.Tree, actions: trees.Tree) -> np.ndarray:
-        given = self._indices(self.target.policy_actions(actions))
+        given = self._indices(actions)
         if self.target.is_discrete:
             return chosen(self._all(obs), given, spaces.Discrete(self._width))
         return self._rows(obs, given[:, None])[:, 0]
@@ -152,7 +153,9 @@ class FittedQ:
 
     @property
     def _width(self) -> int:
-        return int(self.target.runner.policy.action_space.n)  # type: ignore[attr-defined]  Discrete only
+        space = self.target.runner.policy.action_space
+        assert isinstance(space, spaces.Discrete)
+        return int(space.n)
 
     def _indices(self, actions: np.ndarray) -> np.ndarray:
         space = self.target.runner.policy.action_space

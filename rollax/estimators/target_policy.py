@@ -38,10 +38,6 @@ class TargetPolicy:
         """Whether its actions depend on earlier steps."""
         return bool(self.runner.policy.get_initial_state())
 
-    def policy_actions(self, actions: trees.Tree) -> trees.Tree:
-        """Recorded actions of the environment as the policy's own."""
-        return self.runner.action_map.to_policy(actions)
-
     def filtered(self, obs: trees.Tree) -> trees.Tree:
         """Raw observations as the policy gets them."""
         return self.runner.filter(obs, update=False)
@@ -52,7 +48,7 @@ class TargetPolicy:
         Raises:
             PolicyError: the policy has no probabilities for these actions, such as a greedy one with Box actions.
         """
-        actions = self.policy_actions(episodes.actions)
+        actions = episodes.actions
         if self.has_memory:
             return self._logp_with_memory(episodes, actions)
         if self.is_discrete:

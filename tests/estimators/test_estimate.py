@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rollax.errors import BatchError, ConfigError, PolicyError
+from rollax.errors import ConfigError, DatasetError, PolicyError
 from rollax.estimators.estimate import METHODS, estimate
 from rollax.estimators.fitted_q import FittedQ, FQEConfig
 from tests.estimators.worlds import GAMMA, START, TableValues, epsilon_greedy, exact_q, played, target_of
@@ -73,7 +73,7 @@ def test_policies_that_differ_too_much_are_named() -> None:
 
 
 def test_a_log_without_probabilities_is_refused(episodes) -> None:
-    with pytest.raises(BatchError, match="log-probabilities"):
+    with pytest.raises(DatasetError, match="log-probabilities"):
         estimate(target_of(TARGET), replace(episodes, behaviour_logp=None), ["wis"])
 
 

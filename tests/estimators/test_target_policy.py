@@ -23,12 +23,12 @@ LENGTHS = np.array([4, 2, 3])
 MODEL = {"fcnet_hiddens": (4,)}
 
 
-def runner_of(policy: Any, normalize: bool = False) -> PolicyRunner:
-    actions = ActionMap(policy.action_space, clip_actions=False, normalize_actions=normalize)
+def runner_of(policy: Any) -> PolicyRunner:
+    actions = ActionMap(policy.action_space, clip_actions=False, normalize_actions=False)
     return PolicyRunner(policy, NoFilter(policy.observation_space), actions)
 
 
-def logged(policy: Any, action_map: Any = None) -> tuple[LoggedEpisodes, np.ndarray]:
+def logged(policy: Any) -> tuple[LoggedEpisodes, np.ndarray]:
     """Episodes of a policy in random observations, and the log-probabilities that it reported."""
     rng, rows = np.random.default_rng(0), int(LENGTHS.sum())
     obs, rewards = rng.uniform(-1, 1, (rows, 3)).astype(np.float32), rng.normal(size=rows)
@@ -41,11 +41,10 @@ def logged(policy: Any, action_map: Any = None) -> tuple[LoggedEpisodes, np.ndar
             actions.append(action)
             logp.append(fetches.get("action_logp"))
             context = policy.memory_of(1, states, action, rewards[row : row + 1].astype(np.float32))
-    columns = trees.concat(actions)
     episodes = LoggedEpisodes(
         obs=obs,
         last_obs=obs[:3],
-        actions=columns if action_map is None else action_map(columns),
+        actions=trees.concat(actions),
         rewards=rewards,
         lengths=LENGTHS,
         terminated=np.array([True, False, True]),
@@ -69,14 +68,6 @@ def test_a_policy_finds_its_own_log_probabilities(action_space: spaces.Space, co
     policy = PPOPolicy(OBS, action_space, PPOConfig(**{"model": MODEL, "seed": 1, **config}))
     episodes, reported = logged(policy)
     np.testing.assert_allclose(TargetPolicy(runner_of(policy)).logp(episodes), reported, atol=1e-5)
-
-
-def test_actions_of_the_environment_are_mapped_to_those_of_the_policy() -> None:
-    policy = PPOPolicy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
-    runner = runner_of(policy, normalize=True)
-    policy.acting_rng = np.random.default_rng(0)
-    episodes, reported = logged(policy, lambda actions: actions * 2)  # (-1, 1) is (-2, 2) there
-    np.testing.assert_allclose(TargetPolicy(runner).logp(episodes), reported, atol=1e-4)
 
 
 def test_epsilon_greedy_probabilities() -> None:
