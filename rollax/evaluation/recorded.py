@@ -19,7 +19,7 @@ from rollax.policy.action_masks import ActionMasks
 from rollax.spaces import at, bounds, choices, leaves, path_text, same_space, space_text, walk, zeros
 
 if TYPE_CHECKING:
-    from rollax.data.reader import DatasetReader, RecordedTrajectory
+    from rollax.data import DatasetReader, RecordedTrajectory
 
 _ROWS_AT_ONCE = 8192
 _BYTES_AT_ONCE = 32 << 20

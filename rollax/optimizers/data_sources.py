@@ -22,7 +22,7 @@ from rollax.replay.shard import BufferOfSize
 from rollax.replay.uniform import UniformReplay
 
 if TYPE_CHECKING:
-    from rollax.data.reader import DatasetReader
+    from rollax.data import DatasetReader
 
 log = logging.getLogger("rollax.optimizers")
 _FILTERED_AT_ONCE = 8192
@@ -103,7 +103,7 @@ class RecordedData:
                     where="config key 'input'",
                     got=f"more than {gib(size)}",
                     expected=f"at most {gib(limit)}",
-                    fix="name a folder for its columns on disk (input_folder), or raise input_memory_gb",
+                    fix="learn from a part of the data, or raise input_memory_gb",
                 )
         return collected
 
@@ -151,7 +151,7 @@ class RecordedData:
 
 def open_source(source: Any, settings: Mapping[str, Any]) -> DatasetReader:
     """The reader of one of the sources of `input`."""
-    from rollax.data.reader import DatasetReader, open_dataset
+    from rollax.data import DatasetReader, open_dataset
 
     if isinstance(source, DatasetReader):
         return source
