@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import Space
 
 from rollax import spaces, trees
 from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.policy.action_masks import KEY
 from rollax.policy.minibatches import acting_bucket
 from rollax.policy.policy import Policy
 
@@ -62,6 +64,13 @@ class Actor:
         """Whether a pass of that many rows is compiled and takes less than two milliseconds."""
         return self._seconds.get(acting_bucket(rows), 1.0) < _QUICK
 
+    def warm_up(self, rows: int) -> None:
+        """Compiles the passes of 1, 2, 4, ... rows, up to that many."""
+        obs = trees.index(_any_observation(self.policy.observation_space), 0)
+        sizes = [1 << power for power in range(acting_bucket(rows).bit_length())]
+        for size in [size for size in sizes for _ in range(2)]:  # the second pass is timed
+            self.act([AgentMemory(self) for _ in range(size)], [obs] * size, [None] * size)
+
     def act(self, memories: Sequence[AgentMemory], values: Sequence[Any], given: Sequence[Any]) -> list[Any]:
         """The actions for the environment.
 
@@ -110,6 +119,17 @@ class Actor:
             else:
                 one = spaces.stack(self.policy.action_space, [given[row]])
                 memory.prev_action = trees.index(self.runner.action_map.to_policy(one), 0)
+
+
+def _any_observation(space: Space) -> trees.Tree:
+    """Columns of one observation: numbers near 0 within the bounds; 1 in action masks."""
+
+    def column(leaf: Space, path: spaces.Path) -> np.ndarray:
+        low, high = spaces.bounds(leaf)
+        value = 1 if KEY in path else 0
+        return np.broadcast_to(np.clip(value, low, high), (1, *(leaf.shape or ()))).astype(leaf.dtype)
+
+    return spaces.walk(column, space)
 
 
 def _columns(values: Sequence[Any]) -> trees.Tree:

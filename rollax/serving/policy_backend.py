@@ -17,7 +17,7 @@ from rollax.algorithms import checkpoint
 from rollax.algorithms.load_policy import load_policies
 from rollax.algorithms.trainer import Trainer
 from rollax.config.stored import space_to_json
-from rollax.errors import RequestError
+from rollax.errors import ConfigError, RequestError
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.serving.acting import Actor, AgentMemory
 from rollax.serving.agents_of_policies import PolicyMapping, policy_mapping_of
@@ -51,6 +51,14 @@ class PolicyBackend(Backend):
         explore: bool = False,
         version: int = 0,
     ) -> None:
+        if len(runners) > 1 and (mapping is None or not multi_agent):
+            raise ConfigError(
+                "Several policies for a single agent.",
+                where="multi_agent, policy_mapping",
+                got=sorted(runners),
+                expected="several agents, and a mapping from agent ids to policy ids",
+                fix="pass policy_mapping (--policy-mapping), and leave out multi_agent (--single-agent)",
+            )
         self.actors = {policy_id: Actor(runner, explore) for policy_id, runner in runners.items()}
         self._mapping, self._several, self._version = mapping, multi_agent, version
         self._only = next(iter(self.actors.values()))
@@ -96,6 +104,11 @@ class PolicyBackend(Backend):
         multi_agent = several if multi_agent is None else multi_agent
         version = stored["state"]["iteration"]
         return cls(runners, mapping, multi_agent=multi_agent, explore=explore, version=version)
+
+    def warm_up(self, rows: int = 64) -> None:
+        """Compiles the forward passes of up to that many rows, so that no request waits for it."""
+        for actor in self.actors.values():
+            actor.warm_up(rows)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
