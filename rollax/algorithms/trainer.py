@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 
 from rollax import runtime
-from rollax.algorithms.from_data import optimizer_class_of, steps_the_env, with_spaces_of_data
 from rollax.algorithms.registry import refuse_config_of_another, run_name
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_first_values
@@ -32,7 +31,6 @@ class Trainer:
 
     Args:
         env: an id, a registered name, `module:Class`, a class, or a creator function; may stand in the config instead.
-            Recorded data (`input`) can be learned from without one.
         config: a dict with the algorithm's keys, or its typed config.
     Raises:
         ConfigError, SpaceError, EnvError, PolicyError: the config, a space, the environment or a policy is wrong.
@@ -49,10 +47,16 @@ class Trainer:
             raise TypeError(f"{type(self).__name__} is abstract: build the trainer of an algorithm, as PPOTrainer.")
         refuse_config_of_another(config, type(self))
         self._config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))
-        optimizer_class = optimizer_class_of(type(self), self._config)
-        self._config = with_spaces_of_data(self._config, f"{type(self).__name__}(env=...)")
-        self.workers = WorkerSet(self.config, self.policy_class, samples=steps_the_env(self.config))
-        self.optimizer = optimizer_class(self.workers.local, self.workers.remote, self.config)
+        if self.config.env is None:
+            raise ConfigError(
+                "No environment.",
+                where=f"{type(self).__name__}(env=...)",
+                got=None,
+                expected="a Gymnasium id, a registered name, a class, or a creator function",
+                fix=f"{type(self).__name__}(env='CartPole-v1')",
+            )
+        self.workers = WorkerSet(self.config, self.policy_class)
+        self.optimizer = self.optimizer_class(self.workers.local, self.workers.remote, self.config)
         self.iteration = 0
         self.time_total_s = 0.0
         self.restored_from: Path | None = None
@@ -175,6 +179,8 @@ class Trainer:
         steps_before, config = self.optimizer.steps, self.config
         while True:
             stats = self.optimizer.step()
+            if not self.optimizer.remote:
+                self.optimizer.version += 1
             enough = self.optimizer.steps - steps_before >= config.timesteps_per_iteration
             if enough and time.perf_counter() - started >= config.min_time_s_per_iteration:
                 return stats
@@ -322,6 +328,7 @@ class Trainer:
             "episodes": self._window.state(),
             "workers": self.workers.get_state(),
             "optimizer": self.optimizer.get_state(),
+            "version": self.optimizer.version,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -334,6 +341,7 @@ class Trainer:
         self.time_total_s = state["time_total_s"]
         self.optimizer.env_steps = state["env_steps"]
         self.optimizer.agent_steps = state["agent_steps"]
+        self.optimizer.version = state.get("version", 0)
         self._window.set_state(state["episodes"])
         self._stop_evaluating()
 

@@ -6,12 +6,9 @@ in a default only, it names that in `defaults` (see `TrainerConfig`).
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from gymnasium.spaces import Space
 from pydantic import ConfigDict, Field
 
-from rollax.config.data_input import DataInputFields
 from rollax.config.rules import SET, But, FieldGroup
 from rollax.config.trainer import Lambda, ProbabilityPoints, SchedulePoints, TrainerConfig
 from rollax.models.config import ModelConfig
@@ -75,13 +72,13 @@ class AsyncSamplesFields(StreamFields, TrainerConfig):
     replay_buffer_num_slots: int = Field(default=0, ge=0, description="recent fragments that are kept to be replayed")
 
 
-class ReplayFields(DataInputFields, TrainerConfig):
+class ReplayFields(TrainerConfig):
     """What is kept, how it is drawn, and how many updates are made for each step; see `SyncReplayOptimizer`."""
 
     defaults = {"rollout_fragment_length": 4, "timesteps_per_iteration": 1000}
     requires = {
         tuple(f"prioritized_replay_{name}" for name in ("alpha", "beta", "eps")): {"prioritized_replay": True},
-        "accept_off_policy_actions": "this algorithm learns from all actions, whoever chose them",
+        ("accept_off_policy_actions", "max_policy_lag"): "this algorithm learns from all actions, whoever chose them",
     }
 
     train_batch_size: int = Field(
@@ -96,10 +93,7 @@ class ReplayFields(DataInputFields, TrainerConfig):
     training_intensity: float = Field(
         default=0.25, gt=0, le=1000, description="updates for each step sampled; each learns from train_batch_size rows"
     )
-    n_step: Annotated[int, Field(ge=1)] | None = Field(
-        default=1,
-        description="n, number of rewards before the bootstrapped value; None: all up to the end of the trajectory",
-    )
+    n_step: int = Field(default=1, ge=1, description="n, number of rewards before the bootstrapped value")
     prioritized_replay: bool = Field(
         default=False, description="whether rows with a larger last error are drawn more often"
     )
@@ -124,11 +118,8 @@ class ReplayFields(DataInputFields, TrainerConfig):
 
     def check(self) -> None:
         super().check()
-        self.check_input()
-        if self.steps_the_env:
-            self.refuse_larger("train_batch_size", "buffer_size")
-            if self.n_step is not None:
-                self.refuse_larger("n_step", "buffer_size")
+        self.refuse_larger("train_batch_size", "buffer_size")
+        self.refuse_larger("n_step", "buffer_size")
 
 
 class AsyncReplayFields(StreamFields, ReplayFields):

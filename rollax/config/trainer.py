@@ -154,6 +154,17 @@ class TrainerConfig(WorkerFields, FrozenModel):
         description="whether an on-policy algorithm learns from actions that the environment logged as if they were "
         "its own; false refuses them",
     )
+    sample_async: bool | None = Field(
+        default=None,
+        description="whether a thread of its own samples while others learn, and drops what they cannot keep up with; "
+        "None: for a PolicyServerEnv, so that clients do not wait for updates",
+    )
+    max_policy_lag: int | None = Field(
+        default=2,
+        ge=0,
+        description="an on-policy algorithm drops what older weights have chosen, of a background thread or of clients "
+        "with local inference; counted in updates; None: no limit",
+    )
     callbacks: Annotated[type | InstanceOf[StoredCode] | None, BeforeValidator(_checked_class)] = Field(
         default=None,
         description="a class whose methods are called at episode start, step and end, sample end and train result",

@@ -41,6 +41,8 @@ class BaseEnv:
     """Both are None if the policies of a multi-agent environment have their own."""
     possible_agents: Sequence[Hashable] | None = None
     """Every agent that may appear; None allows any."""
+    samples_in_background: bool = False
+    """The default of the config key `sample_async`."""
 
     # Double underscores avoid clashes with attributes of users' subclasses.
     __reset_takes_seeds: bool
@@ -182,6 +184,15 @@ class BaseEnv:
     def try_render(self, env_id: int | None = None) -> Any:
         """A frame of one sub-environment (None: the first), or None if it cannot be drawn."""
         return None
+
+    def sampled_by(self, worker: Any) -> None:
+        """Called once, before the first reset, with the `RolloutWorker` that samples this environment."""
+
+    def interrupt(self, interrupted: bool) -> None:
+        """True: a `poll_rows` that waits in another thread, and each later one, raises; False: no longer.
+
+        An environment that never waits long has nothing to do.
+        """
 
     def stop(self) -> None:
         """Releases what the environment holds."""

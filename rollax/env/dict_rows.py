@@ -39,6 +39,7 @@ class RowBuilder:
     agents: list[Hashable] = field(default_factory=list)
     infos: list[dict] = field(default_factory=list)
     given: dict[int, Any] = field(default_factory=dict)
+    given_logps: dict[int, float] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)
     unobserved: int = 0  # rows of agents that are not in obs
 
@@ -100,6 +101,7 @@ class RowBuilder:
             self.infos,
             self.given or None,
             name=self.name,
+            given_logps=self.given_logps or None,
         )
 
 

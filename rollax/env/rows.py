@@ -48,6 +48,8 @@ class Rows:
             dropped and has no row here; the sampler resets these sub-environments like those of `ended_envs`.
         name: of the environment, in error messages.
         in_order: row i is that of sub-environment i, of its only agent, on slot i. It is faster to sample from.
+        given_logps: row -> log-probability of the given action under an earlier version of the policy, which has chosen
+            it. Such an action is not off-policy.
     """
 
     env_index: np.ndarray
@@ -66,6 +68,7 @@ class Rows:
     dropped_envs: np.ndarray = field(default_factory=lambda: NO_ENVS)
     name: str = ""
     in_order: bool = False
+    given_logps: dict[int, float] | None = None
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -175,6 +178,7 @@ class Rows:
         else:
             obs = trees.concat((first.obs, second.obs))
         given = {len(first) + row: action for row, action in (second.given_actions or {}).items()}
+        logps = {len(first) + row: logp for row, logp in (second.given_logps or {}).items()}
         serves = first.trains is not None or second.trains is not None
         return cls(
             both((first.env_index, second.env_index)),
@@ -192,6 +196,7 @@ class Rows:
             both((first.training(), second.training())) if serves else None,
             both((first.dropped_envs, second.dropped_envs)) if len(second.dropped_envs) else first.dropped_envs,
             first.name,
+            given_logps={**(first.given_logps or {}), **logps} or None,
         )
 
 

@@ -136,8 +136,8 @@ class ColumnSampler(Sampler):
         if given is None:
             self.env.send_rows(rows, selection, runner.action_map(actions))
         else:
-            off_policy = given.nonzero()[0]
             actions, fetches = self._act_around(turn, actions, fetches)
+            off_policy = _off_policy(rows, selection, given).nonzero()[0]
         if self.record:
             columns = {SampleBatch.OBS: obs, SampleBatch.ACTIONS: actions, **fetches}
             if memory.active:
@@ -155,13 +155,14 @@ class ColumnSampler(Sampler):
         assert self._rows is not None
         assert self._rows.given_actions is not None
         assert turn.given is not None
-        rows, runner = self._rows, self.runners[turn.policy_id]
+        rows, runner, logps = self._rows, self.runners[turn.policy_id], self._rows.given_logps or {}
         everyone = np.arange(len(rows)) if turn.selection is None else turn.selection
         waiting = (~turn.given).nonzero()[0]
         if len(waiting):
             self.env.send_rows(rows, everyone[waiting], runner.action_map(trees.index(actions, waiting)))
         taken = [self._rows.given_actions[row] for row in everyone[turn.given].tolist()]
-        return runner.with_given_actions(actions, fetches, turn.given.nonzero()[0], taken)
+        known = {place: logps[row] for place, row in enumerate(everyone.tolist()) if row in logps} if logps else {}
+        return runner.with_given_actions(actions, fetches, turn.given.nonzero()[0], taken, known)
 
     def _add_columns(self, columns: dict, wanted: frozenset[str] | None, selection: np.ndarray | None) -> None:
         """Adds the columns that cost something to fill, where the policy reads them."""
@@ -347,7 +348,8 @@ class ColumnSampler(Sampler):
             obs = trees.index(obs, positions)
         if given is not None:
             given = _picked(given, selection)
-            if self.record and np.count_nonzero(given & _picked(rows.training(), selection)):
+            off_policy = _off_policy(rows, selection, given)
+            if self.record and np.count_nonzero(off_policy & _picked(rows.training(), selection)):
                 self.runners[policy_id].check_off_policy()
             given = given if np.count_nonzero(given) else None
         return _PolicyRows(policy_id, selection, obs, given)
@@ -382,6 +384,15 @@ class ColumnSampler(Sampler):
 def _picked(column: Any, rows: np.ndarray | None) -> Any:
     """Some rows of a column; None for all."""
     return column if rows is None or column is None else column[rows]
+
+
+def _off_policy(rows: Rows, selection: np.ndarray | None, given: np.ndarray) -> np.ndarray:
+    """[K] true for given actions that no version of the policy has chosen."""
+    if not rows.given_logps:
+        return given
+    known = np.zeros(len(rows), bool)
+    known[list(rows.given_logps)] = True
+    return given & ~_picked(known, selection)
 
 
 def _agent_ids(rows: Rows, selection: np.ndarray | None) -> np.ndarray:

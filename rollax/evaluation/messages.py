@@ -43,6 +43,7 @@ class Rollout:
         sample_s: seconds of sampling.
         gradients: policy id -> `(gradients, statistics)` over its rows; empty where rows were requested.
         gradients_s: seconds of computing them.
+        dropped_steps: environment steps that this worker has dropped since the last rollout, as too old or too many.
     """
 
     worker_index: int
@@ -56,3 +57,4 @@ class Rollout:
     sample_s: float
     gradients: Mapping[str, tuple[Any, dict[str, Any]]] = field(default_factory=dict)
     gradients_s: float = 0.0
+    dropped_steps: int = 0

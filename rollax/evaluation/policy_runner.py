@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from rollax.evaluation.actions import ActionMap, ActionRanges, described
 from rollax.evaluation.filters import MeanStdFilter
 from rollax.policy.policy import Policy, accepted
 from rollax.policy.raw_observations import columns_of, columns_of_one
+
+MOST_LOGP_CHANGE = 5.0
+"""The largest difference between the log-probabilities of one action under two versions of a policy: a ratio of 148."""
 
 _KEPT_ANYWAY = frozenset({SampleBatch.TRAJECTORY_ID, SampleBatch.OFF_POLICY})
 
@@ -74,6 +78,11 @@ class PolicyRunner:
             return np.sign(rewards)
         return np.clip(rewards, -self._clip_rewards, self._clip_rewards) if self._clip_rewards else rewards
 
+    @property
+    def learns_off_policy(self) -> bool:
+        """Whether it can learn from actions that it has not chosen; also of one that does not learn."""
+        return self._accepts_off_policy
+
     def check_off_policy(self) -> None:
         """Raises a PolicyError where the policy cannot learn from off-policy actions."""
         if not self._accepts_off_policy:
@@ -88,9 +97,18 @@ class PolicyRunner:
             )
 
     def with_given_actions(
-        self, actions: trees.Tree, fetches: dict[str, Any], rows: np.ndarray, given: Sequence[Any]
+        self,
+        actions: trees.Tree,
+        fetches: dict[str, Any],
+        rows: np.ndarray,
+        given: Sequence[Any],
+        logps: Mapping[int, float] = MappingProxyType({}),
     ) -> tuple[trees.Tree, dict[str, Any]]:
         """The policy's [N] `actions` and `fetches`, with those at `rows` replaced by `given` ones of the environment.
+
+        `logps` (row -> log-probability) are known for actions that an earlier version of the policy has chosen. They
+        are clipped to a distance from those of the current version, because they come from outside and the loss
+        exponentiates the difference.
 
         Raises:
             PolicyError: actions outside the action space.
@@ -98,7 +116,15 @@ class PolicyRunner:
         columns = self.action_map.to_policy(self._columns(list(given)))
         actions = trees.tree_map(np.array, actions)
         trees.put(actions, rows, columns)
-        return actions, {**fetches, **self.policy.fetches_of(actions, fetches)}
+        current = self.policy.fetches_of(actions, fetches)
+        fetches = {**fetches, **current}
+        if logps and SampleBatch.ACTION_LOGP in fetches:
+            known = np.fromiter(logps, np.int64, len(logps))
+            logp = np.array(fetches[SampleBatch.ACTION_LOGP])
+            now = logp[known] if SampleBatch.ACTION_LOGP in current else 0.0
+            logp[known] = np.clip(list(logps.values()), now - MOST_LOGP_CHANGE, now + MOST_LOGP_CHANGE)
+            fetches[SampleBatch.ACTION_LOGP] = logp
+        return actions, fetches
 
     def store(self, names: frozenset[str]) -> None:
         """Adds columns to store because another policy reads them."""

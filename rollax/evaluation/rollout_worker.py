@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from rollax.env.base_env import BaseEnv
 from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
 from rollax.errors import ConfigError, PolicyError
+from rollax.evaluation.actions import described as described_policy
+from rollax.evaluation.background_sampling import BackgroundSampling, Turns, YieldingEnv
 from rollax.evaluation.callbacks import make_callbacks, overrides
 from rollax.evaluation.make_sampler import make_env, make_sampler
 from rollax.evaluation.messages import Rollout, Update
@@ -27,6 +29,9 @@ from rollax.evaluation.worker_policies import DEFAULT_POLICY, env_with_spaces, m
 from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables
 from rollax.state import count, described, entry, section, wrong
+
+MOST_WAITING_STEPS = 10_000
+"""Environment steps that may wait for an off-policy learner."""
 
 
 class RolloutWorker:
@@ -47,6 +52,8 @@ class RolloutWorker:
     Raises:
         ConfigError, SpaceError, EnvError, PolicyError: an invalid config, space, environment or policy.
     """
+
+    _background: BackgroundSampling | None = None  # of a worker that samples in a thread of its own
 
     def __init__(
         self,
@@ -83,7 +90,12 @@ class RolloutWorker:
         self._sampler = None
         if self._env is not None:
             joins_rows = self._joint_rows is not None
-            self._sampler = make_sampler(self, self._env, policy_of, record=record, joins_rows=joins_rows)
+            turns = Turns()
+            self._background = self._background_sampling(self._env, turns) if record else None
+            env = self._env if self._background is None else YieldingEnv(self._env, turns)
+            self._turns = turns
+            self._sampler = make_sampler(self, env, policy_of, record=record, joins_rows=joins_rows)
+            self._env.sampled_by(self)
 
     @property
     def env(self) -> BaseEnv:
@@ -130,7 +142,14 @@ class RolloutWorker:
         return ray_worker_class(ray, cls, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources)
 
     def sample(self) -> SampleBatch | MultiAgentBatch:
-        """One fragment, postprocessed: a `SampleBatch` where there is one policy, else a `MultiAgentBatch`."""
+        """One fragment, postprocessed: a `SampleBatch` where there is one policy, else a `MultiAgentBatch`.
+
+        A worker that samples in the background halts for it, and drops what it has sampled since its last fragment.
+        """
+        with self._halted():
+            return self._sample()
+
+    def _sample(self) -> SampleBatch | MultiAgentBatch:
         sampler = self.sampler
         if not sampler.record:
             raise ConfigError(
@@ -156,10 +175,20 @@ class RolloutWorker:
         return samples
 
     def sample_fragment(self, update: Update | None = None) -> Rollout:
-        """Samples a fragment, after replacing weights and filters if there is an `update`."""
-        started = time.perf_counter()
+        """Samples a fragment, after replacing weights and filters if there is an `update`.
+
+        A worker that samples in the background returns the oldest fragment that waits.
+        """
         if update is not None:
             self.take_over(update)
+        return self._rollout() if self._background is None else self._background.take_one()
+
+    def sample_fragments(self) -> list[Rollout]:
+        """One fragment; all that wait, at least one, of a worker that samples in the background."""
+        return [self.sample_fragment()] if self._background is None else self._background.take()
+
+    def _rollout(self) -> Rollout:
+        started, version = time.perf_counter(), self.version
         batch = self.sample()
         if isinstance(batch, SampleBatch):
             (policy_id,) = self.policies
@@ -168,7 +197,7 @@ class RolloutWorker:
         sent = self.runners if self.sends_filters else {}
         return Rollout(
             worker_index=self.worker_index,
-            version=self.version,
+            version=version,
             batch=batch,
             env_steps=batch.env_steps,
             agent_steps=batch.agent_steps,
@@ -193,14 +222,15 @@ class RolloutWorker:
 
     def take_over(self, update: Update) -> None:
         """Replaces weights and filters; after the first update, statistics that were not sent yet are kept."""
-        self.set_weights(update.weights)
-        if self.version == 0:
-            self.set_filters(update.filters)
-        elif self.num_workers > 1:  # a single worker's filters are the source of those in the update
-            for policy_id, state in update.filters.items():
-                self.runners[policy_id].filter.sync(state)
-        self.set_timestep(update.timestep)
-        self.version = update.version
+        with self._turn():
+            self.set_weights(update.weights)
+            if self.version == 0:
+                self.set_filters(update.filters)
+            elif self.num_workers > 1:  # a single worker's filters are the source of those in the update
+                for policy_id, state in update.filters.items():
+                    self.runners[policy_id].filter.sync(state)
+            self.set_timestep(update.timestep)
+            self.version = update.version
 
     def evaluate(self, num_episodes: int) -> list[EpisodeMetrics]:
         """Plays an exact number of whole episodes, and returns their metrics.
@@ -220,14 +250,15 @@ class RolloutWorker:
                 expected="a whole number, 1 or more",
                 fix="pass a number of episodes, or leave it out to use evaluation_num_episodes",
             )
-        self.sampler.restart()
-        self.sampler.take_metrics()
-        record, self.sampler.record = self.sampler.record, False
-        try:
-            return self._play(num_episodes)
-        finally:
-            self.sampler.record = record
+        with self._halted():
             self.sampler.restart()
+            self.sampler.take_metrics()
+            record, self.sampler.record = self.sampler.record, False
+            try:
+                return self._play(num_episodes)
+            finally:
+                self.sampler.record = record
+                self.sampler.restart()
 
     def _play(self, num_episodes: int) -> list[EpisodeMetrics]:
         shares = np.full(self.env.num_envs, num_episodes // self.env.num_envs)
@@ -271,12 +302,14 @@ class RolloutWorker:
 
     def get_filters(self) -> dict[str, Any]:
         """Policy id -> the state of its observation filter."""
-        return {policy_id: runner.filter.state() for policy_id, runner in self.runners.items()}
+        with self._turn():
+            return {policy_id: runner.filter.state() for policy_id, runner in self.runners.items()}
 
     def set_filters(self, states: Mapping[str, Any]) -> None:
         """Sets the states of observation filters."""
-        for policy_id, state in states.items():
-            self.runners[policy_id].filter.set_state(state)
+        with self._turn():
+            for policy_id, state in states.items():
+                self.runners[policy_id].filter.set_state(state)
 
     def get_state(self) -> dict[str, Any]:
         """The state of the policies and filters and, if the worker samples, the sampling state."""
@@ -299,12 +332,13 @@ class RolloutWorker:
     def get_sampling_state(self) -> dict[str, Any]:
         """The numbers of episodes and trajectories so far, and the random states of the policies."""
         episodes = self.sampler.episodes
-        return {
-            "episodes_begun": episodes["begun"].copy(),
-            "next_episode_id": episodes.next_id,
-            "next_trajectory_id": self.sampler.next_trajectory,
-            "acting": {policy_id: policy.get_acting_state() for policy_id, policy in self.policies.items()},
-        }
+        with self._turn():
+            return {
+                "episodes_begun": episodes["begun"].copy(),
+                "next_episode_id": episodes.next_id,
+                "next_trajectory_id": self.sampler.next_trajectory,
+                "acting": {policy_id: policy.get_acting_state() for policy_id, policy in self.policies.items()},
+            }
 
     def set_sampling_state(self, state: Mapping[str, Any]) -> None:
         """Sets a state from `get_sampling_state`; new episodes begin."""
@@ -317,16 +351,18 @@ class RolloutWorker:
         )
         acting = section(state, "acting", where)
         shared = min(len(begun), episodes.num_envs)  # the new config may have another number of sub-environments
-        episodes["begun"][:shared] = begun[:shared]
-        episodes.next_id = next_id
-        self.sampler.next_trajectory = max(self.sampler.next_trajectory, next_trajectory)
-        for policy_id, values in acting.items():
-            self.get_policy(policy_id).set_acting_state(values)
-        self.sampler.restart()
+        with self._halted():
+            episodes["begun"][:shared] = begun[:shared]
+            episodes.next_id = next_id
+            self.sampler.next_trajectory = max(self.sampler.next_trajectory, next_trajectory)
+            for policy_id, values in acting.items():
+                self.get_policy(policy_id).set_acting_state(values)
+            self.sampler.restart()
 
     def restart_episodes(self) -> None:
         """Drops the running episodes; fresh ones begin."""
-        self.sampler.restart()
+        with self._halted():
+            self.sampler.restart()
 
     def set_timestep(self, timestep: int) -> None:
         """Sets the number of steps trained on."""
@@ -349,8 +385,53 @@ class RolloutWorker:
 
     def stop(self) -> None:
         """Closes the environments."""
-        if self._env is not None:
-            self._env.stop()
+        with self._halted():
+            if self._env is not None:
+                self._env.stop()
+
+    @property
+    def samples_in_background(self) -> bool:
+        """Whether a thread of its own samples; see `BackgroundSampling`."""
+        return self._background is not None
+
+    def note_dropped(self, steps: int) -> None:
+        """Counts environment steps that were too old to be learned from."""
+        if self._background is not None:
+            self._background.note_dropped(steps)
+
+    def is_too_old(self, version: int) -> bool:
+        """Whether nothing is to be learned any more from what was sampled with these weights."""
+        most = self.config.max_policy_lag
+        on_policy = any(not runner.learns_off_policy for runner in self.runners.values())
+        return most is not None and on_policy and self.version - version > most
+
+    def _background_sampling(self, env: BaseEnv, turns: Turns) -> BackgroundSampling | None:
+        wanted = self.config.sample_async
+        others = [described_policy(policy) for policy in self.policies.values() if not policy.acts_while_learning]
+        if not (env.samples_in_background if wanted is None else wanted) or (wanted is None and others):
+            return None
+        if others:
+            raise ConfigError(
+                "A policy that cannot act while it learns.",
+                where="config key 'sample_async'",
+                got=f"true, with {', '.join(others)}",
+                expected="policies whose class has acts_while_learning=True, as those of all algorithms of rollax",
+                fix="set acts_while_learning if other threads may call compute_actions during learn_on_batch, or "
+                "leave sample_async out",
+            )
+        off_policy = all(runner.learns_off_policy for runner in self.runners.values())
+        most = MOST_WAITING_STEPS if off_policy else self.config.train_batch_size
+        too_old = lambda rollout: self.is_too_old(rollout.version)  # noqa: E731
+        return BackgroundSampling(self._rollout, env.interrupt, turns, most, too_old)
+
+    def _halted(self) -> AbstractContextManager[Any]:
+        """Around what must not run while a thread samples."""
+        return nullcontext() if self._background is None else self._background.halted()
+
+    def _turn(self) -> AbstractContextManager[Any]:
+        """Around reads and writes of the sampling state."""
+        here = self._background is None or self._background.runs_here
+        return nullcontext() if here else self._turns.held()
 
     def _does_not_sample(self) -> ConfigError:
         return ConfigError(

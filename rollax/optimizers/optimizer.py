@@ -35,12 +35,14 @@ class Timings:
     Attributes:
         lags: of each fragment that was learned from, the updates made since its weights.
         queue_depths: train batches that waited for the learner, at each one added.
+        dropped_steps: environment steps that were sampled but not learned from, as too old or too many.
     """
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = dict.fromkeys(_SECONDS, 0.0)
         self.lags: list[int] = []
         self.queue_depths: list[int] = []
+        self.dropped_steps = 0
 
     def add(self, name: str, seconds: float) -> None:
         self._seconds[name] += seconds
@@ -57,11 +59,13 @@ class Timings:
     def take(self) -> tuple[dict[str, float], dict[str, Any]]:
         """`(timers, queue)` since the last call: seconds by name; and lag and depth, None where there were none."""
         seconds, lags, depths = self._seconds, self.lags, self.queue_depths
+        dropped, self.dropped_steps = self.dropped_steps, 0
         self._seconds, self.lags, self.queue_depths = dict.fromkeys(_SECONDS, 0.0), [], []
         return seconds, {
             "policy_lag_mean": sum(lags) / len(lags) if lags else None,
             "policy_lag_max": max(lags, default=None),
             "queue_depth_mean": sum(depths) / len(depths) if depths else None,
+            "dropped_steps": dropped,
         }
 
 
@@ -89,11 +93,6 @@ class Optimizer(ABC):
 
     rests_between_steps: ClassVar[bool] = True
     """Whether remote workers sample only during a step. Otherwise runs with them depend on timing."""
-
-    @classmethod
-    def replaced_for_data(cls, *, steps_the_env: bool) -> bool:
-        """Whether `BatchReplayOptimizer` replaces it where the config names recorded data."""
-        return False
 
     def __init__(
         self,
@@ -136,12 +135,26 @@ class Optimizer(ABC):
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027  most have no state
         """Restores what `get_state` returned; if it raises, nothing has changed."""
 
+    @property
+    def version(self) -> int:
+        """The version of the weights that act: the number of steps that have changed them."""
+        return self._version if self.remote else self.local_worker.version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._version = self.local_worker.version = version
+
     def begin_exactly(self) -> None:
         """Drops what a checkpoint does not hold, so that a restored run equals the continued one.
 
         Raises:
             ConfigError: they would differ; nothing has changed then.
         """
+        if self.local_worker.samples_in_background:
+            raise inexact(
+                got="sample_async: a thread that samples while others learn",
+                expected="sample_async=False: otherwise timing decides what a run learns from",
+            )
         if self.remote and not self.rests_between_steps:
             raise inexact(
                 got=f"num_workers={len(self.remote)}, whose samples stream in while others are learned from",
@@ -189,6 +202,7 @@ class Optimizer(ABC):
     def _sampled(self, rollout: Rollout) -> None:
         """Records the episodes, filters and times of a rollout."""
         self.timings.add("sample_s", rollout.sample_s + rollout.gradients_s)
+        self.timings.dropped_steps += rollout.dropped_steps
         self._episodes += rollout.episodes
         for policy_id, state in rollout.filters.items():
             observation_filter = self.local_worker.runners[policy_id].filter
@@ -212,7 +226,8 @@ class Optimizer(ABC):
         """Counts a fragment that is learned from."""
         self.env_steps += rollout.env_steps
         self.agent_steps += rollout.agent_steps
-        self.timings.lags.append(self._version - rollout.version if self.remote else 0)
+        newest = self._version if self.remote else self.local_worker.version
+        self.timings.lags.append(newest - rollout.version)
 
     def _check_learn_from_fragments(self) -> None:
         # A worker whose config has replay too was set up so on purpose.

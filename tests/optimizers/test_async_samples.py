@@ -247,7 +247,12 @@ class TestWithoutWorkers:
         assert optimizer.env_steps == 60
         assert threads == [threading.current_thread()] * 2
         assert not learner_threads()
-        assert optimizer.timings.take()[1] == {"policy_lag_mean": 0, "policy_lag_max": 0, "queue_depth_mean": None}
+        assert optimizer.timings.take()[1] == {
+            "policy_lag_mean": 0,
+            "policy_lag_max": 0,
+            "queue_depth_mean": None,
+            "dropped_steps": 0,
+        }
         optimizer.stop()
 
     @pytest.mark.parametrize("proportion", [0.5, 2.0])

@@ -25,7 +25,12 @@ def test_gathers_until_the_batch_is_full():
     assert timers["sample_s"] > 0
     assert timers["learn_s"] > 0
     assert timers["broadcast_s"] == timers["wait_s"] == timers["learner_wait_s"] == 0
-    assert queue == {"policy_lag_mean": 0, "policy_lag_max": 0, "queue_depth_mean": None}
+    assert queue == {
+        "policy_lag_mean": 0,
+        "policy_lag_max": 0,
+        "queue_depth_mean": None,
+        "dropped_steps": 0,
+    }
 
 
 @pytest.mark.parametrize(("unit", "fragments"), [("env_steps", 3), ("agent_steps", 1)])

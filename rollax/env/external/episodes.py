@@ -6,7 +6,7 @@ import copy
 import math
 import uuid
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ from rollax.errors import EnvError, MultiAgentError
 
 ByAgent = Mapping[Hashable, Any]
 """Agent id -> an observation, an action, a reward or an info."""
+
+OnActions = Callable[[dict[Hashable, dict[Hashable, Any]] | EnvError], None]
+"""Receives actions by episode id and agent, or the error of a request that is not answered any more."""
 
 _FIRST_EPISODES, _FULL_CHECKS = 8, 1000
 _REMEMBERED = 1000
@@ -72,39 +75,76 @@ class ExternalEpisodes:
         """Returns actions by episode id and agent, given observations; blocks until they are available."""
         if not observations:
             return {}
+        call = self._request(observations, None)
+        try:
+            self.queue.wait(call)
+        finally:
+            answers = [trajectory.answer for trajectory in call.trajectories]
+            for trajectory in call.trajectories:
+                if trajectory.answer is not None:
+                    trajectory.call = None  # another thread may request actions from here on
+        return _by_episode(observations, answers)
+
+    def request(self, observations: Mapping[Hashable, ByAgent], on_actions: OnActions) -> None:
+        """Requests actions without waiting: `on_actions` is called once, in the sampler's thread, and must not block.
+
+        The observations belong to this object from here on.
+        """
+        if not observations:
+            raise EnvError(
+                "A request for actions without an observation.",
+                where=self.name,
+                got={},
+                expected="the observations of at least one episode",
+                fix="leave the request out",
+            )
+
+        def on_done(call: Call) -> None:
+            try:
+                if call.stopped:
+                    self.queue.refuse_if_stopped()
+                result = _by_episode(observations, call.answers)
+            except EnvError as error:
+                result = error
+            on_actions(result)
+
+        self._request(observations, on_done)
+
+    def _request(self, observations: Mapping[Hashable, ByAgent], on_done: Callable[[Call], None] | None) -> Call:
+        """Queues a request, complete or not at all."""
         found = [self._find(episode_id) for episode_id in observations]
         by_agents = list(observations.values())
         for episode, by_agent in zip(found, by_agents, strict=True):
             self._check_acting(episode, by_agent)
-        values = iter(self._observations(found, by_agents, blocking=True))
-        queue, trajectories = self.queue, []
+        values, queue = iter(self._observations(found, by_agents, blocking=True)), self.queue
         with queue.lock:
             queue.refuse_if_stopped()
             for episode, by_agent in zip(found, by_agents, strict=True):
                 self._refuse_waiting(episode, by_agent)
-            call = Call(len(found), sum(map(len, by_agents)))
+            call = Call(len(found), sum(map(len, by_agents)), on_done=on_done)
             queue.waiting.add(call)
             for episode, by_agent in zip(found, by_agents, strict=True):
                 event = _event(episode, _acting(episode, by_agent), [next(values) for _ in by_agent])
                 for trajectory in event.trajectories:
                     trajectory.call, trajectory.answer = call, None
-                trajectories.extend(event.trajectories)
+                call.trajectories.extend(event.trajectories)
                 queue.put(event)
             queue.wake_sampler()
-        try:
-            queue.wait(call)
-        finally:
-            answers = iter([trajectory.answer for trajectory in trajectories])
-            for trajectory in trajectories:
-                if trajectory.answer is not None:
-                    trajectory.call = None  # another thread may request actions from here on
-        return {
-            episode.id: {agent: next(answers) for agent in by_agent}
-            for episode, by_agent in zip(found, by_agents, strict=True)
-        }
+        return call
 
-    def log(self, episode_id: Hashable, values: ByAgent, actions: ByAgent) -> None:
-        """Records logged actions; blocks only while the queue is full."""
+    def log(
+        self,
+        episode_id: Hashable,
+        values: ByAgent,
+        actions: ByAgent,
+        logps: Mapping[Hashable, float] | None = None,
+        *,
+        blocking: bool = True,
+    ) -> None:
+        """Records logged actions; blocks while the queue is full, or raises a QueueFullError.
+
+        `logps` are the log-probabilities under an earlier version of the policy, which has chosen the actions.
+        """
         episode = self._find(episode_id)
         self._check_acting(episode, values)
         checks.check_by_agent("actions", actions, self._where(episode))
@@ -120,13 +160,18 @@ class ExternalEpisodes:
         taken = [self._action(episode, actions[agent]) for agent in values]
         with self.queue.lock:
             self._refuse_waiting(episode, values)
-            episode.logging.update(values)
-            try:
-                self.queue.await_room()
-            finally:
-                episode.logging.difference_update(values)
+            if blocking:
+                episode.logging.update(values)
+                try:
+                    self.queue.await_room()
+                finally:
+                    episode.logging.difference_update(values)
+            else:
+                self.queue.refuse_if_stopped()
+                self.queue.refuse_if_full()
             self._refuse_over(episode)
-            self._put(_event(episode, _acting(episode, values), observed, actions=taken))
+            known = None if logps is None else [float(logps[agent]) for agent in values]
+            self._put(_event(episode, _acting(episode, values), observed, actions=taken, logps=known))
 
     def add_returns(self, episode_id: Hashable, rewards: ByAgent, infos: ByAgent) -> None:
         """Adds rewards to those since each agent's last observation."""
@@ -192,6 +237,21 @@ class ExternalEpisodes:
             trajectories = list(episode.trajectories.values())
             seen = [observed.get(trajectory.agent) for trajectory in trajectories]
             self._put(_event(episode, trajectories, seen, ends=True, truncated=bool(truncated), closes=True))
+
+    def drop(self, episode_id: Hashable) -> None:
+        """Ends an episode whose player is lost: what the sampler has not handed over yet is dropped.
+
+        A pending request is still answered.
+        """
+        episode = self._find(episode_id)
+        with self.queue.lock:
+            self.queue.refuse_if_stopped()
+            self._refuse_over(episode)
+            del self._running[episode.id]
+            self._ended.append(episode.id)
+            episode.over = True
+            if episode.decided:
+                self._put(Event(episode, [], [], [], {}, drops=True))
 
     def _last_observations(self, episode: ExternalEpisode, values: ByAgent) -> dict[Hashable, Any]:
         return dict(zip(values, self._observations([episode], [values], blocking=False), strict=True))
@@ -335,6 +395,14 @@ class ExternalEpisodes:
 def _check_flag(name: str, flag: Any, where: str) -> None:
     if not isinstance(flag, bool | np.bool_):
         raise checks.not_boolean(name, flag, where)
+
+
+def _by_episode(
+    observations: Mapping[Hashable, ByAgent], answers: Iterable[Any]
+) -> dict[Hashable, dict[Hashable, Any]]:
+    """Actions by episode id and agent."""
+    left = iter(answers)
+    return {episode_id: {agent: next(left) for agent in by_agent} for episode_id, by_agent in observations.items()}
 
 
 def _acting(episode: ExternalEpisode, agents: Iterable[Hashable]) -> list[Trajectory]:

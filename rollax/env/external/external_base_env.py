@@ -46,6 +46,7 @@ class ExternalBaseEnv(BaseEnv):
             )
         self.env, self.name = env, episodes.name
         self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.samples_in_background = env.samples_in_background
         self._queue = episodes.queue
         self._several_agents = isinstance(env, ExternalMultiAgentEnv)
         agents = env.possible_agents if isinstance(env, ExternalMultiAgentEnv) else None
@@ -63,9 +64,16 @@ class ExternalBaseEnv(BaseEnv):
         self._slots.free_again()
         while True:
             rows = self._rows_of(self._queue.take())
-            if len(rows) or len(rows.ended_envs):
-                self._just_ended = frozenset(rows.ended_envs.tolist())
+            over = rows.over_envs()
+            if len(rows) or len(over):
+                self._just_ended = frozenset(over.tolist())
                 return rows
+
+    def sampled_by(self, worker: Any) -> None:
+        self.env.sampled_by(worker)
+
+    def interrupt(self, interrupted: bool) -> None:
+        self._queue.interrupt(interrupted)
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         slots = (rows.slots if selection is None else rows.slots[selection]).tolist()
@@ -105,14 +113,19 @@ class ExternalBaseEnv(BaseEnv):
         self._queue.put_again(_part(event, rows) for event, rows in unanswered.items())
 
     def _rows_of(self, events: Sequence[Event]) -> Rows:
-        builder, trains = RowBuilder(self.name), []
+        builder, trains, dropped = RowBuilder(self.name), [], []
         for event in events:
+            if event.drops:
+                dropped += self._drop(event.episode)
+                continue
             self._add(builder, event)
             trains += [event.episode.trains] * (len(builder.agents) - len(trains))
         rows = builder.rows()
         if not all(trains):
             rows.trains = np.array(trains)
-        if not self._several_agents:
+        if dropped:
+            rows.dropped_envs = np.array(dropped, np.int64)
+        if not self._several_agents and len(rows):
             rows.agents, rows.slots = None, rows.env_index
             rows.obs = spaces.stack(self.observation_space, rows.obs)  # type: ignore[arg-type]
         return rows
@@ -146,7 +159,24 @@ class ExternalBaseEnv(BaseEnv):
         elif event.actions is None:
             self._waiting.update(dict.fromkeys(slots, event))
         else:
-            builder.given.update(zip(range(first_row, len(builder.agents)), event.actions, strict=True))
+            given = range(first_row, len(builder.agents))
+            builder.given.update(zip(given, event.actions, strict=True))
+            if event.logps is not None:
+                builder.given_logps.update(zip(given, event.logps, strict=True))
+
+    def _drop(self, episode: ExternalEpisode) -> list[int]:
+        """Frees the numbers of an episode that is lost; returns that of the sub-environment, if it has one."""
+        for trajectory in episode.trajectories.values():
+            if trajectory.slot >= 0:
+                del self._alive[trajectory.slot]
+                self._waiting.pop(trajectory.slot, None)
+                if self._several_agents:
+                    self._slots.give_back(trajectory.slot)
+        if episode.number < 0:
+            return []
+        del self._open[episode.number]
+        self._numbers.give_back(episode.number)
+        return [episode.number]
 
     def _end(self, builder: RowBuilder, event: Event) -> None:
         builder.unobserved += sum(value is None for value in event.values)

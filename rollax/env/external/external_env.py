@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 from gymnasium import Space
 
 from rollax.env.external.episodes import ByAgent, ExternalEpisodes
 from rollax.env.rows import DEFAULT_AGENT
+from rollax.errors import EnvError
 from rollax.spaces import check_space
 
 
@@ -19,6 +20,9 @@ class _External:
     """Seconds without news after which the environment is finished, once `run()` has returned."""
     possible_agents: Iterable[Hashable] | None = None
     """Every agent id that may ever appear; None leaves it open."""
+
+    samples_in_background = False
+    """Whether it is sampled in a thread of its own by default, so that actions do not wait for learning."""
 
     _external_episodes: ExternalEpisodes
 
@@ -43,6 +47,9 @@ class _External:
     def close(self) -> None:
         """Releases resources and unblocks `run()`. Called once, when sampling stops."""
 
+    def sampled_by(self, worker: Any) -> None:
+        """Called once, before `run()`, with the `RolloutWorker` that samples this environment."""
+
     @property
     def stopped(self) -> bool:
         """Whether sampling has stopped: every other method then raises `EnvStoppedError`."""
@@ -56,6 +63,10 @@ class _External:
             training_enabled: False for an episode that is not learned from.
         """
         return self._external_episodes.start(episode_id, training_enabled)
+
+    def drop_episode(self, episode_id: Hashable) -> None:
+        """Ends an episode whose player is lost; nothing more is learned from it, and it does not count."""
+        self._external_episodes.drop(episode_id)
 
 
 class ExternalEnv(_External):
@@ -89,6 +100,22 @@ class ExternalEnv(_External):
             {key: {DEFAULT_AGENT: value} for key, value in observations.items()}
         )
         return {key: by_agent[DEFAULT_AGENT] for key, by_agent in answers.items()}
+
+    def request_actions(
+        self, observations: Mapping[Hashable, Any], on_actions: Callable[[dict[Hashable, Any] | EnvError], None]
+    ) -> None:
+        """Requests actions for many episodes without waiting, for an event loop.
+
+        `on_actions` is called once, in the sampler's thread, with the actions by episode id, or with an
+        `EnvStoppedError`. It must not block. The observations must not be changed afterwards.
+        """
+
+        def on_done(answers: dict[Hashable, dict[Hashable, Any]] | EnvError) -> None:
+            if not isinstance(answers, EnvError):
+                answers = {key: by_agent[DEFAULT_AGENT] for key, by_agent in answers.items()}
+            on_actions(answers)
+
+        self._external_episodes.request({key: {DEFAULT_AGENT: value} for key, value in observations.items()}, on_done)
 
     def log_action(self, episode_id: Hashable, observation: Any, action: Any) -> None:
         """Records an action that the policy did not choose (off-policy). Blocks only while the queue is full."""
@@ -132,6 +159,14 @@ class ExternalMultiAgentEnv(_External):
     def get_actions(self, observations: Mapping[Hashable, ByAgent]) -> dict[Hashable, dict[Hashable, Any]]:
         """Returns actions for many episodes, episode id -> agent -> action, given observations. Blocks."""
         return self._external_episodes.request_actions(observations)
+
+    def request_actions(
+        self,
+        observations: Mapping[Hashable, ByAgent],
+        on_actions: Callable[[dict[Hashable, dict[Hashable, Any]] | EnvError], None],
+    ) -> None:
+        """Requests actions for many episodes without waiting; see `ExternalEnv.request_actions`."""
+        self._external_episodes.request(observations, on_actions)
 
     def log_action(self, episode_id: Hashable, observations: ByAgent, actions: ByAgent) -> None:
         """Records actions that the policies did not choose. Blocks only while the queue is full."""

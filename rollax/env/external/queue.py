@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,18 +20,36 @@ class EnvStoppedError(EnvError):
     """A method of an external environment was called after sampling had stopped."""
 
 
+class QueueFullError(EnvError):
+    """Too many logged events wait for the sampler; the call may be repeated later."""
+
+
+class PollInterruptedError(EnvError):
+    """`EventQueue.interrupt` has ended a poll."""
+
+
 @dataclass(slots=True, eq=False)
 class Call:
-    """A thread's pending request for actions."""
+    """A pending request for actions, of a thread that waits or with a callback."""
 
     episodes: int
     missing: int  # number of missing actions
     stopped: bool = False
     left: bool = False  # the thread was interrupted while waiting, and its actions are not read
     lock: Any = field(default_factory=threading.Lock)
+    on_done: Callable[[Call], None] | None = None  # called in place of waking a thread
+    trajectories: list[Trajectory] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)  # for `on_done`
 
     def __post_init__(self) -> None:
         self.lock.acquire()
+
+    def done(self) -> None:
+        """Wakes the thread, or calls `on_done`; without the queue's lock."""
+        if self.on_done is None:
+            self.lock.release()
+        else:
+            self.on_done(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -71,9 +89,11 @@ class Event:
     rewards: list[float]  # K, since each agent's last event
     infos: dict[Hashable, dict]
     actions: list[Any] | None = None  # K logged actions; None if the policy acts, or no agent acts
+    logps: list[float] | None = None  # K log-probabilities of logged actions of an earlier version of the policy
     ends: bool = False  # the trajectories end
     truncated: bool = False  # they are truncated instead of terminated
     closes: bool = False  # the episode ends
+    drops: bool = False  # the episode ends, and what the sampler has not handed over is dropped
 
 
 class EventQueue:
@@ -97,6 +117,7 @@ class EventQueue:
         self._taken_at = time.perf_counter()
         self._failure: BaseException | None = None
         self._finished = False
+        self._interrupted = False
 
     # For the playing threads, with the lock held.
 
@@ -119,6 +140,17 @@ class EventQueue:
         while self._queued >= MOST_QUEUED and not self.stopped:
             self._room.wait()
         self.refuse_if_stopped()
+
+    def refuse_if_full(self) -> None:
+        """Raises if too many events are queued."""
+        if self._queued >= MOST_QUEUED:
+            raise QueueFullError(
+                "Too many logged events wait for the sampler.",
+                where=self.name,
+                got=f"{self._queued} events",
+                expected=f"fewer than {MOST_QUEUED}",
+                fix="send it again a little later",
+            )
 
     def refuse_if_stopped(self) -> None:
         """Raises if sampling has stopped."""
@@ -193,6 +225,8 @@ class EventQueue:
 
     def _raise_if_over(self) -> None:
         self.refuse_if_stopped()
+        if self._interrupted:
+            raise PollInterruptedError("A poll was interrupted.", where=self.name)
         if self._failure is not None:
             raise EnvError(
                 f"The external environment raised {type(self._failure).__name__} in run(): {self._failure}",
@@ -214,11 +248,19 @@ class EventQueue:
                 call.missing -= 1
                 if not call.missing and not call.stopped:
                     answered.append(call)
+                    if call.on_done is not None:
+                        call.answers = _released(call)
             self.waiting.difference_update(answered)
             episodes = sum(call.episodes for call in answered)
             self._expected = max(self._expected, len(self._ready)) + episodes
         for call in answered:
-            call.lock.release()
+            call.done()
+
+    def interrupt(self, interrupted: bool) -> None:
+        """From here on `take` raises a PollInterruptedError, the running one too; or no longer."""
+        with self.lock:
+            self._interrupted = interrupted
+            self._arrived.notify_all()
 
     def put_again(self, events: Iterable[Event]) -> None:
         """Puts taken events back, each before all others of its episode."""
@@ -245,6 +287,15 @@ class EventQueue:
             calls, self.waiting = self.waiting, set()
             for call in calls:
                 call.stopped = True
-                call.lock.release()
             self._arrived.notify_all()
             self._room.notify_all()
+        for call in calls:
+            call.done()
+
+
+def _released(call: Call) -> list[Any]:
+    """The actions of a request; its agents may request the next ones from here on."""
+    answers = [trajectory.answer for trajectory in call.trajectories]
+    for trajectory in call.trajectories:
+        trajectory.call = trajectory.answer = None
+    return answers

@@ -1,1 +1,0 @@
-"""The formats of others, each in a module that is imported when it is read."""

@@ -1,1 +1,0 @@
-"""Off-policy estimates: the value of a policy from episodes that another policy has played."""

@@ -1,0 +1,221 @@
+"""`BackgroundSampling`: a thread that samples while other threads learn, so that actions do not wait for updates."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rollax import trees
+from rollax.env.base_env import BaseEnv
+from rollax.env.rows import Rows
+from rollax.evaluation.messages import Rollout
+from rollax.evaluation.metrics import EpisodeList
+
+MOST_EPISODES = 100_000
+"""Episodes of dropped fragments that are kept for the metrics."""
+
+
+class Turns:
+    """Lets other threads read and write the state of sampling while the sampling thread waits for its environment."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._sampling = False
+        self._held = 0
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Around the work of the sampling thread."""
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Inside `sampling`: around a wait, during which `held` is free."""
+        self._leave()
+        try:
+            yield
+        finally:
+            self._enter()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Around the work of another thread, which begins when the sampling thread waits."""
+        with self._changed:
+            self._held += 1  # first: the sampling thread must not be faster again and again
+            self._changed.wait_for(lambda: not self._sampling)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held -= 1
+                self._changed.notify_all()
+
+    def _enter(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held)
+            self._sampling = True
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._sampling = False
+            self._changed.notify_all()
+
+
+class YieldingEnv(BaseEnv):
+    """An environment whose polls are waits of `Turns`."""
+
+    def __init__(self, env: BaseEnv, turns: Turns) -> None:
+        self.env, self._turns = env, turns
+        self.num_envs, self.possible_agents = env.num_envs, env.possible_agents
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.name = getattr(env, "name", type(env).__name__)
+
+    def poll_rows(self) -> Rows:
+        with self._turns.waiting():
+            return self.env.poll_rows()
+
+    def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
+        self.env.send_rows(rows, selection, actions)
+
+    def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
+        return self.env.reset_rows(env_index, seeds)
+
+    def get_sub_environments(self) -> list[Any]:
+        return self.env.get_sub_environments()
+
+
+class BackgroundSampling:
+    """Keeps the fragments of a sampling thread until they are taken.
+
+    If they are taken too slowly, the oldest are dropped and counted: sampling never waits, and fresh experience is
+    worth more. An exception of the thread is raised once, by the next `take`; sampling then begins again.
+
+    Args:
+        sample: returns the next fragment; called in the thread.
+        interrupt: `BaseEnv.interrupt` of the environment.
+        turns: between the thread and others.
+        most_waiting: environment steps that may wait; at least one fragment does.
+        is_too_old: whether a fragment is not to be learned from any more.
+    """
+
+    def __init__(
+        self,
+        sample: Callable[[], Rollout],
+        interrupt: Callable[[bool], Any],
+        turns: Turns,
+        most_waiting: int,
+        is_too_old: Callable[[Rollout], bool],
+    ) -> None:
+        self._sample, self._interrupt, self._turns = sample, interrupt, turns
+        self._most_waiting, self._is_too_old = most_waiting, is_too_old
+        self._changed = threading.Condition()
+        self._waiting: deque[Rollout] = deque()
+        self._dropped, self._episodes = 0, EpisodeList()  # of what was dropped, for the next fragment that is taken
+        self._thread: threading.Thread | None = None
+        self._halting = False
+        self._error: BaseException | None = None
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the caller is the sampling thread."""
+        return self._thread is threading.current_thread()
+
+    def take(self) -> list[Rollout]:
+        """All fragments that wait, oldest first; waits for the first. The thread starts with the first call."""
+        with self._changed:
+            while True:
+                self._start()
+                self._changed.wait_for(lambda: self._waiting or self._error)
+                if self._error is not None:
+                    error, self._error = self._error, None
+                    raise error
+                fresh = []
+                while self._waiting:
+                    rollout = self._waiting.popleft()
+                    if self._is_too_old(rollout):
+                        self._drop(rollout)
+                    else:
+                        fresh.append(rollout)
+                if fresh:
+                    episodes, self._episodes = EpisodeList([*self._episodes, *fresh[0].episodes]), EpisodeList()
+                    dropped, self._dropped = self._dropped, 0
+                    return [replace(fresh[0], episodes=episodes, dropped_steps=dropped), *fresh[1:]]
+
+    def take_one(self) -> Rollout:
+        """The oldest fragment that waits and is not too old."""
+        first, *rest = self.take()
+        with self._changed:
+            self._waiting.extendleft(reversed(rest))
+        return first
+
+    def note_dropped(self, steps: int) -> None:
+        """Counts steps that were dropped elsewhere; `Rollout.dropped_steps` reports them."""
+        with self._changed:
+            self._dropped += steps
+
+    @contextmanager
+    def halted(self) -> Iterator[None]:
+        """Ends the thread for a while; what waits is dropped, and so are the steps that no fragment holds yet."""
+        if self.runs_here:
+            yield
+            return
+        self._halt()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiting.clear()
+                self._halting, self._error = False, None
+
+    def _halt(self) -> None:
+        with self._changed:
+            self._halting, thread = True, self._thread
+        self._interrupt(True)
+        if thread is not None:
+            thread.join()
+        self._interrupt(False)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="rollax-sampling", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        error = None
+        try:
+            while not self._halting:
+                with self._turns.sampling():
+                    rollout = self._sample()
+                self._add(rollout)
+        except BaseException as raised:  # raised again by `take`
+            error = raised
+        with self._changed:
+            self._thread = None
+            self._error = None if self._halting else error
+            self._changed.notify_all()
+
+    def _add(self, rollout: Rollout) -> None:
+        with self._changed:
+            self._waiting.append(rollout)
+            steps = sum(waiting.env_steps for waiting in self._waiting)
+            while len(self._waiting) > 1 and steps > self._most_waiting:
+                oldest = self._waiting.popleft()
+                steps -= oldest.env_steps
+                self._drop(oldest)
+            self._changed.notify_all()
+
+    def _drop(self, rollout: Rollout) -> None:
+        """Drops a fragment; the episodes that ended in it still count in the metrics."""
+        self._dropped += rollout.env_steps
+        self._episodes += rollout.episodes
+        del self._episodes[:-MOST_EPISODES]

@@ -1,0 +1,189 @@
+"""Requests for actions without a waiting thread, lost episodes, and interrupted polls."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from rollax import EnvError, EnvStoppedError
+from rollax.env.external import queue as external_queue
+from rollax.env.external.queue import PollInterruptedError, QueueFullError
+from rollax.env.rows import DEFAULT_AGENT
+from tests.env.external.test_external import seen
+from tests.env.external.worlds import LONG, ScriptedAgents, answer, playing
+from tests.env.refused import refused
+
+
+@pytest.fixture
+def base():
+    end = threading.Event()
+
+    def script(env):
+        end.wait(LONG)
+
+    with playing(script) as base:
+        base.env.close = end.set
+        base.reset_rows(np.arange(1))
+        yield base
+
+
+class TestRequests:
+    def test_are_answered_by_a_callback(self, base):
+        got = []
+        for name in "ab":
+            base.env.start_episode(name)
+        base.env.request_actions({"a": seen(1), "b": seen(2)}, got.append)
+        base.env.start_episode("c")
+        base.env.request_actions({"c": seen(3)}, got.append)
+        assert got == []
+        rows = base.poll_rows()
+        assert len(rows) == 3
+        answer(base, rows, 1)
+        assert got == [{"a": 1, "b": 1}, {"c": 1}]
+
+    def test_the_next_one_may_be_made_inside_the_callback(self, base):
+        got = []
+        base.env.start_episode("a")
+
+        def again(actions):
+            got.append(actions)
+            if len(got) < 3:
+                base.env.request_actions({"a": seen(len(got))}, again)
+
+        base.env.request_actions({"a": seen(0)}, again)
+        for _ in range(3):
+            answer(base, base.poll_rows(), 0)
+        assert got == [{"a": 0}] * 3
+
+    def test_a_second_one_is_refused_while_the_first_waits(self, base):
+        base.env.start_episode("a")
+        base.env.request_actions({"a": seen(0)}, lambda actions: None)
+        refused(EnvError, base.env.request_actions, {"a": seen(0)}, print, says="still waits for an action")
+        refused(EnvError, base.env.request_actions, {"b": seen(0)}, print, says="unknown episode")
+        refused(EnvError, base.env.request_actions, {}, print, says="without an observation")
+
+    def test_a_stop_is_reported_to_the_callback(self, base):
+        got = []
+        base.env.start_episode("a")
+        base.env.request_actions({"a": seen(0)}, got.append)
+        base.stop()
+        (error,) = got
+        assert isinstance(error, EnvStoppedError)
+
+    def test_ten_thousand_wait_without_a_thread(self, base):
+        before, got = threading.active_count(), []
+        for number in range(10_000):
+            base.env.start_episode(number)
+            base.env.request_actions({number: seen(0)}, got.append)
+        assert threading.active_count() == before
+        answer(base, base.poll_rows(), 0)
+        assert len(got) == 10_000
+
+    def test_agents_have_theirs(self):
+        got, end = [], threading.Event()
+        with playing(lambda env: end.wait(LONG), ScriptedAgents) as base:
+            base.env.close = end.set
+            base.reset_rows(np.arange(1))
+            base.env.start_episode("a")
+            base.env.request_actions({"a": {"x": seen(1), "y": seen(2)}}, got.append)
+            answer(base, base.poll_rows(), 1)
+            assert got == [{"a": {"x": 1, "y": 1}}]
+
+
+class TestLostEpisodes:
+    def test_are_dropped_and_their_number_is_free_again(self, base):
+        for name in "ab":
+            base.env.start_episode(name)
+        base.env.request_actions({"a": seen(1), "b": seen(2)}, lambda actions: None)
+        answer(base, base.poll_rows())
+        base.env.drop_episode("a")
+        rows = base.poll_rows()
+        assert len(rows) == 0
+        assert rows.dropped_envs.tolist() == [0]
+        assert base.reset_rows(rows.over_envs()) is None
+        refused(EnvError, base.env.request_actions, {"a": seen(1)}, print, says="has ended")
+        base.env.start_episode("c")
+        base.env.request_actions({"b": seen(2), "c": seen(3)}, lambda actions: None)
+        rows = base.poll_rows()
+        assert dict(zip(rows.env_index.tolist(), rows.starts.tolist(), strict=True)) == {1: False, 0: True}
+
+    def test_a_pending_request_is_still_answered(self, base):
+        got = []
+        base.env.start_episode("a")
+        base.env.request_actions({"a": seen(1)}, got.append)
+        base.env.drop_episode("a")
+        answer(base, base.poll_rows(), 1)
+        assert got == [{"a": 1}]
+        assert base.poll_rows().dropped_envs.tolist() == [0]
+
+    def test_one_that_never_acted_leaves_nothing(self, base):
+        for name in "ab":
+            base.env.start_episode(name)
+        base.env.drop_episode("a")
+        base.env.request_actions({"b": seen(1)}, lambda actions: None)
+        rows = base.poll_rows()
+        assert len(rows) == 1
+        assert not len(rows.dropped_envs)
+
+    def test_agents_too(self):
+        end = threading.Event()
+        with playing(lambda env: end.wait(LONG), ScriptedAgents) as base:
+            base.env.close = end.set
+            base.reset_rows(np.arange(1))
+            base.env.start_episode("a")
+            base.env.request_actions({"a": {"x": seen(1), "y": seen(2)}}, lambda actions: None)
+            answer(base, base.poll_rows())
+            base.env.end_agents("a", {"x": seen(3)})
+            base.env.drop_episode("a")
+            assert base.poll_rows().terminateds.tolist() == [True]
+            rows = base.poll_rows()
+            assert rows.dropped_envs.tolist() == [0]
+            assert base._alive == {}
+
+
+def test_a_full_queue_refuses_who_does_not_wait(base, monkeypatch):
+    monkeypatch.setattr(external_queue, "MOST_QUEUED", 2)
+    episodes = base.env._external_episodes
+    base.env.start_episode("a")
+
+    def log():
+        episodes.log("a", {DEFAULT_AGENT: seen(1)}, {DEFAULT_AGENT: 0}, blocking=False)
+
+    log()
+    log()
+    refused(QueueFullError, log, says="again a little later")
+    base.poll_rows()
+    log()
+
+
+def test_known_log_probabilities_come_with_their_rows(base):
+    for name in "abc":
+        base.env.start_episode(name)
+    base.env.request_actions({"a": seen(0)}, lambda actions: None)
+    episodes = base.env._external_episodes
+    episodes.log("b", {DEFAULT_AGENT: seen(1)}, {DEFAULT_AGENT: 1}, {DEFAULT_AGENT: -0.5})
+    base.env.log_action("c", seen(2), 0)
+    rows = base.poll_rows()
+    assert rows.given_actions == {1: 1, 2: 0}
+    assert rows.given_logps == {1: -0.5}
+
+
+def test_an_interrupted_poll_raises_until_it_may_go_on(base):
+    raised = []
+
+    def poll():
+        with pytest.raises(PollInterruptedError):
+            base.poll_rows()
+        raised.append(True)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    base.interrupt(True)
+    thread.join(LONG)
+    assert raised == [True]
+    with pytest.raises(PollInterruptedError):
+        base.poll_rows()
+    base.interrupt(False)
+    base.env.start_episode("a")
+    base.env.request_actions({"a": seen(1)}, lambda actions: None)
+    assert len(base.poll_rows()) == 1

@@ -1,0 +1,224 @@
+"""A thread that samples while others learn."""
+
+import threading
+import time
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import ConfigError, ExternalEnv, PPOTrainer, RolloutWorker
+from rollax.batch import MultiAgentBatch
+from rollax.evaluation.background_sampling import BackgroundSampling, Turns
+from rollax.evaluation.messages import Rollout
+from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
+from tests.evaluation.worlds import Encode, Line
+
+LONG = 60.0
+ROLLOUT = Rollout(0, 0, MultiAgentBatch({}, 0), 10, 10, EpisodeList(), {}, False, 0.0)
+
+
+class Source:
+    """Fragments of ten steps; each waits until the test lets it come."""
+
+    def __init__(self, most_waiting=30):
+        self.allowed, self.version = threading.Semaphore(0), 0
+        self.made, self.fails = [], None
+        self.newest, self.most_lag = 0, 100
+        self.sampling = BackgroundSampling(
+            self.sample, self.interrupt, Turns(), most_waiting, lambda r: self.newest - r.version > self.most_lag
+        )
+        self.interrupted = False
+
+    def sample(self):
+        self.allowed.acquire()
+        if self.interrupted:
+            raise InterruptedError
+        if self.fails:
+            error, self.fails = self.fails, None
+            raise error
+        self.made.append(len(self.made))
+        episode = EpisodeMetrics(float(self.made[-1]), 10)
+        return replace(ROLLOUT, worker_index=self.made[-1], version=self.version, episodes=EpisodeList([episode]))
+
+    def interrupt(self, interrupted):
+        self.interrupted = interrupted
+        if interrupted and self.sampling._thread is not None:
+            self.allowed.release()
+
+    def make(self, count):
+        """Lets fragments come, and waits until they wait to be taken."""
+        goal = len(self.made) + count
+        self.sampling._start()
+        for _ in range(count):
+            self.allowed.release()
+        with self.sampling._changed:
+            assert self.sampling._changed.wait_for(
+                lambda: self.sampling._waiting and self.sampling._waiting[-1].worker_index == goal - 1, LONG
+            )
+
+
+@pytest.fixture
+def source():
+    source = Source()
+    yield source
+    with source.sampling.halted():
+        pass
+
+
+def numbers(rollouts):
+    return [rollout.worker_index for rollout in rollouts]
+
+
+class TestWaitingFragments:
+    def test_are_taken_in_order(self, source):
+        source.make(3)
+        assert source.sampling.take_one().worker_index == 0
+        assert numbers(source.sampling.take()) == [1, 2]
+
+    def test_the_oldest_are_dropped_but_their_episodes_count(self, source):
+        source.make(5)
+        taken = source.sampling.take()
+        assert numbers(taken) == [2, 3, 4]
+        assert taken[0].dropped_steps == 20
+        assert [episode.reward for episode in taken[0].episodes] == [0.0, 1.0, 2.0]
+        source.make(1)
+        assert source.sampling.take_one().dropped_steps == 0
+
+    def test_those_of_old_weights_are_dropped(self, source):
+        source.most_lag = 1
+        source.make(2)
+        source.newest, source.version = 2, 2
+        source.make(1)
+        source.sampling.note_dropped(7)
+        (taken,) = source.sampling.take()
+        assert (taken.worker_index, taken.dropped_steps) == (2, 27)
+
+    def test_an_exception_is_raised_once(self, source):
+        source.fails = ValueError("broken")
+        source.sampling._start()
+        source.allowed.release()
+        with pytest.raises(ValueError, match="broken"):
+            source.sampling.take()
+        source.make(1)
+        assert numbers(source.sampling.take()) == [0]
+
+    def test_a_halt_drops_them(self, source):
+        source.make(2)
+        with source.sampling.halted():
+            assert not any(thread.name == "rollax-sampling" for thread in threading.enumerate())
+        source.make(1)
+        assert numbers(source.sampling.take()) == [2]
+
+
+def test_turns_are_held_only_while_the_sampling_thread_waits():
+    turns, order, polling, polled = Turns(), [], threading.Event(), threading.Event()
+
+    def sample():
+        with turns.sampling():
+            order.append("samples")
+            with turns.waiting():
+                polling.set()
+                polled.wait(LONG)
+            order.append("samples on")
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    polling.wait(LONG)
+    with turns.held():
+        polled.set()
+        order.append("holds")
+    thread.join(LONG)
+    assert order == ["samples", "holds", "samples on"]
+
+
+class Echo(ExternalEnv):
+    """Plays ten steps in one thread, for ever."""
+
+    samples_in_background = True
+
+    def __init__(self, env_config):
+        super().__init__(gym.spaces.Discrete(4), gym.spaces.Discrete(4))
+        self.answered = 0
+
+    def run(self):
+        while True:
+            episode = self.start_episode()
+            for shown in range(10):
+                said = self.get_action(episode, shown % 4)
+                self.answered += 1
+                self.log_returns(episode, float(said == shown % 4))
+            self.end_episode(episode, 0)
+
+
+CONFIG = {"train_batch_size": 40, "sgd_minibatch_size": 20, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [4]}}
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    with PPOTrainer(env=Echo, config={**CONFIG, "observation_filter": "MeanStdFilter", "seed": 0}) as trainer:
+        yield trainer
+
+
+class TestTrainer:
+    def test_actions_are_answered_while_it_learns(self, trainer, monkeypatch):
+        assert trainer.worker.samples_in_background
+        trainer.train()
+        (env,) = trainer.worker.env.get_sub_environments()
+        policy, learn = trainer.get_policy(), trainer.get_policy().learn_on_batch
+
+        def slow(batch):
+            goal = env.answered + 100
+            until(lambda: env.answered >= goal)
+            return learn(batch)
+
+        monkeypatch.setattr(policy, "learn_on_batch", slow)
+        trainer.train()
+        result = trainer.train()
+        assert result["info"]["queue"]["dropped_steps"] >= 40  # more than a train batch came meanwhile
+        assert result["info"]["queue"]["policy_lag_max"] <= 2
+
+    def test_versions_count_updates_and_are_restored(self, trainer, tmp_path):
+        before = trainer.optimizer.version
+        trainer.train()
+        trainer.train()
+        assert trainer.worker.version == trainer.optimizer.version == before + 2
+        path = trainer.save(tmp_path)
+        trainer.train()
+        trainer.restore(path)
+        assert trainer.optimizer.version == before + 2
+        trainer.train()
+
+    def test_no_exact_save(self, trainer, tmp_path):
+        with pytest.raises(ConfigError, match=r"cannot be saved exactly(?s:.)*sample_async"):
+            trainer.save(tmp_path, exact=True)
+
+    def test_evaluation_of_the_worker_halts_it(self, trainer):
+        assert len(trainer.worker.evaluate(2)) == 2
+        assert trainer.train()["timesteps_this_iter"] == 40
+
+
+class TestConfig:
+    def test_it_is_off_for_other_environments(self):
+        assert not RolloutWorker(
+            lambda context: Line(), Encode, config={"rollout_fragment_length": 3}
+        ).samples_in_background
+
+    def test_a_policy_must_allow_it(self):
+        with pytest.raises(ConfigError, match=r"cannot act while it learns(?s:.)*Encode"):
+            RolloutWorker(lambda context: Line(), Encode, config={"sample_async": True})
+
+    def test_any_environment_may_be_sampled_so(self):
+        config = {**CONFIG, "sample_async": True}
+        with PPOTrainer(env="CartPole-v1", config=config) as trainer:
+            assert trainer.train()["timesteps_total"] == 40
+            assert np.isfinite(trainer.train()["info"]["learner"]["default_policy"]["total_loss"])
+
+
+def until(condition):
+    """Waits for what another thread does."""
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(1e-3)
