@@ -51,6 +51,10 @@ from rollax.batch import Fragment as Fragment
 from rollax.batch import MultiAgentBatch as MultiAgentBatch
 from rollax.batch import SampleBatch as SampleBatch
 from rollax.config import TrainerConfig as TrainerConfig
+from rollax.data.dataset import DatasetReader as DatasetReader
+from rollax.data.dataset import RecordedTrajectory as RecordedTrajectory
+from rollax.data.reader import open_dataset as open_dataset
+from rollax.data.writer import DatasetWriter as DatasetWriter
 from rollax.env.adapters import register_env_adapter as register_env_adapter
 from rollax.env.base_env import BaseEnv as BaseEnv
 from rollax.env.checking.check_env import check_env as check_env
@@ -68,7 +72,9 @@ from rollax.env.vector.vector_env import VectorEnv as VectorEnv
 from rollax.errors import BatchError as BatchError
 from rollax.errors import CheckpointError as CheckpointError
 from rollax.errors import ConfigError as ConfigError
+from rollax.errors import DatasetError as DatasetError
 from rollax.errors import EnvError as EnvError
+from rollax.errors import EpisodeLostError as EpisodeLostError
 from rollax.errors import MultiAgentError as MultiAgentError
 from rollax.errors import NonFiniteError as NonFiniteError
 from rollax.errors import PolicyError as PolicyError
@@ -77,6 +83,8 @@ from rollax.errors import RollaxError as RollaxError
 from rollax.errors import ShapeError as ShapeError
 from rollax.errors import SpaceError as SpaceError
 from rollax.errors import WorkerError as WorkerError
+from rollax.estimators.estimate import Estimates as Estimates
+from rollax.estimators.estimate import estimate_policy as estimate_policy
 from rollax.evaluation.callbacks import Callbacks as Callbacks
 from rollax.evaluation.filters import MeanStdFilter as MeanStdFilter
 from rollax.evaluation.filters import NoFilter as NoFilter
@@ -99,5 +107,6 @@ from rollax.replay.frames import StackedFrames as StackedFrames
 from rollax.replay.prioritized import PrioritizedReplay as PrioritizedReplay
 from rollax.replay.uniform import UniformReplay as UniformReplay
 from rollax.runs.fit import FitResult as FitResult
+from rollax.serving.client import PolicyClient as PolicyClient
 
 __version__: str

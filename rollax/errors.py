@@ -75,6 +75,10 @@ class CheckpointError(RollaxError):
     """A checkpoint cannot be written, or its content is damaged, not trusted or does not fit."""
 
 
+class DatasetError(RollaxError):
+    """A data set is missing, damaged or of an unknown format, or its content contradicts itself."""
+
+
 class WorkerError(RollaxError):
     """The process of a rollout worker, replay shard or sub-environment died or hung, or none is left."""
 
@@ -83,13 +87,29 @@ class RequestError(RollaxError):
     """A request to a policy server that was not executed.
 
     Attributes:
-        status: the HTTP status.
+        status: the HTTP status; 503 for a server that cannot be reached.
         retry_after_s: seconds after which the same request may succeed; None if it has to be changed.
+        error_id: at a client, the id under which the error stands in the server's log; None without one.
     """
 
-    def __init__(self, what: str, *, status: int = 400, retry_after_s: float | None = None, **parts: Any) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        status: int = 400,
+        retry_after_s: float | None = None,
+        error_id: str | None = None,
+        **parts: Any,
+    ) -> None:
         super().__init__(what, **parts)
-        self.status, self.retry_after_s = status, retry_after_s
+        self.status, self.retry_after_s, self.error_id = status, retry_after_s, error_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), dict(vars(self)))
+
+
+class EpisodeLostError(RequestError):
+    """An episode that a policy server does not know, or no longer: it ended or expired, or the server restarted."""
 
 
 class ShapeError(RollaxError, ValueError):

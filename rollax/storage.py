@@ -58,7 +58,7 @@ def write_directory(
     _check_files(files, target)
     manifest = _manifest(files, kind, format_version)
     with _named_errors("The folder could not be saved.", target):
-        _make_parents(target.parent)
+        make_parents(target.parent)
         if os.path.lexists(target):
             fix = "choose another name, or remove it"
             raise CheckpointError("The folder to save to exists.", where=target, expected="a new name", fix=fix)
@@ -69,7 +69,7 @@ def write_directory(
             for name, content in files.items():
                 _write_file(temporary / name, content)
             _write_file(temporary / MANIFEST, manifest)
-            _sync_folder(temporary)
+            sync_folder(temporary)
             os.rename(temporary, target)
             _sync_parent(target, temporary)
         except BaseException:
@@ -297,13 +297,14 @@ def _damaged(where: Any, got: str, expected: str) -> CheckpointError:
     )
 
 
-def _make_parents(folder: Path) -> None:
+def make_parents(folder: Path) -> None:
+    """Makes a folder and those above it, durably."""
     if folder.is_dir():
         return
-    _make_parents(folder.parent)
+    make_parents(folder.parent)
     with suppress(FileExistsError):  # another process may have created it; the next step fails if a file has this name
         os.mkdir(folder)
-    _sync_folder(folder.parent)
+    sync_folder(folder.parent)
 
 
 def _remove_leftovers(target: Path) -> None:
@@ -330,14 +331,15 @@ def _write_file(file: Path, content: bytes) -> None:
 def _sync_parent(target: Path, temporary: Path) -> None:
     """Makes the rename durable; if the disk fails, undoes it, so that the save can be repeated."""
     try:
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except BaseException:
         with suppress(OSError):
             os.rename(target, temporary)
         raise
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

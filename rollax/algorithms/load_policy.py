@@ -1,8 +1,9 @@
-"""`load_policy`: a policy for raw observations from a checkpoint."""
+"""`load_policy` and `load_policies`: policies for raw observations from a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +51,43 @@ def load_policy(
             expected=f"one of {sorted(stored['policies'])}",
             fix="pass one of those as policy_id",
         )
-    description = stored["policies"][policy_id]
-    saved = description["class"]
-    if policy_class is None and trainer_class is not None and saved == path_of(trainer_class.policy_class):
-        policy_class = trainer_class.policy_class
-    policy_class = policy_class or _class_of(path, saved, trust_code)
-    config_class = policy_class.config_class
-    if config_class is None or not _has_fields(config_class, description["config"]):
-        config_class = (trainer_class or checkpoint.trainer_class_of(stored, path, trust_code=trust_code)).config_class
-    config = config_class.from_json(description["config"], trust_code=trust_code)
-    if custom_model is not None:
-        config = config.changed(model=config.model.model_copy(update={"custom_model": custom_model}))
-    elif isinstance(code := config.model.custom_model, StoredCode):
-        raise checkpoint.untrusted(path, code, "custom_model=YourModel")
+    code = _GivenCode(path, trainer_class, policy_class, custom_model, trust_code)
+    return _runner(stored, policy_id, code)
+
+
+def load_policies(
+    path: str | Path,
+    *,
+    trainer_class: type[Trainer] | None = None,
+    custom_model: type | None = None,
+    trust_code: bool = False,
+    stored: Mapping[str, Any] | None = None,
+) -> dict[str, PolicyRunner]:
+    """All policies of a checkpoint, by id; see `load_policy`.
+
+    Args:
+        stored: the content of the checkpoint, where `checkpoint.read` has returned it already.
+    """
+    stored = checkpoint.read(Path(path)) if stored is None else stored
+    code = _GivenCode(path, trainer_class, None, custom_model, trust_code)
+    return {policy_id: _runner(stored, policy_id, code) for policy_id in stored["policies"]}
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenCode:
+    """The code that the caller gives or trusts, for the checkpoint at `path`."""
+
+    path: str | Path
+    trainer_class: type[Trainer] | None
+    policy_class: type[Policy] | None
+    custom_model: type | None
+    trust_code: bool
+
+
+def _runner(stored: Mapping[str, Any], policy_id: str, code: _GivenCode) -> PolicyRunner:
+    path, description = code.path, stored["policies"][policy_id]
+    policy_class = _policy_class(description["class"], code)
+    config = _config(stored, description["config"], policy_class, code)
     observation_space = space_from_json(description["observation_space"], f"{path}: observation_space")
     action_space = space_from_json(description["action_space"], f"{path}: action_space")
     with checkpoint.taking_over(path):
@@ -75,6 +100,31 @@ def load_policy(
         policy.action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions
     )
     return PolicyRunner(policy, observation_filter, actions, clip_rewards=config.clip_rewards)
+
+
+def _policy_class(saved: str, code: _GivenCode) -> type[Policy]:
+    if code.policy_class is not None:
+        return code.policy_class
+    trainer_class = code.trainer_class
+    if trainer_class is not None and saved == path_of(trainer_class.policy_class):
+        return trainer_class.policy_class
+    return _class_of(code.path, saved, code.trust_code)
+
+
+def _config(
+    stored: Mapping[str, Any], data: Mapping[str, Any], policy_class: type[Policy], code: _GivenCode
+) -> TrainerConfig:
+    config_class = policy_class.config_class
+    if config_class is None or not _has_fields(config_class, data):
+        config_class = (
+            code.trainer_class or checkpoint.trainer_class_of(stored, code.path, trust_code=code.trust_code)
+        ).config_class
+    config = config_class.from_json(data, trust_code=code.trust_code)
+    if code.custom_model is not None:
+        return config.changed(model=config.model.model_copy(update={"custom_model": code.custom_model}))
+    if isinstance(model := config.model.custom_model, StoredCode):
+        raise checkpoint.untrusted(code.path, model, "custom_model=YourModel")
+    return config
 
 
 def _has_fields(config_class: type[TrainerConfig], data: Mapping[str, Any]) -> bool:

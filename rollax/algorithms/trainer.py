@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 
 from rollax import runtime
+from rollax.algorithms.from_data import optimizer_class_of, steps_the_env, with_spaces_of_data
 from rollax.algorithms.registry import refuse_config_of_another, run_name
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_first_values
@@ -31,6 +32,7 @@ class Trainer:
 
     Args:
         env: an id, a registered name, `module:Class`, a class, or a creator function; may stand in the config instead.
+            Recorded data (`input`) can be learned from without one.
         config: a dict with the algorithm's keys, or its typed config.
     Raises:
         ConfigError, SpaceError, EnvError, PolicyError: the config, a space, the environment or a policy is wrong.
@@ -47,16 +49,10 @@ class Trainer:
             raise TypeError(f"{type(self).__name__} is abstract: build the trainer of an algorithm, as PPOTrainer.")
         refuse_config_of_another(config, type(self))
         self._config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))
-        if self.config.env is None:
-            raise ConfigError(
-                "No environment.",
-                where=f"{type(self).__name__}(env=...)",
-                got=None,
-                expected="a Gymnasium id, a registered name, a class, or a creator function",
-                fix=f"{type(self).__name__}(env='CartPole-v1')",
-            )
-        self.workers = WorkerSet(self.config, self.policy_class)
-        self.optimizer = self.optimizer_class(self.workers.local, self.workers.remote, self.config)
+        optimizer_class = optimizer_class_of(type(self), self._config)
+        self._config = with_spaces_of_data(self._config, f"{type(self).__name__}(env=...)")
+        self.workers = WorkerSet(self.config, self.policy_class, samples=steps_the_env(self.config))
+        self.optimizer = optimizer_class(self.workers.local, self.workers.remote, self.config)
         self.iteration = 0
         self.time_total_s = 0.0
         self.restored_from: Path | None = None

@@ -96,10 +96,10 @@ class Fragment(SampleBatch):
         """[N] float32: γ, and 0 where the episode terminated. A truncation is no termination: it has γ."""
         return np.where(self[self.TERMINATEDS], 0.0, gamma).astype(np.float32)
 
-    def transitions(self, n_step: int, gamma: float) -> SampleBatch:
+    def transitions(self, n_step: int | None, gamma: float) -> SampleBatch:
         """[N] transitions of n steps, one from each row on, as a replay buffer draws them; see `n_step_windows`.
 
-        A row whose n steps lead beyond the fragment has as many steps as there are.
+        A row whose n steps lead beyond the fragment has as many steps as there are; with None all have.
         """
         rows, size = np.arange(len(self)), len(self)
         following, positions = rows + 1, np.arange(size + len(self.ends))  # behind the rows what came after segments

@@ -28,7 +28,7 @@ def n_step_windows(
     truncated: Bools,
     observed: Bools,
     *,
-    n_step: int,
+    n_step: int | None,
     gamma: float,
 ) -> Windows:
     """Discounted rewards of `n_step` steps from each row on, and the observation that is to be valued after them.
@@ -45,13 +45,16 @@ def n_step_windows(
         rewards: [positions] r.
         terminated: [positions]; truncated: [positions]: the trajectory ended with this row.
         observed: [positions] true where there is only an observation: no step has been made there.
-        n_step: n, at least 1.
+        n_step: n, at least 1; None: all steps up to the end of the trajectory. `rows` then hold, once each, every row
+            that is reached from one of them.
         gamma: γ.
     Returns:
         `complete` [K]: false where an observed position ends the window too early, though the trajectory may go on;
         `returns` [K] R; `discounts` [K] the factors of the values; `targets` [K] the positions of the observations to
         be valued (of a row after which the trajectory terminated: that of its last row).
     """
+    if n_step is None:
+        return _whole_windows(rows.astype(np.int64), following, rewards, terminated, truncated, observed, gamma)
     at = rows.astype(np.int64)
     returns, discounts = np.zeros(len(at)), np.ones(len(at))
     complete = np.ones(len(at), np.bool_)
@@ -68,3 +71,35 @@ def n_step_windows(
         at[walking] = np.where(over, positions, following[positions])
         walking = walking[~(over | truncated[positions])]
     return Windows(complete, returns, discounts, at)
+
+
+def _whole_windows(
+    rows: NDArray[np.int64],
+    following: Positions,
+    rewards: NDArray,
+    terminated: Bools,
+    truncated: Bools,
+    observed: Bools,
+    gamma: float,
+) -> Windows:
+    """The windows up to the end of each trajectory, by pointer doubling: log2 of the longest trajectory passes."""
+    count = len(rows)
+    order = np.argsort(rows)
+    in_order = rows[order]
+    over = terminated[rows]
+    after = np.where(over, rows, following[rows])
+    ends = over | truncated[rows] | observed[after]
+    # [K + 1] the next row; the last entry is behind all trajectories.
+    place = order[np.searchsorted(in_order, after).clip(max=max(count - 1, 0))] if count else rows
+    following_row = np.append(np.where(ends, count, place), count)
+    returns = np.append(rewards[rows].astype(np.float64), 0.0)
+    discounts = np.append(np.where(over, 0.0, gamma), 1.0)
+    targets = np.append(after, 0)
+    complete = np.append(over | truncated[rows], True)
+    lasts = np.append(np.arange(count), count)  # the last row that a window has reached
+    while (following_row < count).any():
+        returns = returns + discounts * returns[following_row]
+        discounts = discounts * discounts[following_row]
+        lasts = np.where(following_row < count, lasts[following_row], lasts)
+        following_row = following_row[following_row]
+    return Windows(complete[lasts][:-1], returns[:-1], discounts[:-1], targets[lasts][:-1])

@@ -6,9 +6,12 @@ in a default only, it names that in `defaults` (see `TrainerConfig`).
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from gymnasium.spaces import Space
 from pydantic import ConfigDict, Field
 
+from rollax.config.data_input import DataInputFields
 from rollax.config.rules import SET, But, FieldGroup
 from rollax.config.trainer import Lambda, ProbabilityPoints, SchedulePoints, TrainerConfig
 from rollax.models.config import ModelConfig
@@ -72,7 +75,7 @@ class AsyncSamplesFields(StreamFields, TrainerConfig):
     replay_buffer_num_slots: int = Field(default=0, ge=0, description="recent fragments that are kept to be replayed")
 
 
-class ReplayFields(TrainerConfig):
+class ReplayFields(DataInputFields, TrainerConfig):
     """What is kept, how it is drawn, and how many updates are made for each step; see `SyncReplayOptimizer`."""
 
     defaults = {"rollout_fragment_length": 4, "timesteps_per_iteration": 1000}
@@ -93,7 +96,10 @@ class ReplayFields(TrainerConfig):
     training_intensity: float = Field(
         default=0.25, gt=0, le=1000, description="updates for each step sampled; each learns from train_batch_size rows"
     )
-    n_step: int = Field(default=1, ge=1, description="n, number of rewards before the bootstrapped value")
+    n_step: Annotated[int, Field(ge=1)] | None = Field(
+        default=1,
+        description="n, number of rewards before the bootstrapped value; None: all up to the end of the trajectory",
+    )
     prioritized_replay: bool = Field(
         default=False, description="whether rows with a larger last error are drawn more often"
     )
@@ -118,8 +124,11 @@ class ReplayFields(TrainerConfig):
 
     def check(self) -> None:
         super().check()
-        self.refuse_larger("train_batch_size", "buffer_size")
-        self.refuse_larger("n_step", "buffer_size")
+        self.check_input()
+        if self.steps_the_env:
+            self.refuse_larger("train_batch_size", "buffer_size")
+            if self.n_step is not None:
+                self.refuse_larger("n_step", "buffer_size")
 
 
 class AsyncReplayFields(StreamFields, ReplayFields):

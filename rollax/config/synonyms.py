@@ -101,6 +101,9 @@ SYNONYMS: dict[str, str] = {
     "n_atoms": "num_atoms",
     "priority_exponent": "prioritized_replay_alpha",
     **_all("beta importance_sampling_exponent", "prioritized_replay_beta"),
+    # Recorded data
+    **_all("input_ offline_data dataset dataset_path", "input"),
+    "input_read_method_kwargs": "input_config",
     # Targets
     **_all("target_update_interval target_network_frequency target_update_freq target_update_period", _TARGETS),
     "target_network_update_freq": _TARGETS,
@@ -151,7 +154,8 @@ _DRAWN = "leave it out: this algorithm explores by drawing actions from its poli
 _TIME_LIMIT = "give the environment a time limit, as gymnasium.make(..., max_episode_steps=...) does"
 _RESULTS = "leave it out: train() returns the results, and `rollax train` writes them to files"
 ADVICE: dict[str, str] = {
-    **_all("input output offline_data", "this version does not have it yet: leave it out"),
+    "input": "leave it out: this algorithm learns from its own experience; DQN, SAC or TD3 learn from recorded data",
+    "output": "this version does not have it yet: leave it out",
     "framework": "leave it out: all networks are JAX's",
     "device": "leave it out: JAX chooses; the environment variable JAX_PLATFORMS=cpu keeps it on the CPU",
     "record_env": "record with trainer.evaluate(record_dir=...), or give record_env(env, folder) as the env",

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollax.config import TrainerConfig
+from rollax.env.registry import EnvContext
 from rollax.env.registry import env_creator as creator_of
+from rollax.errors import ConfigError
 from rollax.evaluation.remote_workers import RemoteWorkers, ray_workers
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.worker_policies import DEFAULT_POLICY
@@ -20,6 +22,7 @@ class WorkerSet:
     Args:
         config: of the trainer.
         policy_class: the policy class for specs without a class.
+        samples: false where no environment is stepped: there is only the local worker, which has none.
     Attributes:
         local: holds the policies that learn; with remote workers it has no environment.
         remote: the workers in other processes.
@@ -27,14 +30,16 @@ class WorkerSet:
         ConfigError, SpaceError, EnvError, PolicyError: a worker cannot be made, here or in another process.
     """
 
-    def __init__(self, config: TrainerConfig, policy_class: type[Policy]) -> None:
+    def __init__(self, config: TrainerConfig, policy_class: type[Policy], *, samples: bool = True) -> None:
         self.config = config
-        arguments = {**worker_arguments(config, policy_class), "num_workers": config.num_workers}
-        self.local = RolloutWorker(**arguments, samples=config.num_workers == 0)
+        self._num_remote = config.num_workers if samples else 0
+        self._local_samples = samples and not self._num_remote
+        arguments = {**worker_arguments(config, policy_class), "num_workers": self._num_remote}
+        self.local = RolloutWorker(**arguments, samples=self._local_samples)
         self.remote = RemoteWorkers.of([])
-        if config.num_workers:
+        if self._num_remote:
             actors = ray_workers(config, RolloutWorker, arguments)
-            self.remote = RemoteWorkers(actors, config.num_workers, FailureRules.of(config), makes=True)
+            self.remote = RemoteWorkers(actors, self._num_remote, FailureRules.of(config), makes=True)
             self.remote.make_all()
 
     def __repr__(self) -> str:
@@ -42,40 +47,40 @@ class WorkerSet:
 
     def get_state(self) -> dict[str, Any]:
         """The workers' part of a checkpoint: the policies, and the sampling state of each process."""
-        if self.config.num_workers:
+        if self._num_remote:
             states = self.remote.call_all("get_sampling_state")
-            sampling = [states.get(index) for index in range(1, self.config.num_workers + 1)]  # None: it has failed
+            sampling = [states.get(index) for index in range(1, self._num_remote + 1)]  # None: it has failed
         else:
-            sampling = [self.local.get_sampling_state()]
+            sampling = [self.local.get_sampling_state()] if self._local_samples else []
         return {**self.local.get_state(), "sampling": sampling}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Sets a state from `get_state`, also one of another number of workers; new episodes begin."""
         self.local.set_state({name: state[name] for name in ("policies", "filters")})
         states = {index: (values,) for index, values in enumerate(state["sampling"], start=1) if values is not None}
-        if self.config.num_workers:
+        if self._num_remote:
             self.remote.forget()  # pending requests use the previous weights
             self.remote.call_all("restart_episodes")  # also of workers that the state does not cover
             self.remote.call_all("set_filters", self.local.get_filters())
             self.remote.call_each("set_sampling_state", states)
-        elif 1 in states:
+        elif 1 in states and self._local_samples:
             self.local.set_sampling_state(*states[1])
 
     def foreach_worker(self, function: Callable[[RolloutWorker], Any]) -> list[Any]:
         """Calls a function with each sampling worker; returns the results by index. Its exceptions are raised."""
-        if self.config.num_workers:
+        if self._num_remote:
             return list(self.remote.call_all("apply", function, raises=True).values())
         return [self.local.apply(function)]
 
     def health(self) -> dict[str, Any]:
         """The numbers of workers that sample and of restarts, and the last error of each worker that has failed."""
-        return self.remote.health() if self.config.num_workers else {**self.remote.health(), "healthy": 1}
+        return self.remote.health() if self._num_remote else {**self.remote.health(), "healthy": 1}
 
     def restart_episodes(self) -> None:
         """Drops all running episodes; fresh ones begin."""
-        if self.config.num_workers:
+        if self._num_remote:
             self.remote.call_all("restart_episodes")
-        else:
+        elif self._local_samples:
             self.local.restart_episodes()
 
     def stop(self) -> None:
@@ -88,9 +93,19 @@ def worker_arguments(config: TrainerConfig, policy_class: type[Policy]) -> dict[
     """The arguments of a `RolloutWorker`, by name."""
     return {
         # Resolved here: a name may be registered in this process alone.
-        "env_creator": creator_of(config.env),
+        "env_creator": _no_env if config.env is None else creator_of(config.env),
         "policy_cls_or_specs": config.multiagent.policies or {DEFAULT_POLICY: PolicySpec()},
         "policy_mapping_fn": config.multiagent.policy_mapping_fn,
         "config": config,
         "default_policy_class": policy_class,
     }
+
+
+def _no_env(context: EnvContext) -> Any:
+    raise ConfigError(
+        "There is no environment.",
+        where="config key 'env'",
+        got=None,
+        expected="a Gymnasium id, a registered name, a class, or a creator function",
+        fix="set env: recorded data can be learned from without one, and evaluation requires it",
+    )

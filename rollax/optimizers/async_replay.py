@@ -55,6 +55,10 @@ class AsyncReplayOptimizer(ReplayOptimizer):
     )
     rests_between_steps = False
 
+    @classmethod
+    def replaced_for_data(cls, *, steps_the_env: bool) -> bool:
+        return cls is AsyncReplayOptimizer and not steps_the_env
+
     def __init__(
         self,
         local_worker: RolloutWorker,

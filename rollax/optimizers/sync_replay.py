@@ -16,6 +16,7 @@ from rollax.memory import check_buffers_fit
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.replay_optimizer import ReplayOptimizer
 from rollax.policy.policy import Policy
+from rollax.replay.mixed import MixedReplay
 from rollax.replay.shard import check_states, set_states
 from rollax.replay.uniform import UniformReplay
 from rollax.state import count, generator_state, section
@@ -33,10 +34,15 @@ class SyncReplayOptimizer(ReplayOptimizer):
     Source: Mnih et al. (2015), doi:10.1038/nature14236, Algorithm 1.
 
     Attributes:
-        buffers: policy id -> replay buffer.
+        buffers: policy id -> replay buffer of fresh experience.
+        drawn_from: policy id -> what updates draw from: its buffer, here.
     """
 
     config_class = ReplayFields
+
+    @classmethod
+    def replaced_for_data(cls, *, steps_the_env: bool) -> bool:
+        return cls is SyncReplayOptimizer  # a subclass may draw in another way
 
     def __init__(
         self,
@@ -46,6 +52,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
     ) -> None:
         super().__init__(local_worker, remote_workers, config)
         self.buffers = {i: self.buffers_of(policy)(self.config.buffer_size) for i, policy in self.policies.items()}
+        self.drawn_from: Mapping[str, UniformReplay | MixedReplay] = self.buffers
         self._rng = np.random.default_rng(self.config.seed)
 
     def step(self) -> Stats:
@@ -55,7 +62,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
             self._due.add(self._size(rollout))
             self._trained_on(rollout)
             self._sampled(rollout)
-        if not any(map(len, self.buffers.values())):
+        if not any(map(len, self.drawn_from.values())):
             self._due.skip(self.num_updates)
         due = self._due.updates - self.num_updates
         while due > 0:
@@ -75,7 +82,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
 
     def _update(self, count: int) -> None:
         with self.timings.measured("learn_s"):
-            for policy_id, buffer in self.buffers.items():
+            for policy_id, buffer in self.drawn_from.items():
                 stats, policy = None, self.policies[policy_id]
                 at_once = 1 if policy.minibatch_size is None else count
                 for _ in range(0, count if len(buffer) else 0, at_once):
@@ -83,7 +90,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
                 self._note(policy_id, stats)
         self.num_updates += count
 
-    def _learn_from(self, policy: Policy, buffer: UniformReplay, count: int) -> dict[str, Any]:
+    def _learn_from(self, policy: Policy, buffer: UniformReplay | MixedReplay, count: int) -> dict[str, Any]:
         """Statistics of `count` updates, made in one call."""
         drawn = self._drawn(policy, buffer, count)
         stats = dict(policy.learn_on_batch(drawn) or {})
@@ -92,7 +99,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
             buffer.update_priorities(drawn[SampleBatch.INDICES][:: drawn.max_seq_len], errors)
         return stats
 
-    def _drawn(self, policy: Policy, buffer: UniformReplay, count: int) -> SampleBatch:
+    def _drawn(self, policy: Policy, buffer: UniformReplay | MixedReplay, count: int) -> SampleBatch:
         rows, beta = self.rows_of_update(policy), self.config.prioritized_replay_beta
         sequences = policy.replayed
         if sequences is None:
@@ -102,7 +109,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
 
     def report(self) -> dict[str, Any]:
         """Transitions that can be drawn, by policy, and the updates made so far."""
-        rows = {policy_id: len(buffer) for policy_id, buffer in self.buffers.items()}
+        rows = {policy_id: len(buffer) for policy_id, buffer in self.drawn_from.items()}
         return {"replay": {"rows": rows, "num_updates": self.num_updates}}
 
     def get_state(self) -> dict[str, Any]:

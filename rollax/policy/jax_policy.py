@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import optax
 from flax import nnx
-from gymnasium import Space
+from gymnasium import Space, spaces
 from jax import lax
 
 from rollax import runtime, trees
@@ -247,11 +247,26 @@ class JaxPolicy(Policy):
         """Adapts the exploration to a fragment; for policies without memory."""
 
         def outputs_of(params: Columns) -> np.ndarray:
-            some = trees.index(batch[SampleBatch.OBS], slice(_ROWS_FOR_EXPLORATION))
-            columns = trees.pad({SampleBatch.OBS: some}, acting_bucket(trees.length(some)))
-            return np.asarray(self._acting.outputs(params, self.extra, columns))[: trees.length(some)]
+            return self._outputs(params, trees.index(batch[SampleBatch.OBS], slice(_ROWS_FOR_EXPLORATION)))
 
         self.exploration.after_fragment(batch, self.params, outputs_of, self.timestep)
+
+    def action_probabilities(self, obs_batch: Any, *, explore: bool = True) -> np.ndarray:
+        if not isinstance(self.action_space, spaces.Discrete) or self.memory.present:
+            return super().action_probabilities(obs_batch, explore=explore)
+        self.check_masks(obs_batch)
+        outputs = self._outputs(self.params, obs_batch)
+        check_finite(outputs, self.name, self.timestep)
+        if not explore:
+            return (np.arange(outputs.shape[1]) == outputs.argmax(axis=1)[:, None]).astype(np.float64)
+        probabilities = self.exploration.probabilities(outputs, self.timestep)
+        return super().action_probabilities(obs_batch) if probabilities is None else probabilities
+
+    def _outputs(self, params: Columns, obs_batch: Any) -> np.ndarray:
+        """[N, num_inputs] the model's outputs for N observations, those of invalid actions masked."""
+        rows = trees.length(obs_batch)
+        columns = trees.pad({SampleBatch.OBS: obs_batch}, acting_bucket(rows))
+        return np.asarray(self._acting.outputs(params, self.extra, columns))[:rows]
 
     def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
         if SampleBatch.ACTION_DIST_INPUTS not in fetches:

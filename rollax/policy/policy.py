@@ -176,6 +176,24 @@ class Policy(ABC):
         """
         return {}
 
+    def action_probabilities(self, obs_batch: Any, *, explore: bool = True) -> np.ndarray:
+        """[N, n] the probability of each action of a Discrete space, for columns of N observations.
+
+        Off-policy estimates read it; see `rollax.estimators`. Policies without memory only.
+
+        Args:
+            explore: True for the policy as it acts in training, False for its greedy action.
+        Raises:
+            PolicyError: the policy has none.
+        """
+        raise PolicyError(
+            "The policy does not return the probabilities of its actions.",
+            where=f"policy {self.name!r}, class {type(self).__name__}",
+            got=f"action space {space_text(self.action_space)}, and no method action_probabilities",
+            expected="a Discrete action space, and action_probabilities(obs_batch, explore=...) -> [N, n]",
+            fix="implement action_probabilities in the policy's class",
+        )
+
     def postprocess_trajectory(
         self,
         sample_batch: Fragment,

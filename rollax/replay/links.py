@@ -153,7 +153,7 @@ class Links:
         self._open_trajectories = trajectories[order]
         self._open_slots = np.concatenate([self._open_slots, end_slots[opened]])[order]
 
-    def windows(self, rows: Slots, rewards: NDArray, n_step: int, gamma: float) -> Windows:
+    def windows(self, rows: Slots, rewards: NDArray, n_step: int | None, gamma: float) -> Windows:
         """The n steps from the rows at [K] slots on, with [slots] rewards; see `n_step_windows`."""
         flags = self.terminated, self.truncated, self.observed
         return n_step_windows(rows, self.following, rewards, *flags, n_step=n_step, gamma=gamma)

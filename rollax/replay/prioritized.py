@@ -43,7 +43,7 @@ class PrioritizedReplay(UniformReplay):
         alpha: float = 0.6,
         eps: float = 1e-6,
         gamma: float = 0.99,
-        n_step: int = 1,
+        n_step: int | None = 1,
         columns: Sequence[str] = (),
         frames: StackedFrames | None = None,
         where: str = "replay buffer",

@@ -21,7 +21,7 @@ def sequences_from(
     length: int,
     burn_in: int,
     *,
-    n_step: int,
+    n_step: int | None,
     gamma: float,
 ) -> SampleBatch:
     """A sequence around each start: burn-in rows before it, rows to learn from, and the observation after them.
@@ -35,7 +35,7 @@ def sequences_from(
         start_weights: [B] the importance weight of each.
         length: T, rows to learn from; fewer where the trajectory ends, or its next row is not stored yet.
         burn_in: rows before the start, fewer where the trajectory began, or the rows before it are overwritten.
-        n_step: n, steps of each return; fewer where the sequence ends.
+        n_step: n, steps of each return; fewer where the sequence ends, and None: all up to there.
     Returns:
         A padded batch of B sequences of up to burn_in + T + 1 rows: the stored columns, with `state_in` of the first
         row only; n-step `rewards` and `discounts` as in `UniformReplay.sample`; `target_steps`, the position in the

@@ -77,23 +77,11 @@ class StoredRows:
 
     def addition(self, fragment: Fragment) -> Addition:
         """The changes that adding a fragment over the oldest rows makes; `checked` has returned it."""
-        segments, rows = np.flatnonzero(fragment.goes_on), np.arange(len(fragment))
-        rows += np.searchsorted(fragment.ends[segments], rows)  # each moves by the observations before it
-        ends = rows[fragment.ends[segments]] + 1
-        size = len(rows) + len(ends)
-        goes_on = np.ones(size, np.bool_)
-        goes_on[rows[fragment.starts]] = False
-        obs, images = None, np.zeros(size, np.int64)
+        rows, segments, ends, obs, goes_on, images = self._entries(fragment)
+        size = len(goes_on)
         if self._frames is not None:
-
-            def in_order(column: NDArray, after: NDArray) -> NDArray:
-                joined = np.empty((size, *column.shape[1:]), column.dtype)
-                joined[rows], joined[ends] = column, after[segments]
-                return joined
-
-            obs = trees.tree_map(in_order, fragment[_OBS], fragment.after[_OBS])
-            inside = goes_on
-            goes_on, images = self._frames.images_before(obs, inside)
+            inside = np.ones(size, np.bool_)
+            inside[rows[fragment.starts]] = False
             self._look_for_broken_stacks(inside, goes_on)
         slots = np.full(size, -1)
         slots[rows[fragment.starts]] = self._taken_over(fragment, size + int(images.sum()))
@@ -115,6 +103,31 @@ class StoredRows:
             taken=self.links.taken + count,
             overwritten=self.links.overwritten_by(count),
         )
+
+    def slots_for(self, fragment: Fragment) -> int:
+        """The slots that a fragment takes where it continues no earlier one."""
+        *_, goes_on, images = self._entries(fragment)
+        return len(goes_on) + int(images.sum())
+
+    def _entries(self, fragment: Fragment) -> tuple[NDArray, NDArray, NDArray, trees.Tree | None, NDArray, NDArray]:
+        """`rows`, `segments`, `ends`, `obs`, `goes_on` and `images` of an `Addition`."""
+        segments, rows = np.flatnonzero(fragment.goes_on), np.arange(len(fragment))
+        rows += np.searchsorted(fragment.ends[segments], rows)  # each moves by the observations before it
+        ends = rows[fragment.ends[segments]] + 1
+        size = len(rows) + len(ends)
+        goes_on = np.ones(size, np.bool_)
+        goes_on[rows[fragment.starts]] = False
+        if self._frames is None:
+            return rows, segments, ends, None, goes_on, np.zeros(size, np.int64)
+
+        def in_order(column: NDArray, after: NDArray) -> NDArray:
+            joined = np.empty((size, *column.shape[1:]), column.dtype)
+            joined[rows], joined[ends] = column, after[segments]
+            return joined
+
+        obs = trees.tree_map(in_order, fragment[_OBS], fragment.after[_OBS])
+        goes_on, images = self._frames.images_before(obs, goes_on)
+        return rows, segments, ends, obs, goes_on, images
 
     def put(self, added: Addition) -> None:
         """Adds a fragment; nothing is changed between `addition` and this."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollax.batch import SampleBatch
+from rollax import trees
+from rollax.batch import Fragment, SampleBatch
 from rollax.errors import BatchError, ConfigError
 from rollax.replay.fragment_checks import without_repeats
 from rollax.replay.frames import StackedFrames
@@ -37,7 +38,7 @@ class UniformReplay:
     Args:
         capacity: slots; memory is taken for the first fragment.
         gamma: γ, the discount of n-step returns.
-        n_step: n.
+        n_step: n; None: all steps up to the end of the trajectory, bootstrapped where it is truncated.
         columns: further columns to store and draw, beside `obs`, `actions` and `rewards`.
         frames: how observations are stacked from images; None: store observations as they are.
         where: the buffer's name in error messages.
@@ -52,13 +53,13 @@ class UniformReplay:
         capacity: int,
         *,
         gamma: float = 0.99,
-        n_step: int = 1,
+        n_step: int | None = 1,
         columns: Sequence[str] = (),
         frames: StackedFrames | None = None,
         where: str = "replay buffer",
     ) -> None:
         check_range("capacity", capacity, capacity >= 1, "at least 1", where)
-        check_range("n_step", n_step, n_step >= 1, "at least 1", where)
+        check_range("n_step", 1 if n_step is None else n_step, n_step is None or n_step >= 1, "at least 1", where)
         check_range("gamma", gamma, 0 <= gamma <= 1, "from 0 to 1", where)
         self.capacity, self.gamma, self.n_step, self.where = capacity, gamma, n_step, where
         self._rows = StoredRows(capacity, columns, frames, self._own_bytes_per_slot, where)
@@ -78,7 +79,27 @@ class UniformReplay:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays, used or not; 0 before the first fragment."""
-        return self.capacity * self._rows.bytes_per_slot
+        return self.capacity * self.bytes_per_slot
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Bytes that a transition takes; 0 before the first fragment."""
+        return self._rows.bytes_per_slot
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are stored."""
+        return self._rows.names
+
+    def slots_for(self, fragments: Iterable[Fragment]) -> int:
+        """The capacity that holds all of these fragments of whole trajectories."""
+        return max(sum(self._rows.slots_for(fragment) for fragment in fragments), 1)
+
+    def observations(self, count: int) -> Iterator[trees.Tree]:
+        """All stored observations in order, at most `count` at once."""
+        filled = self._rows.links.filled
+        for start in range(0, filled, count):
+            yield self._rows.read(SampleBatch.OBS, np.arange(start, min(start + count, filled)))
 
     @property
     def total_priority(self) -> float:

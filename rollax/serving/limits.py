@@ -23,10 +23,16 @@ class Limits:
         max_id_length: characters of the id of an episode, agent or request.
         idle_timeout_s: seconds after the last response of an episode; it is dropped then.
         retry_after_s: what a client should wait after a refusal by one of the limits above.
-        largest_number: the largest absolute value of an observation, action or reward that a server learns from, and of
-            observations where the bounds of their space are lower. None: any finite number.
+        largest_number: the largest absolute value of a number that a server learns from, in rewards and in observations
+            (unless a bound of their space is higher). A server that does not learn takes any finite number.
         max_body_bytes: bytes of one request.
         max_connections: open connections.
+        max_connections_per_client: open connections of one address.
+        max_header_bytes: bytes of the request line and the headers.
+        max_unsent_bytes: bytes of responses that a client has not read; the connection is aborted beyond.
+        request_timeout_s: seconds in which a request has to arrive in full.
+        requests_per_s: requests of one address per second, with bursts of as many.
+        wrong_tokens_per_s: requests of one address with a wrong token per second, with bursts of ten times as many.
     """
 
     max_episodes: int = 10_000
@@ -38,14 +44,20 @@ class Limits:
     max_id_length: int = 128
     idle_timeout_s: float = 300.0
     retry_after_s: float = 1.0
-    largest_number: float | None = None
+    largest_number: float = 1e6
     max_body_bytes: int = 16 * 2**20
     max_connections: int = 1_024
+    max_connections_per_client: int = 512
+    max_header_bytes: int = 32 * 2**10
+    max_unsent_bytes: int = 16 * 2**20
+    request_timeout_s: float = 30.0
+    requests_per_s: float = 50_000.0
+    wrong_tokens_per_s: float = 10.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and not value > 0:
+            if not value > 0:
                 raise ConfigError(
                     "A limit that is not positive.",
                     where=field.name,
@@ -55,5 +67,5 @@ class Limits:
                 )
 
     def as_numbers(self) -> dict[str, float]:
-        """The limits by name, for `hello`; those that are None are left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """The limits by name, for `hello`."""
+        return asdict(self)

@@ -167,6 +167,15 @@ class Hello(msgspec.Struct):
     limits: dict[str, float]
 
 
+class Health(msgspec.Struct):
+    """The answer to GET /v1/health; `pending` is the number of observations that wait for an action."""
+
+    status: str
+    version: int
+    episodes: int
+    pending: int
+
+
 class Started(msgspec.Struct):
     """The answer to start_episode."""
 

@@ -97,7 +97,7 @@ class TestRefuses:
             ({"multiagent": {"policy": {}}}, "multiagent.policy", "here it is 'policies'"),
             ({"evaluation_config": {"model": {"fcnet_hidden": [3]}}}, "model.fcnet_hidden", "evaluation_config"),
             ({"zzzz": 1}, "zzzz", "use one of: accept_off_policy_actions, "),
-            ({"input": "x"}, "input", "does not have it yet"),
+            ({"input": "x"}, "input", "learns from its own experience"),
             ({"record_env": True}, "record_env", "record_dir"),
             ({"use_lstm": True}, "use_lstm", "it is a key of 'model'"),
             ({"policies": {}}, "policies", "it is a key of 'multiagent'"),

@@ -11,6 +11,7 @@ import numpy as np
 
 from rollax.batch import SampleBatch
 from rollax.models.distributions.base import ActionDistribution
+from rollax.models.distributions.discrete import Categorical
 
 Params = Mapping[str, Any]
 OutputsOf = Callable[[Params], np.ndarray]
@@ -55,6 +56,13 @@ class Exploration(ABC):
     @abstractmethod
     def fetches(self, outputs: jax.Array, actions: Any) -> dict[str, jax.Array]:
         """The columns of `fetched`, each [B, width]; traced by JAX."""
+
+    def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray | None:
+        """[N, n] the probability with which each of n discrete actions is explored; None where it is not known.
+
+        `outputs` are [N, num_inputs], those of invalid actions masked.
+        """
+        return None
 
     def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
         """The outputs with invalid actions made impossible, by default unchanged; traced by JAX."""
@@ -104,6 +112,9 @@ class FromDistribution(Exploration):
     def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
         return self.distribution.mask(outputs, valid)
 
+    def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray | None:
+        return softmax(outputs) if isinstance(self.distribution, Categorical) else None
+
 
 class ExplorationWrapper(Exploration):
     """Forwards to another exploration; its own columns of noise follow the inner ones."""
@@ -130,3 +141,10 @@ class ExplorationWrapper(Exploration):
 
     def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
         return self.inner.mask(outputs, valid)
+
+
+def softmax(preferences: np.ndarray) -> np.ndarray:
+    """[N, n] probabilities proportional to exp, in float64."""
+    shifted = preferences.astype(np.float64) - preferences.max(axis=-1, keepdims=True)
+    weights = np.exp(shifted)
+    return weights / weights.sum(axis=-1, keepdims=True)

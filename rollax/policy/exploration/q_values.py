@@ -13,7 +13,7 @@ from gymnasium import spaces
 from rollax.batch import SampleBatch
 from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.ops.q_learning import chosen
-from rollax.policy.exploration.exploration import Exploration, Noise
+from rollax.policy.exploration.exploration import Exploration, Noise, softmax
 
 
 class ValueExploration(Exploration):
@@ -58,6 +58,11 @@ class EpsilonGreedy(ValueExploration):
         random = jnp.argmax(jnp.cumsum(valid, axis=-1) > k[:, None], axis=-1).astype(jnp.int32) + self._start
         return jnp.where(noise[:, 0] > 0, random, self.mode(outputs))
 
+    def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray:
+        valid, epsilon = outputs > MASKED_LOGIT, self.epsilon(timestep)
+        best = np.arange(outputs.shape[1]) == outputs.argmax(axis=1)[:, None]
+        return (1 - epsilon) * best + epsilon * valid / valid.sum(axis=1, keepdims=True)
+
 
 class SoftQ(ValueExploration):
     """Actions with probabilities proportional to exp(Q / τ).
@@ -75,6 +80,9 @@ class SoftQ(ValueExploration):
 
     def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
         return self.mode(outputs / self.temperature + noise)
+
+    def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray:
+        return softmax(outputs / self.temperature)
 
 
 class GroupExploration(Exploration):

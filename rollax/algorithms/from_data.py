@@ -1,0 +1,109 @@
+"""What a trainer that learns from recorded data does otherwise: its optimizer, its spaces, its evaluation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rollax.config import TrainerConfig
+from rollax.config.data_input import DataInputFields, missing_input
+from rollax.errors import ConfigError
+from rollax.policy.policy import PolicySpec
+
+if TYPE_CHECKING:
+    from rollax.algorithms.trainer import Trainer
+    from rollax.optimizers.optimizer import Optimizer
+
+Config = TypeVar("Config", bound=TrainerConfig)
+
+
+def steps_the_env(config: TrainerConfig) -> bool:
+    """Whether the environment is stepped for training."""
+    return not isinstance(config, DataInputFields) or config.steps_the_env
+
+
+def optimizer_class_of(trainer_class: type[Trainer], config: TrainerConfig) -> type[Optimizer]:
+    """The optimizer of an algorithm: that of recorded data, where there is some.
+
+    Raises:
+        ConfigError: an algorithm that learns from recorded data has none, or one of another optimizer has some.
+    """
+    from rollax.optimizers.batch_replay import BatchReplayOptimizer
+
+    own = trainer_class.optimizer_class
+    learns_from_data = issubclass(own, BatchReplayOptimizer)
+    if not isinstance(config, DataInputFields) or config.input is None:
+        if learns_from_data:
+            raise missing_input(trainer_class.name)
+        return own
+    if learns_from_data or own.replaced_for_data(steps_the_env=config.steps_the_env):
+        return own if learns_from_data else BatchReplayOptimizer
+    raise ConfigError(
+        f"{trainer_class.name} cannot learn from recorded data with these settings.",
+        where="config key 'input'",
+        got=f"{own.__name__}, with {'fresh experience beside the data' if config.steps_the_env else 'data alone'}",
+        expected="an algorithm with one replay buffer, such as DQN, SAC or TD3; data alone for Ape-X; or an optimizer "
+        "that is a BatchReplayOptimizer",
+        fix="learn from the data alone, or use DQN in the place of Ape-X",
+    )
+
+
+def with_spaces_of_data(config: Config, where: str) -> Config:
+    """The config of a trainer without an environment, with the spaces of its recorded data.
+
+    Raises:
+        ConfigError: there is neither an environment nor recorded data, or the environment is to be stepped or evaluated
+            in; or the data has no spaces for a policy.
+    """
+    if config.env is not None:
+        return config
+    if not isinstance(config, DataInputFields) or config.input is None or config.steps_the_env:
+        raise ConfigError(
+            "No environment.",
+            where=where,
+            got=None,
+            expected="a Gymnasium id, a registered name, a class, or a creator function",
+            fix=f"{where.partition('(')[0]}(env='CartPole-v1')",
+        )
+    if config.evaluation_interval is not None:
+        raise ConfigError(
+            "No environment to evaluate in.",
+            where="config keys 'evaluation_interval' and 'env'",
+            got=f"evaluation_interval={config.evaluation_interval}, env=None",
+            expected="an environment",
+            fix="set env, or leave evaluation_interval out",
+        )
+    return _with_spaces(config)
+
+
+def _with_spaces(config: Any) -> Any:
+    if None not in (config.observation_space, config.action_space):
+        return config
+    specs = {policy_id: PolicySpec.of(spec, policy_id) for policy_id, spec in config.multiagent.policies.items()}
+    if specs and all(None not in (spec.observation_space, spec.action_space) for spec in specs.values()):
+        return config
+    from rollax.optimizers.data_sources import open_source
+
+    source = config.weights_of_sources()[0][0][0]
+    reader = open_source(source, config.input_config)
+    try:
+        observations, actions = dict(reader.observation_spaces), dict(reader.action_spaces)
+    finally:
+        reader.close()
+    if not specs:
+        policy_id = next(iter(observations))
+        return config.changed(observation_space=observations[policy_id], action_space=actions[policy_id])
+    policies = {}
+    for policy_id, spec in specs.items():
+        if policy_id not in observations and spec.observation_space is None:
+            raise ConfigError(
+                "A policy whose spaces are not known: there is no environment, and it is not in the data.",
+                where=f"multiagent.policies[{policy_id!r}]",
+                got=f"data of the policies {sorted(observations)}",
+                expected="spaces",
+                fix="set env, or name the spaces in the policy's spec",
+            )
+        policies[policy_id] = spec._replace(
+            observation_space=spec.observation_space or observations[policy_id],
+            action_space=spec.action_space or actions[policy_id],
+        )
+    return config.changed(multiagent=config.multiagent.model_copy(update={"policies": policies}))

@@ -1,0 +1,77 @@
+"""The command estimate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rollax.cli.checkpoints import newest_checkpoint
+from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
+from rollax.cli.experiment import parse_config
+from rollax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rollax.estimators.estimate import Estimates
+
+
+def estimate(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or a run folder for its newest one.")],
+    input: Annotated[list[str], typer.Option("--input", help="A data set: file, folder or pattern.")],  # noqa: A002
+    methods: Annotated[str, typer.Option(help="Estimators: is, pdis, wis, wpdis, dm, dr.")] = "wis,dm,dr",
+    policy_id: Annotated[str | None, typer.Option(help="The policy of a multi-agent checkpoint.")] = None,
+    data_policy_id: Annotated[str | None, typer.Option(help="Whose trajectories to read, if not its own.")] = None,
+    greedy: Annotated[bool, typer.Option(help="Estimate the greedy policy, not the one that explores.")] = False,
+    gamma: Annotated[float | None, typer.Option(help="γ; by default that of the checkpoint.")] = None,
+    behaviour: Annotated[str, typer.Option(help="logged, or fitted for data without log-probabilities.")] = "logged",
+    drop_cut: Annotated[bool, typer.Option(help="Leave out episodes that were not recorded to their end.")] = False,
+    level: Annotated[float, typer.Option(help="Of the confidence intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap and of fitted values.")] = 0,
+    settings: Annotated[str, typer.Option(metavar="JSON", help="Settings of the data set's reader.")] = "{}",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    trust_code: TrustOption = False,
+    imports: ImportOption = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Estimate the value of a policy from the episodes of another one, without running it."""
+    with readable_errors(traceback):
+        import_first(imports)
+        if behaviour not in ("logged", "fitted"):
+            raise ConfigError("An unknown kind.", where="--behaviour", got=behaviour, expected="logged or fitted")
+        from rollax.algorithms.load_policy import load_policy
+        from rollax.data.reader import open_dataset
+        from rollax.estimators.estimate import estimate_policy
+
+        path = newest_checkpoint(checkpoint)
+        runner = load_policy(path, policy_id or "default_policy", trust_code=trust_code)
+        reader = open_dataset(input, **parse_config(settings, "--settings"))
+        found = estimate_policy(
+            runner,
+            reader,
+            [name.strip() for name in methods.split(",")],
+            explore=not greedy,
+            policy_id=data_policy_id,
+            drop_cut=drop_cut,
+            gamma=gamma,
+            behaviour=behaviour,
+            level=level,
+            seed=seed,
+        )
+        print(json.dumps(found.to_json()) if as_json else "\n".join(_lines(found)))
+
+
+def _lines(found: Estimates) -> list[str]:
+    """A table: the data's own value, and each estimate with its interval."""
+    interval = f"{found.level:.0%} interval"
+    lines = [
+        f"{found.episodes:,} episodes, {found.steps:,} steps, γ = {found.gamma:g}",
+        f"{'':<10}{'value':>12}  {interval}",
+        f"{'data':<10}{found.v_behavior:>12.4g}  {found.behavior_low:.4g} to {found.behavior_high:.4g}",
+    ]
+    for name, one in found.methods.items():
+        lines.append(f"{name:<10}{one.v_target:>12.4g}  {one.low:.4g} to {one.high:.4g}")
+    if found.effective_sample_size is not None:
+        lines.append(f"effective sample size {found.effective_sample_size:.1f} of {found.episodes:,} episodes")
+    return [*lines, *(f"warning: {warning}" for warning in found.warnings)]

@@ -1,0 +1,156 @@
+"""The command serve."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollax.cli.checkpoints import newest_checkpoint, trainer_class_named
+from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
+from rollax.errors import ConfigError
+from rollax.importing import import_object
+
+if TYPE_CHECKING:
+    from rollax.serving.policy_backend import PolicyBackend
+
+_SIGNALLED = 128
+_MAX_TOKEN = 4096
+
+
+def serve(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or a run folder for its newest one.")],
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; another than this machine's own requires a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for a free one.")] = 9900,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file with the token that clients have to send.")
+    ] = None,
+    certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="TLS certificate chain (PEM).")] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's private key (PEM).")] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="Let pages of this origin use the server.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A further name of this server in URLs.")
+    ] = None,
+    explore: Annotated[bool, typer.Option("--explore", help="Explore, instead of acting greedily.")] = False,
+    policy_mapping: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="Agent id to policy id, as a JSON object, or module:function; with several policies."
+        ),
+    ] = None,
+    multi_agent: Annotated[
+        bool | None,
+        typer.Option("--multi-agent/--single-agent", help="Whether observations and actions are by agent id."),
+    ] = None,
+    max_episodes: Annotated[int | None, typer.Option(min=1, help="How many episodes may run at once.")] = None,
+    idle_timeout: Annotated[
+        float | None, typer.Option(min=0.1, help="Drop an episode after this many seconds without a request.")
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="module:Class of the trainer, if it is one of your own.")] = None,
+    trust_code: TrustOption = False,
+    imports: ImportOption = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Serve a trained policy over HTTP and WebSockets."""
+    with readable_errors(traceback):
+        import_first(imports)
+        from rollax.serving.limits import Limits
+        from rollax.serving.server import PolicyServer
+
+        token = None if token_file is None else read_token(token_file)
+        limits = Limits(**_given(max_episodes=max_episodes, idle_timeout_s=idle_timeout))
+        found = newest_checkpoint(checkpoint)
+        backend = _backend(found, policy_mapping, multi_agent, explore, run, trust_code)
+        server = PolicyServer(
+            backend,
+            host,
+            port,
+            token=token,
+            certificate=certificate,
+            key=key,
+            allowed_origins=allow_origin or (),
+            allowed_hosts=allow_host or (),
+            limits=limits,
+        )
+        number = _serve(server, f"{found.name} is served at {server.address}")
+    raise typer.Exit(_SIGNALLED + number)
+
+
+def read_token(file: Path) -> str:
+    """Returns the token in a file: its only line.
+
+    Raises:
+        ConfigError: the file cannot be read, or does not hold one line of printable ASCII.
+    """
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_MAX_TOKEN + 1).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("The token cannot be read.", where="--token-file", got=f"{file} ({error})") from error
+    if not text or len(text) > _MAX_TOKEN or not text.isprintable() or " " in text:
+        raise ConfigError(
+            "A file without a token.",
+            where=f"--token-file {file}",
+            got=f"{len(text)} characters",
+            expected=f"one line of 1 to {_MAX_TOKEN} printable ASCII characters without spaces",
+            fix=f"make one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > {file}",
+        )
+    return text
+
+
+def _backend(
+    checkpoint: Path, mapping: str | None, multi_agent: bool | None, explore: bool, run: str | None, trust_code: bool
+) -> PolicyBackend:
+    from rollax.serving.policy_backend import PolicyBackend
+
+    backend = PolicyBackend.from_checkpoint(
+        checkpoint,
+        policy_mapping=None if mapping is None else _mapping(mapping),
+        multi_agent=multi_agent,
+        explore=explore,
+        trainer_class=None if run is None else trainer_class_named(run),
+        trust_code=trust_code,
+    )
+    backend.warm_up()
+    return backend
+
+
+def _mapping(text: str) -> Any:
+    """The policy mapping of an option: a dict, or a function."""
+    if not text.lstrip().startswith("{"):
+        return import_object(text, "--policy-mapping")
+    try:
+        table = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"Not valid JSON: {error}.", where="--policy-mapping", got=text) from error
+    if not all(isinstance(policy_id, str) for policy_id in table.values()):
+        raise ConfigError(
+            "A policy mapping with other values than policy ids.",
+            where="--policy-mapping",
+            got=text,
+            expected='as in {"agent0": "first", "agent1": "second"}',
+        )
+    return table
+
+
+def _serve(server: Any, line: str) -> int:
+    """Serves until a signal arrives; returns its number."""
+    from rollax.runs.fit import StopRequest
+
+    stopped = threading.Event()
+    with StopRequest(stopped.set) as request, server:
+        print(line, flush=True)
+        stopped.wait()
+    assert request.signal is not None
+    return request.signal
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}

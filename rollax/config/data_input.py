@@ -1,0 +1,118 @@
+"""The fields of learning from recorded data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import Field
+
+from rollax.config.rules import SET, FieldGroup
+from rollax.errors import ConfigError
+
+SAMPLER = "sampler"
+"""The name of fresh experience among the sources of `input`."""
+
+
+class DataInputFields(FieldGroup):
+    """Where recorded data comes from, where it is kept, and whether the environment is stepped too.
+
+    See `BatchReplayOptimizer`.
+    """
+
+    requires = {
+        ("input_config", "input_memory_gb", "updates_per_step", "then_online"): {"input": SET},
+        "offline_timesteps": {"then_online": True},
+    }
+
+    input: Any = Field(
+        default=None,
+        description="recorded data to learn from: a folder or file, a pattern such as 'runs/*', a list of them, "
+        "{source: weight, ...}, where 'sampler' stands for fresh experience, a DatasetReader, or a function that "
+        "returns one; None: fresh experience only",
+    )
+    input_config: dict[str, Any] = Field(
+        default={}, description="settings for reading the data, the arguments of open_dataset, such as its format"
+    )
+    input_memory_gb: float | None = Field(
+        default=None,
+        gt=0,
+        description="GiB of memory that recorded data may take; None: half of what there is",
+    )
+    updates_per_step: int = Field(
+        default=200,
+        ge=1,
+        le=2**20,
+        description="updates from recorded data in one step of the optimizer; an iteration has at least that many",
+    )
+    then_online: bool = Field(
+        default=False,
+        description="whether the environment is stepped after offline_timesteps, to learn from recorded data and fresh "
+        "experience: half of each, or by the weights of input",
+    )
+    offline_timesteps: int = Field(
+        default=100_000, ge=1, description="rows to learn from recorded data before the environment is stepped"
+    )
+
+    def check_input(self) -> None:
+        """Refuses weights that are no weights, and sources without data."""
+        if not isinstance(self.input, Mapping):
+            if isinstance(self.input, str) and self.input == SAMPLER:
+                raise _wrong_input(self.input, "leave input out to learn from fresh experience only")
+            return
+        for source, weight in self.input.items():
+            if not isinstance(source, str) or not source:
+                raise _wrong_input(source, "name each source by a string, and its weight")
+            is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+            if not is_number or not 0 < weight < math.inf:
+                raise _wrong_input(f"{source!r}: {weight!r}", "give each source a weight above 0, or leave it out")
+        if not set(self.input) - {SAMPLER}:
+            raise _wrong_input(dict(self.input), "name some recorded data, or leave input out")
+
+    @property
+    def learns_offline(self) -> bool:
+        """Whether a run begins with recorded data alone, without an environment that is stepped."""
+        return self.input is not None and (self.then_online or SAMPLER not in _names(self.input))
+
+    @property
+    def steps_the_env(self) -> bool:
+        """Whether the environment is stepped for training, at some time of the run."""
+        return self.input is None or self.then_online or SAMPLER in _names(self.input)
+
+    def weights_of_sources(self) -> tuple[list[tuple[Any, float]], float]:
+        """The recorded sources with their weights, and the weight of fresh experience; the weights add up to 1."""
+        if isinstance(self.input, Mapping):
+            recorded = [(source, float(weight)) for source, weight in self.input.items() if source != SAMPLER]
+            of_recorded = sum(weight for _, weight in recorded)
+            fresh = float(self.input.get(SAMPLER, of_recorded if self.then_online else 0.0))
+        else:
+            recorded, fresh = [(self.input, 1.0)], 1.0 if self.then_online else 0.0
+        total = fresh + sum(weight for _, weight in recorded)
+        return [(source, weight / total) for source, weight in recorded], fresh / total
+
+
+def _names(sources: Any) -> Iterable[Any]:
+    return sources if isinstance(sources, Mapping) else ()
+
+
+def _wrong_input(got: Any, fix: str) -> ConfigError:
+    return ConfigError(
+        "Recorded data that cannot be learned from.",
+        where="config key 'input'",
+        got=got,
+        expected="a path, a list of paths, {source: weight, ...}, a DatasetReader, or a function that returns one",
+        fix=fix,
+    )
+
+
+def missing_input(algorithm: str) -> ConfigError:
+    """The error of an algorithm that learns from recorded data, where there is none."""
+    return ConfigError(
+        f"{algorithm} learns from recorded data, and there is none.",
+        where="config key 'input'",
+        got=None,
+        expected="a folder of recorded data, a pattern such as 'runs/*', a DatasetReader, ...",
+        fix="record some: `rollax record CHECKPOINT --episodes 100 --out DIR`, or output=DIR while another algorithm "
+        "trains; then set input='DIR'",
+    )

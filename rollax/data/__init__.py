@@ -1,0 +1,9 @@
+"""Data sets of experience: writing, reading, and the formats of others. Imports no JAX.
+
+PyArrow, h5py and Minari are imported by the formats that need them.
+"""
+
+from rollax.data.dataset import DatasetReader, RecordedTrajectory
+from rollax.data.reader import open_dataset
+
+__all__ = ["DatasetReader", "RecordedTrajectory", "open_dataset"]

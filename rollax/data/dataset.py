@@ -1,0 +1,109 @@
+"""`DatasetReader`: a source of recorded trajectories.
+
+A reader of your own is a subclass with the attributes and `trajectories`; `open_dataset(source, format="module:Class")`
+calls the class with the paths and settings.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gymnasium import Space
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.errors import DatasetError
+from rollax.spaces import same_space, space_text
+from rollax.trees import Tree
+
+ENV_ACTIONS = "env_actions"
+"""The column of what the environment got, where a policy's `actions` were scaled or clipped for it."""
+
+
+@dataclass
+class RecordedTrajectory:
+    """One agent's steps of one episode, in order.
+
+    Args:
+        columns: name of `SampleBatch` -> column. `obs` has T + 1 rows; the last one followed the last action. The
+            others have T rows: `actions` and `rewards` always; where they are known `t` (the number of the environment
+            step in the episode), `action_logp`, `action_dist_inputs`, `infos`, and `env_actions`.
+        terminated: the trajectory ended in a terminal state.
+        truncated: it was cut off by the environment, as by a time limit. Neither: the recording stopped in the middle.
+        episode_id: the episode, unique in its data set.
+        agent_id: the agent.
+        policy_id: the policy that acted for it.
+        where: file and line or row, for error messages.
+    """
+
+    columns: dict[str, Tree]
+    terminated: bool
+    truncated: bool
+    episode_id: str
+    agent_id: Hashable
+    policy_id: str
+    where: str = ""
+
+    def __len__(self) -> int:
+        return trees.length(self.columns[SampleBatch.REWARDS])
+
+    @property
+    def cut(self) -> bool:
+        """The recording stopped in the middle, so that its return is not known."""
+        return not (self.terminated or self.truncated)
+
+
+class DatasetReader(ABC):
+    """A data set: recorded trajectories with their spaces.
+
+    Attributes:
+        observation_spaces: policy id -> space of the observations, as the environment returned them.
+        action_spaces: policy id -> action space of the environment.
+        header: what is known about the data: `env`, `behaviour` (algorithm, timesteps, score), `version`,
+            `filters`, `normalize_actions`, `clip_actions`.
+        actions_of: "policy" where `actions` are as the policy chose them, in its own scale and unclipped, to which
+            `action_logp` belongs; "environment" where they are as the environment got them.
+        broken: what was skipped because it could not be read, one message each.
+    """
+
+    observation_spaces: Mapping[str, Space]
+    action_spaces: Mapping[str, Space]
+    header: Mapping[str, Any]
+    actions_of: Literal["policy", "environment"] = "environment"
+    broken: list[str]
+
+    @abstractmethod
+    def trajectories(self) -> Iterator[RecordedTrajectory]:
+        """All trajectories, once, always in the same order; those of an episode follow one another.
+
+        Raises:
+            DatasetError: what cannot be read, with its file and line.
+        """
+
+    def __len__(self) -> int:
+        """The number of rows (agent steps); reads the whole data set where the files do not say it."""
+        return sum(len(trajectory) for trajectory in self.trajectories())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def close(self) -> None:  # noqa: B027  most readers hold nothing open
+        """Closes what is open."""
+
+
+def check_same_spaces(first: DatasetReader, other: DatasetReader, where: str) -> None:
+    """Raises a DatasetError where two readers have different spaces for a policy."""
+    for kind in ("observation_spaces", "action_spaces"):
+        ours, theirs = getattr(first, kind), getattr(other, kind)
+        for policy_id in ours.keys() & theirs.keys():
+            if not same_space(ours[policy_id], theirs[policy_id]):
+                raise DatasetError(
+                    f"Data with different {kind.replace('_', ' ')}.",
+                    where=f"{where}, policy {policy_id!r}",
+                    got=space_text(theirs[policy_id]),
+                    expected=space_text(ours[policy_id]),
+                    fix="read data of one environment at a time, or convert it first",
+                )

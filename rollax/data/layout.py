@@ -1,0 +1,217 @@
+"""The Parquet layout of recorded trajectories: which columns of a table hold which arrays.
+
+A trajectory of T steps is T + 1 rows. Row t holds the observation, the action for it, and the reward and flags that
+followed; the last row has `is_last`, the final observation, and null elsewhere. A part of a nested space is a column of
+its own, such as `obs/position`. Rows of numbers are lists; rows of more than 256 numbers, such as images, are bytes.
+Policies with different columns have their own, such as `walker:obs`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+
+from rollax import trees
+from rollax.errors import DatasetError
+from rollax.trees import Tree
+
+IDS = ("episode_id", "agent_id", "policy_id")
+IS_LAST, TERMINATED, TRUNCATED = "is_last", "terminated", "truncated"
+HEADER = b"rollax"
+FORMAT_VERSION = 1
+_MOST_NUMBERS_IN_A_LIST = 256
+_KINDS = "biuf"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One column of a table.
+
+    Args:
+        column: its name.
+        dtype: of the array, as NumPy writes it (`<f4`); "json" for JSON values.
+        shape: of one row.
+    """
+
+    column: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def storage(self) -> Literal["scalar", "list", "bytes", "json"]:
+        if self.dtype == "json":
+            return "json"
+        # Lists of two-byte floats are not read by all versions of Arrow.
+        if self.size > _MOST_NUMBERS_IN_A_LIST or np.dtype(self.dtype).itemsize > 8 or self.dtype == "<f2":
+            return "bytes"
+        return "list" if self.shape else "scalar"
+
+    def arrow_type(self) -> pa.DataType:
+        match self.storage:
+            case "json":
+                return pa.string()
+            case "bytes":
+                return pa.binary(self.size * np.dtype(self.dtype).itemsize)
+            case "list":
+                return pa.list_(pa.from_numpy_dtype(np.dtype(self.dtype)))
+        return pa.from_numpy_dtype(np.dtype(self.dtype))
+
+    def to_arrow(self, values: np.ndarray, rows: np.ndarray) -> pa.Array:
+        """A column of len(rows) rows, with the values where `rows` is true, and null elsewhere."""
+        kind, missing = self.arrow_type(), ~rows
+        if self.storage == "json":
+            texts = np.full(len(rows), None, object)
+            texts[rows] = [json.dumps(value) for value in values.tolist()]
+            return pa.array(texts, kind)
+        values = np.ascontiguousarray(values, np.dtype(self.dtype))
+        if self.storage == "list":
+            offsets = np.append(0, np.cumsum(rows)).astype(np.int32) * np.int32(self.size)
+            return pa.ListArray.from_arrays(
+                pa.array(offsets), pa.array(values.reshape(-1)), kind, mask=pa.array(missing)
+            )
+        full = values
+        if missing.any():
+            full = np.zeros((len(rows), *self.shape), values.dtype)
+            full[rows] = values
+        if self.storage == "scalar":
+            return pa.array(full, kind, mask=missing)
+        validity = pa.py_buffer(np.packbits(rows, bitorder="little").tobytes())
+        return pa.Array.from_buffers(kind, len(rows), [validity, pa.py_buffer(full)])
+
+    def from_arrow(self, column: pa.ChunkedArray) -> np.ndarray:
+        """The values that are not null, [N, *shape]; ValueError where they are not of this leaf."""
+        array = column.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):  # of no chunks
+            array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+        if array.type != self.arrow_type():
+            raise ValueError(f"a column of type {array.type} in the place of {self.arrow_type()}")
+        rows, dtype = len(array) - array.null_count, np.dtype(self.dtype if self.dtype != "json" else object)
+        if self.storage == "json":
+            values = np.empty(rows, object)
+            values[:] = [json.loads(text) for text in array.drop_null().to_pylist()]
+            return values
+        if self.storage == "list":
+            flat = array.flatten()
+            if flat.null_count or len(flat) != rows * self.size:
+                raise ValueError(f"lists of other lengths than {self.size}")
+            return flat.to_numpy(zero_copy_only=False).reshape(rows, *self.shape)
+        if self.storage == "scalar":
+            return array.drop_null().to_numpy(zero_copy_only=False)
+        present = array.drop_null()
+        count = rows * self.size
+        values = np.frombuffer(present.buffers()[1], dtype, count, present.offset * self.size * dtype.itemsize)
+        return values.reshape(rows, *self.shape)
+
+
+class Columns(dict[str, Any]):
+    """The columns of one policy: name of `SampleBatch` -> tree of `Leaf`."""
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Tree], prefix: str, where: str) -> Columns:
+        """The columns that hold these arrays; DatasetError for arrays of objects."""
+        return cls({name: _leaves_of(column, prefix + name, name, where) for name, column in columns.items()})
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Columns:
+        return cls({name: _tree_from_json(tree) for name, tree in data.items()})
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: _tree_to_json(tree) for name, tree in self.items()}
+
+    def leaves(self) -> Iterator[Leaf]:
+        for tree in self.values():
+            yield from trees.leaves(tree)
+
+    def shape(self) -> Any:
+        """What two policies that share columns have in common."""
+        return [
+            (name, json.dumps(_tree_to_json(trees.tree_map(lambda leaf: Leaf("", leaf.dtype, leaf.shape), tree))))
+            for name, tree in self.items()
+        ]
+
+
+def _leaves_of(tree: Tree, column: str, name: str, where: str) -> Tree:
+    if isinstance(tree, dict):
+        return {key: _leaves_of(part, f"{column}/{_escaped(key)}", name, where) for key, part in tree.items()}
+    if isinstance(tree, tuple | list):
+        return tuple(_leaves_of(part, f"{column}/{i}", name, where) for i, part in enumerate(tree))
+    if name == "infos":
+        return Leaf(column, "json")
+    array = cast(np.ndarray, tree)
+    if array.dtype.kind not in _KINDS:
+        raise DatasetError(
+            "A column that is not made of numbers.",
+            where=f"{where}, column {column!r}",
+            got=f"{array.dtype} array",
+            expected="numbers or booleans",
+            fix="return arrays of numbers from compute_actions and observations",
+        )
+    return Leaf(column, array.dtype.newbyteorder("<").str.replace("=", "<"), array.shape[1:])
+
+
+def _escaped(key: Any) -> str:
+    return str(key).replace("%", "%25").replace("/", "%2F").replace(":", "%3A")
+
+
+def _tree_to_json(tree: Tree) -> Any:
+    # Pairs keep the order of the keys, which is that of the space.
+    if isinstance(tree, dict):
+        return {"dict": [[key, _tree_to_json(part)] for key, part in tree.items()]}
+    if isinstance(tree, tuple):
+        return {"tuple": [_tree_to_json(part) for part in tree]}
+    return {"column": tree.column, "dtype": tree.dtype, "shape": list(tree.shape)}
+
+
+def _tree_from_json(data: Any) -> Tree:
+    match data:
+        case {"dict": list(pairs)}:
+            return {key: _tree_from_json(part) for key, part in pairs}
+        case {"tuple": list(parts)}:
+            return tuple(_tree_from_json(part) for part in parts)
+        case {"column": str(column), "dtype": str(dtype), "shape": list(shape)}:
+            if dtype != "json" and np.dtype(dtype).kind not in _KINDS:
+                raise ValueError(f"a column of type {dtype}")
+            return Leaf(column, dtype, tuple(int(size) for size in shape))
+    raise ValueError(f"no description of a column: {data!r}")
+
+
+def schema_of(policies: Mapping[str, Columns]) -> pa.Schema:
+    """The schema of a table with the columns of these policies."""
+    fields = [pa.field(name, pa.string(), nullable=False) for name in IDS]
+    fields.append(pa.field(IS_LAST, pa.bool_(), nullable=False))
+    fields += [pa.field(name, pa.bool_()) for name in (TERMINATED, TRUNCATED)]
+    leaves = {leaf.column: leaf for columns in policies.values() for leaf in columns.leaves()}
+    return pa.schema([*fields, *(pa.field(name, leaf.arrow_type()) for name, leaf in leaves.items())])
+
+
+def id_to_text(value: Any) -> str:
+    """An agent id as text: a string as it is, others as JSON; DatasetError for one that JSON cannot hold."""
+    if isinstance(value, str) and not value.startswith("json:"):
+        return value
+    try:
+        return "json:" + json.dumps(value)
+    except TypeError as error:
+        raise DatasetError(
+            "An agent id that cannot be stored.",
+            got=value,
+            expected="a string, a number, or a tuple of those",
+            fix="use such ids in the environment",
+        ) from error
+
+
+def id_from_text(text: str) -> Any:
+    return _as_tuples(json.loads(text.removeprefix("json:"))) if text.startswith("json:") else text
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(_as_tuples(part) for part in value) if isinstance(value, list) else value

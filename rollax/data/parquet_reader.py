@@ -1,0 +1,214 @@
+"""`ParquetReader`: reads the files that `DatasetWriter` wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.config.stored import space_from_json
+from rollax.data.dataset import DatasetReader, RecordedTrajectory
+from rollax.data.layout import FORMAT_VERSION, HEADER, IDS, IS_LAST, TERMINATED, TRUNCATED, Columns, id_from_text
+from rollax.errors import DatasetError, SpaceError
+from rollax.spaces import same_space, space_text
+from rollax.trees import Tree
+
+
+class _File(NamedTuple):
+    path: Path
+    header: Mapping[str, Any]
+    columns: Mapping[str, Columns]
+    steps: int
+
+
+class ParquetReader(DatasetReader):
+    """Reads rollax's own Parquet files, in the order given, one row group at a time.
+
+    Args:
+        paths: the files.
+        columns: the columns to read; None: all. `obs`, `actions` and `rewards` are always read.
+    Raises:
+        DatasetError: a file that is truncated, of a newer format, or with other spaces than the first.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, columns: Sequence[str] | None = None) -> None:
+        self.broken = []
+        self._wanted = None if columns is None else {*columns, "obs", "actions", "rewards"}
+        self._files = [_opened(path) for path in paths]
+        self.header = self._files[0].header
+        self.actions_of = self.header.get("actions_of", "environment")
+        self.observation_spaces, self.action_spaces = {}, {}
+        for file in self._files:
+            self._take_spaces(file)
+
+    def __len__(self) -> int:
+        return sum(file.steps for file in self._files)
+
+    def trajectories(self) -> Iterator[RecordedTrajectory]:
+        for file in self._files:
+            with pq.ParquetFile(file.path) as parquet:
+                for group in range(parquet.num_row_groups):
+                    where = f"{file.path}, row group {group}"
+                    try:
+                        table = parquet.read_row_group(group, columns=self._names(file))
+                        yield from _trajectories_of(table, file.columns, self._wanted, where)
+                    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+                        raise _damaged(where, error) from error
+
+    def _names(self, file: _File) -> list[str] | None:
+        if self._wanted is None:
+            return None
+        leaves = {
+            leaf.column
+            for columns in file.columns.values()
+            for name, tree in columns.items()
+            if name in self._wanted
+            for leaf in trees.leaves(tree)
+        }
+        return [*IDS, IS_LAST, TERMINATED, TRUNCATED, *sorted(leaves)]
+
+    def _take_spaces(self, file: _File) -> None:
+        for policy_id, described in file.header["policies"].items():
+            for kind, known in (("observation_space", self.observation_spaces), ("action_space", self.action_spaces)):
+                try:
+                    space = space_from_json(described[kind], f"{file.path}, policy {policy_id!r}")
+                except (SpaceError, KeyError) as error:
+                    raise _damaged(file.path, error) from error
+                if not same_space(known.setdefault(policy_id, space), space):
+                    raise DatasetError(
+                        f"A file with another {kind.replace('_', ' ')}.",
+                        where=f"{file.path}, policy {policy_id!r}",
+                        got=space_text(space),
+                        expected=f"{space_text(known[policy_id])}, as in {self._files[0].path}",
+                        fix="read data of one environment at a time",
+                    )
+        if file.header.get("actions_of", "environment") != self.actions_of:
+            raise DatasetError(
+                "Files whose actions have different scales.",
+                where=file.path,
+                got=f"actions of the {file.header.get('actions_of')}",
+                expected=f"actions of the {self.actions_of}, as in {self._files[0].path}",
+                fix="read them as two sources",
+            )
+
+
+def header_of(path: Path) -> dict[str, Any] | None:
+    """The header of one of our Parquet files; None for another Parquet file; DatasetError for a damaged one."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+        return json.loads(metadata[HEADER]) if HEADER in metadata else None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def _opened(path: Path) -> _File:
+    header = header_of(path)
+    if header is None:
+        raise DatasetError(
+            "A Parquet file without rollax's header.",
+            where=path,
+            expected="a file that rollax wrote",
+            fix='name its format, such as format="rllib_parquet"',
+        )
+    if header.get("format_version", 0) > FORMAT_VERSION:
+        raise DatasetError(
+            "A file of a newer format.",
+            where=path,
+            got=f"format {header['format_version']}",
+            expected=f"format {FORMAT_VERSION} or older",
+            fix="update rollax",
+        )
+    try:
+        metadata = pq.read_metadata(path)
+        contents = json.loads((metadata.metadata or {}).get(b"rollax.contents", b"{}"))
+        columns = {i: Columns.from_json(p["columns"]) for i, p in header["policies"].items() if "columns" in p}
+        return _File(path, header, columns, int(contents.get("steps", 0)))
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path, error) from error
+
+
+def _trajectories_of(
+    table: pa.Table, columns: Mapping[str, Columns], wanted: set[str] | None, where: str
+) -> Iterator[RecordedTrajectory]:
+    last = table[IS_LAST].to_numpy()
+    ends = np.flatnonzero(last)
+    if not len(ends) or ends[-1] != len(last) - 1:
+        raise ValueError("the last row ends no trajectory")
+    starts = np.append(0, ends[:-1] + 1)
+    ids = {name: _ids_at(table[name], starts, ends) for name in IDS}
+    flags = {name: table[name].to_numpy()[ends - 1].astype(bool) for name in (TERMINATED, TRUNCATED)}
+    agents = {text: id_from_text(text) for text in set(ids["agent_id"])}
+    parts = {policy_id: _Part(table, columns[policy_id], wanted) for policy_id in dict.fromkeys(ids["policy_id"])}
+    shared: dict[tuple[str, ...], _Part] = {}
+    for policy_id, part in parts.items():
+        parts[policy_id] = shared.setdefault(part.names, part)
+    for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        policy_id = ids["policy_id"][number]
+        yield RecordedTrajectory(
+            parts[policy_id].take(end - start),
+            bool(flags[TERMINATED][number]),
+            bool(flags[TRUNCATED][number]),
+            ids["episode_id"][number],
+            agents[ids["agent_id"][number]],
+            policy_id,
+            f"{where}, row {start}",
+        )
+
+
+class _Part:
+    """The columns of one or more policies in a table, taken trajectory by trajectory."""
+
+    def __init__(self, table: pa.Table, columns: Columns, wanted: set[str] | None) -> None:
+        self.names = tuple(leaf.column for leaf in columns.leaves())
+        self._table, self._columns, self._wanted = table, columns, wanted
+        self._arrays: dict[str, Tree] | None = None
+        self._steps = self._trajectories = 0
+
+    def take(self, steps: int) -> dict[str, Tree]:
+        """The columns of the next trajectory, which are views."""
+        if self._arrays is None:
+            self._arrays = {
+                name: trees.tree_map(lambda leaf: leaf.from_arrow(self._table[leaf.column]), tree)
+                for name, tree in self._columns.items()
+                if self._wanted is None or name in self._wanted
+            }
+        first = self._steps
+        first_obs = first + self._trajectories
+        rows, rows_of_obs = slice(first, first + steps), slice(first_obs, first_obs + steps + 1)
+        self._steps, self._trajectories = first + steps, self._trajectories + 1
+        taken = {
+            name: trees.index(tree, rows_of_obs if name == SampleBatch.OBS else rows)
+            for name, tree in self._arrays.items()
+        }
+        if trees.length(taken[SampleBatch.OBS]) != steps + 1 or trees.length(taken[SampleBatch.REWARDS]) != steps:
+            raise ValueError("values are missing")
+        return taken
+
+
+def _ids_at(column: pa.ChunkedArray, starts: np.ndarray, ends: np.ndarray) -> list[str]:
+    """The id of each trajectory; ValueError where it changes inside of one."""
+    encoded = column.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.unify_dictionaries().combine_chunks()
+    codes, texts = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+    changes = np.flatnonzero(codes[1:] != codes[:-1])
+    if not np.isin(changes, ends).all():
+        raise ValueError("an id changes inside a trajectory")
+    return [texts[code] for code in codes[starts].tolist()]
+
+
+def _damaged(where: Any, error: Exception) -> DatasetError:
+    return DatasetError(
+        "A damaged file.",
+        where=where,
+        got=f"{type(error).__name__}: {error}",
+        expected="a Parquet file as rollax writes it",
+        fix="remove it, or use another copy",
+    )

@@ -1,0 +1,155 @@
+"""`open_dataset`: the reader of a file, folder, pattern, list of those, or function."""
+
+from __future__ import annotations
+
+import glob
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollax.data.dataset import DatasetReader, RecordedTrajectory, check_same_spaces
+from rollax.data.new_file import unfinished_in
+from rollax.errors import ConfigError, DatasetError, nearest, not_installed
+from rollax.importing import import_object
+
+log = logging.getLogger("rollax.data")
+
+FORMATS: dict[str, str] = {
+    "rollax": "rollax.data.parquet_reader:ParquetReader",
+}
+"""Name -> the reader class."""
+
+Source = str | Path | Sequence[Any] | Callable[[], DatasetReader] | DatasetReader
+
+
+def open_dataset(source: Source, *, format: str | type[DatasetReader] = "auto", **settings: Any) -> DatasetReader:  # noqa: A002
+    """The reader of a data set.
+
+    Args:
+        source: a file, a folder, a pattern such as `runs/*/data`, several of those, or a function that returns a
+            reader.
+        format: a name of `FORMATS`; "auto" finds it out; a class, or its path "module:Class", is a reader of your own.
+        settings: for the reader.
+    Raises:
+        DatasetError: no such file, an unknown format, or content that cannot be read.
+        ConfigError: an unknown setting.
+    """
+    if isinstance(source, DatasetReader):
+        return source
+    if callable(source):
+        return _returned(source(**settings), source)
+    sources = [source] if isinstance(source, str | Path) else list(source)
+    if not sources or not all(isinstance(one, str | Path) for one in sources):
+        readers = [open_dataset(one, format=format, **settings) for one in sources]
+        return readers[0] if len(readers) == 1 else ChainedReader(readers)
+    groups = _grouped([path for one in sources for path in _paths(one)], format)
+    readers = [_made(kind, paths, settings) for kind, paths in groups]
+    return readers[0] if len(readers) == 1 else ChainedReader(readers)
+
+
+class ChainedReader(DatasetReader):
+    """Several data sets with the same spaces, one after the other; ids of episodes get the number of the data set."""
+
+    def __init__(self, readers: Sequence[DatasetReader]) -> None:
+        if not readers:
+            raise DatasetError("No data.", where="open_dataset", got=[], expected="one source or more")
+        self.readers = list(readers)
+        first = self.readers[0]
+        self.observation_spaces, self.action_spaces = dict(first.observation_spaces), dict(first.action_spaces)
+        self.header, self.actions_of = first.header, first.actions_of
+        for number, reader in enumerate(self.readers[1:], start=1):
+            check_same_spaces(first, reader, f"source {number}")
+            self.observation_spaces = {**reader.observation_spaces, **self.observation_spaces}
+            self.action_spaces = {**reader.action_spaces, **self.action_spaces}
+            if reader.actions_of != self.actions_of:
+                raise DatasetError(
+                    "Sources whose actions have different scales.",
+                    where=f"source {number}",
+                    got=f"actions of the {reader.actions_of}",
+                    expected=f"actions of the {self.actions_of}, as in source 0",
+                    fix="open them one by one, or convert one of them",
+                )
+
+    @property
+    def broken(self) -> list[str]:  # type: ignore[override]
+        return [message for reader in self.readers for message in reader.broken]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.readers))
+
+    def trajectories(self) -> Iterator[RecordedTrajectory]:
+        for number, reader in enumerate(self.readers):
+            for trajectory in reader.trajectories():
+                trajectory.episode_id = f"{number}:{trajectory.episode_id}"
+                yield trajectory
+
+    def close(self) -> None:
+        for reader in self.readers:
+            reader.close()
+
+
+def _paths(source: str | Path) -> list[Path]:
+    """The files and folders that a source names; DatasetError for none."""
+    path = Path(source)
+    if path.exists():
+        return [path]
+    found = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]
+    if not found:
+        raise DatasetError(
+            "No such data.",
+            where="open_dataset",
+            got=str(source),
+            expected="a file, a folder, or a pattern that names some",
+            fix="check the path; a relative one begins at the current folder",
+        )
+    return found
+
+
+def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[Any, list[Path]]]:
+    """`(format, paths)`, for a reader each."""
+    if given != "auto":
+        return [(given, [file for path in paths for file in _files_of(path, given)])]
+    return [("rollax", [file for path in paths for file in _files_of(path, "rollax")])]
+
+
+def _files_of(path: Path, kind: Any) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    for unfinished in unfinished_in([path]):
+        log.warning("%s was never completed: its process was killed, or still writes. It is not read.", unfinished)
+    if kind != "rollax":
+        return [path]
+    files = sorted(path.rglob("*.parquet"))
+    if not files:
+        raise DatasetError("A folder without data.", where=path, expected="Parquet files", fix="check the path")
+    return files
+
+
+def _made(kind: Any, paths: list[Path], settings: dict[str, Any]) -> DatasetReader:
+    if isinstance(kind, str):
+        if ":" not in kind and kind not in FORMATS:
+            raise ConfigError("No such format.", where="format", got=kind, fix=nearest(kind, ["auto", *FORMATS]))
+        try:
+            kind = import_object(FORMATS.get(kind, kind), "format")
+        except ConfigError as error:
+            if isinstance(error.__cause__, ImportError) and error.__cause__.name in ("pyarrow", "h5py", "minari"):
+                package = error.__cause__.name
+                what = "Data sets need packages that are not installed."
+                raise not_installed(
+                    what, error.__cause__, where="open_dataset", package=package, extra="offline"
+                ) from error
+            raise
+    return kind(paths, **settings)
+
+
+def _returned(reader: Any, function: Any) -> DatasetReader:
+    if isinstance(reader, DatasetReader):
+        return reader
+    raise DatasetError(
+        "A function that returns no reader.",
+        where=getattr(function, "__qualname__", repr(function)),
+        got=type(reader).__name__,
+        expected="a DatasetReader",
+        fix="return a subclass of rollax.DatasetReader, or what rollax.open_dataset returns",
+    )

@@ -1,0 +1,296 @@
+"""`DatasetWriter`: trajectories into Parquet files of bounded size."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from gymnasium import Space
+
+import rollax
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.config.stored import space_to_json
+from rollax.data.dataset import RecordedTrajectory
+from rollax.data.layout import (
+    FORMAT_VERSION,
+    HEADER,
+    IDS,
+    IS_LAST,
+    TERMINATED,
+    TRUNCATED,
+    Columns,
+    Leaf,
+    id_to_text,
+    schema_of,
+)
+from rollax.data.new_file import NewFile
+from rollax.errors import DatasetError
+from rollax.trees import Tree
+
+Compression = Literal["zstd", "snappy", "gzip", "none"]
+_ROWS_AT_ONCE = 1 << 14
+_BYTES_AT_ONCE = 1 << 24
+
+
+class DatasetWriter:
+    """Writes trajectories into the Parquet files of a folder; see `rollax.data.layout`.
+
+    A file gets its name once it is complete and on disk, so that a process that is killed loses the open file and no
+    other. An episode is never divided between files.
+
+    Args:
+        folder: made if it is missing; files that are there stay.
+        observation_spaces: policy id -> space.
+        action_spaces: policy id -> action space of the environment.
+        header: what else is known about the data; JSON values. See `DatasetReader.header`.
+        actions_of: who the column `actions` belongs to, see `DatasetReader`.
+        prefix: the beginning of the names of the files.
+        compression: of the columns.
+        max_file_size: bytes; a file that has grown beyond it is completed, and another begun.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        observation_spaces: Mapping[str, Space],
+        action_spaces: Mapping[str, Space],
+        *,
+        header: Mapping[str, Any] | None = None,
+        actions_of: Literal["policy", "environment"] = "environment",
+        prefix: str = "part",
+        compression: Compression = "zstd",
+        max_file_size: int = 64 << 20,
+    ) -> None:
+        self.folder = Path(folder)
+        self.paths: list[Path] = []
+        """The files that are complete."""
+        self.header = {"actions_of": actions_of, **(header or {})}
+        self._spaces = {
+            policy_id: {
+                "observation_space": space_to_json(observation_spaces[policy_id]),
+                "action_space": space_to_json(action_spaces[policy_id]),
+            }
+            for policy_id in observation_spaces
+        }
+        self._prefix, self._compression, self._max_file_size = prefix, compression, max_file_size
+        self._columns: dict[str, Columns] = {}  # of each policy seen so far, with names of its own
+        self._shared = True  # all policies have the same columns
+        self._file: NewFile | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self._pending: list[RecordedTrajectory] = []
+        self._pending_rows = self._pending_bytes = 0
+        self._last_episode: str | None = None
+        self._steps = self._trajectories = 0
+        self._return_sum = 0.0
+        # Names sort in the order of writing. The token keeps those of another process apart.
+        self._number, self._token = len(list(self.folder.glob(f"{prefix}-*.parquet"))), secrets.token_hex(4)
+
+    def write(self, trajectory: RecordedTrajectory) -> None:
+        """Adds a trajectory; those of an episode follow one another.
+
+        Raises:
+            DatasetError: columns of different lengths, arrays of objects, or the disk fails.
+        """
+        _check_lengths(trajectory)
+        if trajectory.episode_id != self._last_episode:
+            self._between_episodes()
+        self._last_episode = trajectory.episode_id
+        self._note_columns(trajectory)
+        self._pending.append(trajectory)
+        self._pending_rows += len(trajectory) + 1
+        self._pending_bytes += sum(leaf.nbytes for c in trajectory.columns.values() for leaf in trees.leaves(c))
+
+    def close(self) -> None:
+        """Completes the open file."""
+        try:
+            self._write_pending()
+        finally:
+            self._complete()
+
+    def abandon(self) -> None:
+        """Removes the open file, which was not completed."""
+        self._pending.clear()
+        if self._file is not None:
+            self._file.discard()
+        self._file = self._writer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _between_episodes(self) -> None:
+        if self._pending_rows >= _ROWS_AT_ONCE or self._pending_bytes >= min(_BYTES_AT_ONCE, self._max_file_size):
+            self._write_pending()
+        if self._file is not None and self._file.file.tell() >= self._max_file_size:
+            self._complete()
+
+    def _note_columns(self, trajectory: RecordedTrajectory) -> None:
+        """Begins a new file where the columns differ from those of the open one."""
+        policy_id = trajectory.policy_id
+        if policy_id not in self._spaces:
+            raise DatasetError(
+                "A trajectory of an unknown policy.",
+                where=trajectory.where or f"episode {trajectory.episode_id}",
+                got=policy_id,
+                expected=f"one of {list(self._spaces)}",
+                fix="give the spaces of each policy",
+            )
+        columns = Columns.of(trajectory.columns, "", trajectory.where or f"policy {policy_id!r}")
+        if policy_id in self._columns and self._columns[policy_id].shape() == columns.shape():
+            return
+        self._write_pending()
+        known = [other.shape() for name, other in self._columns.items() if name != policy_id]
+        fits = policy_id not in self._columns and self._shared and columns.shape() in known
+        self._columns[policy_id] = columns
+        if not fits:
+            self._complete()
+            self._shared = all(shape == columns.shape() for shape in known)
+
+    def _layout(self) -> dict[str, Columns]:
+        if self._shared:
+            first = next(iter(self._columns.values()))
+            return dict.fromkeys(self._spaces, first)
+        return {
+            policy_id: Columns(
+                {
+                    name: trees.tree_map(
+                        lambda leaf, p=policy_id: Leaf(f"{p}:{leaf.column}", leaf.dtype, leaf.shape), t
+                    )
+                    for name, t in columns.items()
+                }
+            )
+            for policy_id, columns in self._columns.items()
+        }
+
+    def _write_pending(self) -> None:
+        if not self._pending:
+            return
+        layout = self._layout()
+        if self._writer is None:
+            self._open(layout)
+        assert self._writer is not None
+        self._writer.write_table(table_of(self._pending, layout), row_group_size=self._pending_rows)
+        self._trajectories += len(self._pending)
+        self._steps += self._pending_rows - len(self._pending)
+        self._return_sum += sum(float(np.sum(one.columns[SampleBatch.REWARDS])) for one in self._pending)
+        self._pending.clear()
+        self._pending_rows = self._pending_bytes = 0
+
+    def _open(self, layout: Mapping[str, Columns]) -> None:
+        name = f"{self._prefix}-{self._number:06d}-{self._token}.parquet"
+        self._number += 1
+        self._file = NewFile(self.folder / name)
+        policies = {
+            policy_id: {**spaces, **({"columns": layout[policy_id].to_json()} if policy_id in layout else {})}
+            for policy_id, spaces in self._spaces.items()
+        }
+        header = {
+            "format_version": FORMAT_VERSION,
+            "version": rollax.__version__,
+            **self.header,
+            "policies": policies,
+        }
+        schema = schema_of(layout).with_metadata({HEADER: json.dumps(header).encode()})
+        self._writer = pq.ParquetWriter(
+            self._file.file,
+            schema,
+            compression="NONE" if self._compression == "none" else self._compression,
+            use_dictionary=list(IDS),
+            write_statistics=list(IDS),
+        )
+
+    def _complete(self) -> None:
+        if self._file is None or self._writer is None:
+            return
+        file, writer = self._file, self._writer
+        self._file = self._writer = None
+        contents = {
+            "trajectories": self._trajectories,
+            "steps": self._steps,
+            "reward_sum": self._return_sum,
+        }
+        self._trajectories = self._steps = 0
+        self._return_sum = 0.0
+        try:
+            writer.add_key_value_metadata({b"rollax.contents": json.dumps(contents).encode()})
+            writer.close()
+        except BaseException:
+            file.discard()
+            raise
+        self.paths.append(file.commit())
+
+
+def table_of(trajectories: list[RecordedTrajectory], layout: Mapping[str, Columns]) -> pa.Table:
+    """The rows of these trajectories, in order."""
+    lengths = np.array([len(trajectory) for trajectory in trajectories])
+    ends = np.cumsum(lengths + 1) - 1
+    last = np.zeros(int(ends[-1]) + 1, bool)
+    last[ends] = True
+    ids = {
+        "episode_id": [trajectory.episode_id for trajectory in trajectories],
+        "agent_id": [id_to_text(trajectory.agent_id) for trajectory in trajectories],
+        "policy_id": [trajectory.policy_id for trajectory in trajectories],
+    }
+    columns: dict[str, pa.Array] = {
+        name: pa.array(np.repeat(np.array(values, object), lengths + 1), pa.string()) for name, values in ids.items()
+    }
+    columns[IS_LAST] = pa.array(last)
+    for name in (TERMINATED, TRUNCATED):
+        flags = np.zeros(len(last), bool)
+        flags[ends - 1] = [getattr(trajectory, name) for trajectory in trajectories]
+        columns[name] = pa.array(flags, mask=last)
+    for names, rows, group in _groups(trajectories, layout, lengths):
+        for column, tree in names.items():
+            parts = [trajectory.columns[column] for trajectory in group]
+            present = rows if column == SampleBatch.OBS else rows & ~last
+            _add(columns, tree, trees.concat(parts), present)
+    schema = schema_of(layout)
+    for field in schema:
+        if field.name not in columns:  # of a policy without a trajectory here
+            columns[field.name] = pa.nulls(len(last), field.type)
+    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _groups(trajectories: list[RecordedTrajectory], layout: Mapping[str, Columns], lengths: np.ndarray) -> Any:
+    """Those that share columns: `(columns, [rows] bool, trajectories)`."""
+    by_columns: dict[int, list[int]] = {}
+    for number, trajectory in enumerate(trajectories):
+        by_columns.setdefault(id(layout[trajectory.policy_id]), []).append(number)
+    for numbers in by_columns.values():
+        chosen = np.zeros(len(trajectories), bool)
+        chosen[numbers] = True
+        group = [trajectories[number] for number in numbers]
+        yield layout[group[0].policy_id], np.repeat(chosen, lengths + 1), group
+
+
+def _add(columns: dict[str, pa.Array], tree: Tree, values: Tree, rows: np.ndarray) -> None:
+    if isinstance(tree, Leaf):
+        columns[tree.column] = tree.to_arrow(values, rows)
+        return
+    for key in tree if isinstance(tree, dict) else range(len(tree)):
+        _add(columns, tree[key], values[key], rows)
+
+
+def _check_lengths(trajectory: RecordedTrajectory) -> None:
+    steps = len(trajectory)
+    for name, column in trajectory.columns.items():
+        expected = steps + 1 if name == SampleBatch.OBS else steps
+        for leaf in trees.leaves(column):
+            if len(leaf) != expected or not steps:
+                raise DatasetError(
+                    "A column of the wrong length.",
+                    where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}",
+                    got=f"{len(leaf)} rows",
+                    expected=f"{expected}, for {steps} steps" if steps else "at least one step",
+                    fix="give T actions and rewards, and T + 1 observations",
+                )

@@ -1,0 +1,150 @@
+"""`LoggedEpisodes`: recorded trajectories as flat rows, checked for what estimates require."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.data.dataset import DatasetReader, RecordedTrajectory
+from rollax.errors import DatasetError, nearest
+from rollax.estimators.importance import starts_of
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.spaces import same_space, space_text
+
+
+@dataclass(frozen=True, eq=False)
+class LoggedEpisodes:
+    """n recorded trajectories with N rows in all, one after another; one agent of one episode is one of them.
+
+    Attributes:
+        obs: columns [N, ...] of raw observations.
+        last_obs: columns [n, ...], what followed the last action of each trajectory.
+        actions: columns [N, ...], in the scale of the policy.
+        rewards: [N] float64.
+        lengths: [n] steps of each.
+        terminated: [n] false where it was cut by a time limit.
+        behaviour_logp: [N] log μ(a_t | s_t); None where the log does not contain it.
+        where: the origin of the data, for errors.
+    """
+
+    obs: trees.Tree
+    last_obs: trees.Tree
+    actions: trees.Tree
+    rewards: np.ndarray
+    lengths: np.ndarray
+    terminated: np.ndarray
+    behaviour_logp: np.ndarray | None
+    where: str
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @classmethod
+    def of(
+        cls, reader: DatasetReader, runner: PolicyRunner, *, policy_id: str | None = None, drop_cut: bool = False
+    ) -> LoggedEpisodes:
+        """The trajectories of a data set that a policy is to be estimated on.
+
+        Args:
+            reader: the data set.
+            runner: the policy, for its spaces and the scale of its actions.
+            policy_id: whose trajectories to read; None: the only one's, or those of the policy's own id.
+            drop_cut: leave out trajectories whose recording stopped before they ended.
+        Raises:
+            DatasetError: no trajectory of this policy id, other spaces, or trajectories that were cut.
+        """
+        policy_id, where = _policy_id(reader, runner, policy_id), f"data set of {runner.policy.name!r}"
+        found = [one for one in reader.trajectories() if one.policy_id == policy_id and len(one)]
+        whole = [one for one in found if not one.cut]
+        if len(whole) < len(found) and not drop_cut:
+            raise _cut(next(one for one in found if one.cut), len(found) - len(whole), len(found))
+        if not whole:
+            raise DatasetError(
+                "No whole trajectory to estimate from.",
+                where=f"policy {policy_id!r}",
+                got=f"{len(found)} trajectories, all of them cut",
+                expected="at least one that terminated or was truncated",
+                fix="record whole episodes, with `rollax record` or batch_mode='complete_episodes'",
+            )
+        logged = [one.columns.get(SampleBatch.ACTION_LOGP) for one in whole]
+        known = None
+        if all(logp is not None for logp in logged):
+            known = np.concatenate([np.asarray(logp, np.float64) for logp in logged])
+        actions = trees.concat([one.columns[SampleBatch.ACTIONS] for one in whole])
+        return cls(
+            obs=trees.concat([trees.index(one.columns[SampleBatch.OBS], slice(-1)) for one in whole]),
+            last_obs=trees.concat([trees.index(one.columns[SampleBatch.OBS], slice(-1, None)) for one in whole]),
+            actions=actions if reader.actions_of == "policy" else runner.action_map.to_policy(actions),
+            rewards=np.concatenate([np.asarray(one.columns[SampleBatch.REWARDS], np.float64) for one in whole]),
+            lengths=np.array(list(map(len, whole))),
+            terminated=np.array([one.terminated for one in whole]),
+            behaviour_logp=known,
+            where=where,
+        )
+
+    def following(self) -> trees.Tree:
+        """Columns [N, ...] of the observation after each row."""
+        next_rows = np.arange(len(self.rewards)) + 1
+        ends = starts_of(self.lengths) + self.lengths - 1
+        next_rows[ends] = len(self.rewards) + np.arange(len(self))
+        return trees.index(trees.concat([self.obs, self.last_obs]), next_rows)
+
+    def discounts(self, gamma: float) -> np.ndarray:
+        """[N] γ, and 0 at the last row of a terminated trajectory."""
+        discounts = np.full(len(self.rewards), gamma)
+        discounts[(starts_of(self.lengths) + self.lengths - 1)[self.terminated]] = 0.0
+        return discounts
+
+    def require_logp(self) -> np.ndarray:
+        """`behaviour_logp`; DatasetError where the log has none."""
+        if self.behaviour_logp is None:
+            raise DatasetError(
+                "The data set does not contain the log-probabilities of its actions.",
+                where=self.where,
+                got="no column 'action_logp', or not in every file",
+                expected="action_logp of every action, under the policy that chose it",
+                fix="record with output= or `rollax record` from a policy with an action distribution; or use 'dm' or "
+                "'fqe', which need none; or pass behaviour='fitted', which fits a model of the behaviour policy",
+            )
+        return self.behaviour_logp
+
+
+def _policy_id(reader: DatasetReader, runner: PolicyRunner, given: str | None) -> str:
+    """The policy id to read; DatasetError if there is none or its spaces differ."""
+    there, policy = list(reader.observation_spaces), runner.policy
+    wanted = given or (there[0] if len(there) == 1 else policy.name)
+    if wanted not in there:
+        raise DatasetError(
+            "The data set has no trajectories of this policy.",
+            where="policy_id",
+            got=wanted,
+            expected=f"one of {there}",
+            fix=nearest(wanted, there),
+        )
+    for what, ours, theirs in (
+        ("observation", policy.observation_space, reader.observation_spaces[wanted]),
+        ("action", policy.action_space, reader.action_spaces[wanted]),
+    ):
+        if not same_space(ours, theirs):
+            raise DatasetError(
+                f"The policy and the data have different {what} spaces.",
+                where=f"policy {wanted!r} of the data set",
+                got=space_text(theirs),
+                expected=space_text(ours),
+                fix="estimate from data of the environment that the policy was trained in",
+            )
+    return wanted
+
+
+def _cut(first: RecordedTrajectory, count: int, total: int) -> DatasetError:
+    return DatasetError(
+        "Returns are asked of trajectories whose recording stopped before they ended.",
+        where=f"{first.where}: agent {first.agent_id!r} of episode {first.episode_id!r}",
+        got=f"{count} of {total} trajectories, neither terminated nor truncated",
+        expected="whole trajectories",
+        fix="record whole episodes, with `rollax record` or batch_mode='complete_episodes'; or leave these out with "
+        "drop_cut=True (--drop-cut), which favours short ones",
+    )

@@ -1,0 +1,253 @@
+"""`estimate`: the value of a policy from logged episodes, by several estimators, with confidence intervals."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from rollax.data.reader import Source, open_dataset
+from rollax.errors import ConfigError, nearest
+from rollax.estimators import importance
+from rollax.estimators.episodes import LoggedEpisodes
+from rollax.estimators.fitted_q import ActionValues, FittedQ, FQEConfig
+from rollax.estimators.importance import Terms, starts_of
+from rollax.estimators.intervals import bootstrap
+from rollax.estimators.target_policy import TargetPolicy
+from rollax.evaluation.policy_runner import PolicyRunner
+
+log = logging.getLogger("rollax.estimators")
+
+_WEIGHTED = {
+    "is": importance.importance_sampling,
+    "pdis": importance.per_decision,
+    "wis": importance.weighted,
+    "wpdis": importance.weighted_per_decision,
+}
+METHODS = (*_WEIGHTED, "dm", "dr")
+"""Importance sampling (ordinary, per decision, weighted, weighted per decision), direct method, doubly robust."""
+_NEED_LOGP = (*_WEIGHTED, "dr")
+_FEW_EPISODES = 10
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One estimate of the discounted return of the target policy.
+
+    Attributes:
+        method: one of `METHODS`.
+        v_behavior: mean discounted return of the logged episodes.
+        v_target: the estimate.
+        v_gain: v_target - v_behavior.
+        v_std: standard deviation of the estimate, by the bootstrap over episodes.
+        low, high: confidence interval.
+    """
+
+    method: str
+    v_behavior: float
+    v_target: float
+    v_gain: float
+    v_std: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """The estimates of one policy from one data set.
+
+    Attributes:
+        policy_id: the policy whose trajectories were read.
+        episodes, steps: how many were read.
+        gamma: γ.
+        level: of the confidence intervals.
+        v_behavior, behavior_low, behavior_high: mean discounted return of the data, and its interval.
+        effective_sample_size: how many equally weighted episodes say as much; None without importance weights.
+        methods: name -> estimate.
+        warnings: why an estimate may mean nothing.
+    """
+
+    policy_id: str
+    episodes: int
+    steps: int
+    gamma: float
+    level: float
+    v_behavior: float
+    behavior_low: float
+    behavior_high: float
+    effective_sample_size: float | None
+    methods: dict[str, Estimate]
+    warnings: list[str] = field(default_factory=list)
+
+    def __getitem__(self, method: str) -> Estimate:
+        return self.methods[method]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain JSON values."""
+        return asdict(self)
+
+
+def estimate(
+    target: TargetPolicy,
+    episodes: LoggedEpisodes,
+    methods: Sequence[str] = ("wis", "dm", "dr"),
+    *,
+    gamma: float | None = None,
+    behaviour: Literal["logged", "fitted"] = "logged",
+    values: ActionValues | None = None,
+    fqe: FQEConfig | None = None,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Estimates:
+    """Estimates the mean discounted return that a policy would have, without running it.
+
+    Args:
+        target: the policy to estimate.
+        episodes: what another policy has done.
+        methods: some of `METHODS`.
+        gamma: γ; None: that of the policy's config.
+        behaviour: "logged" uses the column `action_logp`; "fitted" a model of the behaviour policy, for logs without.
+        values: Q and V of the target policy for "dm" and "dr"; None: fitted Q evaluation with `fqe`.
+        level, resamples: of the confidence intervals.
+        seed: of the bootstrap and, with the default `fqe`, of the fit.
+    Raises:
+        ConfigError: an unknown method, or γ or a level out of range.
+        DatasetError: the log has no log-probabilities, which the method requires.
+        PolicyError: the policy has no probabilities for the logged actions.
+    """
+    gamma = _checked(methods, gamma, level, target)
+    rewards, lengths = episodes.rewards, episodes.lengths
+    returns = importance.mean_of(importance.discounted_returns(rewards, lengths, gamma))
+    behavior = bootstrap(returns, level=level, resamples=resamples, seed=seed)
+    warnings: list[str] = []
+    ratios = size = None
+    if any(method in _NEED_LOGP for method in methods):
+        ratios = _log_ratios(target, episodes, behaviour, seed)
+        last = starts_of(lengths) + lengths - 1
+        cumulative = importance.cumulative_log_weights(ratios, np.zeros_like(ratios), lengths)
+        size = _sample_size(cumulative[last], len(episodes), warnings)
+    if values is None and ({"dm", "dr"} & set(methods)):
+        values = FittedQ(target, gamma, fqe or FQEConfig(seed=seed)).fit(episodes)
+    results: dict[str, Estimate] = {}
+    for method in methods:
+        terms = _terms(method, episodes, gamma, ratios, values)
+        interval = bootstrap(terms, level=level, resamples=resamples, seed=seed)
+        value = terms.value
+        results[method] = Estimate(
+            method, returns.value, value, value - returns.value, interval.std, interval.low, interval.high
+        )
+    for warning in warnings:
+        log.warning("Policy %r: %s", target.runner.policy.name, warning)
+    return Estimates(
+        target.runner.policy.name,
+        len(episodes),
+        len(rewards),
+        gamma,
+        level,
+        returns.value,
+        behavior.low,
+        behavior.high,
+        size,
+        results,
+        warnings,
+    )
+
+
+def estimate_policy(
+    policy: PolicyRunner,
+    data: Source,
+    methods: Sequence[str] = ("wis", "dm", "dr"),
+    *,
+    explore: bool = True,
+    policy_id: str | None = None,
+    drop_cut: bool = False,
+    **settings: Any,
+) -> Estimates:
+    """Estimates the mean discounted return that a policy would have, from the episodes of another one.
+
+    With several agents an episode of an agent is one episode, and other agents are part of the environment.
+
+    Args:
+        policy: as `load_policy` returns it.
+        data: a data set: what `open_dataset` takes.
+        methods: some of `METHODS`.
+        explore: True for the policy as it acts in training, False for its greedy actions.
+        policy_id: whose trajectories to read; None: the only one's, or those of the policy's own id.
+        drop_cut: leave out trajectories that were not recorded to their end.
+        settings: further arguments of `estimate`.
+    Raises:
+        DatasetError: the data does not fit the policy, or has cut trajectories, or no log-probabilities.
+        ConfigError, PolicyError: as `estimate`.
+    """
+    episodes = LoggedEpisodes.of(open_dataset(data), policy, policy_id=policy_id, drop_cut=drop_cut)
+    return estimate(TargetPolicy(policy, explore=explore), episodes, methods, **settings)
+
+
+def _terms(
+    method: str, episodes: LoggedEpisodes, gamma: float, ratios: np.ndarray | None, values: ActionValues | None
+) -> Terms:
+    rewards, lengths = episodes.rewards, episodes.lengths
+    if method in _WEIGHTED:
+        assert ratios is not None
+        cumulative = importance.cumulative_log_weights(ratios, np.zeros_like(ratios), lengths)
+        return _WEIGHTED[method](rewards, cumulative, lengths, gamma)
+    assert values is not None
+    v = values.v(episodes.obs)
+    if method == "dm":
+        return importance.mean_of(v[starts_of(lengths)])
+    assert ratios is not None
+    v_last = np.where(episodes.terminated, 0.0, values.v(episodes.last_obs))
+    q = values.q(episodes.obs, episodes.actions)
+    return importance.doubly_robust(rewards, ratios, lengths, gamma, q, v, v_last)
+
+
+def _log_ratios(target: TargetPolicy, episodes: LoggedEpisodes, behaviour: str, seed: int) -> np.ndarray:
+    """[N] log π(a_t | s_t) - log μ(a_t | s_t)."""
+    if behaviour == "fitted":
+        from rollax.estimators.behaviour import fitted_logp
+
+        logged = fitted_logp(episodes, target, seed)
+    else:
+        logged = episodes.require_logp()
+    # The logarithm of 0 stays finite: sums and differences of infinities would be NaN.
+    return np.maximum(target.logp(episodes), -1e6) - logged
+
+
+def _sample_size(log_weights: np.ndarray, episodes: int, warnings: list[str]) -> float:
+    if log_weights.max() < -1e5:
+        warnings.append(
+            "the policy never takes the actions of any logged episode: importance sampling says nothing about it"
+        )
+        return 0.0
+    size = importance.effective_sample_size(log_weights)
+    if size < min(_FEW_EPISODES, episodes / 2):
+        warnings.append(
+            f"the effective sample size is {size:.1f} of {episodes} episodes: the two policies differ too much for "
+            "importance sampling; use 'dm', or data of a policy nearer to it"
+        )
+    return size
+
+
+def _checked(methods: Sequence[str], gamma: float | None, level: float, target: TargetPolicy) -> float:
+    for method in methods:
+        if method not in METHODS:
+            raise ConfigError(
+                "An unknown estimator.",
+                where="off_policy_estimation_methods",
+                got=method,
+                expected=f"some of {list(METHODS)}",
+                fix=nearest(method, METHODS),
+            )
+    if gamma is None:
+        config = target.runner.policy.config
+        gamma = float(config.get("gamma", 1.0) if isinstance(config, Mapping) else getattr(config, "gamma", 1.0))
+    for name, value, fits in (("gamma", gamma, 0 <= gamma <= 1), ("level", level, 0 < level < 1)):
+        if not fits:
+            raise ConfigError(
+                f"`{name}` is out of range.", where="estimate", got=value, expected="a number within 0 and 1"
+            )
+    return gamma

@@ -1,0 +1,223 @@
+"""Fitted Q evaluation: the action values of a target policy, learned from logged transitions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from gymnasium import spaces
+
+from rollax import runtime, trees
+from rollax.batch import SampleBatch
+from rollax.errors import PolicyError
+from rollax.estimators.episodes import LoggedEpisodes
+from rollax.estimators.target_policy import TargetPolicy, chosen
+from rollax.models.action_values import ActionValue
+from rollax.models.config import ModelConfig
+from rollax.models.q_network import QNetwork
+from rollax.ops.masked import masked_mean
+from rollax.policy.learner import Learner
+from rollax.policy.minibatches import Minibatches, acting_bucket
+from rollax.policy.split_model import SplitModel
+from rollax.policy.update_plan import polyak_average
+
+_ROWS_AT_ONCE = 4096
+_UPDATES_AT_ONCE = 2000
+_NEXT_WEIGHTS, _NEXT_ACTIONS = "next_weights", "next_actions"
+
+
+class ActionValues(Protocol):
+    """Q and V of a target policy, for direct and doubly robust estimates."""
+
+    def q(self, obs: trees.Tree, actions: trees.Tree) -> np.ndarray:
+        """[N] Q(s, a) of N raw observations, and actions in the scale of the policy."""
+        ...
+
+    def v(self, obs: trees.Tree) -> np.ndarray:
+        """[N] V(s) = Σ_a π(a | s) Q(s, a)."""
+        ...
+
+
+@dataclass(frozen=True)
+class FQEConfig:
+    """Settings of fitted Q evaluation.
+
+    Attributes:
+        hiddens: widths of the network's layers; with none and one-hot observations the values are a table.
+        updates: gradient steps.
+        batch_size: rows of one step.
+        lr: step size of Adam; it falls to 0 linearly, so that the last steps average.
+        tau: Polyak coefficient τ of the target network.
+        samples: actions of the target policy drawn for each state, with other than Discrete actions.
+        seed: of weights, minibatches and drawn actions.
+    """
+
+    hiddens: Sequence[int] = (128, 128)
+    updates: int = 10_000
+    batch_size: int = 256
+    lr: float = 1e-3
+    tau: float = 0.01
+    samples: int = 8
+    seed: int = 0
+
+
+class FittedQ:
+    """Action values of a target policy by fitted Q evaluation (FQE).
+
+    Minimizes (Q(s, a) - r - γ Σ_a' π(a' | s') Q̄(s', a'))² over the logged transitions, with Q̄ a slowly moving copy.
+    A truncated trajectory continues with the values of its last observation.
+
+    Source: Le, Voloshin and Yue (2019), "Batch policy learning under constraints", Algorithm 3, arXiv:1903.08738.
+    Deviations: gradient steps with a target network in the place of a regression to its end in each iteration; values
+        of Box actions are means over `samples` actions drawn from the policy.
+
+    Args:
+        target: the policy to evaluate, without memory.
+        gamma: γ.
+    Raises:
+        PolicyError: a policy with memory, or with actions that are neither Discrete nor a Box.
+    """
+
+    def __init__(self, target: TargetPolicy, gamma: float, config: FQEConfig | None = None) -> None:
+        self.target, self.gamma, self.config = target, gamma, config or FQEConfig()
+        policy = target.runner.policy
+        self._check(policy)
+        runtime.configure_jax()
+        rngs = nnx.Rngs(self.config.seed)
+        model_config = ModelConfig(fcnet_hiddens=tuple(self.config.hiddens), fcnet_activation="relu")
+        network: Any
+        if isinstance(policy.action_space, spaces.Discrete):
+            count = int(policy.action_space.n)
+            network = QNetwork(policy.observation_space, count, model_config, dueling=False, rngs=rngs)
+        else:
+            assert isinstance(policy.action_space, spaces.Box)
+            network = ActionValue(policy.observation_space, policy.action_space, model_config, rngs=rngs)
+        self._split = SplitModel(network)
+        parts = sorted({name.partition(".")[0] for name in self._split.params})
+        self._learner = Learner(
+            self._loss,
+            optax.scale_by_adam(),
+            self._split.params,
+            self._split.extra,
+            updated_targets=polyak_average(self.config.tau, parts),
+        )
+        self._values = jax.jit(self._network_values)
+        self._rng = np.random.default_rng(self.config.seed)
+
+    def fit(self, episodes: LoggedEpisodes) -> FittedQ:
+        """Learns from all transitions; returns itself."""
+        config, target = self.config, self.target
+        following = episodes.following()
+        columns: dict[str, Any] = {
+            SampleBatch.OBS: target.filtered(episodes.obs),
+            SampleBatch.ACTIONS: self._indices(episodes.actions),
+            SampleBatch.REWARDS: episodes.rewards.astype(np.float32),
+            SampleBatch.DISCOUNTS: episodes.discounts(self.gamma).astype(np.float32),
+            SampleBatch.NEW_OBS: target.filtered(following),
+        }
+        rows = len(episodes.rewards)
+        if target.is_discrete:
+            columns[_NEXT_WEIGHTS] = target.probabilities(following).astype(np.float32)
+        else:
+            drawn = target.sampled(following, config.samples)
+            columns[_NEXT_ACTIONS] = drawn.reshape(rows, -1, *drawn.shape[1:])
+        columns = trees.pad(columns, acting_bucket(rows))
+        for first in range(0, config.updates, _UPDATES_AT_ONCE):
+            steps = min(_UPDATES_AT_ONCE, config.updates - first)
+            plan = self._rng.integers(rows, size=(steps, config.batch_size), dtype=np.int32)
+            rate = config.lr * (1 - first / config.updates)
+            batches = Minibatches(plan, steps, 0, acting_bucket(rows))
+            update = self._learner.learn(columns, batches, {"lr": np.float32(rate)}, where="fitted Q evaluation")
+            if update.error is not None:
+                raise update.error
+        return self
+
+    def q(self, obs: trees.Tree, actions: trees.Tree) -> np.ndarray:
+        given = self._indices(actions)
+        if self.target.is_discrete:
+            return chosen(self._all(obs), given, spaces.Discrete(self._width))
+        return self._rows(obs, given[:, None])[:, 0]
+
+    def v(self, obs: trees.Tree) -> np.ndarray:
+        if self.target.is_discrete:
+            return (self._all(obs) * self.target.probabilities(obs)).sum(axis=1)
+        drawn = self.target.sampled(obs, self.config.samples)
+        return self._rows(obs, drawn.reshape(trees.length(obs), -1, *drawn.shape[1:])).mean(axis=1)
+
+    @property
+    def _width(self) -> int:
+        space = self.target.runner.policy.action_space
+        assert isinstance(space, spaces.Discrete)
+        return int(space.n)
+
+    def _indices(self, actions: np.ndarray) -> np.ndarray:
+        space = self.target.runner.policy.action_space
+        if isinstance(space, spaces.Discrete):
+            return np.asarray(actions, np.int32) - np.int32(space.start)
+        return np.asarray(actions, np.float32)
+
+    def _all(self, obs: trees.Tree) -> np.ndarray:
+        return self._rows(obs, None)
+
+    def _rows(self, obs: trees.Tree, actions: np.ndarray | None) -> np.ndarray:
+        """[N, n] values of all actions, or [N, K] those of K actions for each observation."""
+        rows, parts = trees.length(obs), []
+        for first in range(0, rows, _ROWS_AT_ONCE):
+            some = slice(first, first + _ROWS_AT_ONCE)
+            columns: Any = {"obs": self.target.filtered(trees.index(obs, some))}
+            if actions is not None:
+                columns["actions"] = actions[some]
+            count = trees.length(columns)
+            params, extra = self._learner.variables.params, self._learner.variables.extra
+            parts.append(np.asarray(self._values(params, extra, trees.pad(columns, acting_bucket(count))))[:count])
+        return np.concatenate(parts).astype(np.float64)
+
+    # Traced by JAX.
+
+    def _network_values(self, params: Any, extra: Any, columns: Mapping[str, Any]) -> jax.Array:
+        network, obs = self._split.merge(params, extra), columns["obs"]
+        if "actions" not in columns:
+            return network(obs).policy
+        count = columns["actions"].shape[1]
+        repeated = jax.tree.map(lambda leaf: jnp.repeat(leaf, count, axis=0), obs)
+        flat = columns["actions"].reshape(-1, *columns["actions"].shape[2:])
+        return network(repeated, flat).reshape(-1, count)
+
+    def _loss(
+        self, params: Any, targets: Any, extra: Any, batch: Mapping[str, Any], mask: jax.Array, coefficients: Any
+    ) -> tuple[jax.Array, tuple[dict, Any]]:
+        following: dict[str, Any] = {"obs": batch[SampleBatch.NEW_OBS]}
+        if _NEXT_ACTIONS in batch:
+            following["actions"] = batch[_NEXT_ACTIONS]
+            next_values = self._network_values(targets, extra, following).mean(axis=1)
+        else:
+            next_values = (self._network_values(targets, extra, following) * batch[_NEXT_WEIGHTS]).sum(axis=1)
+        target = batch[SampleBatch.REWARDS] + batch[SampleBatch.DISCOUNTS] * next_values
+        model = self._split.merge(params, extra, learning=True)
+        actions = batch[SampleBatch.ACTIONS]
+        if self.target.is_discrete:
+            values = jnp.take_along_axis(model(batch[SampleBatch.OBS]).policy, actions[:, None], axis=1)[:, 0]
+        else:
+            values = model(batch[SampleBatch.OBS], actions)
+        loss = masked_mean(jnp.square(values - target), mask)
+        return loss, ({"total_loss": loss}, self._split.extra_of(model))
+
+    @staticmethod
+    def _check(policy: Any) -> None:
+        space = policy.action_space
+        box = isinstance(space, spaces.Box) and math.prod(space.shape) > 0
+        if policy.get_initial_state() or not (box or isinstance(space, spaces.Discrete)):
+            raise PolicyError(
+                "Fitted Q evaluation does not support this policy.",
+                where=f"policy {policy.name!r}, class {type(policy).__name__}",
+                got=f"action space {space}{', with memory' if policy.get_initial_state() else ''}",
+                expected="Discrete or Box actions, and no memory",
+                fix="estimate it by 'is', 'pdis', 'wis' or 'wpdis'",
+            )

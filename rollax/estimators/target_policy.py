@@ -1,0 +1,153 @@
+"""`TargetPolicy`: the probabilities with which a policy would take logged actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.errors import PolicyError
+from rollax.estimators.episodes import LoggedEpisodes
+from rollax.estimators.importance import starts_of
+from rollax.evaluation.policy_runner import PolicyRunner
+
+_ROWS_AT_ONCE = 4096
+
+
+class TargetPolicy:
+    """A policy whose value is estimated.
+
+    Args:
+        runner: the policy with its observation filter and action map, as `load_policy` returns it.
+        explore: True for the policy as it acts in training, False for its greedy actions.
+    """
+
+    def __init__(self, runner: PolicyRunner, *, explore: bool = True) -> None:
+        self.runner, self.explore = runner, explore
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether there are finitely many actions, of one choice."""
+        return isinstance(self.runner.policy.action_space, spaces.Discrete)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether its actions depend on earlier steps."""
+        return bool(self.runner.policy.get_initial_state())
+
+    def filtered(self, obs: trees.Tree) -> trees.Tree:
+        """Raw observations as the policy gets them."""
+        return self.runner.filter(obs, update=False)
+
+    def logp(self, episodes: LoggedEpisodes) -> np.ndarray:
+        """[N] log π(a_t | s_t) of the logged actions; minus infinity for actions that it never takes.
+
+        Raises:
+            PolicyError: the policy has no probabilities for these actions, such as a greedy one with Box actions.
+        """
+        actions = episodes.actions
+        if self.has_memory:
+            return self._logp_with_memory(episodes, actions)
+        if self.is_discrete:
+            probabilities = self.probabilities(episodes.obs)
+            with np.errstate(divide="ignore"):
+                return np.log(chosen(probabilities, actions, self.runner.policy.action_space))
+        rows = len(episodes.rewards)
+        parts = []
+        for first in range(0, rows, _ROWS_AT_ONCE):
+            some = slice(first, first + _ROWS_AT_ONCE)
+            greedy, _, fetches = self._act(self.filtered(trees.index(episodes.obs, some)), {})
+            parts.append(self._logp_of(trees.index(actions, some), greedy, fetches))
+        return np.concatenate(parts)
+
+    def probabilities(self, obs: trees.Tree) -> np.ndarray:
+        """[N, n] π(a | s) of all actions of a Discrete space, for N raw observations.
+
+        Raises:
+            PolicyError: a policy with memory, or without probabilities.
+        """
+        policy = self.runner.policy
+        if self.has_memory:
+            raise PolicyError(
+                "Values of all actions, for a policy with memory.",
+                where=f"policy {policy.name!r}, class {type(policy).__name__}",
+                got="a recurrent model",
+                expected="a policy that depends on the observation alone",
+                fix="estimate it by 'is', 'pdis', 'wis' or 'wpdis'",
+            )
+        rows = trees.length(obs)
+        parts = [
+            policy.action_probabilities(
+                self.filtered(trees.index(obs, slice(first, first + _ROWS_AT_ONCE))), explore=self.explore
+            )
+            for first in range(0, rows, _ROWS_AT_ONCE)
+        ]
+        return np.concatenate(parts).astype(np.float64)
+
+    def sampled(self, obs: trees.Tree, count: int) -> trees.Tree:
+        """Columns [N · count, ...] of policy actions for N raw observations: `count` for each, side by side."""
+        rows = np.repeat(np.arange(trees.length(obs)), count if self.explore else 1)
+        parts = [
+            self._act(self.filtered(trees.index(obs, rows[first : first + _ROWS_AT_ONCE])), {}, sample=True)[0]
+            for first in range(0, len(rows), _ROWS_AT_ONCE)
+        ]
+        return trees.concat(parts)
+
+    def _act(self, obs: trees.Tree, context: dict[str, Any], *, sample: bool = False) -> tuple[Any, Any, Any]:
+        return self.runner.act(obs, sample and self.explore, self.runner.policy.timestep, context)
+
+    def _logp_of(self, actions: trees.Tree, greedy: trees.Tree, fetches: dict[str, Any]) -> np.ndarray:
+        policy = self.runner.policy
+        if not self.explore:
+            if not all(leaf.dtype.kind in "iub" for leaf in trees.leaves(actions)):
+                raise _no_probabilities(self.runner, "a greedy policy, whose actions have no density", "explore=True")
+            pairs = zip(trees.leaves(actions), trees.leaves(greedy), strict=True)
+            same = [(one == other).reshape(len(one), -1).all(axis=1) for one, other in pairs]
+            return np.where(np.all(same, axis=0), 0.0, -np.inf)
+        logp = policy.fetches_of(actions, fetches).get(SampleBatch.ACTION_LOGP)
+        if logp is None:
+            raise _no_probabilities(
+                self.runner, f"a policy that returns {sorted(fetches)}", "a policy with an action distribution"
+            )
+        return np.asarray(logp, np.float64)
+
+    def _logp_with_memory(self, episodes: LoggedEpisodes, actions: trees.Tree) -> np.ndarray:
+        """All trajectories side by side, one step after another, each with the logged actions as its own."""
+        policy, starts = self.runner.policy, starts_of(episodes.lengths)
+        logp = np.empty(len(episodes.rewards))
+        order = np.argsort(-episodes.lengths, kind="stable")
+        context = policy.memory_of(len(order), None, None, None)
+        for step in range(int(episodes.lengths.max())):
+            alive = order[episodes.lengths[order] > step]
+            rows = starts[alive] + step
+            context = {
+                name: [part[: len(alive)] for part in value]
+                if isinstance(value, list)
+                else trees.index(value, slice(len(alive)))
+                for name, value in context.items()
+            }
+            taken = trees.index(actions, rows)
+            greedy, states, fetches = self._act(self.filtered(trees.index(episodes.obs, rows)), context)
+            logp[rows] = self._logp_of(taken, greedy, fetches)
+            rewards = self.runner.clipped(episodes.rewards[rows].astype(np.float32))
+            context = policy.memory_of(len(rows), states, taken, rewards)
+        return logp
+
+
+def chosen(table: np.ndarray, actions: np.ndarray, space: Any) -> np.ndarray:
+    """[N] the entries of [N, n] at actions of a Discrete space."""
+    return table[np.arange(len(actions)), np.asarray(actions, np.int64) - int(space.start)]
+
+
+def _no_probabilities(runner: PolicyRunner, got: str, expected: str) -> PolicyError:
+    policy = runner.policy
+    return PolicyError(
+        "The policy has no probabilities for logged actions.",
+        where=f"policy {policy.name!r}, class {type(policy).__name__}",
+        got=got,
+        expected=expected,
+        fix="estimate it by 'dm', which requires no probabilities; or estimate the stochastic policy",
+    )

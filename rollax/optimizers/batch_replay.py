@@ -1,0 +1,144 @@
+"""`BatchReplayOptimizer`: learns from recorded data, and from fresh experience beside or after it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rollax.config import TrainerConfig
+from rollax.config.data_input import missing_input
+from rollax.evaluation.remote_workers import RemoteWorkers
+from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.optimizers.data_sources import RecordedData
+from rollax.optimizers.optimizer import Stats
+from rollax.optimizers.sync_replay import SyncReplayOptimizer
+from rollax.replay.mixed import MixedReplay, Part
+from rollax.state import count, section
+
+log = logging.getLogger("rollax.optimizers")
+_MOST_BYTES_DRAWN = 64 << 20  # in one compiled call
+
+
+class BatchReplayOptimizer(SyncReplayOptimizer):
+    """Draws from recorded data (`input`), from replay buffers with fresh experience, or from both.
+
+    Recorded data alone: a step makes `updates_per_step` updates, and no environment is stepped. The unit of
+    `timesteps_total` is then the row learned from: an update counts as `train_batch_size` steps. So do schedules.
+
+    Fresh experience beside it (`{"sampler": 0.5, "runs/*": 0.5}`): steps are those of `SyncReplayOptimizer`; each row
+    of an update is drawn from one of the sources, chosen by weight. `buffer_size` bounds the fresh rows only. Until
+    there are some, all rows are recorded ones.
+
+    Offline first (`then_online`): recorded data alone for `offline_timesteps` rows, then with fresh experience beside
+    it. `learning_starts` and `training_intensity` count steps of the environment from there on.
+
+    Attributes:
+        data: the recorded data.
+        drawn_from: policy id -> what is drawn from.
+    Raises:
+        ConfigError: there is no `input`.
+    """
+
+    config_class = SyncReplayOptimizer.config_class
+
+    def __init__(
+        self,
+        local_worker: RolloutWorker,
+        remote_workers: Sequence[Any] | RemoteWorkers = (),
+        config: TrainerConfig | Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(local_worker, remote_workers, config)
+        if self.config.input is None:
+            raise missing_input(type(self).__name__)
+        self.data = RecordedData(self.config, local_worker, self.policies, self.buffers_of)
+        fresh = self.config.weights_of_sources()[1]
+        self.drawn_from = {
+            policy_id: MixedReplay([*parts, Part(self.buffers[policy_id], fresh)], f"data of policy {policy_id!r}")
+            for policy_id, parts in self.data.parts.items()
+        }
+        self._offline_steps = 0
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the next step learns from recorded data alone."""
+        if not self.config.learns_offline:
+            return False
+        return not self.config.then_online or self._offline_steps < self.config.offline_timesteps
+
+    def step(self) -> Stats:
+        if not self.is_offline:
+            return super().step()
+        self.local_worker.set_timestep(self.steps)
+        updates = self.config.updates_per_step
+        while updates > 0:
+            at_once = min(updates, self._updates_at_once())
+            self._update(at_once)
+            updates -= at_once
+            rows = [at_once * self.rows_of_update(policy) for policy in self.policies.values()]
+            self.env_steps += max(rows)
+            self.agent_steps += sum(rows)
+            self._offline_steps += max(rows) if self.config.count_steps_by == "env_steps" else sum(rows)
+        self._due.begin(self.num_updates)  # what steps of the environment make due counts from here on
+        return dict(self.stats)
+
+    def report(self) -> dict[str, Any]:
+        """As `SyncReplayOptimizer.report`, with `data`: rows by policy, and how often they were drawn on average."""
+        drawn = sum(part.drawn for parts in self.data.parts.values() for part in parts)
+        return {
+            **super().report(),
+            "data": {
+                "rows": dict(self.data.rows),
+                "trajectories": self.data.trajectories,
+                "epochs": drawn / sum(self.data.rows.values()),
+                "offline": self.is_offline,
+            },
+        }
+
+    def begin_exactly(self) -> None:
+        if self.config.steps_the_env or self.config.prioritized_replay:
+            super().begin_exactly()
+
+    def get_state(self) -> dict[str, Any]:
+        """As `SyncReplayOptimizer.get_state`, with the position in the data."""
+        state: dict[str, Any] = {
+            "offline_steps": self._offline_steps,
+            "fingerprint": self.data.fingerprint,
+            "drawn": {policy_id: [part.drawn for part in parts] for policy_id, parts in self.data.parts.items()},
+        }
+        return {**super().get_state(), "data": state}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `get_state` returned, also that of a run without recorded data, or with other data.
+
+        Raises:
+            CheckpointError: a buffer or a number does not fit.
+            ConfigError: a buffer is larger than the memory.
+        """
+        data = section({"data": {}, **state}, "data", "optimizer")
+        numbers = {"offline_steps": 0, "fingerprint": self.data.fingerprint, **data}
+        offline_steps, fingerprint = (
+            count(numbers, name, "optimizer: data") for name in ("offline_steps", "fingerprint")
+        )
+        super().set_state(state)
+        self._offline_steps = offline_steps
+        same = fingerprint == self.data.fingerprint
+        if not same:
+            log.warning(
+                "The recorded data is not that of the checkpoint: training goes on, with other rows. "
+                "`epochs` counts from here."
+            )
+        drawn = data.get("drawn", {}) if same else {}
+        for policy_id, parts in self.data.parts.items():
+            for part, number in zip(parts, drawn.get(policy_id, [0] * len(parts)), strict=False):
+                part.drawn = int(number)
+
+    def _updates_at_once(self) -> int:
+        """The updates of one compiled call: as many as leave its rows small; with priorities one, which change them."""
+        if self.config.prioritized_replay:
+            return 1
+        rows = [
+            self.rows_of_update(policy) * 2 * self.data.parts[policy_id][0].buffer.bytes_per_slot
+            for policy_id, policy in self.policies.items()
+        ]
+        return max(_MOST_BYTES_DRAWN // max(rows), 1)

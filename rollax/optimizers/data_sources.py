@@ -1,0 +1,174 @@
+"""Recorded data in replay buffers: a source of experience beside the sampler."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollax import trees
+from rollax.batch import Fragment, SampleBatch
+from rollax.errors import ConfigError
+from rollax.evaluation.policy_mapping import policy_mapping
+from rollax.evaluation.recorded import RecordedFragments
+from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.memory import gib, memory_there
+from rollax.policy.policy import Policy
+from rollax.replay.mixed import Part
+from rollax.replay.shard import BufferOfSize
+from rollax.replay.uniform import UniformReplay
+
+if TYPE_CHECKING:
+    from rollax.data import DatasetReader
+
+log = logging.getLogger("rollax.optimizers")
+_FILTERED_AT_ONCE = 8192
+_MARKS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS, SampleBatch.TRAJECTORY_ID)
+
+
+class RecordedData:
+    """The data sets of a config, each in buffers of its own, filled once and in the order of the files.
+
+    Args:
+        config: of the trainer.
+        worker: has the policies; their observation filters get the statistics of the data.
+        policies: policy id -> policy that learns.
+        buffer_of: policy -> a factory of its buffers.
+    Attributes:
+        parts: policy id -> the buffers of its rows, one for each data set that has some, with their weights.
+        rows: policy id -> transitions.
+        trajectories: in all data sets.
+        fingerprint: of the data as it is learned from.
+    Raises:
+        ConfigError: a policy has no rows, or the data is larger than the memory that it may take.
+        DatasetError, SpaceError, PolicyError: data that cannot be read, or is not of the policies' spaces.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        worker: RolloutWorker,
+        policies: Mapping[str, Policy],
+        buffer_of: Callable[[Policy], BufferOfSize],
+    ) -> None:
+        self._config = config
+        self._worker = worker
+        self._policies = policies
+        self._buffer_of = buffer_of
+        self.parts: dict[str, list[Part]] = {policy_id: [] for policy_id in policies}
+        self.trajectories = 0
+        self.fingerprint = 0
+        for source, weight in config.weights_of_sources()[0]:
+            for policy_id, buffer in self._filled(source).items():
+                self.parts[policy_id].append(Part(buffer, weight, self._filtering(policy_id)))
+        self.rows = {policy_id: sum(len(part.buffer) for part in parts) for policy_id, parts in self.parts.items()}
+        self._check_rows()
+        self._update_filters()
+
+    def _filled(self, source: Any) -> dict[str, UniformReplay]:
+        """Policy id -> a buffer with its rows of a data set."""
+        buffers = {policy_id: self._buffer_of(policy) for policy_id, policy in self._policies.items()}
+        # The columns that buffers store are known to them alone.
+        columns = {policy_id: make(1).columns for policy_id, make in buffers.items()}
+        reader = open_source(source, self._config.input_config)
+        try:
+            fragments = RecordedFragments(
+                *(reader, self._worker.runners, self._policies.keys(), self._policy_of()),
+                columns=columns,
+                first_trajectory=self.trajectories,
+            )
+            collected = self._collected(fragments, {i: {*names, *_MARKS} for i, names in columns.items()})
+            self.trajectories = fragments.trajectories
+        finally:
+            reader.close()
+        return {policy_id: _in_buffer(found, buffers[policy_id]) for policy_id, found in collected.items() if found}
+
+    def _collected(
+        self, fragments: RecordedFragments, kept: Mapping[str, Collection[str]]
+    ) -> dict[str, list[Fragment]]:
+        """Policy id -> its fragments, with the columns that are `kept`."""
+        collected: dict[str, list[Fragment]] = {policy_id: [] for policy_id in self._policies}
+        size, limit = 0, self._memory_limit()
+        for policy_id, fragment in fragments:
+            fragment = fragment.select(*(name for name in fragment if name in kept[policy_id]))
+            collected[policy_id].append(fragment)
+            self.fingerprint = _fingerprint(fragment, self.fingerprint)
+            size += fragment.nbytes
+            if size > limit:
+                raise ConfigError(
+                    "The recorded data is larger than the memory that it may take.",
+                    where="config key 'input'",
+                    got=f"more than {gib(size)}",
+                    expected=f"at most {gib(limit)}",
+                    fix="learn from a part of the data, or raise input_memory_gb",
+                )
+        return collected
+
+    def _memory_limit(self) -> int:
+        given = self._config.input_memory_gb
+        return memory_there() // 2 if given is None else int(given * 2**30)
+
+    def _policy_of(self) -> Callable[..., str] | None:
+        return policy_mapping(self._worker.config.multiagent.policy_mapping_fn, list(self._worker.policies))
+
+    def _check_rows(self) -> None:
+        for policy_id, rows in self.rows.items():
+            if not rows:
+                raise ConfigError(
+                    "Recorded data without a row for a policy that is to learn from it.",
+                    where=f"config key 'input', policy {policy_id!r}",
+                    got=f"{self.trajectories} trajectories of other policies",
+                    expected="trajectories of agents that policy_mapping_fn maps to it",
+                    fix="check the data (`rollax data info`) and policy_mapping_fn, or leave the policy out of "
+                    "policies_to_train",
+                )
+
+    def _filtering(self, policy_id: str) -> Callable[[SampleBatch], SampleBatch]:
+        """Filters the observations of drawn batches by the present statistics."""
+        observation_filter = self._worker.runners[policy_id].filter
+
+        def filtered(batch: SampleBatch) -> SampleBatch:
+            for name in (SampleBatch.OBS, SampleBatch.NEW_OBS):
+                if name in batch:
+                    batch[name] = observation_filter(batch[name], update=False)
+            return batch
+
+        return filtered
+
+    def _update_filters(self) -> None:
+        """Adds all recorded observations to the statistics of the filters."""
+        for policy_id, parts in self.parts.items():
+            observation_filter = self._worker.runners[policy_id].filter
+            if not observation_filter.state():
+                continue
+            for part in parts:
+                for obs in part.buffer.observations(_FILTERED_AT_ONCE):
+                    observation_filter(obs, update=True)
+
+
+def open_source(source: Any, settings: Mapping[str, Any]) -> DatasetReader:
+    """The reader of one of the sources of `input`."""
+    from rollax.data import DatasetReader, open_dataset
+
+    if isinstance(source, DatasetReader):
+        return source
+    return open_dataset(list(source) if isinstance(source, list | tuple) else source, **settings)
+
+
+def _in_buffer(fragments: list[Fragment], buffer_of: BufferOfSize) -> UniformReplay:
+    """A buffer with these fragments, which are removed from the list one by one."""
+    buffer = buffer_of(buffer_of(1).slots_for(fragments))
+    fragments.reverse()
+    while fragments:
+        buffer.add(fragments.pop())
+    return buffer
+
+
+def _fingerprint(fragment: Fragment, before: int) -> int:
+    for tree in (*(fragment[name] for name in sorted(fragment)), fragment.after[SampleBatch.OBS]):
+        for leaf in trees.leaves(tree):
+            before = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1).data, before)
+    return before

@@ -1,0 +1,121 @@
+"""Draws from several replay buffers, in given proportions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.errors import BatchError
+from rollax.replay.uniform import UniformReplay
+
+_PER_SEQUENCE = (SampleBatch.SEQ_LENS, SampleBatch.STATE_IN)
+
+
+@dataclass
+class Part:
+    """One of the buffers of a `MixedReplay`.
+
+    Args:
+        buffer: holds its transitions.
+        weight: the proportion of draws from it, of at least 0.
+        prepared: what is to be done with each batch drawn from it, such as filtering the observations.
+    Attributes:
+        drawn: transitions drawn from it so far.
+    """
+
+    buffer: UniformReplay
+    weight: float
+    prepared: Callable[[SampleBatch], SampleBatch] | None = None
+    drawn: int = 0
+
+
+class MixedReplay:
+    """Draws each transition from one of several buffers, chosen by weight; those without transitions are left out.
+
+    It draws as `UniformReplay` does. `indices` say from which buffer a transition is. Importance weights are those
+    inside each buffer.
+    """
+
+    def __init__(self, parts: Sequence[Part], where: str = "replay buffer") -> None:
+        self.parts = list(parts)
+        self.where = where
+
+    def __repr__(self) -> str:
+        return f"MixedReplay({', '.join(f'{part.weight:g}: {part.buffer!r}' for part in self.parts)})"
+
+    def __len__(self) -> int:
+        """Number of transitions that can be drawn."""
+        return sum(len(part.buffer) for part in self.parts if part.weight)
+
+    def sample(self, count: int, rng: np.random.Generator, *, beta: float = 1.0) -> SampleBatch:
+        """Transitions drawn with replacement; see `UniformReplay.sample`."""
+        return self._mixed(count, rng, lambda buffer, number: buffer.sample(number, rng, beta=beta))
+
+    def sample_sequences(
+        self,
+        count: int,
+        length: int,
+        rng: np.random.Generator,
+        *,
+        burn_in: int = 0,
+        beta: float = 1.0,
+        aligned: bool = False,
+    ) -> SampleBatch:
+        """Sequences of rows, each from one of the buffers; see `UniformReplay.sample_sequences`."""
+        settings = {"burn_in": burn_in, "beta": beta, "aligned": aligned}
+        return self._mixed(count, rng, lambda buffer, number: buffer.sample_sequences(number, length, rng, **settings))
+
+    def update_priorities(self, indices: NDArray[np.integer], errors: NDArray[np.floating]) -> None:
+        """Sets the priorities of drawn transitions; see `PrioritizedReplay.update_priorities`."""
+        indices, errors = np.asarray(indices), np.asarray(errors)
+        for number, part in enumerate(self.parts):
+            own = indices % len(self.parts) == number
+            if own.any():
+                part.buffer.update_priorities(indices[own] // len(self.parts), errors[own])
+
+    def _mixed(
+        self, count: int, rng: np.random.Generator, draw: Callable[[UniformReplay, int], SampleBatch]
+    ) -> SampleBatch:
+        chances = np.array([part.weight if len(part.buffer) else 0.0 for part in self.parts])
+        if not chances.any():
+            raise BatchError(
+                "There is nothing to draw from the replay buffers.",
+                where=self.where,
+                got=repr(self),
+                expected="a buffer with transitions, and a weight above 0",
+                fix="add fragments before drawing",
+            )
+        if np.count_nonzero(chances) == 1:  # no random number is spent on a choice of one
+            number = int(np.flatnonzero(chances)[0])
+            return self._drawn(number, count, draw)
+        which = rng.choice(len(self.parts), count, p=chances / chances.sum())
+        numbers = np.unique(which).tolist()
+        drawn = [self._drawn(number, int(np.count_nonzero(which == number)), draw) for number in numbers]
+        # The order of the choices: minibatches are consecutive parts of the draw.
+        order = np.argsort(np.argsort(which, kind="stable"), kind="stable")
+        return _in_order(drawn, order)
+
+    def _drawn(self, number: int, count: int, draw: Callable[[UniformReplay, int], SampleBatch]) -> SampleBatch:
+        part = self.parts[number]
+        batch = draw(part.buffer, count)
+        part.drawn += int(np.count_nonzero(batch[SampleBatch.WEIGHTS]))  # of sequences the rows to learn from
+        batch[SampleBatch.INDICES] = batch[SampleBatch.INDICES] * len(self.parts) + number
+        return batch if part.prepared is None else part.prepared(batch)
+
+
+def _in_order(batches: Sequence[SampleBatch], order: NDArray[np.int64]) -> SampleBatch:
+    """The rows, or the sequences, of several batches in another order."""
+    length = batches[0].max_seq_len
+    rows = (order[:, None] * length + np.arange(length)).ravel()
+    columns: dict[str, Any] = {}
+    for name in batches[0]:
+        if all(name in batch for batch in batches):
+            column = trees.concat([batch[name] for batch in batches])
+            columns[name] = trees.index(column, order if name in _PER_SEQUENCE and length > 1 else rows)
+    return SampleBatch(columns)

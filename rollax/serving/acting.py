@@ -1,0 +1,136 @@
+"""`Actor`: forward passes of a policy for the agents of many episodes, with the memory of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from rollax import spaces, trees
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.policy.action_masks import KEY
+from rollax.policy.minibatches import acting_bucket
+from rollax.policy.policy import Policy
+
+_MOST_ROWS = 1_024
+_QUICK = 0.002
+
+
+class AgentMemory:
+    """What a policy remembers of one agent of an episode.
+
+    Attributes:
+        actor: acts for the agent.
+        state: the recurrent state, each part [...].
+        prev_action: the last action, as the policy chose it; None at the start.
+        reward: the sum of the rewards since.
+    """
+
+    __slots__ = ("actor", "prev_action", "reward", "state")
+
+    def __init__(self, actor: Actor) -> None:
+        self.actor = actor
+        self.state: Sequence[np.ndarray] = actor.initial_state
+        self.prev_action: Any = None
+        self.reward = 0.0
+
+
+class Actor:
+    """A policy that acts for many agents at once.
+
+    Args:
+        runner: the policy.
+        explore: False for greedy actions.
+
+    Attributes:
+        recurrent: whether the policy has memory.
+        remembers: whether actions depend on the memory of an agent.
+    """
+
+    def __init__(self, runner: PolicyRunner, explore: bool) -> None:
+        self.runner, self.explore = runner, explore
+        self.policy: Policy = runner.policy
+        self.recurrent = bool(self.policy.memory_of(1, None, None, None)["state_batches"])
+        self.initial_state = [np.asarray(part) for part in self.policy.get_initial_state()]
+        takes_previous = runner.takes("prev_action_batch") or runner.takes("prev_reward_batch")
+        self.remembers = self.recurrent or takes_previous or (explore and bool(self.initial_state))
+        self._zeros = spaces.zeros(self.policy.action_space, 1)
+        self._seconds: dict[int, float] = {}  # padded rows -> seconds of the last pass that was compiled before
+
+    def is_quick(self, rows: int) -> bool:
+        """Whether a pass of that many rows is compiled and takes less than two milliseconds."""
+        return self._seconds.get(acting_bucket(rows), 1.0) < _QUICK
+
+    def warm_up(self, rows: int) -> None:
+        """Compiles the passes of 1, 2, 4, ... rows, up to that many."""
+        obs = trees.index(_any_observation(self.policy.observation_space), 0)
+        sizes = [1 << power for power in range(acting_bucket(rows).bit_length())]
+        for size in [size for size in sizes for _ in range(2)]:  # the second pass is timed
+            self.act([AgentMemory(self) for _ in range(size)], [obs] * size, [None] * size)
+
+    def act(self, memories: Sequence[AgentMemory], values: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+        """The actions for the environment.
+
+        Args:
+            memories: of N different agents; updated.
+            values: N observations in the dtypes of the space.
+            given: N logged actions, or None for those that the policy chooses.
+        """
+        chosen: list[Any] = []
+        for start in range(0, len(memories), _MOST_ROWS):
+            part = slice(start, start + _MOST_ROWS)
+            began = time.perf_counter()
+            chosen += self._act(memories[part], values[part], given[part])
+            bucket = acting_bucket(len(memories[part]))
+            self._seconds[bucket] = time.perf_counter() - began if bucket in self._seconds else 1.0
+        return chosen
+
+    def _act(self, memories: Sequence[AgentMemory], values: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+        columns = _columns(values)
+        context = self._memory(memories) if self.remembers else {}
+        runner = self.runner
+        actions, states, _ = runner.act(
+            runner.filter(columns, update=False), self.explore, self.policy.timestep, context
+        )
+        if self.remembers:
+            self._remember(memories, actions, states, given)
+        taken = runner.action_map(actions)
+        return taken.tolist() if isinstance(taken, np.ndarray) else trees.unstack(taken)
+
+    def _memory(self, memories: Sequence[AgentMemory]) -> dict[str, Any]:
+        states = [np.stack(parts) for parts in zip(*(memory.state for memory in memories), strict=True)]
+        zero = trees.index(self._zeros, 0)
+        actions = trees.stack([zero if memory.prev_action is None else memory.prev_action for memory in memories])
+        rewards = self.runner.clipped(np.array([memory.reward for memory in memories], np.float32))
+        return {"state_batches": states, "prev_action_batch": actions, "prev_reward_batch": rewards}
+
+    def _remember(
+        self, memories: Sequence[AgentMemory], actions: trees.Tree, states: Sequence[Any], given: Sequence[Any]
+    ) -> None:
+        arrays = [np.asarray(part) for part in states]
+        for row, memory in enumerate(memories):
+            memory.state = [part[row] for part in arrays]
+            memory.reward = 0.0
+            if given[row] is None:
+                memory.prev_action = trees.index(actions, row)
+            else:
+                one = spaces.stack(self.policy.action_space, [given[row]])
+                memory.prev_action = trees.index(self.runner.action_map.to_policy(one), 0)
+
+
+def _any_observation(space: Space) -> trees.Tree:
+    """Columns of one observation: numbers near 0 within the bounds; 1 in action masks."""
+
+    def column(leaf: Space, path: spaces.Path) -> np.ndarray:
+        low, high = spaces.bounds(leaf)
+        value = 1 if KEY in path else 0
+        return np.broadcast_to(np.clip(value, low, high), (1, *(leaf.shape or ()))).astype(leaf.dtype)
+
+    return spaces.walk(column, space)
+
+
+def _columns(values: Sequence[Any]) -> trees.Tree:
+    return np.array(values) if isinstance(values[0], np.ndarray | np.generic) else trees.stack(values)

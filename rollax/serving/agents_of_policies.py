@@ -1,0 +1,80 @@
+"""The policy of each agent, for a checkpoint that is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rollax.algorithms.checkpoint import untrusted
+from rollax.config.stored import decode_config
+from rollax.errors import ConfigError, RequestError
+from rollax.evaluation.policy_mapping import policy_mapping
+from rollax.importing import StoredCode
+
+PolicyMapping = Callable[..., str]
+"""(agent id) or (agent id, episode) -> policy id."""
+
+
+class ServedEpisode:
+    """The episode that a policy mapping of two arguments gets; it has the id of the episode and nothing else."""
+
+    def __init__(self, episode_id: str) -> None:
+        self.episode_id = episode_id
+
+
+def policy_mapping_of(
+    stored: Mapping[str, Any],
+    path: str | Path,
+    given: PolicyMapping | Mapping[str, str] | None,
+    *,
+    trust_code: bool,
+) -> tuple[PolicyMapping | None, bool]:
+    """`((agent id, episode id) -> policy id, whether the checkpoint has several agents)`.
+
+    Args:
+        stored: the content of a checkpoint.
+        given: replaces the mapping of the checkpoint.
+    Raises:
+        CheckpointError: several policies, and the mapping is code that is neither given nor trusted.
+        ConfigError: a mapping to an unknown policy.
+    """
+    policy_ids = sorted(stored["policies"])
+    config = decode_config(stored["config"], trust="everything" if trust_code else "nothing")
+    several = bool((config.get("multiagent") or {}).get("policies"))
+    if given is None and len(policy_ids) == 1:
+        return None, several
+    function: Any = given if given is not None else (config.get("multiagent") or {}).get("policy_mapping_fn")
+    if isinstance(function, StoredCode):
+        raise untrusted(path, function, "policy_mapping (--policy-mapping), a dict from agent ids to policy ids,")
+    if isinstance(function, Mapping):
+        return _table(dict(function), policy_ids), True
+    checked = policy_mapping(function, policy_ids)
+    assert checked is not None  # None only for no function and one policy
+    return (lambda agent_id, episode_id: checked(agent_id, ServedEpisode(episode_id))), True
+
+
+def _table(table: dict[str, str], policy_ids: list[str]) -> PolicyMapping:
+    unknown = sorted(set(table.values()) - set(policy_ids))
+    if unknown:
+        raise ConfigError(
+            "A policy mapping to unknown policies.",
+            where="policy_mapping",
+            got=unknown,
+            expected=f"some of {policy_ids}",
+            fix="correct the ids",
+        )
+
+    def policy_of(agent_id: str, episode_id: str) -> str:
+        if agent_id not in table:
+            raise RequestError(
+                "An agent without a policy.",
+                status=422,
+                where="agent id",
+                got=agent_id,
+                expected=f"one of {sorted(table)}",
+                fix="correct the id, or start the server with a policy mapping that has it",
+            )
+        return table[agent_id]
+
+    return policy_of

@@ -1,0 +1,178 @@
+"""`PolicyClient`: asks a policy server for actions, and reports what came of them. Imports no JAX in remote mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rollax.errors import ConfigError, not_installed
+
+if TYPE_CHECKING:
+    from rollax.serving.client_calls import Calls
+
+
+class PolicyClient:
+    """Plays episodes with the policy of a server (`rollax serve`, `PolicyServerEnv`).
+
+    Any number of episodes may run at the same time, in any number of threads; the calls of one episode must not
+    overlap. With several agents, observations, actions and rewards are dicts by agent id, which is a string.
+
+    A request whose connection fails is sent again, over a new one, until it is answered or `timeout` is over; the
+    server executes it once. So an episode survives a broken connection. It does not survive the end of the server, and
+    not too long a pause (the limit `idle_s` of the server): `EpisodeLostError` is then raised, and the server drops
+    what it has of the episode. Start another one.
+
+    Args:
+        address: http://HOST:PORT, or ws://HOST:PORT for a WebSocket, which is faster; https:// and wss:// with TLS.
+        token: that of the server.
+        timeout: seconds that a request may take in all, with its repetitions.
+        ca_file: certificates (PEM) of the authorities to trust; None for those of the system.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        timeout: float = 60.0,
+        ca_file: str | None = None,
+    ) -> None:
+        self.address = address
+        self._calls = _make_calls(address, token, timeout, ca_file)
+        from rollax.serving.remote_inference import RemoteInference
+
+        self._inference = RemoteInference(self._calls)
+
+    def __repr__(self) -> str:
+        return f"PolicyClient({self.address!r})"
+
+    def __enter__(self) -> PolicyClient:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that chose the last action; -1 before the first."""
+        return self._inference.version
+
+    def hello(self) -> dict[str, Any]:
+        """What the server is: `rollax.serving.protocol.Hello` as a dict, with the spaces as JSON."""
+        return self._calls.call("hello", {})
+
+    def episode(self, episode_id: str | None = None, training_enabled: bool = True) -> ClientEpisode:
+        """Starts an episode and returns it as an object, in place of its id."""
+        return ClientEpisode(self, self.start_episode(episode_id, training_enabled))
+
+    def start_episode(self, episode_id: str | None = None, training_enabled: bool = True) -> str:
+        """Starts an episode and returns its id.
+
+        Args:
+            episode_id: any id that no other episode has; None for a new one.
+            training_enabled: False for an episode that is not learned from.
+        """
+        return self._inference.start_episode(episode_id, training_enabled)
+
+    def get_action(self, episode_id: str, obs: Any) -> Any:
+        """The policy's action for an observation; with several agents those of the agents with observations."""
+        return self._inference.get_actions({episode_id: obs})[episode_id]
+
+    def get_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:
+        """Actions for many episodes, in one message: episode id -> action, given episode id -> observation."""
+        return self._inference.get_actions(observations)
+
+    def log_action(self, episode_id: str, obs: Any, action: Any) -> None:
+        """Records an action that the policy did not choose, for off-policy algorithms."""
+        self._inference.log_action(episode_id, obs, action)
+
+    def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None = None) -> None:
+        """Adds to the reward of the last action, until the next one or the end of the episode."""
+        self._inference.log_returns(episode_id, reward, info)
+
+    def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool = False) -> None:
+        """Ends some agents of a running episode, given the last observation (or None) of each."""
+        self._inference.end_agents(episode_id, observations, truncated)
+
+    def end_episode(self, episode_id: str, obs: Any, truncated: bool = False) -> None:
+        """Ends an episode with its last observation: terminated, or truncated such as by a time limit."""
+        self._inference.end_episode(episode_id, obs, truncated)
+
+    def submit_episodes(self, episodes: Sequence[Any]) -> dict[str, Any]:
+        """Submits whole episodes that were played elsewhere.
+
+        Args:
+            episodes: of the form of `rollax.serving.protocol.Episode`, as such or as dicts.
+        Returns:
+            `accepted`: how many are learned from; `too_old`: how many are not, because the weights that chose their
+            actions are older than `max_policy_lag`; `version`: of the current weights.
+        """
+        return self._calls.call("submit_episodes", {"episodes": list(episodes)})
+
+    def close(self) -> None:
+        """Submits what is left (local mode) and closes the connections. Running episodes expire at the server."""
+        try:
+            self._inference.close()
+        finally:
+            self._calls.close()
+
+
+class ClientEpisode:
+    """A running episode of a client. As a context manager, it has to end inside of the block."""
+
+    def __init__(self, client: PolicyClient, episode_id: str) -> None:
+        self.client, self.id = client, episode_id
+        self.ended = False
+
+    def __repr__(self) -> str:
+        return f"ClientEpisode({self.id!r}, ended={self.ended})"
+
+    def __enter__(self) -> ClientEpisode:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None and not self.ended:
+            raise ConfigError(
+                "An episode that did not end in its block.",
+                where=f"episode {self.id}",
+                expected="end(obs), with the last observation",
+                fix="call end(obs), or end(obs, truncated=True), before the block ends",
+            )
+
+    def get_action(self, obs: Any) -> Any:
+        """The policy's action for an observation."""
+        return self.client.get_action(self.id, obs)
+
+    def log_action(self, obs: Any, action: Any) -> None:
+        """Records an action that the policy did not choose."""
+        self.client.log_action(self.id, obs, action)
+
+    def log_returns(self, reward: Any, info: Mapping[str, Any] | None = None) -> None:
+        """Adds to the reward of the last action."""
+        self.client.log_returns(self.id, reward, info)
+
+    def end_agents(self, observations: Mapping[str, Any], truncated: bool = False) -> None:
+        """Ends some agents."""
+        self.client.end_agents(self.id, observations, truncated)
+
+    def end(self, obs: Any, truncated: bool = False) -> None:
+        """Ends the episode with its last observation."""
+        self.client.end_episode(self.id, obs, truncated)
+        self.ended = True
+
+
+def _make_calls(address: str, token: str | None, timeout: float, ca_file: str | None) -> Calls:
+    if not timeout > 0:
+        raise ConfigError("A time limit that is not positive.", where="timeout of PolicyClient", got=timeout)
+    try:
+        from rollax.serving.client_calls import Calls
+        from rollax.serving.client_connections import Address
+    except ImportError as error:
+        raise not_installed(
+            "The packages of the policy client are missing.",
+            error,
+            where="PolicyClient",
+            package="msgspec",
+            extra="client",
+        ) from error
+    return Calls(Address.parse(address, token, ca_file), timeout)

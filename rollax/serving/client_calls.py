@@ -1,0 +1,166 @@
+"""The requests of a client: sent until they are answered, over connections that are kept open for the next ones."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from rollax.errors import EpisodeLostError, RequestError
+from rollax.serving.client_connections import Address, Answer, Connection, ConnectionLost, HttpConnection, Page, Refused
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
+_ATTEMPTS_IN_TIME = 3  # so that a connection that is silently dead leaves time for others
+_UNAVAILABLE = (502, 503, 504)  # of a server that starts or stops, or of a proxy in front of it
+_LOST = (404, 410)
+
+T = TypeVar("T")
+
+
+class Calls:
+    """Sends requests to one server. Thread safe: each thread that waits has a connection of its own.
+
+    A request whose connection fails is sent again over a new one, after growing random pauses, with the same
+    `request_id`: the server executes it once. So is one that the server answers with 429 (too many requests), after the
+    time that it says.
+
+    Args:
+        timeout: seconds that a request may take in all.
+    """
+
+    def __init__(self, address: Address, timeout: float) -> None:
+        self.address, self.timeout = address, timeout
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._process = os.getpid()
+        self._closed = threading.Event()
+        self._prefix, self._numbers = secrets.token_hex(6), itertools.count()
+
+    def call(self, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a verb.
+
+        Raises:
+            EpisodeLostError: the server does not know the episode (any more).
+            RequestError: the server refused the request, failed, or could not be reached in time.
+        """
+        named = {"request_id": f"{self._prefix}-{next(self._numbers)}", **body} if body else {}
+        message = self.address.encode(verb, named)
+
+        def send(connection: Connection, deadline: float) -> Answer:
+            return connection.request(verb, message, deadline)
+
+        answer = self._until_answered(verb, send)
+        if answer.status == 200 and isinstance(answer.body, dict):
+            return answer.body
+        raise _error(verb, body.get("episode_id"), answer, self.address.text)
+
+    def fetch(self, path: str, headers: Mapping[str, str]) -> Page:
+        """Status, headers and content of a page, over HTTP; RequestError for a status from 400 on."""
+
+        def send(connection: Connection, deadline: float) -> Answer:
+            assert isinstance(connection, HttpConnection)
+            page = connection.fetch("GET", path, deadline, None, {**self.address.headers, **headers})
+            return connection.as_answer(page) if page[0] >= 400 else Answer(page[0], page)
+
+        answer = self._until_answered(path, send)
+        if answer.status >= 400:
+            raise _error(path, None, answer, self.address.text)
+        return answer.body
+
+    def close(self) -> None:
+        """Closes the idle connections, and the others as soon as they are; ends the pauses of waiting threads."""
+        self._closed.set()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _until_answered(self, what: str, send: Callable[[Connection, float], Answer]) -> Answer:
+        deadline = time.monotonic() + self.timeout
+        last: Answer | None = None
+        for attempt in itertools.count():
+            if self._closed.is_set():
+                raise RequestError(
+                    "This policy client is closed.", status=503, where=self.address.text, fix="create another one"
+                )
+            problem, reused = "", False
+            pause = random.uniform(0.5, 1.0) * min(_FIRST_WAIT_S * 2 ** min(attempt, 30), _LONGEST_WAIT_S)
+            try:
+                connection, reused = self._take(deadline)
+                last = self._send(connection, send, deadline)
+                if last.status != 429 and last.status not in _UNAVAILABLE:
+                    return last
+                pause = pause if last.retry_after is None else last.retry_after + random.uniform(0.0, 0.1) * pause
+            except Refused as error:
+                return error.answer
+            except ConnectionLost as error:
+                last, problem = None, str(error)
+                if reused and attempt == 0:
+                    continue  # the server has closed an idle connection; that says nothing about its state
+            if time.monotonic() + pause >= deadline:
+                break
+            self._closed.wait(pause)
+        if last is not None:
+            return last
+        raise RequestError(
+            "The policy server could not be reached, or did not answer in time.",
+            status=503,
+            where=f"{self.address.text}, {what}",
+            got=problem,
+            expected=f"an answer within {self.timeout:g} s",
+            fix="check that the server runs at this address; a longer wait is `timeout`",
+        )
+
+    def _send(self, connection: Connection, send: Callable[[Connection, float], T], deadline: float) -> T:
+        limit = min(deadline, time.monotonic() + self.timeout / _ATTEMPTS_IN_TIME)
+        try:
+            answer = send(connection, limit)
+        except BaseException:
+            connection.close()
+            raise
+        self._give_back(connection)
+        return answer
+
+    def _take(self, deadline: float) -> tuple[Connection, bool]:
+        """An open connection, and whether it was open before."""
+        if self._process != os.getpid():  # a fork: the connections belong to the parent
+            self._process, self._idle, self._lock = os.getpid(), [], threading.Lock()
+            self._prefix = secrets.token_hex(6)
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                connection = self._idle.pop()
+            if connection.alive():
+                return connection, True
+            connection.close()
+        return self.address.connect(deadline), False
+
+    def _give_back(self, connection: Connection) -> None:
+        with self._lock:
+            if not self._closed.is_set():
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+def _error(verb: str, episode_id: Any, answer: Answer, address: str) -> RequestError:
+    """The error in an answer, with the server's text."""
+    body = answer.body if isinstance(answer.body, dict) else {}
+    details = body.get("error")
+    details = details if isinstance(details, dict) else {}
+    lost = answer.status in _LOST and (episode_id is not None or verb == "get_actions")
+    known = {key: details[key] for key in ("where", "got", "expected", "fix") if details.get(key) is not None}
+    known.setdefault("where", f"{address}, {verb}")
+    return (EpisodeLostError if lost else RequestError)(
+        str(details.get("what") or f"The policy server answered {verb} with status {answer.status}."),
+        status=answer.status,
+        retry_after_s=answer.retry_after,
+        error_id=details.get("id"),
+        **known,
+    )

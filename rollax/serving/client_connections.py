@@ -1,0 +1,370 @@
+"""One connection of a client to a policy server, over HTTP or a WebSocket, with one request at a time."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+
+from rollax.errors import ConfigError, RequestError, not_installed
+
+MAX_ANSWER = 1 << 30
+"""Bytes of the largest answer that is read; the weights of a policy may be large."""
+_CHUNK = 1 << 16
+_CONNECTING_S = 10.0
+_PAGES = {"hello": "/v1", "health": "/v1/health", "statistics": "/v1/statistics"}
+_SECURE = {"http": False, "https": True, "ws": False, "wss": True}
+
+Page = tuple[int, Any, bytes]
+"""Status, headers and content."""
+
+
+class ConnectionLost(Exception):  # noqa: N818  it is handled by sending the request again
+    """The connection failed before the answer was there."""
+
+
+class Answer(NamedTuple):
+    """The answer to a verb: status, decoded body (None if it is no JSON or msgpack), seconds of Retry-After."""
+
+    status: int
+    body: Any
+    retry_after: float | None = None
+
+
+class Refused(Exception):  # noqa: N818  it carries an answer
+    """The server answered the opening handshake of a WebSocket with an error."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+class Connection(Protocol):
+    """A connection that a request can be sent on."""
+
+    def request(self, verb: str, message: bytes, deadline: float) -> Answer:
+        """Sends a request and returns its answer; ConnectionLost without one by the deadline."""
+        ...
+
+    def alive(self) -> bool:
+        """Whether the connection, after some idle time, is still open."""
+        ...
+
+    def close(self) -> None:
+        """Closes the socket."""
+        ...
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is, and how it is reached.
+
+    Attributes:
+        stream: whether requests go over a WebSocket.
+        context: of TLS; None for plain TCP.
+        headers: of every request.
+    """
+
+    text: str
+    host: str
+    port: int
+    stream: bool
+    context: ssl.SSLContext | None
+    headers: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, text: str, token: str | None = None, ca_file: str | None = None) -> Address:
+        """The address in a URL; ConfigError for a malformed one.
+
+        Args:
+            token: sent with every request.
+            ca_file: certificates (PEM) of the authorities to trust; None for those of the system.
+        """
+        try:
+            parts = urlsplit(text)
+            host, port, secure = parts.hostname, parts.port, _SECURE[parts.scheme]
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise _no_address(text) from error
+        if not host or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
+            raise _no_address(text)
+        if token is not None and not (isinstance(token, str) and token.isascii() and token.isprintable() and token):
+            raise ConfigError(
+                "A malformed token.",
+                where="token of PolicyClient",
+                got=type(token).__name__,
+                expected="a string of printable ASCII characters",
+                fix="pass the content of the server's token file, without its newline",
+            )
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        context = ssl.create_default_context(cafile=ca_file) if secure else None
+        return cls(text.rstrip("/"), host, port or (443 if secure else 80), parts.scheme[0] == "w", context, headers)
+
+    def encode(self, verb: str, body: Mapping[str, Any]) -> bytes:
+        """The message of a request; RequestError for values that cannot be sent."""
+        try:
+            return _MSGPACK.encode({"verb": verb, "id": 0, **body}) if self.stream else _JSON.encode(body)
+        except (TypeError, ValueError, OverflowError, NotImplementedError, RecursionError) as error:
+            raise RequestError(
+                "A value that cannot be sent to a policy server.",
+                where=verb,
+                got=str(error),
+                expected="numbers, strings, lists, numeric arrays, and dicts with strings as keys",
+                fix="convert it first",
+            ) from error
+
+    def connect(self, deadline: float) -> Connection:
+        """A new connection; ConnectionLost or Refused if there is none."""
+        return StreamConnection(self, deadline) if self.stream else HttpConnection(self, deadline)
+
+    def socket(self, deadline: float) -> socket.socket:
+        """A connected socket."""
+        plain = None
+        try:
+            limit = max(min(deadline - time.monotonic(), _CONNECTING_S), 0.001)
+            plain = socket.create_connection((self.host, self.port), limit)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return plain if self.context is None else self.context.wrap_socket(plain, server_hostname=self.host)
+        except ssl.SSLCertVerificationError as error:
+            _close(plain)
+            raise RequestError(
+                "The certificate of the policy server is not trusted.",
+                status=503,
+                where=self.text,
+                got=error.verify_message,
+                expected="a certificate for this host, of an authority that this machine trusts",
+                fix="pass its certificate as ca_file",
+            ) from error
+        except OSError as error:
+            _close(plain)
+            raise ConnectionLost(str(error)) from error
+        except BaseException:
+            _close(plain)
+            raise
+
+
+def _no_address(text: Any) -> ConfigError:
+    return ConfigError(
+        "No address of a policy server.",
+        where="address of PolicyClient",
+        got=text,
+        expected="http://HOST:PORT, https://HOST:PORT, ws://HOST:PORT or wss://HOST:PORT",
+        fix="use the address that the server printed; ws:// is the faster one",
+    )
+
+
+def _close(sock: socket.socket | None) -> None:
+    if sock is not None:
+        sock.close()
+
+
+class HttpConnection:
+    """HTTP/1.1 with JSON, kept open between requests."""
+
+    def __init__(self, address: Address, deadline: float) -> None:
+        self._headers = {**address.headers, "Content-Type": "application/json"}
+        self._http = http.client.HTTPConnection(address.host, address.port)
+        self._http.sock = self._socket = address.socket(deadline)
+
+    def request(self, verb: str, message: bytes, deadline: float) -> Answer:
+        if verb in _PAGES:
+            return self.as_answer(self.fetch("GET", _PAGES[verb], deadline))
+        return self.as_answer(self.fetch("POST", f"/v1/{verb}", deadline, message))
+
+    @staticmethod
+    def as_answer(page: Page) -> Answer:
+        """The JSON of a page; None if it is none, such as that of a proxy."""
+        status, headers, content = page
+        try:
+            decoded = msgspec.json.decode(content)
+        except msgspec.DecodeError:
+            decoded = None
+        return Answer(status, decoded, _seconds(headers.get("Retry-After")))
+
+    def fetch(
+        self,
+        method: str,
+        path: str,
+        deadline: float,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Page:
+        """Status, headers and content of a page."""
+        try:
+            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            self._http.request(method, path, body, dict(self._headers if headers is None else headers))
+            response = self._http.getresponse()
+            content = response.read(MAX_ANSWER + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise ConnectionLost(str(error) or type(error).__name__) from error
+        if len(content) > MAX_ANSWER:
+            raise ConnectionLost(f"an answer of more than {MAX_ANSWER} bytes")
+        if response.will_close:
+            self.close()
+        return response.status, response.headers, content
+
+    def alive(self) -> bool:
+        # A server that closes an idle connection sends the end of the stream, and nothing else.
+        return self._http.sock is not None and not _arrived(self._socket)
+
+    def close(self) -> None:
+        self._http.close()
+        self._socket.close()
+
+
+class StreamConnection:
+    """A WebSocket at /v1/stream with msgpack. The frames are those of the package `websockets`, without its threads."""
+
+    def __init__(self, address: Address, deadline: float) -> None:
+        try:
+            from websockets.client import ClientProtocol
+            from websockets.protocol import State
+            from websockets.uri import parse_uri
+        except ImportError as error:
+            raise not_installed(
+                "The packages of the policy client are missing.",
+                error,
+                where=address.text,
+                package="websockets",
+                extra="client",
+            ) from error
+        self._answers: list[bytes] = []
+        self._parts: list[bytes] = []
+        self._open = State.OPEN
+        self._protocol = ClientProtocol(parse_uri(f"{address.text}/v1/stream"), max_size=MAX_ANSWER)
+        self._socket = address.socket(deadline)
+        try:
+            request = self._protocol.connect()
+            request.headers.update(address.headers)
+            self._protocol.send_request(request)
+            self._send()
+            while self._protocol.state is not self._open:
+                self._receive(deadline)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def request(self, verb: str, message: bytes, deadline: float) -> Answer:
+        try:
+            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            self._protocol.send_binary(message)
+            self._send()
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+        while not self._answers:
+            self._receive(deadline)
+        try:
+            answer = msgspec.msgpack.decode(self._answers.pop())
+            del answer["id"]  # there is one request at a time
+        except (msgspec.DecodeError, KeyError, TypeError) as error:
+            raise ConnectionLost("an answer that is no msgpack, or has no id") from error
+        if "error" not in answer:
+            return Answer(200, answer)
+        return Answer(answer.get("status", 500), answer, _seconds(answer.get("retry_after")))
+
+    def alive(self) -> bool:
+        try:
+            while data := _arrived(self._socket):
+                self._take(data)
+        except (ConnectionLost, OSError):
+            return False
+        return data is None and self._protocol.state is self._open
+
+    def close(self) -> None:
+        if self._protocol.state is self._open:
+            try:
+                self._socket.settimeout(1.0)
+                self._protocol.send_close(1000)
+                self._send()
+            except OSError:
+                pass  # the server is gone already
+        self._socket.close()
+
+    def _send(self) -> None:
+        for data in self._protocol.data_to_send():
+            if data:
+                self._socket.sendall(data)
+
+    def _receive(self, deadline: float) -> None:
+        try:
+            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            data = self._socket.recv(_CHUNK)
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Processes what has arrived: answers, pings, the end."""
+        protocol = self._protocol
+        if data:
+            protocol.receive_data(data)
+        else:
+            protocol.receive_eof()
+        for event in protocol.events_received():
+            if hasattr(event, "status_code"):
+                self._check_handshake(event)
+            elif event.opcode <= 2:  # a message, or a part of one  # pyright: ignore[reportAttributeAccessIssue]
+                self._parts.append(bytes(event.data))  # pyright: ignore[reportAttributeAccessIssue]
+                if event.fin:  # pyright: ignore[reportAttributeAccessIssue]
+                    self._answers.append(b"".join(self._parts))
+                    self._parts.clear()
+        try:
+            self._send()
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+        if protocol.handshake_exc is not None:
+            raise ConnectionLost(str(protocol.handshake_exc))
+        if protocol.close_expected() or not data:
+            raise ConnectionLost(protocol.close_reason or "closed by the server")
+
+    def _check_handshake(self, response: Any) -> None:
+        if response.status_code == 101:
+            return
+        try:
+            body = msgspec.json.decode(response.body or b"")
+        except msgspec.DecodeError:
+            body = None
+        raise Refused(Answer(response.status_code, body, _seconds(response.headers.get("Retry-After"))))
+
+
+def _arrived(sock: socket.socket) -> bytes | None:
+    """What has arrived meanwhile; empty at the end of the stream, None if nothing has."""
+    try:
+        sock.settimeout(0.0)
+        return sock.recv(_CHUNK)
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return None
+    except OSError:
+        return b""
+
+
+def _seconds(text: Any) -> float | None:
+    try:
+        return max(float(text), 0.0)
+    except (TypeError, ValueError):
+        return None
+
+
+def _as_lists(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        return value.tolist()
+    raise NotImplementedError(f"{type(value).__name__} is no number, string, list, dict or numeric array")
+
+
+def _as_arrays(value: Any) -> Any:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf" or not value.ndim:
+        return _as_lists(value)
+    little = value.astype(value.dtype.newbyteorder("<"), copy=False)
+    return {"dtype": little.dtype.str, "shape": little.shape, "data": little.tobytes()}
+
+
+_JSON = msgspec.json.Encoder(enc_hook=_as_lists)
+_MSGPACK = msgspec.msgpack.Encoder(enc_hook=_as_arrays)

@@ -1,0 +1,161 @@
+"""Requests from bytes and responses to bytes, as JSON and msgpack; decoders and encoders are made once."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import operator
+import secrets
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from rollax.errors import RequestError, RollaxError, WorkerError
+from rollax.serving.protocol import REQUESTS, ErrorBody, Request, StreamError
+
+_log = logging.getLogger("rollax.serving")
+
+QUERIES = ("hello", "health", "statistics")
+"""The verbs without a body: GET /v1, /v1/health and /v1/statistics, and messages on the stream."""
+
+_LARGEST_TEXT = 1000
+_FIXMAP, _FIXMAP_END = 0x80, 0x8F
+
+
+class Codec:
+    """One format of messages.
+
+    Attributes:
+        content_type: of HTTP bodies in this format.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._json = name == "json"
+        self.content_type = b"application/" + name.encode()
+        if self._json:
+            self._module: Any = msgspec.json
+            self.encode = msgspec.json.Encoder(enc_hook=_json_value).encode
+            options: dict[str, Any] = {}
+        else:
+            self._module = msgspec.msgpack
+            self.encode = msgspec.msgpack.Encoder(enc_hook=_msgpack_value).encode
+            options = {"ext_hook": _refuse_extension}
+        self._bodies = {verb: self._module.Decoder(kind, **options).decode for verb, kind in REQUESTS.items()}
+        self._messages = self._module.Decoder(_Message, **options).decode
+
+    def decode(self, verb: str, data: bytes) -> Request:
+        """Returns the body of a verb; raises RequestError."""
+        try:
+            return self._bodies[verb](data)
+        except _MALFORMED as error:
+            raise _malformed(error) from error
+
+    def decode_message(self, data: bytes | bytearray | memoryview) -> Any:
+        """Returns a message of the stream: a request with an `id`, its class in `VERBS`; raises RequestError."""
+        try:
+            return self._messages(data)
+        except _MALFORMED as error:
+            raise _malformed(error) from error
+
+    def id_of(self, data: bytes | bytearray | memoryview) -> int | None:
+        """Returns the id of a message that is otherwise malformed, or None."""
+        try:
+            return self._module.decode(data, type=_OnlyId).id
+        except _MALFORMED:
+            return None
+
+    def encode_response(self, number: int, response: Any) -> bytes:
+        """Returns the response to the message `number` of the stream: its fields, after an `id`."""
+        body = self.encode(response)
+        if self._json:
+            return b'{"id":%d%b' % (number, b"}" if body == b"{}" else b"," + body[1:])
+        if not _FIXMAP <= body[0] < _FIXMAP_END:  # a map of 15 fields or more has a longer header
+            return self.encode({"id": number, **response})
+        return b"%c\xa2id%b%b" % (body[0] + 1, self.encode(number), body[1:])
+
+
+_Id = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+def _message(verb: str, base: type[Request]) -> type[Request]:
+    return msgspec.defstruct(
+        f"{base.__name__}Message",
+        [("id", _Id)],
+        bases=(base,),
+        tag_field="verb",
+        tag=verb,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+
+
+class _Query(Request):
+    """A request without a body."""
+
+
+class _OnlyId(msgspec.Struct):
+    id: _Id
+
+
+VERBS: dict[type[Request], str] = {
+    _message(verb, base): verb for verb, base in (*REQUESTS.items(), *((verb, _Query) for verb in QUERIES))
+}
+"""Class of a message of the stream -> its verb."""
+
+_Message: Any = functools.reduce(operator.or_, VERBS)
+_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError)
+
+
+def failure(error: BaseException) -> tuple[int, ErrorBody, float | None]:
+    """Returns status, body and Retry-After of an error, and logs it with the id that the client is shown.
+
+    What is not a RollaxError is a defect of the server: its text stays in the log.
+    """
+    error_id = secrets.token_hex(8)
+    if not isinstance(error, RollaxError) or isinstance(error, WorkerError):
+        _log.error("error %s", error_id, exc_info=error)
+        fix = "report it with this id; the server's log has the details"
+        return 500, ErrorBody(error_id, "The server has failed to execute the request.", fix=fix), None
+    status, retry_after_s = (error.status, error.retry_after_s) if isinstance(error, RequestError) else (422, None)
+    _log.log(logging.ERROR if status >= 500 else logging.INFO, "refused %s: %s", error_id, error)
+    parts = {name: text[:_LARGEST_TEXT] for name, text in error.parts.items()}
+    return status, ErrorBody(id=error_id, **parts), retry_after_s
+
+
+def stream_failure(error: BaseException, number: int | None) -> StreamError:
+    """Returns the response to a message of the stream that failed."""
+    status, body, retry_after_s = failure(error)
+    return StreamError(error=body, status=status, id=number, retry_after=retry_after_s)
+
+
+def _malformed(error: Exception) -> RequestError:
+    if isinstance(error, msgspec.ValidationError):
+        return RequestError("The request does not have the fields of its verb.", status=422, got=str(error))
+    if isinstance(error, RecursionError):
+        return RequestError("The request is nested too deeply.", expected="at most some hundred levels")
+    return RequestError(
+        "The request is malformed.", got=str(error), expected="JSON without NaN and Infinity, or msgpack"
+    )
+
+
+def _refuse_extension(code: int, data: memoryview) -> Any:
+    del data
+    raise msgspec.ValidationError(f"Unexpected msgpack extension type {code}")
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise NotImplementedError(f"{type(value).__name__} in a response")
+
+
+def _msgpack_value(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return {"dtype": value.dtype.str, "shape": value.shape, "data": np.ascontiguousarray(value).data.cast("B")}
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(f"{type(value).__name__} in a response")
+
+
+JSON, MSGPACK = Codec("json"), Codec("msgpack")

@@ -1,0 +1,105 @@
+"""HTTP connections of a policy server: uvicorn's, with limits of what a client may send and how long it may take."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from rollax.errors import RequestError
+from rollax.serving.codec import JSON, failure
+from rollax.serving.protocol import ErrorResponse
+
+_SLACK = 64 * 2**10  # chunk headers and trailers, and what has arrived of the next request
+_REASONS = {
+    400: b"Bad Request",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    431: b"Request Header Fields Too Large",
+}
+
+
+class HttpConnection(HttpToolsProtocol):
+    """One connection, with HTTP/1.1 requests one after another; /v1/stream hands it over to `Stream`.
+
+    Refused are: too many connections, requests that do not arrive in full within `limits.request_timeout_s` (408),
+    headers beyond `limits.max_header_bytes` (431), bodies that go on after they were refused, and clients that do not
+    read their response.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Counts the connection, and aborts it if there are too many."""
+        super().connection_made(transport)
+        self._limits = self.app.limits  # type: ignore[attr-defined]
+        self._address = self.client[0] if self.client else ""
+        self._since: float | None = time.monotonic()
+        self._in_head = True
+        self._size = 0
+        self._unsent = (0, time.monotonic())
+        if not self.app.came(self._address):  # type: ignore[attr-defined]
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Drops the connection."""
+        super().connection_lost(exc)
+        self.app.left(self._address)  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        """Parses what has arrived, within the limits."""
+        super().data_received(data)
+        if self._since is None or self.transport.is_closing() or self.transport.get_protocol() is not self:
+            return
+        self._size += len(data)
+        if self._in_head and self._size > self._limits.max_header_bytes:
+            self._refuse(431, "The headers are too large.")
+        elif self._size > self._limits.max_body_bytes + _SLACK:
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        """Starts the clock of a request."""
+        super().on_message_begin()
+        self._since = time.monotonic()
+        self._in_head, self._size = True, 0
+
+    def on_headers_complete(self) -> None:
+        """Starts the execution of a request."""
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Stops the clock of a request."""
+        self._since = None
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is not HTTP."""
+        self._refuse(400, msg)
+
+    def tick(self, now: float) -> None:
+        """Ends the connection of a client that is too slow; called about once a second."""
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or unsent < self._unsent[0] or not self._unsent[0]:
+            self._unsent = (unsent, now)
+        elif now - self._unsent[1] > self._limits.request_timeout_s:
+            self.app.metrics.cut_off += 1  # type: ignore[attr-defined]
+            self.transport.abort()
+        if self._since is not None and now - self._since > self._limits.request_timeout_s:
+            self._refuse(408, "The request has not arrived in full in time.")
+
+    def _refuse(self, status: int, what: str) -> None:
+        """Answers a request that cannot be executed, unless it was answered before, and closes the connection."""
+        if self.transport.is_closing():
+            return
+        answered = self.cycle is not None and self.cycle.response_started and not self._in_head
+        if not answered:
+            _, body, _ = failure(RequestError(what, status=status))
+            content = JSON.encode(ErrorResponse(body))
+            head = (
+                b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head % (status, _REASONS[status], len(content)) + content)
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.close()

@@ -1,0 +1,198 @@
+"""The OpenAPI description of a policy server's routes, and a page that shows it without files from elsewhere."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import msgspec
+
+from rollax.serving.protocol import (
+    PROTOCOL_VERSION,
+    REQUESTS,
+    Action,
+    Actions,
+    Done,
+    ErrorResponse,
+    Health,
+    Hello,
+    Started,
+    Submitted,
+)
+
+RESPONSES: dict[str, type[msgspec.Struct]] = {
+    "start_episode": Started,
+    "get_action": Action,
+    "get_actions": Actions,
+    "log_action": Done,
+    "log_returns": Done,
+    "end_agents": Done,
+    "end_episode": Done,
+    "submit_episodes": Submitted,
+}
+"""Verb -> its response."""
+
+ERRORS = {
+    400: "The request is malformed, or values do not belong to their space.",
+    401: "The token is missing or wrong.",
+    403: "The Host or Origin header is foreign.",
+    404: "There is no such episode or policy.",
+    409: "The state of the episode does not allow the request.",
+    410: "The episode has ended.",
+    413: "The request is too large.",
+    415: "The body has another type than JSON and msgpack.",
+    422: "The request does not have the fields of its verb, or values do not belong to their space.",
+    429: "A limit is reached: send the request again after the seconds of Retry-After.",
+    500: "The server has failed; its log has the details under the id.",
+    503: "The server is shutting down.",
+}
+
+_QUERY_ERRORS = (401, 403, 422, 429, 500, 503)
+_FILE_ERRORS = (400, 401, 403, 404, 422, 429, 500, 503)
+_TAGS = {
+    "/v1": ("hello", "What the server is: protocol version, policies and their spaces, addresses, limits.", Hello),
+    "/v1/health": ("health", "Whether the server answers requests.", Health),
+    "/v1/statistics": ("statistics", "What the live page shows.", None),
+}
+
+
+def description() -> dict[str, Any]:
+    """Returns the OpenAPI description."""
+    requests, responses = list(REQUESTS.values()), list(dict.fromkeys(RESPONSES.values()))
+    kinds = [*requests, *responses, Hello, Health, ErrorResponse]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    schema_of = dict(zip(kinds, schemas, strict=True))
+    error = {"application/json": {"schema": schema_of[ErrorResponse]}}
+    paths: dict[str, Any] = {}
+    for path, (verb, summary, kind) in _TAGS.items():
+        found = {"type": "object"} if kind is None else schema_of[kind]
+        paths[path] = {"get": _operation(verb, summary, {"application/json": {"schema": found}}, _QUERY_ERRORS, error)}
+    text = {"text/plain": {"schema": {"type": "string"}}}
+    paths["/v1/metrics"] = {"get": _operation("metrics", "Counts as Prometheus text.", text, _QUERY_ERRORS, error)}
+    for verb, summary in (
+        ("weights", "The weights of a policy, with what local inference requires, as safetensors."),
+        ("policy", "A policy as an ONNX model."),
+    ):
+        paths[f"/v1/{verb}"] = {"get": _file_operation(verb, summary, error)}
+    for verb, kind in REQUESTS.items():
+        answer = {"application/json": {"schema": schema_of[RESPONSES[verb]]}}
+        operation = _operation(verb, _first_line(kind), answer, tuple(ERRORS), error)
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema_of[kind]}}}
+        paths[f"/v1/{verb}"] = {"post": operation}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "rollax policy server", "version": str(PROTOCOL_VERSION), "description": _ABOUT},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}, {}],
+    }
+
+
+def description_page() -> str:
+    """Returns an HTML page with the verbs, their fields and their errors."""
+    found = description()
+    parts = []
+    for path, methods in found["paths"].items():
+        for method, operation in methods.items():
+            parts.append(_section(path, method, operation, found["components"]["schemas"]))
+    return _PAGE.format(about=html.escape(_ABOUT), routes="\n".join(parts))
+
+
+def _operation(
+    verb: str, summary: str, answer: dict[str, Any], statuses: tuple[int, ...], error: dict[str, Any]
+) -> dict[str, Any]:
+    responses: dict[str, Any] = {"200": {"description": "Done.", "content": answer}}
+    for status in statuses:
+        responses[str(status)] = {"description": ERRORS[status], "content": error}
+        if status == 429:
+            retry = {"schema": {"type": "integer", "minimum": 1}, "description": "seconds"}
+            responses["429"]["headers"] = {"Retry-After": retry}
+    return {"operationId": verb, "summary": summary, "responses": responses}
+
+
+def _file_operation(verb: str, summary: str, error: dict[str, Any]) -> dict[str, Any]:
+    content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    operation = _operation(verb, summary, content, _FILE_ERRORS, error)
+    tag = {"ETag": {"schema": {"type": "string"}, "description": "changes with the version of the weights"}}
+    operation["responses"]["200"]["headers"] = tag
+    operation["responses"]["304"] = {"description": "The version is that of If-None-Match."}
+    operation["parameters"] = [
+        {
+            "name": "policy_id",
+            "in": "query",
+            "required": False,
+            "schema": {"type": "string"},
+            "description": "may be left out if there is one policy",
+        },
+        {"name": "If-None-Match", "in": "header", "required": False, "schema": {"type": "string"}},
+    ]
+    return operation
+
+
+def _first_line(kind: type) -> str:
+    return (kind.__doc__ or "").partition("\n")[0]
+
+
+def _section(path: str, method: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
+    lines = [f"<h2><b>{method.upper()}</b> {html.escape(path)}</h2>", f"<p>{html.escape(operation['summary'])}</p>"]
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    if body:
+        lines.append(_fields("Request", body["schema"], schemas))
+    parameters = ((html.escape(parameter["name"]), parameter["in"]) for parameter in operation.get("parameters", ()))
+    lines += [f"<p><code>{name}</code> ({place}, optional)</p>" for name, place in parameters]
+    answer = operation["responses"]["200"]["content"]
+    for content_type, content in answer.items():
+        lines.append(_fields(f"Response, {content_type}", content["schema"], schemas))
+    statuses = (f"{status} {html.escape(found['description'])}" for status, found in operation["responses"].items())
+    lines.append(f"<details><summary>Statuses</summary><p>{'<br>'.join(statuses)}</p></details>")
+    return "<section>" + "\n".join(lines) + "</section>"
+
+
+def _fields(title: str, schema: dict[str, Any], schemas: dict[str, Any]) -> str:
+    found = schemas.get(schema.get("$ref", "").rpartition("/")[2], {})
+    rows = []
+    for name, field in found.get("properties", {}).items():
+        needed = "" if name in found.get("required", ()) else "optional"
+        rows.append(f"<tr><td><code>{html.escape(name)}</code><td>{html.escape(_kind(field))}<td>{needed}")
+    return f"<h3>{html.escape(title)}</h3>" + (f"<table>{''.join(rows)}</table>" if rows else "")
+
+
+def _kind(field: dict[str, Any]) -> str:
+    """Returns the type of a field in words."""
+    if "anyOf" in field:
+        return " or ".join(_kind(option) for option in field["anyOf"])
+    if "$ref" in field:
+        return field["$ref"].rpartition("/")[2]
+    kind = field.get("type", "any value")
+    if kind == "array":
+        return f"list of {_kind(field.get('items', {}))}"
+    if kind == "object" and isinstance(field.get("additionalProperties"), dict):
+        return f"object of {_kind(field['additionalProperties'])}"
+    return kind
+
+
+_ABOUT = (
+    "Starts episodes, chooses actions and takes experience. Every verb also exists as a message on the WebSocket "
+    "/v1/stream: the same body with the fields verb and id (an integer, which the response repeats), text as JSON, "
+    "binary as msgpack. A token, if the server requires one, is sent as Authorization: Bearer; browsers offer the "
+    "subprotocols rollax and bearer.<base64url of the token> with the WebSocket."
+)
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>rollax policy server</title>
+<style>
+:root {{ color-scheme: light dark }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem }}
+h2 {{ font-size: 1.1rem; margin: 2rem 0 0 }} h3 {{ font-size: .9rem; margin: .6rem 0 .2rem; opacity: .7 }}
+table {{ border-collapse: collapse }} td {{ padding: .1rem 1rem .1rem 0 }} section {{ overflow-x: auto }}
+</style>
+<h1>rollax policy server</h1>
+<p>{about}</p>
+<p>The same as <a href="/openapi.json">OpenAPI</a>.</p>
+{routes}
+</html>
+"""

@@ -1,0 +1,338 @@
+"""`PolicyBackend`: answers requests for actions with the policies of a checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from gymnasium import Space
+
+from rollax import __version__
+from rollax.algorithms import checkpoint
+from rollax.algorithms.load_policy import load_policies
+from rollax.algorithms.trainer import Trainer
+from rollax.config.stored import space_to_json
+from rollax.errors import ConfigError, RequestError
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.serving.acting import Actor, AgentMemory
+from rollax.serving.agents_of_policies import PolicyMapping, policy_mapping_of
+from rollax.serving.backend import Backend, OnActions
+from rollax.serving.protocol import PROTOCOL_VERSION, Actions, Episode, Hello, PolicyInfo, Submitted
+from rollax.serving.weights import policy_to_bytes
+
+_EPISODES_AVERAGED = 100
+
+
+class PolicyBackend(Backend):
+    """Answers with trained policies. It does not learn: rewards and submitted episodes only count in the statistics.
+
+    All requests that arrive in one turn of the event loop share one forward pass of each policy. Passes are made in the
+    thread of the event loop if they are short, and otherwise, or to compile one, in a thread of their own.
+
+    Args:
+        runners: policy id -> policy.
+        mapping: (agent id, episode id) -> policy id; None for one policy.
+        multi_agent: whether observations, actions and rewards are dicts by agent id.
+        explore: False for greedy actions.
+        version: the version of the weights.
+    """
+
+    def __init__(
+        self,
+        runners: Mapping[str, PolicyRunner],
+        mapping: PolicyMapping | None = None,
+        *,
+        multi_agent: bool = False,
+        explore: bool = False,
+        version: int = 0,
+    ) -> None:
+        if len(runners) > 1 and (mapping is None or not multi_agent):
+            raise ConfigError(
+                "Several policies for a single agent.",
+                where="multi_agent, policy_mapping",
+                got=sorted(runners),
+                expected="several agents, and a mapping from agent ids to policy ids",
+                fix="pass policy_mapping (--policy-mapping), and leave out multi_agent (--single-agent)",
+            )
+        self.actors = {policy_id: Actor(runner, explore) for policy_id, runner in runners.items()}
+        self._mapping, self._several, self._version = mapping, multi_agent, version
+        self._only = next(iter(self.actors.values()))
+        self._episodes: dict[str, _Episode] = {}
+        self._waiting: deque[_Request] = deque()
+        self._logged: list[tuple[AgentMemory, Any, Any]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._executor = ThreadPoolExecutor(1, "rollax-policy")
+        self._scheduled = self._in_thread = False
+        self._weights: dict[str, bytes] = {}
+        self._rewards: deque[float] = deque(maxlen=_EPISODES_AVERAGED)
+        self._lengths: deque[int] = deque(maxlen=_EPISODES_AVERAGED)
+        self._counts = {"episodes_total": 0, "actions_total": 0, "batches_total": 0, "episodes_submitted": 0}
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        path: str | Path,
+        *,
+        policy_mapping: PolicyMapping | Mapping[str, str] | None = None,
+        multi_agent: bool | None = None,
+        explore: bool = False,
+        trainer_class: type[Trainer] | None = None,
+        custom_model: type | None = None,
+        trust_code: bool = False,
+    ) -> PolicyBackend:
+        """The policies of a checkpoint.
+
+        Args:
+            policy_mapping: agent id -> policy id, as a dict or a function; None: that of the checkpoint.
+            multi_agent: whether the environment has several agents; None: whether the checkpoint has `multiagent`
+                policies.
+            explore: False for greedy actions.
+            trainer_class, custom_model, trust_code: as for `load_policy`.
+        Raises:
+            CheckpointError: the checkpoint is damaged or requires code that is neither given nor trusted.
+        """
+        stored = checkpoint.read(Path(path))
+        mapping, several = policy_mapping_of(stored, path, policy_mapping, trust_code=trust_code)
+        runners = load_policies(
+            path, trainer_class=trainer_class, custom_model=custom_model, trust_code=trust_code, stored=stored
+        )
+        multi_agent = several if multi_agent is None else multi_agent
+        version = stored["state"]["iteration"]
+        return cls(runners, mapping, multi_agent=multi_agent, explore=explore, version=version)
+
+    def warm_up(self, rows: int = 64) -> None:
+        """Compiles the forward passes of up to that many rows, so that no request waits for it."""
+        for actor in self.actors.values():
+            actor.warm_up(rows)
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._waiting.clear()
+
+    def hello(self) -> Hello:
+        return Hello(
+            protocol=PROTOCOL_VERSION,
+            server=f"rollax {__version__}",
+            learns=False,
+            multi_agent=self._several,
+            policies={
+                policy_id: PolicyInfo(
+                    observation_space=space_to_json(actor.policy.observation_space),
+                    action_space=space_to_json(actor.policy.action_space),
+                    recurrent=actor.recurrent,
+                )
+                for policy_id, actor in self.actors.items()
+            },
+            version=self._version,
+            addresses=[],
+            limits={},
+        )
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def spaces_of(self, episode_id: str | None, agent_id: str | None) -> tuple[Space, Space]:
+        policy = self._actor(episode_id, agent_id).policy
+        return policy.observation_space, policy.action_space
+
+    def start_episode(self, episode_id: str, training_enabled: bool) -> None:
+        self._episodes[episode_id] = _Episode()
+
+    def request_actions(self, observations: Mapping[str, Any], on_done: OnActions) -> None:
+        request = _Request(observations, on_done)
+        for episode_id, obs in observations.items():
+            self._episodes[episode_id].length += 1
+            if not self._several:
+                request.memories.append(self._memory(episode_id, ""))
+                request.values.append(obs)
+                continue
+            for agent, value in obs.items():
+                request.memories.append(self._memory(episode_id, agent))
+                request.values.append(value)
+        self._waiting.append(request)
+        self._schedule()
+
+    def log_action(self, episode_id: str, obs: Any, action: Any) -> None:
+        self._episodes[episode_id].length += 1
+        for agent in obs if self._several else ("",):
+            memory = self._memory(episode_id, agent)
+            if memory.actor.remembers:
+                value, taken = (obs[agent], action[agent]) if self._several else (obs, action)
+                self._waiting.append(_Request({}, None, [memory], [value], taken))
+                self._schedule()
+
+    def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None) -> None:
+        episode = self._episodes[episode_id]
+        for agent, amount in reward.items() if self._several else (("", reward),):
+            episode.reward += amount
+            self._memory(episode_id, agent).reward += amount
+
+    def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool) -> None:
+        for agent in observations:
+            self._episodes[episode_id].agents.pop(agent, None)
+
+    def end_episode(self, episode_id: str, obs: Any, truncated: bool) -> None:
+        episode = self._episodes.pop(episode_id)
+        self._count_episode(episode.reward, episode.length)
+
+    def drop_episode(self, episode_id: str) -> None:
+        self._episodes.pop(episode_id, None)
+
+    def submit(self, episodes: list[Episode]) -> Submitted:
+        for episode in episodes:
+            rewards = [sum(trajectory.rewards) for trajectory in episode.agents.values()]
+            lengths = [len(trajectory.rewards) for trajectory in episode.agents.values()]
+            self._count_episode(float(sum(rewards)), max(lengths))
+        self._counts["episodes_submitted"] += len(episodes)
+        return Submitted(accepted=0, too_old=0, version=self._version)
+
+    def weights(self, policy_id: str) -> bytes:
+        if policy_id not in self._weights:
+            self._weights[policy_id] = policy_to_bytes(self.actors[policy_id].runner, self._version)
+        return self._weights[policy_id]
+
+    def onnx(self, policy_id: str) -> bytes:
+        raise RequestError("This server has no ONNX models.", status=501, where=f"policy {policy_id!r}")
+
+    def statistics(self) -> dict[str, Any]:
+        played = len(self._rewards)
+        return {
+            **self._counts,
+            "episode_reward_mean": sum(self._rewards) / played if played else None,
+            "episode_len_mean": sum(self._lengths) / played if played else None,
+        }
+
+    def _count_episode(self, reward: float, length: int) -> None:
+        self._rewards.append(reward)
+        self._lengths.append(length)
+        self._counts["episodes_total"] += 1
+
+    def _actor(self, episode_id: str | None, agent_id: str | None) -> Actor:
+        if self._mapping is None or agent_id is None:
+            return self._only
+        episode = self._episodes.get(episode_id or "")
+        if episode is not None and agent_id in episode.agents:
+            return episode.agents[agent_id].actor
+        return self.actors[self._mapping(agent_id, episode_id or "")]
+
+    def _memory(self, episode_id: str, agent_id: str) -> AgentMemory:
+        agents = self._episodes[episode_id].agents
+        memory = agents.get(agent_id)
+        if memory is None:
+            memory = agents[agent_id] = AgentMemory(self._actor(episode_id, agent_id if self._several else None))
+        return memory
+
+    # Forward passes.
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._in_thread:
+            assert self._loop is not None, "attach() first"
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Makes the forward passes of all waiting requests."""
+        self._scheduled = False
+        if self._in_thread or not self._waiting:
+            return
+        requests = self._take()
+        rows = _rows_by_actor(requests)
+        if all(actor.is_quick(len(memories)) for actor, (memories, _) in rows.items()):
+            self._answer(requests)
+            if self._waiting:
+                self._schedule()
+            return
+        self._in_thread = True
+        self._executor.submit(self._answer_in_thread, requests)
+
+    def _take(self) -> list[_Request]:
+        """The waiting requests up to the second one of an agent, which depends on the first."""
+        taken, seen = [], set()
+        while self._waiting and seen.isdisjoint(self._waiting[0].memories):
+            taken.append(self._waiting.popleft())
+            seen.update(taken[-1].memories)
+        return taken
+
+    def _answer_in_thread(self, requests: list[_Request]) -> None:
+        self._answer(requests)
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._thread_done)
+
+    def _thread_done(self) -> None:
+        self._in_thread = False
+        if self._waiting:
+            self._schedule()
+
+    def _answer(self, requests: list[_Request]) -> None:
+        try:
+            actions: dict[int, Any] = {}
+            for actor, (memories, values) in _rows_by_actor(requests).items():
+                given = [request.given for request in requests for _ in request.memories if _.actor is actor]
+                acted = actor.act(memories, values, given)
+                actions.update(zip(map(id, memories), acted, strict=True))
+            self._counts["actions_total"] += len(actions)
+            self._counts["batches_total"] += 1
+        except Exception as error:
+            for request in requests:
+                if request.on_done is not None:
+                    request.on_done(error)
+            return
+        for request in requests:
+            if request.on_done is not None:
+                request.on_done(self._actions_of(request, actions))
+
+    def _actions_of(self, request: _Request, actions: Mapping[int, Any]) -> Actions:
+        chosen = iter([actions[id(memory)] for memory in request.memories])
+        if not self._several:
+            return Actions(dict(zip(request.observations, chosen, strict=True)), self._version)
+        by_agent = {
+            episode_id: {agent: next(chosen) for agent in obs} for episode_id, obs in request.observations.items()
+        }
+        return Actions(by_agent, self._version)
+
+
+class _Episode:
+    """A running episode: the memories of its agents, and its reward and length so far."""
+
+    __slots__ = ("agents", "length", "reward")
+
+    def __init__(self) -> None:
+        self.agents: dict[str, AgentMemory] = {}
+        self.reward, self.length = 0.0, 0
+
+
+class _Request:
+    """Observations that wait for a forward pass; `given` is the action of one that was logged, without `on_done`."""
+
+    __slots__ = ("given", "memories", "observations", "on_done", "values")
+
+    def __init__(
+        self,
+        observations: Mapping[str, Any],
+        on_done: Callable[[Actions | BaseException], None] | None,
+        memories: list[AgentMemory] | None = None,
+        values: list[Any] | None = None,
+        given: Any = None,
+    ) -> None:
+        self.observations, self.on_done = observations, on_done
+        self.memories, self.values, self.given = memories or [], values or [], given
+
+
+def _rows_by_actor(requests: list[_Request]) -> dict[Actor, tuple[list[AgentMemory], list[Any]]]:
+    rows: dict[Actor, tuple[list[AgentMemory], list[Any]]] = {}
+    for request in requests:
+        for memory, value in zip(request.memories, request.values, strict=True):
+            memories, values = rows.setdefault(memory.actor, ([], []))
+            memories.append(memory)
+            values.append(value)
+    return rows

@@ -1,0 +1,337 @@
+"""`Readers`: the values in requests, checked against the spaces of their agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from rollax.env.base_env import row_values
+from rollax.env.rows import DEFAULT_AGENT
+from rollax.errors import RequestError
+from rollax.serving.backend import Backend
+from rollax.serving.limits import Limits
+from rollax.serving.protocol import Episode, Hello, Trajectory
+from rollax.serving.request_checks import AllowedActions, check_finite_number, check_plain
+from rollax.serving.sessions import Session
+from rollax.serving.values import SpaceValues, Where
+from rollax.spaces import choices, leaves
+from rollax.trees import Tree, index
+
+ONE_AGENT = frozenset({""})
+"""The agents of an episode with a single agent."""
+
+_MOST_SPACES = 1_000
+_LARGEST_LOGP = 1e4
+
+
+class Readers:
+    """Reads the values of requests for a backend.
+
+    Args:
+        backend: knows the spaces.
+        limits: bounds numbers, ids and agents.
+        hello: whether the server learns, and has several agents.
+    """
+
+    def __init__(self, backend: Backend, limits: Limits, hello: Hello) -> None:
+        self._backend, self._limits = backend, limits
+        self._largest = limits.largest_number if hello.learns else None
+        self._learns = hello.learns
+        self._several = hello.multi_agent
+        self._by_spaces: dict[tuple[int, int], _Reader] = {}
+        self._only = None if self._several else self._reader(None, None)
+
+    def check_id(self, value: str, where: str) -> None:
+        """Refuses ids that are empty or too long."""
+        if not 0 < len(value) <= self._limits.max_id_length:
+            raise RequestError(
+                "An id of the wrong length.",
+                status=422,
+                where=where,
+                got=f"{len(value)} characters",
+                expected=f"1 to {self._limits.max_id_length}",
+                fix="use a shorter id" if value else "leave it out",
+            )
+
+    def observations(
+        self, sessions: Sequence[Session], observations: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """`(episode id -> observation, the agents that act in each)`."""
+        if self._only is not None:
+            ids = list(observations)
+            rows = self._only.observations(list(observations.values()), lambda row: f"observation of {ids[row]!r}")
+            return dict(zip(ids, rows, strict=True)), [ONE_AGENT] * len(ids)
+        for session in sessions:
+            self._check_agents(observations[session.id], "observations", session)
+            if not observations[session.id]:
+                raise _no_agents(session)
+        return self._of_agents(sessions, observations), [list(observations[session.id]) for session in sessions]
+
+    def _of_agents(self, sessions: Sequence[Session], observations: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Checks the observations of one space together."""
+        groups: dict[_Reader, tuple[list[tuple[str, str]], list[Any]]] = {}
+        for session in sessions:
+            for agent, value in observations[session.id].items():
+                places, values = groups.setdefault(self._reader(session.id, agent), ([], []))
+                places.append((session.id, agent))
+                values.append(value)
+        read: dict[str, dict[str, Any]] = {session.id: dict.fromkeys(observations[session.id]) for session in sessions}
+        for reader, (places, values) in groups.items():
+            rows = reader.observations(values, _where(places))
+            for (episode_id, agent), row in zip(places, rows, strict=True):
+                read[episode_id][agent] = row
+        return read
+
+    def logged(self, session: Session, obs: Any, action: Any) -> tuple[Any, Any, Any]:
+        """`(observation, action, agents)` of an action that the policy has not chosen."""
+        if self._only is not None:
+            value = self._only.observations([obs], lambda _: f"observation of {session.id!r}")[0]
+            return value, self._only.action(value, action, f"action of {session.id!r}"), ONE_AGENT
+        self._check_agents(obs, "observations", session)
+        self._check_agents(action, "actions", session)
+        if not obs:
+            raise _no_agents(session)
+        if obs.keys() != action.keys():
+            raise RequestError(
+                "Logged actions of other agents than the observations.",
+                status=422,
+                where=f"episode {session.id!r}",
+                got=sorted(action),
+                expected=sorted(obs),
+                fix="log one action for each agent that observed something",
+            )
+        values = self._of_agents([session], {session.id: obs})[session.id]
+        actions = {
+            agent: self._reader(session.id, agent).action(values[agent], one, f"action of {session.id!r}, {agent!r}")
+            for agent, one in action.items()
+        }
+        return values, actions, list(obs)
+
+    def returns(self, session: Session, reward: Any, info: Any) -> tuple[Any, Any]:
+        """`(reward, info)`, only for agents that have acted."""
+        where = f"reward of {session.id!r}"
+        if info is not None and self._learns:
+            check_plain(info, "An info", f"info of {session.id!r}")
+        if self._only is not None:
+            if isinstance(reward, dict):
+                raise _by_agent("rewards", session, reward, several=False)
+            if not session.acted:
+                raise _early(where, reward)
+            return check_finite_number(reward, "reward", where, self._largest), info
+        self._check_agents(reward, "rewards", session)
+        for agent, number in reward.items():
+            reward[agent] = check_finite_number(number, "reward", f"{where}, agent {agent!r}", self._largest)
+            if agent not in session.agents:
+                raise _early(f"{where}, agent {agent!r}", number)
+        if info is not None:
+            self._check_agents(info, "infos", session)
+            for agent, part in info.items():
+                if not isinstance(part, dict):
+                    raise _by_agent(f"info of {agent!r}", session, part, several=True)
+        return reward, info
+
+    def ended_agents(self, session: Session, observations: Any) -> dict[str, Any]:
+        """Agent id -> last observation, or None, of running agents."""
+        if self._only is not None:
+            raise RequestError(
+                "The end of single agents, where there is only one.",
+                status=422,
+                where=f"end_agents of {session.id!r}",
+                fix="use end_episode",
+            )
+        self._check_agents(observations, "observations", session)
+        if not observations:
+            raise _no_agents(session)
+        absent = sorted(observations.keys() - session.agents)
+        if absent:
+            raise RequestError(
+                "The end of an agent that is not running.",
+                status=409,
+                where=f"episode {session.id!r}",
+                got=absent,
+                expected=f"some of {sorted(session.agents)}",
+                fix="end each agent once, and only agents that have acted",
+            )
+        return self._last_of_agents(session, observations)
+
+    def last(self, session: Session, obs: Any) -> Any:
+        """The last observation of an episode."""
+        if self._only is not None:
+            return self._only.observations([obs], lambda _: f"observation of {session.id!r}", masks=False)[0]
+        self._check_agents(obs, "observations", session)
+        return self._last_of_agents(session, {agent: value for agent, value in obs.items() if value is not None})
+
+    def _last_of_agents(self, session: Session, observations: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            agent: None
+            if value is None
+            else self._reader(session.id, agent).observations(
+                [value], lambda _, agent=agent: f"observation of {session.id!r}, agent {agent!r}", masks=False
+            )[0]
+            for agent, value in observations.items()
+        }
+
+    def episodes(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """Whole episodes; the columns of their trajectories become arrays."""
+        for number, episode in enumerate(episodes):
+            where = f"episodes[{number}]"
+            if episode.episode_id is not None:
+                self.check_id(episode.episode_id, f"{where}.episode_id")
+            if not episode.agents or (not self._several and episode.agents.keys() != {DEFAULT_AGENT}):
+                raise RequestError(
+                    "A submitted episode of other agents.",
+                    status=422,
+                    where=f"{where}.agents",
+                    got=sorted(episode.agents),
+                    expected="at least one agent" if self._several else f"one agent, {DEFAULT_AGENT!r}",
+                )
+            self._check_agent_ids(episode.agents, where)
+            for agent, trajectory in episode.agents.items():
+                reader = self._only or self._reader(episode.episode_id, agent)
+                reader.trajectory(trajectory, f"{where}.agents[{agent!r}]")
+        return list(episodes)
+
+    def _reader(self, episode_id: str | None, agent_id: str | None) -> _Reader:
+        spaces = self._backend.spaces_of(episode_id, agent_id)
+        key = id(spaces[0]), id(spaces[1])
+        reader = self._by_spaces.get(key)
+        if reader is None:
+            if len(self._by_spaces) >= _MOST_SPACES:
+                self._by_spaces.clear()
+            reader = self._by_spaces[key] = _Reader(*spaces, self._largest)
+        return reader
+
+    def _check_agents(self, by_agent: Any, what: str, session: Session) -> None:
+        if not isinstance(by_agent, dict):
+            raise _by_agent(what, session, by_agent, several=True)
+        self._check_agent_ids(by_agent, f"{what} of {session.id!r}")
+
+    def _check_agent_ids(self, agents: Mapping[Any, Any], where: str) -> None:
+        if len(agents) > self._limits.max_agents:
+            raise RequestError(
+                "Too many agents.",
+                status=413,
+                where=where,
+                got=len(agents),
+                expected=f"at most {self._limits.max_agents}",
+            )
+        for agent in agents:
+            if not isinstance(agent, str):
+                raise RequestError("An agent id that is no string.", status=422, where=where, got=agent)
+            self.check_id(agent, f"agent id in the {where}")
+
+
+class _Reader:
+    """Reads the observations and actions of one kind of agent."""
+
+    def __init__(self, observation_space: Any, action_space: Any, largest: float | None) -> None:
+        self.spaces = observation_space, action_space
+        self._observations = SpaceValues(observation_space, largest=largest)
+        self._actions = SpaceValues(action_space, largest=largest, bounded=True)
+        self._masks = AllowedActions(observation_space, action_space)
+        self._largest = largest
+        self._discrete = sum(int(np.prod(leaf.shape or ())) for _, leaf in leaves(action_space)) == len(
+            choices(action_space)
+        )
+
+    def observations(self, values: Sequence[Any], where: Where, *, masks: bool = True) -> list[Any]:
+        columns = self._observations.columns(values, where)
+        if masks:
+            self._masks.check(columns, where)
+        return list(columns) if isinstance(columns, np.ndarray) else row_values(columns)
+
+    def action(self, obs: Any, action: Any, where: str) -> Any:
+        column = self._actions.columns([action], lambda _: where)
+        if self._masks.masked:
+            self._masks.check_actions({"action_mask": obs["action_mask"][None]}, column, lambda _: where)
+        return index(column, 0)
+
+    def trajectory(self, trajectory: Trajectory, where: str) -> None:
+        """Checks a trajectory and turns its columns into arrays."""
+        steps = len(trajectory.actions)
+        lengths = {"obs": len(trajectory.obs) - 1, "rewards": len(trajectory.rewards)}
+        for name in ("action_logp", "t", "infos"):
+            if getattr(trajectory, name) is not None:
+                lengths[name] = len(getattr(trajectory, name))
+        if not steps or any(length != steps for length in lengths.values()):
+            raise RequestError(
+                "A trajectory whose columns differ in length.",
+                status=422,
+                where=where,
+                got=f"{steps} actions, {lengths['obs'] + 1} obs, {lengths}",
+                expected="T actions, rewards and other columns, T + 1 observations, T at least 1",
+            )
+        if trajectory.terminated and trajectory.truncated:
+            raise RequestError("A trajectory that is terminated and truncated.", status=422, where=where)
+        obs = self._observations.columns(trajectory.obs, lambda row: f"{where}.obs[{row}]")
+        actions = self._actions.columns(trajectory.actions, lambda row: f"{where}.actions[{row}]")
+        self._check_masks(obs, actions, where)
+        for row, reward in enumerate(trajectory.rewards):
+            check_finite_number(reward, "reward", f"{where}.rewards[{row}]", self._largest)
+        trajectory.obs, trajectory.actions = obs, actions
+        trajectory.rewards = np.array(trajectory.rewards, np.float64)  # type: ignore[assignment]
+        if trajectory.action_logp is not None:
+            trajectory.action_logp = self._logp(trajectory.action_logp, f"{where}.action_logp")  # type: ignore[assignment]
+        for row, info in enumerate(trajectory.infos or ()):
+            check_plain(info, "An info", f"{where}.infos[{row}]")
+        t = trajectory.t
+        if t is not None and (t[0] < 0 or t[-1] >= 2**31 or any(later <= earlier for earlier, later in pairwise(t))):
+            raise RequestError(
+                "Times that do not grow.", status=422, where=f"{where}.t", expected="increasing integers from 0"
+            )
+
+    def _check_masks(self, obs: Tree, actions: Tree, where: str) -> None:
+        if self._masks.masked:
+            acting = {"action_mask": obs["action_mask"][:-1]}
+            self._masks.check(acting, lambda row: f"{where}.obs[{row}]")
+            self._masks.check_actions(acting, actions, lambda row: f"{where}.actions[{row}]")
+
+    def _logp(self, values: Sequence[Any], where: str) -> np.ndarray:
+        # A density may be above 1, a probability is not.
+        highest = 1e-3 if self._discrete else _LARGEST_LOGP
+        for row, value in enumerate(values):
+            check_finite_number(value, "log-probability", f"{where}[{row}]", _LARGEST_LOGP)
+            if value > highest:
+                raise RequestError(
+                    "A log-probability above 0.", status=422, where=f"{where}[{row}]", got=value, expected="at most 0"
+                )
+        return np.array(values, np.float32)
+
+
+def _where(places: Sequence[tuple[str, str]]) -> Where:
+    return lambda row: f"observation of {places[row][0]!r}, agent {places[row][1]!r}"
+
+
+def _no_agents(session: Session) -> RequestError:
+    return RequestError(
+        "Observations of no agent.",
+        status=422,
+        where=f"episode {session.id!r}",
+        got="{}",
+        expected="at least one agent",
+        fix="send the observations of the agents that act or end",
+    )
+
+
+def _by_agent(what: str, session: Session, got: Any, *, several: bool) -> RequestError:
+    return RequestError(
+        f"{what[0].upper()}{what[1:]} {'not by agent' if several else 'by agent, where there is only one'}.",
+        status=422,
+        where=f"episode {session.id!r}",
+        got=type(got).__name__,
+        expected="an object with the ids of agents as keys" if several else "a number",
+    )
+
+
+def _early(where: str, reward: Any) -> RequestError:
+    return RequestError(
+        "A reward for an agent that has not acted, or has ended.",
+        status=409,
+        where=where,
+        got=reward,
+        expected="a reward between the first action and the end",
+        fix="log rewards after get_action or log_action",
+    )

@@ -1,0 +1,124 @@
+"""The verbs of a client whose server chooses the actions."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rollax.errors import RequestError
+from rollax.serving.client_calls import Calls
+
+PROTOCOL_VERSION = 1
+
+Convert = Callable[[Any], Any]
+
+
+class RemoteInference:
+    """Sends each verb to the server."""
+
+    def __init__(self, calls: Calls) -> None:
+        self.version = -1
+        self._calls = calls
+        self._convert: Convert | None = None
+
+    def start_episode(self, episode_id: str | None, training_enabled: bool) -> str:
+        if self._convert is None:
+            self._convert = converter(checked_hello(self._calls))
+        # The id is made here, so that a repeated request does not start a second episode.
+        body: dict[str, Any] = {"episode_id": uuid.uuid4().hex if episode_id is None else episode_id}
+        if not training_enabled:
+            body["training_enabled"] = False
+        return self._calls.call("start_episode", body)["episode_id"]
+
+    def get_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:
+        if not observations:
+            return {}
+        if self._convert is None:
+            self._convert = converter(checked_hello(self._calls))
+        convert = self._convert
+        if len(observations) == 1:
+            [(episode_id, obs)] = observations.items()
+            answer = self._calls.call("get_action", {"episode_id": episode_id, "obs": obs})
+            actions = {episode_id: answer["action"]}
+        else:
+            answer = self._calls.call("get_actions", {"observations": observations})
+            actions = answer["actions"]
+        self.version = answer["version"]
+        return {episode_id: convert(action) for episode_id, action in actions.items()}
+
+    def log_action(self, episode_id: str, obs: Any, action: Any) -> None:
+        self._calls.call("log_action", {"episode_id": episode_id, "obs": obs, "action": action})
+
+    def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None) -> None:
+        body = {"episode_id": episode_id, "reward": reward}
+        self._calls.call("log_returns", body if info is None else {**body, "info": info})
+
+    def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool) -> None:
+        body = {"episode_id": episode_id, "observations": observations}
+        self._calls.call("end_agents", {**body, "truncated": True} if truncated else body)
+
+    def end_episode(self, episode_id: str, obs: Any, truncated: bool) -> None:
+        body = {"episode_id": episode_id, "obs": obs}
+        self._calls.call("end_episode", {**body, "truncated": True} if truncated else body)
+
+    def close(self) -> None:
+        """There is nothing to close besides the connections."""
+
+
+def checked_hello(calls: Calls) -> dict[str, Any]:
+    """The answer to hello; RequestError if the server has another protocol."""
+    hello = calls.call("hello", {})
+    if hello.get("protocol") != PROTOCOL_VERSION:
+        raise RequestError(
+            "The policy server has another version of the protocol.",
+            status=501,
+            where=calls.address.text,
+            got=f"protocol {hello.get('protocol')} of {hello.get('server')}",
+            expected=f"protocol {PROTOCOL_VERSION}",
+            fix="install the same version of rollax on both sides",
+        )
+    return hello
+
+
+def converter(hello: Mapping[str, Any]) -> Convert:
+    """What makes actions of decoded values: integers, and arrays in the type of their space."""
+    actions = [policy["action_space"] for policy in hello["policies"].values()]
+    one = of_space(actions[0]) if all(space == actions[0] for space in actions) else _of_any
+    if not hello["multi_agent"]:
+        return one
+    return lambda by_agent: {agent: one(action) for agent, action in by_agent.items()}
+
+
+def of_space(space: Mapping[str, Any]) -> Convert:
+    """What makes values of a space, given as JSON, of decoded ones."""
+    kind = space["type"]
+    if kind == "Discrete":
+        return int
+    if kind == "Dict":
+        parts = {key: of_space(part) for key, part in space["spaces"]}
+        return lambda value: {key: convert(value[key]) for key, convert in parts.items()}
+    if kind == "Tuple":
+        elements = [of_space(part) for part in space["spaces"]]
+        return lambda value: tuple(convert(part) for convert, part in zip(elements, value, strict=True))
+    dtype = np.dtype(space.get("dtype", "int8"))
+    return lambda value: _array(value, dtype)
+
+
+def _array(value: Any, dtype: np.dtype | None) -> np.ndarray:
+    if isinstance(value, dict):
+        value = np.frombuffer(value["data"], value["dtype"]).reshape(value["shape"])
+    return np.array(value, dtype)  # a copy, which may be written to
+
+
+def _of_any(value: Any) -> Any:
+    """An action of an agent whose space is not known."""
+    if isinstance(value, dict) and value.keys() == {"dtype", "shape", "data"}:
+        return _array(value, None)
+    if isinstance(value, dict):
+        return {key: _of_any(part) for key, part in value.items()}
+    if isinstance(value, list) and not any(isinstance(part, dict | list) for part in value):
+        return np.array(value)
+    return [_of_any(part) for part in value] if isinstance(value, list) else value

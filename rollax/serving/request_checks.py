@@ -1,0 +1,119 @@
+"""Checks on what a request holds besides values of spaces: rewards, infos, ids and action masks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from rollax.errors import RequestError
+from rollax.serving.values import Where, plain
+from rollax.spaces import at, choices, leaves
+from rollax.trees import Tree, index
+
+_MASK = "action_mask"
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def check_finite_number(value: Any, what: str, where: str, largest: float | None = None) -> float:
+    """The number as a float.
+
+    Raises:
+        RequestError: it is no finite number, or too large.
+    """
+    if type(value) is not float and type(value) is not int:
+        raise RequestError(f"A {what} that is no number.", status=422, where=where, got=value, expected="a number")
+    if not abs(value) <= (_LARGEST if largest is None else largest):
+        limit = "a finite number" if largest is None else f"a number from {-largest:g} to {largest:g}"
+        raise RequestError(f"A {what} that is too large.", status=422, where=where, got=value, expected=limit)
+    return float(value)
+
+
+def check_plain(value: Any, what: str, where: str, *, depth: int = 16) -> None:
+    """Checks that a value consists of finite numbers, strings, booleans, None, lists, and dicts with string keys.
+
+    Raises:
+        RequestError: anything else is in it, or it is nested more deeply than `depth`.
+    """
+    if value is None or isinstance(value, str | bool) or (isinstance(value, int) and abs(value) < 2**63):
+        return
+    if isinstance(value, float) and math.isfinite(value):
+        return
+    if isinstance(value, list | dict) and depth > 0:
+        if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+            raise RequestError(f"{what} with a key that is no string.", status=422, where=where, got=value)
+        for part in value.values() if isinstance(value, dict) else value:
+            check_plain(part, what, where, depth=depth - 1)
+        return
+    raise RequestError(
+        f"{what} with a value that is not plain.",
+        status=422,
+        where=where,
+        got=value,
+        expected="finite numbers, strings, booleans, null, and lists and objects of those, up to 16 levels",
+        fix="send plain values",
+    )
+
+
+class AllowedActions:
+    """Checks logged actions against the action masks in their observations.
+
+    Args:
+        observation_space: has the key `action_mask` if there are masks.
+    """
+
+    def __init__(self, observation_space: Space, action_space: Space) -> None:
+        self.masked = isinstance(observation_space, spaces.Dict) and _MASK in observation_space.spaces
+        self._counts = choices(action_space)
+        self._leaves = leaves(action_space)
+        self.masked = self.masked and bool(self._counts)
+        self._starts = np.cumsum([0, *self._counts])[:-1]
+
+    def check(self, columns: Tree, where: Where) -> None:
+        """Refuses masks of a wrong width or without a valid action, given columns of observations."""
+        if not self.masked:
+            return
+        mask = columns[_MASK]
+        width = sum(self._counts)
+        if mask.shape[1:] != (width,):
+            raise RequestError(
+                "An action mask of the wrong width.",
+                status=422,
+                where=where(0),
+                got=f"shape {mask.shape[1:]}",
+                expected=f"{width} entries, one for each choice",
+            )
+        allowed = np.logical_or.reduceat(mask, self._starts, axis=1).all(axis=1)
+        if not allowed.all():
+            raise RequestError(
+                "An action mask allows no action.",
+                status=422,
+                where=where(int(np.argmin(allowed))),
+                got="all zeros",
+                expected="at least one 1 for each discrete action",
+                fix="leave one action valid, or end the episode",
+            )
+
+    def check_actions(self, observations: Tree, actions: Tree, where: Where) -> None:
+        """Refuses actions that the masks of their observations exclude, given columns of both."""
+        if not self.masked:
+            return
+        chosen = [
+            (at(actions, path) - leaf.start).reshape(len(observations[_MASK]), -1)
+            for path, leaf in self._leaves
+            if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
+        ]
+        entries = self._starts + np.concatenate(chosen, axis=1)
+        allowed = np.take_along_axis(observations[_MASK], entries, axis=1).all(axis=1)
+        if not allowed.all():
+            row = int(np.argmin(allowed))
+            raise RequestError(
+                "A logged action that its action mask excludes.",
+                status=422,
+                where=where(row),
+                got=str(plain(index(actions, row))),
+                expected="an action with a 1 in the mask",
+                fix="log the action as the environment took it, with the mask of its observation",
+            )

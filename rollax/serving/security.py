@@ -1,0 +1,240 @@
+"""Who may talk to a policy server: token, Host, Origin, CORS, and rates by client address.
+
+Everything here is decided from the head of a request, before its body is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from rollax.errors import ConfigError, RequestError
+
+Headers = Mapping[bytes, bytes]
+"""Lower-case name -> value; a header that is sent twice has both values, separated by a comma."""
+
+SUBPROTOCOL = "rollax"
+TOKEN_SUBPROTOCOL = "bearer."
+"""Browsers cannot send headers with a WebSocket: they offer `rollax` and `bearer.<base64url of the token>`."""
+
+_LOCAL_NAMES = frozenset({"localhost", "ip6-localhost"})
+_REMEMBERED_CLIENTS = 4096
+_CORS_ALLOWED = [
+    (b"access-control-allow-methods", b"GET, POST"),
+    (b"access-control-allow-headers", b"authorization, content-type, if-none-match"),
+    (b"access-control-max-age", b"600"),
+]
+
+
+def check_address(host: str, token: str | None) -> None:
+    """Raises ConfigError if `host` is reachable from other machines and there is no token, or the token is unusable."""
+    if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
+        raise ConfigError(
+            "The token of a policy server is unusable.",
+            where="token",
+            got="an empty text" if not token else "a text with spaces or characters outside printable ASCII",
+            expected="printable ASCII characters without spaces",
+            fix='python -c "import secrets; print(secrets.token_urlsafe())" > token.txt',
+        )
+    if token is None and not is_loopback(host):
+        raise ConfigError(
+            "A policy server without a token is reachable from this machine only.",
+            where="host",
+            got=host,
+            expected="127.0.0.1, ::1 or localhost, or a token",
+            fix="pass token=..., or --token-file with the token in a file",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host`, a name or an IP address, is this machine and nothing else."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() in _LOCAL_NAMES
+
+
+class Access:
+    """Decides from the head of a request whether it is executed.
+
+    Host: an IP address, localhost, the name that the server was started with, or one of `allowed_hosts`. A page that
+    reaches the server by rebinding its own name in DNS sends that name, and is refused.
+    Origin: absent, that of a page of this server, or one of `allowed_origins`.
+
+    Args:
+        host: the address or name that the server listens on.
+        token: required as `Authorization: Bearer`; None if there is none.
+        allowed_origins: origins of foreign pages, as browsers send them ("https://example.org"); "*" for all.
+        allowed_hosts: further names of this server, without a port.
+        wrong_tokens_per_s: requests with a wrong token for each client address; more are answered with 429.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        token: str | None = None,
+        allowed_origins: Iterable[str] = (),
+        allowed_hosts: Iterable[str] = (),
+        wrong_tokens_per_s: float = 10.0,
+    ) -> None:
+        check_address(host, token)
+        self._token = None if token is None else _digest(token.encode())
+        self._origins = frozenset(_origin(origin) for origin in allowed_origins)
+        self._names = _LOCAL_NAMES | {host.lower()} | {name.lower() for name in allowed_hosts}
+        self._wrong_tokens = Rates(wrong_tokens_per_s, 10 * wrong_tokens_per_s)
+        self._knows_host = lru_cache(maxsize=256)(self._check_host)
+
+    def check_page(self, headers: Headers) -> None:
+        """Raises RequestError (403) for a foreign Host or Origin."""
+        host = headers.get(b"host", b"")
+        if not self._knows_host(host):
+            raise RequestError(
+                "The name in the Host header is not one of this server.",
+                status=403,
+                where="header Host",
+                got=_shown(host),
+                expected="an IP address, localhost, or a name that the server was started with",
+                fix="start the server with this name among allowed_hosts",
+            )
+        origin = headers.get(b"origin")
+        if origin is not None and not self._same_origin(origin, host) and not self.allows_origin(origin):
+            raise RequestError(
+                "Pages of this origin may not use the server.",
+                status=403,
+                where="header Origin",
+                got=_shown(origin),
+                fix="start the server with this origin among allowed_origins (--allow-origin)",
+            )
+
+    def check(self, headers: Headers, client: str) -> None:
+        """Raises RequestError for a foreign Host or Origin (403) and a missing or wrong token (401, or 429)."""
+        self.check_page(headers)
+        if self._token is None:
+            return
+        given = _bearer(headers)
+        if given is not None and hmac.compare_digest(_digest(given), self._token):
+            return
+        wait = self._wrong_tokens.take(client)
+        if wait:
+            raise RequestError("Too many requests with a wrong token.", status=429, retry_after_s=wait)
+        raise RequestError(
+            "The token is missing." if given is None else "The token is wrong.",
+            status=401,
+            where="header Authorization",
+            expected="Bearer, a space, and the token that the server was started with",
+        )
+
+    def allows_origin(self, origin: bytes) -> bool:
+        """Whether pages of this foreign origin may use the server."""
+        return "*" in self._origins or origin.decode("latin-1").lower() in self._origins
+
+    def cors_headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+        """Returns the headers that let a page of an allowed origin read the response."""
+        origin = headers.get(b"origin")
+        if origin is None or not self.allows_origin(origin):
+            return []
+        exposed = (b"access-control-expose-headers", b"etag, retry-after")
+        return [(b"access-control-allow-origin", origin), (b"vary", b"origin"), exposed]
+
+    def preflight_headers(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+        """Returns the answer to a browser that asks what a page of an allowed origin may do."""
+        allowed = [*self.cors_headers(headers), *_CORS_ALLOWED]
+        if headers.get(b"access-control-request-private-network") == b"true":
+            allowed.append((b"access-control-allow-private-network", b"true"))
+        return allowed
+
+    def _check_host(self, host: bytes) -> bool:
+        name = _host_name(host)
+        if name is None:
+            return False
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in self._names
+        return True
+
+    def _same_origin(self, origin: bytes, host: bytes) -> bool:
+        scheme, _, rest = origin.lower().partition(b"://")
+        return scheme in (b"http", b"https") and rest == host.lower()
+
+
+class Rates:
+    """Token buckets: each key may spend `per_s` units a second, and up to `burst` at once.
+
+    The buckets of the keys that were used last are kept; a bucket that is dropped has been full for long in practice.
+    """
+
+    def __init__(self, per_s: float, burst: float) -> None:
+        self._per_s, self._burst = per_s, burst
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: str, amount: float = 1.0) -> float:
+        """Spends `amount` units; returns 0, or without spending the seconds until there are enough."""
+        now = time.monotonic()
+        left, since = self._buckets.get(key, (self._burst, now))
+        left = min(self._burst, left + (now - since) * self._per_s)
+        if left < amount:
+            return (amount - left) / self._per_s
+        self._buckets[key] = (left - amount, now)
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > _REMEMBERED_CLIENTS:
+            self._buckets.popitem(last=False)
+        return 0.0
+
+
+def _digest(token: bytes) -> bytes:
+    # Tokens of any length are compared by digests of one length, so that the time depends on neither.
+    return hashlib.sha256(token).digest()
+
+
+def _bearer(headers: Headers) -> bytes | None:
+    """Returns the token of a request, or None."""
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"bearer":
+        return token.strip()
+    for name in headers.get(b"sec-websocket-protocol", b"").split(b","):
+        prefix, _, encoded = name.strip().partition(b".")
+        if prefix + b"." == TOKEN_SUBPROTOCOL.encode():
+            try:
+                return base64.urlsafe_b64decode(encoded + b"=" * (-len(encoded) % 4))
+            except (binascii.Error, ValueError):
+                return b""
+    return None
+
+
+def _host_name(host: bytes) -> str | None:
+    """Returns the name or address in a Host header, in lower case, without port and brackets."""
+    try:
+        parts = urlsplit(f"//{host.decode('ascii')}")
+        _ = parts.port
+    except (UnicodeDecodeError, ValueError):
+        return None
+    if parts.path or parts.query or parts.fragment or parts.username is not None:
+        return None
+    return parts.hostname
+
+
+def _origin(origin: str) -> str:
+    if origin in ("*", "null"):
+        return origin
+    parts = urlsplit(origin)
+    if not parts.scheme or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ConfigError(
+            "An allowed origin is not one that a browser sends.",
+            where="allowed_origins",
+            got=origin,
+            expected='a scheme and a host, and a port if it is not the usual one: "https://example.org:8443"',
+        )
+    return f"{parts.scheme}://{parts.netloc}".lower()
+
+
+def _shown(value: bytes) -> str:
+    return value[:200].decode("latin-1")

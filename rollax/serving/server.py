@@ -1,0 +1,242 @@
+"""`PolicyServer`: a service on a port, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollax.errors import ConfigError, not_installed
+from rollax.serving.backend import Backend
+from rollax.serving.limits import Limits
+from rollax.serving.metrics import Metrics
+from rollax.serving.security import Access, check_address
+
+if TYPE_CHECKING:
+    from rollax.serving.service import Service
+
+_GRACE_S = 2.0
+_BACKLOG = 2048
+
+
+class PolicyServer:
+    """Serves a policy over HTTP and WebSockets, in a thread of its own, until `stop`.
+
+    Args:
+        service: what executes the requests, or the backend of a `Service` that the server makes.
+        host: the address or name to listen on; another than this machine's loopback requires a token.
+        port: the port; 0 for a free one.
+        token: what clients have to send as `Authorization: Bearer`.
+        certificate: file of the TLS certificate chain (PEM); the address is then https.
+        key: file of its private key, if it is not in the same file.
+        allowed_origins: origins of foreign pages that may use the server.
+        allowed_hosts: further names of this server in URLs.
+        limits: what the server bounds.
+        pages: path -> `Page`, shown without a token.
+
+    Raises:
+        ConfigError: the address cannot be used, or the certificate cannot be read.
+    """
+
+    def __init__(
+        self,
+        service: Service | Backend,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        token: str | None = None,
+        certificate: str | Path | None = None,
+        key: str | Path | None = None,
+        allowed_origins: Iterable[str] = (),
+        allowed_hosts: Iterable[str] = (),
+        limits: Limits | None = None,
+        pages: Mapping[str, Any] | None = None,
+    ) -> None:
+        check_address(host, token)
+        self.service = _service(service, limits) if isinstance(service, Backend) else service
+        limits = self.service.limits
+        access = Access(host, token, allowed_origins, allowed_hosts, limits.wrong_tokens_per_s)
+        self._tls = None if certificate is None else _tls(certificate, key)
+        self._config = _uvicorn_config(self.service, access, limits, pages)
+        self._app = self._config.loaded_app
+        self._socket = _listen(host, port)
+        shown = f"[{host}]" if ":" in host else host
+        self._app.address = f"{'https' if self._tls else 'http'}://{shown}:{self._socket.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._run, name="policy-server", daemon=True)
+        self._ready: Future[asyncio.AbstractEventLoop] = Future()
+        self._stopping: asyncio.Event
+
+    @property
+    def address(self) -> str:
+        """The URL of the server, without a path."""
+        return self._app.address
+
+    @property
+    def metrics(self) -> Metrics:
+        """The counts of the requests."""
+        return self._app.metrics
+
+    def start(self) -> PolicyServer:
+        """Starts to answer requests; returns itself."""
+        self._thread.start()
+        self._ready.result()
+        return self
+
+    def stop(self) -> None:
+        """Refuses new requests, answers those that it has, and returns when thread and connections have ended."""
+        if self._thread.is_alive() and self._ready.done() and self._ready.exception() is None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+                self._ready.result().call_soon_threadsafe(self._stopping.set)
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._socket.close()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Waits until the server has stopped."""
+        self._thread.join(timeout_s)
+
+    def __enter__(self) -> PolicyServer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)
+
+    async def _serve(self) -> None:
+        from uvicorn.server import ServerState
+
+        loop, state = asyncio.get_running_loop(), ServerState()
+        self._stopping = asyncio.Event()
+        make: Callable[[], Any] = self._config.http_protocol_class
+
+        def connection() -> asyncio.Protocol:
+            return make(config=self._config, server_state=state, app_state={}, _loop=loop)
+
+        handshake = None if self._tls is None else self._app.limits.request_timeout_s
+        server = await loop.create_server(
+            connection, sock=self._socket, backlog=_BACKLOG, ssl=self._tls, ssl_handshake_timeout=handshake
+        )
+        self.service.start()
+        ticker = loop.create_task(self._tick(state.connections))
+        self._ready.set_result(loop)
+        try:
+            await self._stopping.wait()
+        finally:
+            server.close()
+            await self._end(state)
+            ticker.cancel()
+            await asyncio.gather(ticker, return_exceptions=True)
+            await server.wait_closed()
+
+    async def _tick(self, connections: set[Any]) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self.metrics.tick()
+            now = time.monotonic()
+            for connection in list(connections):
+                connection.tick(now)
+
+    async def _end(self, state: Any) -> None:
+        """Lets the connections finish what they have begun, for a while, and aborts the others."""
+        for connection in list(state.connections):
+            connection.shutdown()
+        deadline = time.monotonic() + _GRACE_S
+        while (state.connections or state.tasks) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        self.service.close()
+        for task in list(state.tasks):
+            task.cancel()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        while state.connections or state.tasks:
+            await asyncio.sleep(0.01)
+
+
+def _service(backend: Backend, limits: Limits | None) -> Service:
+    from rollax.serving.service import Service
+
+    return Service(backend, limits)
+
+
+def _uvicorn_config(service: Service, access: Access, limits: Limits, pages: Mapping[str, Any] | None) -> Any:
+    """Returns uvicorn's config, which its connections read."""
+    try:
+        import uvicorn
+
+        from rollax.serving.connections import HttpConnection
+        from rollax.serving.http import HttpApp
+        from rollax.serving.stream import Stream
+    except ImportError as error:
+        raise not_installed(
+            "A policy server cannot be started.", error, where="rollax.serving", package="uvicorn", extra="serving"
+        ) from error
+    config = uvicorn.Config(
+        HttpApp(service, access, limits, Metrics(), pages),
+        http=HttpConnection,
+        ws=Stream,
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=60,
+    )
+    config.load()
+    return config
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # there is none for Windows
+        return None
+    return uvloop.new_event_loop
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            "The server cannot listen on this address.",
+            where="host, port",
+            got=f"{host}:{port} ({error})",
+            expected="an address of this machine and a free port",
+            fix="choose another port, or 0 for any free one",
+        ) from error
+    listening.setblocking(False)
+    return listening
+
+
+def _tls(certificate: str | Path, key: str | Path | None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key, password=lambda: b"")
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            "The TLS certificate cannot be loaded.",
+            where="certificate, key",
+            got=f"{certificate}, {key} ({error})",
+            expected="files in PEM format: the certificate chain, and its private key without a password",
+        ) from error
+    return context

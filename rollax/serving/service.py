@@ -1,0 +1,488 @@
+"""`Service`: executes the requests of a policy server: episodes, limits, repeated requests, values."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rollax.errors import RequestError, RollaxError
+from rollax.serving import protocol as messages
+from rollax.serving.backend import Backend
+from rollax.serving.limits import Limits
+from rollax.serving.readers import Readers
+from rollax.serving.sessions import EXPIRED, Session, Sessions
+from rollax.serving.values import plain
+
+Response = Any
+"""A struct of `rollax.serving.protocol`, or for `statistics` a dict."""
+
+_REMEMBERED_SUBMISSIONS = 1_000
+_SHUTTING_DOWN = "The server is shutting down."
+
+
+class Service:
+    """Executes requests, whichever way they arrive. All methods run in the thread of the event loop.
+
+    Args:
+        backend: what chooses the actions.
+        limits: what is bounded.
+        clock: seconds, monotonic.
+
+    Attributes:
+        addresses: of all servers of the run, for `hello`; the transport fills it in.
+        latencies: called with the seconds between each request for actions and its response, if set.
+    """
+
+    def __init__(
+        self, backend: Backend, limits: Limits | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.backend, self.limits = backend, limits or Limits()
+        self.addresses: list[str] = []
+        self._clock = clock
+        self._hello = backend.hello()
+        self.sessions = Sessions(self.limits, clock)
+        self._readers = Readers(backend, self.limits, self._hello)
+        self._verbs: dict[str, Callable[[Any, Hashable], Response | asyncio.Future[Response]]] = {
+            "hello": self._say_hello,
+            "health": self._health,
+            "statistics": self._statistics,
+            "start_episode": self._start_episode,
+            "get_action": self._get_action,
+            "get_actions": self._get_actions,
+            "log_action": self._log_action,
+            "log_returns": self._log_returns,
+            "end_agents": self._end_agents,
+            "end_episode": self._end_episode,
+            "submit_episodes": self._submit_episodes,
+        }
+        self._calls: set[_Call] = set()
+        self._pending, self._pending_by_client = 0, Counter[Hashable]()
+        self._submitted: OrderedDict[str, asyncio.Future[Response]] = OrderedDict()
+        self._finished: deque[tuple[_Call, Any]] = deque()
+        self._resolving = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = -1
+        self._executor: ThreadPoolExecutor | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Binds the service to the running event loop; called once, before the first request."""
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._executor = ThreadPoolExecutor(1, "rollax-serving")
+        self.backend.attach(self._loop)
+        self._expire_later()
+
+    def close(self) -> None:
+        """Fails the pending requests with the status 503, drops the running episodes, and closes the backend."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for call in list(self._calls):
+            self._resolve(call, RequestError(_SHUTTING_DOWN, status=503, retry_after_s=self.limits.retry_after_s))
+        for session in list(self.sessions):
+            self._drop(session)
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+        self.backend.close()
+
+    def call(self, verb: str, request: Any, client: Hashable) -> Response | asyncio.Future[Response]:
+        """Executes a request; returns its response, or a future of it that only this caller awaits.
+
+        Args:
+            verb: one of `protocol.REQUESTS`, or "hello", "health" or "statistics".
+            request: the struct of the verb; None for those without a body.
+            client: who has sent it.
+        Raises:
+            RequestError: the request is not executed. A future may raise it too.
+        """
+        function = self._verbs.get(verb)
+        if function is None:
+            raise RequestError(
+                "An unknown verb.", status=404, where="verb", got=verb, expected=f"one of {sorted(self._verbs)}"
+            )
+        if self._closed:
+            raise RequestError(_SHUTTING_DOWN, status=503, retry_after_s=self.limits.retry_after_s)
+        try:
+            return function(request, client)
+        except RollaxError as error:
+            raise as_request_error(error, 422) from error.__cause__
+
+    def weights(self, policy_id: str) -> asyncio.Future[bytes]:
+        """The weights of a policy as safetensors; see `Backend.weights`."""
+        return self._in_thread(lambda: self.backend.weights(self._known_policy(policy_id)))
+
+    def onnx(self, policy_id: str) -> asyncio.Future[bytes]:
+        """The policy as an ONNX model."""
+        return self._in_thread(lambda: self.backend.onnx(self._known_policy(policy_id)))
+
+    def expire(self) -> int:
+        """Drops the idle episodes; returns how many. Called by a timer."""
+        idle = self.sessions.idle()
+        for session in idle:
+            self._drop(session)
+        return len(idle)
+
+    def _drop(self, session: Session) -> None:
+        self.sessions.end(session, EXPIRED)
+        self.backend.drop_episode(session.id)
+
+    def _expire_later(self) -> None:
+        assert self._loop is not None
+
+        def expire() -> None:
+            self.expire()
+            self._expire_later()
+
+        self._timer = self._loop.call_later(min(max(self.limits.idle_timeout_s / 10, 0.05), 10.0), expire)
+
+    # The verbs.
+
+    def _say_hello(self, request: None, client: Hashable) -> messages.Hello:
+        hello = self._hello
+        hello.version = self.backend.version
+        hello.addresses, hello.limits = self.addresses, self.limits.as_numbers()
+        return hello
+
+    def _health(self, request: None, client: Hashable) -> messages.Health:
+        return messages.Health(
+            version=self.backend.version, episodes=len(self.sessions), pending=self._pending, status="ok"
+        )
+
+    def _statistics(self, request: None, client: Hashable) -> dict[str, Any]:
+        sessions = self.sessions
+        counts = {
+            "version": self.backend.version,
+            "learns": self._hello.learns,
+            "pending": self._pending,
+            "episodes_running": len(sessions),
+            "episodes_started": sessions.started,
+            "episodes_ended": sessions.ended,
+            "episodes_expired": sessions.expired,
+            "clients": sessions.clients,
+        }
+        return {**counts, **self.backend.statistics()}
+
+    def _start_episode(self, request: messages.StartEpisode, client: Hashable) -> messages.Started:
+        repeated = None
+        if request.request_id is not None:
+            self._readers.check_id(request.request_id, "request_id")
+            repeated = self.sessions.started_by(request.request_id)
+        if repeated is not None:
+            return messages.Started(repeated)
+        if request.episode_id is not None:
+            self._readers.check_id(request.episode_id, "episode_id")
+        session = self.sessions.start(request.episode_id, client, request.training_enabled)
+        try:
+            self.backend.start_episode(session.id, request.training_enabled)
+        except BaseException:
+            self.sessions.end(session)
+            raise
+        if request.request_id is not None:
+            self.sessions.remember_start(request.request_id, session.id)
+        return messages.Started(session.id)
+
+    def _get_action(self, request: messages.GetAction, client: Hashable) -> Response | asyncio.Future[Response]:
+        return self._request_actions({request.episode_id: request.obs}, request.request_id, client, single=True)
+
+    def _get_actions(self, request: messages.GetActions, client: Hashable) -> Response | asyncio.Future[Response]:
+        count = len(request.observations)
+        if not count:
+            return messages.Actions({}, self.backend.version)
+        if count > self.limits.max_episodes_per_request:
+            raise too_many("episodes in one request", count, "max_episodes_per_request", self.limits, status=413)
+        return self._request_actions(request.observations, request.request_id, client, single=False)
+
+    def _request_actions(
+        self, observations: Mapping[str, Any], request_id: str | None, client: Hashable, *, single: bool
+    ) -> Response | asyncio.Future[Response]:
+        if request_id is not None:
+            self._readers.check_id(request_id, "request_id")
+            known = self.sessions.response_to(next(iter(observations)), request_id)
+            if known is not None:
+                return known.future() if isinstance(known, _Call) else known
+        sessions = [self.sessions.running(episode_id) for episode_id in observations]
+        values, agents = self._readers.observations(sessions, observations)
+        for session, names in zip(sessions, agents, strict=True):
+            if session.waiting:
+                _refuse_waiting(session, names)
+        self._admit(client, len(sessions))
+        call = _Call(self, client, sessions, agents, single, request_id)
+        for session, names in zip(sessions, agents, strict=True):
+            session.waiting.update(names)
+        self._calls.add(call)
+        if request_id is not None:
+            sessions[0].remember(request_id, call)
+        try:
+            self.backend.request_actions(values, call.finish)
+        except BaseException:
+            self._release(call)
+            raise
+        return call.result() if call.done else call.future()
+
+    def _log_action(self, request: messages.LogAction, client: Hashable) -> Response:
+        def log(session: Session) -> None:
+            obs, action, agents = self._readers.logged(session, request.obs, request.action)
+            _refuse_waiting(session, agents)
+            self.backend.log_action(session.id, obs, action)
+            session.agents.update(agents)
+            session.acted = True
+
+        return self._once(request, log)
+
+    def _log_returns(self, request: messages.LogReturns, client: Hashable) -> Response:
+        def log(session: Session) -> None:
+            reward, info = self._readers.returns(session, request.reward, request.info)
+            self.backend.log_returns(session.id, reward, info)
+
+        return self._once(request, log)
+
+    def _end_agents(self, request: messages.EndAgents, client: Hashable) -> Response:
+        def end(session: Session) -> None:
+            values = self._readers.ended_agents(session, request.observations)
+            _refuse_waiting(session, set(values))
+            self.backend.end_agents(session.id, values, request.truncated)
+            session.agents.difference_update(values)
+
+        return self._once(request, end)
+
+    def _end_episode(self, request: messages.EndEpisode, client: Hashable) -> Response:
+        def end(session: Session) -> None:
+            _refuse_waiting(session, session.waiting)
+            obs = self._readers.last(session, request.obs)
+            if not session.acted:
+                self._drop(session)
+                raise RequestError(
+                    "An episode that ends without an action; it is dropped.",
+                    status=409,
+                    where="episode_id",
+                    got=session.id,
+                    expected="get_action or log_action between start_episode and end_episode",
+                    fix="start an episode only if an agent will act in it",
+                )
+            self.backend.end_episode(session.id, obs, request.truncated)
+            self.sessions.end(session, request_id=request.request_id, response=messages.Done())
+
+        return self._once(request, end)
+
+    def _submit_episodes(
+        self, request: messages.SubmitEpisodes, client: Hashable
+    ) -> Response | asyncio.Future[Response]:
+        count, known = len(request.episodes), None
+        if count > self.limits.max_episodes_per_request:
+            raise too_many("episodes in one request", count, "max_episodes_per_request", self.limits, status=413)
+        if request.request_id is not None:
+            self._readers.check_id(request.request_id, "request_id")
+            known = self._submitted.get(request.request_id)
+        if known is None:
+            known = self._in_thread(lambda: self.backend.submit(self._readers.episodes(request.episodes)))
+            if request.request_id is not None:
+                self._submitted[request.request_id] = known
+                while len(self._submitted) > _REMEMBERED_SUBMISSIONS:
+                    self._submitted.popitem(last=False)
+        return asyncio.shield(known)
+
+    def _once(self, request: Any, execute: Callable[[Session], None]) -> messages.Done:
+        """Executes a quick request of one episode, unless it was executed before."""
+        request_id: str | None = request.request_id
+        if request_id is not None:
+            self._readers.check_id(request_id, "request_id")
+            known = self.sessions.response_to(request.episode_id, request_id)
+            if known is not None:
+                return known
+        session = self.sessions.running(request.episode_id)
+        execute(session)
+        session.last_response = self._clock()
+        done = messages.Done()
+        if request_id is not None:
+            session.remember(request_id, done)
+        return done
+
+    # Pending requests.
+
+    def _admit(self, client: Hashable, count: int) -> None:
+        limits = self.limits
+        if self._pending + count > limits.max_pending:
+            raise too_many("observations wait for an action", self._pending + count, "max_pending", limits)
+        mine = self._pending_by_client.get(client, 0) + count
+        if mine > limits.max_pending_per_client:
+            raise too_many("observations of this client wait", mine, "max_pending_per_client", limits)
+        self._pending += count
+        self._pending_by_client[client] = mine
+
+    def _release(self, call: _Call) -> None:
+        """Undoes what a request for actions has reserved."""
+        self._calls.discard(call)
+        count = len(call.sessions)
+        self._pending -= count
+        self._pending_by_client[call.client] -= count
+        if not self._pending_by_client[call.client]:
+            del self._pending_by_client[call.client]
+        for session, names in zip(call.sessions, call.agents, strict=True):
+            session.waiting.difference_update(names)
+        first = call.sessions[0]
+        if call.request_id is not None and first.responses is not None:
+            first.responses.pop(call.request_id, None)
+
+    def finish(self, call: _Call, result: messages.Actions | BaseException) -> None:
+        """Takes the result of a request for actions, in any thread."""
+        if threading.get_ident() == self._thread:
+            self._resolve(call, result)
+            return
+        self._finished.append((call, result))
+        if not self._resolving:
+            self._resolving = True
+            assert self._loop is not None
+            try:
+                self._loop.call_soon_threadsafe(self._resolve_finished)
+            except RuntimeError:  # the loop is closed, and with it every connection
+                self._finished.clear()
+
+    def _resolve_finished(self) -> None:
+        self._resolving = False
+        while self._finished:
+            self._resolve(*self._finished.popleft())
+
+    def _resolve(self, call: _Call, result: messages.Actions | BaseException) -> None:
+        if call.done:
+            return
+        self._release(call)
+        if isinstance(result, BaseException):
+            call.fail(as_request_error(result, 500) if isinstance(result, RollaxError) else result)
+            return
+        now = self._clock()
+        for session, names in zip(call.sessions, call.agents, strict=True):
+            session.agents.update(names)
+            session.acted = True
+            session.last_response = now
+        actions = {episode_id: plain(action) for episode_id, action in result.actions.items()}
+        response: Response = messages.Actions(actions, result.version)
+        if call.single:
+            response = messages.Action(actions[call.sessions[0].id], result.version)
+        if call.request_id is not None:
+            call.sessions[0].remember(call.request_id, response)
+        call.succeed(response)
+
+    def _in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        assert self._loop is not None, "call start() first"
+
+        def run() -> Any:
+            try:
+                return function()
+            except RollaxError as error:
+                raise as_request_error(error, 422) from error
+
+        return self._loop.run_in_executor(self._executor, run)
+
+    def _known_policy(self, policy_id: str) -> str:
+        if policy_id not in self._hello.policies:
+            raise RequestError(
+                "An unknown policy.",
+                status=404,
+                where="policy_id",
+                got=policy_id,
+                expected=f"one of {sorted(self._hello.policies)}",
+            )
+        return policy_id
+
+
+class _Call:
+    """A request for actions that the backend executes."""
+
+    __slots__ = (
+        "_error",
+        "_response",
+        "_service",
+        "_waiters",
+        "agents",
+        "client",
+        "done",
+        "request_id",
+        "sessions",
+        "single",
+    )
+
+    def __init__(
+        self,
+        service: Service,
+        client: Hashable,
+        sessions: list[Session],
+        agents: list[Any],
+        single: bool,
+        request_id: str | None,
+    ) -> None:
+        self._service, self.client, self.sessions, self.agents = service, client, sessions, agents
+        self.single, self.request_id = single, request_id
+        self.done = False
+        self._response: Response = None
+        self._error: BaseException | None = None
+        self._waiters: list[asyncio.Future[Response]] = []
+
+    def finish(self, result: messages.Actions | BaseException) -> None:
+        self._service.finish(self, result)
+
+    def future(self) -> asyncio.Future[Response]:
+        """A future of the response, of its own for each caller: cancelling it has no effect on others."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiters.append(future)
+        return future
+
+    def result(self) -> Response:
+        if self._error is not None:
+            raise self._error
+        return self._response
+
+    def succeed(self, response: Response) -> None:
+        self.done, self._response = True, response
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(response)
+
+    def fail(self, error: BaseException) -> None:
+        self.done, self._error = True, error
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+
+def as_request_error(error: RollaxError, status: int) -> RequestError:
+    """The error as a RequestError; `status` is that of any other error."""
+    if isinstance(error, RequestError):
+        return error
+    parts: dict[str, Any] = dict(error.parts)
+    found = RequestError(parts.pop("what"), status=status, **parts)
+    found.__cause__ = error
+    return found
+
+
+def too_many(what: str, got: int, name: str, limits: Limits, *, status: int = 429) -> RequestError:
+    """The error of a request beyond a limit."""
+    return RequestError(
+        f"Too many {what}.",
+        status=status,
+        retry_after_s=limits.retry_after_s if status == 429 else None,
+        where=name,
+        got=got,
+        expected=f"at most {getattr(limits, name)}",
+        fix="wait, then send it again" if status == 429 else "send fewer in one request",
+    )
+
+
+def _refuse_waiting(session: Session, agents: Any) -> None:
+    """Refuses a second request for agents before the first is answered."""
+    if not session.waiting.isdisjoint(agents):
+        raise RequestError(
+            "An episode that waits for an action.",
+            status=409,
+            where="episode_id",
+            got=f"a second request for {session.id!r} before the first is answered",
+            expected="one request at a time for each agent of an episode",
+            fix="wait for the action",
+        )

@@ -1,0 +1,184 @@
+"""`Sessions`: the running episodes of a policy server, and what it remembers of those that have ended."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+from rollax.errors import RequestError
+from rollax.serving.limits import Limits
+
+_REMEMBERED_RESPONSES = 4
+_REMEMBERED_ENDS = 20_000
+
+EXPIRED, ENDED = "expired", "ended"
+
+
+class Session:
+    """A running episode.
+
+    Attributes:
+        id: the episode's id.
+        client: who has started it.
+        trains: whether it is learned from.
+        agents: the agents that have acted and not ended; the agent of a single-agent server is "".
+        waiting: the agents with a pending request.
+        acted: whether any agent has acted.
+        last_response: when its last request was answered.
+        responses: request id -> response, or the pending request, of its last requests.
+    """
+
+    __slots__ = ("acted", "agents", "client", "id", "last_response", "responses", "trains", "waiting")
+
+    def __init__(self, episode_id: str, client: Hashable, trains: bool, now: float) -> None:
+        self.id, self.client, self.trains = episode_id, client, trains
+        self.agents: set[str] = set()
+        self.waiting: set[str] = set()
+        self.acted = False
+        self.last_response = now
+        self.responses: OrderedDict[str, Any] | None = None
+
+    def remember(self, request_id: str, response: Any) -> None:
+        """Keeps a response for a request that is sent again."""
+        if self.responses is None:
+            self.responses = OrderedDict()
+        self.responses[request_id] = response
+        while len(self.responses) > _REMEMBERED_RESPONSES:
+            self.responses.popitem(last=False)
+
+
+class Sessions:
+    """The running episodes by id.
+
+    Args:
+        limits: how many may run.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+        self._limits, self._clock = limits, clock
+        self._running: dict[str, Session] = {}
+        self._by_client: Counter[Hashable] = Counter()
+        self._ended: OrderedDict[str, tuple[str, str | None, Any]] = OrderedDict()
+        self._started: OrderedDict[str, str] = OrderedDict()  # request id -> episode id
+        self.started, self.ended, self.expired = 0, 0, 0
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._running.values())
+
+    def __contains__(self, episode_id: str) -> bool:
+        return episode_id in self._running
+
+    @property
+    def clients(self) -> int:
+        """The number of clients with a running episode."""
+        return len(self._by_client)
+
+    def start(self, episode_id: str | None, client: Hashable, trains: bool) -> Session:
+        """Starts an episode; without an id under a new one.
+
+        Raises:
+            RequestError: an episode with this id is running, or too many are.
+        """
+        if episode_id is None:
+            episode_id = uuid.uuid4().hex
+        elif episode_id in self._running:
+            raise RequestError(
+                "An episode that is running already.",
+                status=409,
+                where="episode_id",
+                got=episode_id,
+                expected="an id that no running episode has",
+                fix="end it first, or leave episode_id out to get a new id",
+            )
+        self._refuse_too_many(client)
+        session = Session(episode_id, client, trains, self._clock())
+        self._running[episode_id] = session
+        self._by_client[client] += 1
+        self._ended.pop(episode_id, None)
+        self.started += 1
+        return session
+
+    def _refuse_too_many(self, client: Hashable) -> None:
+        limits = self._limits
+        for running, name in (
+            (len(self._running), "max_episodes"),
+            (self._by_client.get(client, 0), "max_episodes_per_client"),
+        ):
+            if running >= getattr(limits, name):
+                raise RequestError(
+                    "Too many running episodes.",
+                    status=429,
+                    retry_after_s=limits.retry_after_s,
+                    where=name,
+                    got=running,
+                    expected=f"at most {getattr(limits, name)}",
+                    fix="end episodes that are over; the server drops those that are idle for "
+                    f"{limits.idle_timeout_s:g} s",
+                )
+
+    def running(self, episode_id: str) -> Session:
+        """The running episode.
+
+        Raises:
+            RequestError: 410 if it has ended, 404 if it is unknown.
+        """
+        session = self._running.get(episode_id)
+        if session is None:
+            raise self._not_running(episode_id)
+        return session
+
+    def _not_running(self, episode_id: str) -> RequestError:
+        ended = self._ended.get(episode_id)
+        if ended is None:
+            what, status, fix = "An unknown episode.", 404, "call start_episode first, and use the id that it returns"
+        elif ended[0] == EXPIRED:
+            what, status = "An episode that was idle for too long and is dropped.", 410
+            fix = f"start another one; the idle time is limited to {self._limits.idle_timeout_s:g} s"
+        else:
+            what, status, fix = "An episode that has ended.", 410, "start another one with start_episode"
+        return RequestError(
+            what, status=status, where="episode_id", got=episode_id, expected="the id of a running episode", fix=fix
+        )
+
+    def end(self, session: Session, how: str = ENDED, request_id: str | None = None, response: Any = None) -> None:
+        """Removes a running episode; its last request may be repeated."""
+        del self._running[session.id]
+        self._by_client[session.client] -= 1
+        if not self._by_client[session.client]:
+            del self._by_client[session.client]
+        self._ended[session.id] = (how, request_id, response)
+        while len(self._ended) > _REMEMBERED_ENDS:
+            self._ended.popitem(last=False)
+        if how == EXPIRED:
+            self.expired += 1
+        else:
+            self.ended += 1
+
+    def response_to(self, episode_id: str, request_id: str) -> Any:
+        """The response, or the pending request, of a request that is sent again; None for a new one."""
+        session = self._running.get(episode_id)
+        if session is not None:
+            return None if session.responses is None else session.responses.get(request_id)
+        ended = self._ended.get(episode_id)
+        return ended[2] if ended is not None and ended[1] == request_id else None
+
+    def started_by(self, request_id: str) -> str | None:
+        """The id of the episode that this request has started."""
+        return self._started.get(request_id)
+
+    def remember_start(self, request_id: str, episode_id: str) -> None:
+        """Keeps which request has started an episode."""
+        self._started[request_id] = episode_id
+        while len(self._started) > _REMEMBERED_ENDS:
+            self._started.popitem(last=False)
+
+    def idle(self) -> list[Session]:
+        """The episodes that are idle for too long; one with a pending request is not idle."""
+        before = self._clock() - self._limits.idle_timeout_s
+        return [session for session in self if session.last_response < before and not session.waiting]

@@ -1,0 +1,176 @@
+"""Policies as bytes, for inference at the clients: weights and filter as safetensors, the description as JSON.
+
+Nothing is pickled, and no code of anybody's but rollax's is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from rollax import storage
+from rollax.config import TrainerConfig
+from rollax.config.stored import GIVEN, POLICY, space_from_json, space_to_json
+from rollax.errors import CheckpointError, RequestError
+from rollax.evaluation.actions import ActionMap
+from rollax.evaluation.filters import FILTERS, make_filter
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.importing import StoredCode, named_by_file, path_of
+from rollax.policy.policy import Policy
+
+FORMAT = "rollax-policy-1"
+_KEY = "rollax"
+_WEIGHTS, _FILTER = "weights/", "filter/"
+_WHERE = "the served policy"
+# What acting does not read, some of which is nobody else's business.
+_LEFT_OUT = (
+    "env",
+    "env_config",
+    "callbacks",
+    "sampler",
+    "evaluation_config",
+    "ray_address",
+    "multiagent",
+    "log_level",
+)
+_MAX_DESCRIPTION = 1 << 20
+
+
+def policy_to_bytes(runner: PolicyRunner, version: int) -> bytes:
+    """The policy as safetensors: arrays `weights/<name>` and `filter/<name>`; the metadata has the description.
+
+    The metadata's only key is "rollax". Its value is a JSON object: format, version of the weights, policy id, class,
+    config, spaces, observation filter, timestep.
+
+    Raises:
+        RequestError: the class of the policy or of its model is not one of rollax.
+    """
+    policy = runner.policy
+    if not isinstance(policy.config, TrainerConfig) or not _is_own(policy):
+        raise RequestError(
+            "A policy whose code clients do not have.",
+            status=409,
+            where=f"policy {policy.name!r}",
+            got=f"class {path_of(type(policy))}, model {getattr(policy.config, 'model', None)!r}",
+            expected="a policy and a model of rollax",
+            fix="use remote inference, or the policy as ONNX",
+        )
+    description = {
+        "format": FORMAT,
+        "version": version,
+        "policy_id": policy.name,
+        "class": path_of(type(policy)),
+        "config": _without(policy.config.to_json()),
+        "observation_space": space_to_json(policy.observation_space),
+        "action_space": space_to_json(policy.action_space),
+        "observation_filter": next(name for name, kind in FILTERS.items() if type(runner.filter) is kind),
+        "timestep": policy.timestep,
+    }
+    arrays = {
+        **{_WEIGHTS + name: np.asarray(value, order="C") for name, value in policy.get_weights().items()},
+        **{_FILTER + name: np.asarray(value, order="C") for name, value in runner.filter.state().items()},
+    }
+    return safetensors.numpy.save(arrays, {_KEY: json.dumps(description, allow_nan=False)})
+
+
+def policy_from_bytes(data: bytes, *, seed: int | None = None) -> PolicyRunner:
+    """The policy that `policy_to_bytes` wrote; its actions are those of the server's policy.
+
+    Args:
+        data: what GET /v1/weights returned.
+        seed: of the exploration; None for one that no other client has.
+    Raises:
+        CheckpointError: the bytes are damaged or of another format, or name code outside of rollax.
+    """
+    description = read_description(data)
+    name = description["class"]
+    policy_class = named_by_file(str(name), "class", base=POLICY, trusted=False)
+    if isinstance(policy_class, StoredCode) or policy_class.config_class is None:
+        raise _refused("A policy whose code is not one of rollax.", name, "a class of rollax")
+    try:
+        config = policy_class.config_class.from_json({**description["config"], "seed": seed})
+        if isinstance(config.model.custom_model, StoredCode):
+            raise _refused("A model whose code is not one of rollax.", config.model.custom_model.shown, "no own model")
+        observation_space = space_from_json(description["observation_space"], _WHERE)
+        action_space = space_from_json(description["action_space"], _WHERE)
+        policy = policy_class(observation_space, action_space, config)
+        observation_filter = make_filter(description["observation_filter"], observation_space)
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _refused("A description that is damaged.", f"{type(error).__name__}: {error}", FORMAT) from error
+    policy.name = description["policy_id"]
+    actions = ActionMap(action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions)
+    runner = PolicyRunner(policy, observation_filter, actions, clip_rewards=config.clip_rewards)
+    update_policy(runner, data)
+    return runner
+
+
+def update_policy(runner: PolicyRunner, data: bytes) -> int:
+    """Gives a policy of `policy_from_bytes` newer weights, without compiling anew; returns their version.
+
+    Raises:
+        CheckpointError: the bytes are damaged, or of another policy.
+    """
+    description = read_description(data)
+    arrays = storage.bytes_to_arrays(data, _WHERE)
+    policy = runner.policy
+    if description["class"] != path_of(type(policy)) or description["policy_id"] != policy.name:
+        got = f"{description['policy_id']!r} of {description['class']}"
+        raise _refused("Weights of another policy.", got, f"{policy.name!r} of {path_of(type(policy))}")
+    policy.set_weights(_under(_WEIGHTS, arrays))
+    runner.filter.set_state(_under(_FILTER, arrays))
+    policy.timestep = description["timestep"]
+    return description["version"]
+
+
+def read_description(data: bytes) -> dict[str, Any]:
+    """The description in the metadata of a policy's bytes.
+
+    Raises:
+        CheckpointError: the bytes are damaged, or of another format.
+    """
+    # safetensors: 8 bytes with the length of a JSON header, the header, the arrays.
+    length = struct.unpack("<Q", data[:8])[0] if len(data) >= 8 else 0
+    if not 0 < length <= min(len(data) - 8, 100 << 20):
+        raise _refused("Bytes that are no safetensors.", f"{len(data)} bytes", FORMAT)
+    header = storage.from_json_bytes(data[8 : 8 + length], _WHERE)
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    text = metadata.get(_KEY) if isinstance(metadata, dict) else None
+    if not isinstance(text, str) or len(text) > _MAX_DESCRIPTION:
+        raise _refused("Bytes without a description of the policy.", str(metadata), f"the metadata {_KEY!r}")
+    description = storage.from_json_bytes(text.encode(), _WHERE)
+    expected = {"class": str, "config": dict, "policy_id": str, "observation_filter": str}
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        got = description.get("format") if isinstance(description, dict) else description
+        raise _refused("A policy of another format.", got, FORMAT)
+    if not all(isinstance(description.get(key), kind) for key, kind in expected.items()) or not all(
+        type(description.get(key)) is int and 0 <= description[key] < 2**63 for key in ("version", "timestep")
+    ):
+        raise _refused("A description that is damaged.", sorted(description), FORMAT)
+    return description
+
+
+def _is_own(policy: Policy) -> bool:
+    model = getattr(policy.config, "model", None)
+    own = named_by_file(path_of(type(policy)), "class", base=POLICY, trusted=False) is type(policy)
+    return own and getattr(model, "custom_model", None) is None
+
+
+def _without(config: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in config.items() if key not in _LEFT_OUT}
+    if GIVEN in kept:
+        kept[GIVEN] = [name for name in kept[GIVEN] if name not in _LEFT_OUT]
+    return kept
+
+
+def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _refused(what: str, got: Any, expected: str) -> CheckpointError:
+    fix = "use a server of the same version of rollax, whose policies are its own; or remote inference"
+    return CheckpointError(what, where=_WHERE, got=got, expected=expected, fix=fix)

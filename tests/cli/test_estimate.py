@@ -1,0 +1,71 @@
+"""`rollax estimate`: a checkpoint and a data set."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rollax import DatasetWriter, PGTrainer, RecordedTrajectory, load_policy
+from rollax.cli import app
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> tuple[str, str]:
+    """The paths of a checkpoint, and of a data set that the same policy has recorded."""
+    folder = tmp_path_factory.mktemp("estimate")
+    config = {"model": {"fcnet_hiddens": [4]}, "seed": 0, "gamma": 0.9}
+    with PGTrainer(env="CartPole-v1", config=config) as trainer:
+        path = trainer.save(folder)
+    runner, rng = load_policy(path), np.random.default_rng(0)
+    spaces = {"default_policy": runner.policy.observation_space}, {"default_policy": runner.policy.action_space}
+    with DatasetWriter(folder / "data", *spaces, actions_of="policy") as writer:
+        for number in range(12):
+            obs = rng.normal(size=(6, 4)).astype(np.float32)
+            actions, _, fetches = runner.compute_actions(obs[:5], explore=True)
+            columns = {
+                "obs": obs,
+                "actions": actions,
+                "rewards": np.ones(5, np.float32),
+                "action_logp": fetches["action_logp"],
+            }
+            writer.write(RecordedTrajectory(columns, True, False, f"e{number}", "agent0", "default_policy"))
+    return str(path), str(folder / "data")
+
+
+def test_the_same_policy_has_the_value_of_the_data(made) -> None:
+    done = CliRunner().invoke(app, ["estimate", made[0], "--input", made[1], "--methods", "is,wis,wpdis", "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    value = sum(0.9**step for step in range(5))
+    assert found["v_behavior"] == pytest.approx(value)
+    assert (found["episodes"], found["steps"], found["gamma"]) == (12, 60, 0.9)
+    assert found["effective_sample_size"] == pytest.approx(12, rel=1e-3)
+    for method in ("is", "wis", "wpdis"):
+        assert found["methods"][method]["v_target"] == pytest.approx(value, rel=1e-3)
+
+
+def test_a_table(made) -> None:
+    done = CliRunner().invoke(app, ["estimate", made[0], "--input", made[1], "--methods", "wis"])
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0] == "12 episodes, 60 steps, γ = 0.9"
+    assert lines[1].endswith("95% interval")
+    assert lines[3].split()[:2] == ["wis", "4.095"]
+    assert lines[4].startswith("effective sample size 12.0 of 12")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--methods", "wiss"], "did you mean 'wis'?"),
+        (["--behaviour", "guessed"], "logged or fitted"),
+        (["--data-policy-id", "other"], "The data set has no trajectories of this policy"),
+    ],
+)
+def test_refused_options(made, options: list[str], expected: str) -> None:
+    done = CliRunner().invoke(app, ["estimate", made[0], "--input", made[1], *options])
+    assert done.exit_code == 2
+    assert expected in done.stderr

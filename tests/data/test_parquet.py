@@ -1,0 +1,70 @@
+"""What is written is read again, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+from gymnasium import spaces
+
+from rollax import trees
+from rollax.data.dataset import RecordedTrajectory
+from rollax.data.reader import open_dataset
+from rollax.data.writer import DatasetWriter
+from rollax.spaces import same_space
+
+OBS = spaces.Dict(
+    {
+        "position": spaces.Box(-1, 1, (2, 3), np.float32),
+        "a/b": spaces.Tuple([spaces.Discrete(4), spaces.MultiBinary(3)]),
+        "image": spaces.Box(0, 255, (20, 20, 1), np.uint8),
+    }
+)
+ACTIONS = spaces.Tuple([spaces.Box(-2, 2, (2,), np.float64), spaces.MultiDiscrete([3, 5])])
+
+
+def columns_of(space, rows, rng):
+    space.seed(int(rng.integers(1 << 30)))
+    return trees.stack([trees.tree_map(np.asarray, space.sample()) for _ in range(rows)])
+
+
+def trajectory(
+    rng, steps, episode, *, agent="agent0", policy="default_policy", ends="terminated", obs=OBS, acts=ACTIONS
+):
+    columns = {
+        "obs": columns_of(obs, steps + 1, rng),
+        "actions": columns_of(acts, steps, rng),
+        "rewards": rng.normal(size=steps),
+        "t": np.arange(steps),
+        "action_logp": rng.normal(size=steps).astype(np.float32),
+        "action_dist_inputs": rng.normal(size=(steps, 4)).astype(np.float32),
+    }
+    return RecordedTrajectory(columns, ends == "terminated", ends == "truncated", str(episode), agent, policy)
+
+
+def same(a, b):
+    assert (a.terminated, a.truncated) == (b.terminated, b.truncated)
+    assert (a.episode_id, a.agent_id, a.policy_id) == (b.episode_id, b.agent_id, b.policy_id)
+    assert list(a.columns) == list(b.columns)
+    for name in a.columns:
+        trees.tree_map(same_array, a.columns[name], b.columns[name])
+
+
+def same_array(a, b):
+    assert a.dtype == b.dtype
+    np.testing.assert_array_equal(a, b)
+
+
+def test_nested_spaces_and_ends(tmp_path):
+    rng = np.random.default_rng(0)
+    ends = ["terminated", "truncated", "cut"]
+    written = [trajectory(rng, steps, i, ends=ends[i % 3]) for i, steps in enumerate((1, 5, 3, 40))]
+    with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}, header={"env": "E"}) as writer:
+        for one in written:
+            writer.write(one)
+    reader = open_dataset(tmp_path)
+    assert len(reader) == 49
+    assert reader.header["env"] == "E"
+    assert same_space(reader.observation_spaces["default_policy"], OBS)
+    assert same_space(reader.action_spaces["default_policy"], ACTIONS)
+    for a, b in zip(written, reader.trajectories(), strict=True):
+        same(a, b)
+    assert [path.name for path in tmp_path.iterdir()] == [writer.paths[0].name]

@@ -1,0 +1,96 @@
+"""Logged episodes from recorded trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax.data.dataset import DatasetReader, RecordedTrajectory
+from rollax.errors import DatasetError
+from rollax.estimators.episodes import LoggedEpisodes
+from rollax.evaluation.actions import ActionMap
+from rollax.evaluation.filters import NoFilter
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.policy.policy import Policy
+
+OBS, BOX = spaces.Box(-9, 9, (1,), np.float32), spaces.Box(-2, 2, (1,), np.float32)
+
+
+class Still(Policy):
+    """Does nothing."""
+
+    def compute_actions(self, obs_batch: Any) -> Any:
+        return np.zeros((len(obs_batch), 1), np.float32), [], {}
+
+
+class Recorded(DatasetReader):
+    """Trajectories from memory."""
+
+    def __init__(self, *trajectories: RecordedTrajectory, actions_of: Any = "environment") -> None:
+        self.observation_spaces, self.action_spaces, self.header = {"default_policy": OBS}, {"default_policy": BOX}, {}
+        self.actions_of, self.broken, self._all = actions_of, [], trajectories
+
+    def trajectories(self) -> Iterator[RecordedTrajectory]:
+        yield from self._all
+
+
+def runner(space: spaces.Space = OBS) -> PolicyRunner:
+    action_map = ActionMap(BOX, clip_actions=True, normalize_actions=True)
+    return PolicyRunner(Still(space, BOX), NoFilter(space), action_map)
+
+
+def trajectory(length: int, *, terminated: bool = False, truncated: bool = False, **columns: Any) -> RecordedTrajectory:
+    rows = {
+        "obs": np.arange(length + 1, dtype=np.float32)[:, None],
+        "actions": np.full((length, 1), 2.0, np.float32),
+        "rewards": np.arange(length, dtype=np.float32),
+        **columns,
+    }
+    return RecordedTrajectory(rows, terminated, truncated, f"e{length}", "a", "default_policy", f"file, row {length}")
+
+
+def test_rows_and_what_follows_them() -> None:
+    reader = Recorded(trajectory(2, terminated=True), trajectory(3, truncated=True))
+    episodes = LoggedEpisodes.of(reader, runner())
+    assert episodes.lengths.tolist() == [2, 3]
+    assert episodes.rewards.tolist() == [0, 1, 0, 1, 2]
+    assert episodes.obs[:, 0].tolist() == [0, 1, 0, 1, 2]
+    assert episodes.following()[:, 0].tolist() == [1, 2, 1, 2, 3]
+    assert episodes.discounts(0.5).tolist() == [0.5, 0.0, 0.5, 0.5, 0.5]
+    assert episodes.behaviour_logp is None
+
+
+def test_actions_are_in_the_scale_of_the_policy() -> None:
+    one = trajectory(1, terminated=True)
+    assert LoggedEpisodes.of(Recorded(one), runner()).actions.tolist() == [[1.0]]  # (-2, 2) is (-1, 1)
+    assert LoggedEpisodes.of(Recorded(one, actions_of="policy"), runner()).actions.tolist() == [[2.0]]
+
+
+def test_log_probabilities_are_known_only_if_every_trajectory_has_them() -> None:
+    known = trajectory(2, terminated=True, action_logp=np.array([-1.0, -2.0]))
+    assert LoggedEpisodes.of(Recorded(known), runner()).require_logp().tolist() == [-1.0, -2.0]
+    both = LoggedEpisodes.of(Recorded(known, trajectory(1, terminated=True)), runner())
+    with pytest.raises(DatasetError, match="log-probabilities"):
+        both.require_logp()
+
+
+def test_cut_trajectories_are_refused_or_left_out() -> None:
+    reader = Recorded(trajectory(2, terminated=True), trajectory(3))
+    with pytest.raises(DatasetError, match="file, row 3") as caught:
+        LoggedEpisodes.of(reader, runner())
+    assert "1 of 2 trajectories" in str(caught.value)
+    assert LoggedEpisodes.of(reader, runner(), drop_cut=True).lengths.tolist() == [2]
+    with pytest.raises(DatasetError, match="all of them cut"):
+        LoggedEpisodes.of(Recorded(trajectory(3)), runner(), drop_cut=True)
+
+
+def test_other_spaces_and_policies_are_refused() -> None:
+    reader = Recorded(trajectory(2, terminated=True))
+    with pytest.raises(DatasetError, match="observation spaces"):
+        LoggedEpisodes.of(reader, runner(spaces.Box(-9, 9, (2,), np.float32)))
+    with pytest.raises(DatasetError, match="default_policy"):
+        LoggedEpisodes.of(reader, runner(), policy_id="default_polcy")

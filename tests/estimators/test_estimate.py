@@ -1,0 +1,93 @@
+"""Estimates on the cliff, against the solution of its linear equations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rollax.errors import ConfigError, DatasetError, PolicyError
+from rollax.estimators.estimate import METHODS, estimate
+from rollax.estimators.fitted_q import FittedQ, FQEConfig
+from tests.estimators.worlds import GAMMA, START, TableValues, epsilon_greedy, exact_q, played, target_of
+
+TARGET, BEHAVIOUR = epsilon_greedy(0.1), epsilon_greedy(0.2)
+Q = exact_q(TARGET)
+TRUE_VALUE = float((Q * TARGET).sum(axis=1)[START])
+VALUES = TableValues(Q, TARGET)
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    return played(BEHAVIOUR, 4000, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_within_five_percent_of_the_solution(episodes, method: str) -> None:
+    found = estimate(target_of(TARGET), episodes, [method], values=VALUES, resamples=200)
+    assert found.gamma == GAMMA
+    assert found[method].v_target == pytest.approx(TRUE_VALUE, rel=0.05)
+    assert found[method].low <= found[method].v_target <= found[method].high
+    assert found[method].v_gain == pytest.approx(found[method].v_target - found.v_behavior)
+
+
+def test_exact_values_and_deterministic_dynamics_have_no_variance(episodes) -> None:
+    # Every DR_t is V(s_t), whatever the action was.
+    found = estimate(target_of(TARGET), episodes, ["dr"], values=VALUES, resamples=50)["dr"]
+    assert found.v_target == pytest.approx(TRUE_VALUE, rel=1e-9)
+    assert found.v_std == pytest.approx(0.0, abs=1e-9)
+
+
+def test_fitted_values_are_those_of_the_solution(episodes) -> None:
+    # Without hidden layers the values of one-hot observations are a table.
+    config = FQEConfig(hiddens=(), updates=6000, lr=0.3, tau=0.05)
+    fitted = FittedQ(target_of(TARGET), GAMMA, config).fit(episodes)
+    found = estimate(target_of(TARGET), episodes, ["dm", "dr"], values=fitted, resamples=50)
+    assert found["dm"].v_target == pytest.approx(TRUE_VALUE, rel=0.05)
+    assert found["dr"].v_target == pytest.approx(TRUE_VALUE, rel=0.05)
+
+
+@pytest.mark.long
+def test_intervals_cover_the_solution() -> None:
+    covered = dict.fromkeys(("pdis", "wis", "wpdis"), 0)
+    for repetition in range(100):
+        data = played(BEHAVIOUR, 300, np.random.default_rng(repetition))
+        found = estimate(target_of(TARGET), data, list(covered), resamples=1000, seed=repetition)
+        for method in covered:
+            covered[method] += found[method].low <= TRUE_VALUE <= found[method].high
+    assert min(covered.values()) >= 90, covered
+
+
+def test_the_behaviour_policy_itself_has_the_mean_return_exactly(episodes) -> None:
+    found = estimate(target_of(BEHAVIOUR), episodes, ["is", "pdis", "wis"], resamples=50)
+    for method in ("is", "pdis", "wis"):
+        assert found[method].v_target == pytest.approx(found.v_behavior, rel=1e-9)
+    assert found.effective_sample_size == pytest.approx(len(episodes))
+    assert not found.warnings
+
+
+def test_policies_that_differ_too_much_are_named() -> None:
+    found = estimate(target_of(TARGET), played(epsilon_greedy(0.9), 50, np.random.default_rng(1)), ["wis"])
+    assert "effective sample size" in found.warnings[0]
+
+
+def test_a_log_without_probabilities_is_refused(episodes) -> None:
+    with pytest.raises(DatasetError, match="log-probabilities"):
+        estimate(target_of(TARGET), replace(episodes, behaviour_logp=None), ["wis"])
+
+
+@pytest.mark.long
+def test_a_log_without_probabilities_can_be_fitted(episodes) -> None:
+    without = replace(episodes, behaviour_logp=None)
+    found = estimate(target_of(TARGET), without, ["wpdis"], behaviour="fitted", resamples=50)
+    assert found["wpdis"].v_target == pytest.approx(TRUE_VALUE, rel=0.1)
+
+
+def test_refused_settings(episodes) -> None:
+    with pytest.raises(ConfigError, match="wis"):
+        estimate(target_of(TARGET), episodes, ["wiss"])
+    with pytest.raises(ConfigError, match="gamma"):
+        estimate(target_of(TARGET), episodes, ["wis"], gamma=1.5)
+    with pytest.raises(PolicyError, match="probabilities"):
+        type(target_of(TARGET).runner.policy).__mro__[1].action_probabilities(target_of(TARGET).runner.policy, None)

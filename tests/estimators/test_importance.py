@@ -1,0 +1,102 @@
+"""Importance sampling and the doubly robust estimate, against numbers derived by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollax.estimators import importance
+from rollax.estimators.importance import Terms
+
+# Two episodes, of 2 and 1 steps, γ = 0.1:
+#   episode  rewards  ratios π/μ  w_{0:t}
+#      0      2, 3     0.5, 4     0.5, 2
+#      1      5        3          3
+#   returns 2 + 0.3 = 2.3 and 5
+LENGTHS = np.array([2, 1])
+REWARDS = np.array([2.0, 3.0, 5.0])
+RATIOS = np.log([0.5, 4.0, 3.0])
+WEIGHTS = importance.cumulative_log_weights(RATIOS, np.zeros(3), LENGTHS)
+GAMMA = 0.1
+ALL = [
+    importance.importance_sampling,
+    importance.per_decision,
+    importance.weighted,
+    importance.weighted_per_decision,
+]
+
+
+def test_weights_are_products_within_an_episode() -> None:
+    np.testing.assert_allclose(np.exp(WEIGHTS), [0.5, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        (importance.importance_sampling, (2 * 2.3 + 3 * 5) / 2),
+        # 0.5 · 2 + 0.1 · 2 · 3 = 1.6, and 3 · 5 = 15
+        (importance.per_decision, (1.6 + 15) / 2),
+        (importance.weighted, (2 * 2.3 + 3 * 5) / (2 + 3)),
+        # t = 0: (0.5 · 2 + 3 · 5) / 3.5;  t = 1: the second episode keeps its weight 3: 0.1 · 2 · 3 / (2 + 3)
+        (importance.weighted_per_decision, 16 / 3.5 + 0.6 / 5),
+    ],
+)
+def test_estimates(estimator, expected: float) -> None:
+    assert estimator(REWARDS, WEIGHTS, LENGTHS, GAMMA).value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("estimator", ALL)
+def test_the_same_policy_has_the_mean_return_exactly(estimator) -> None:
+    value = estimator(REWARDS, np.zeros(3), LENGTHS, GAMMA).value
+    assert value == pytest.approx((2.3 + 5) / 2, rel=1e-12)
+
+
+def test_doubly_robust() -> None:
+    # Episode 0 is truncated, with V(s_2) = 7; episode 1 terminates.
+    #   DR_1 = 1.5 + 4 (3 + 0.1 · 7 - 2) = 8.3;  DR_0 = 4 + 0.5 (2 + 0.1 · 8.3 - 1) = 4.915
+    #   episode 1: 6 + 3 (5 - 8) = -3
+    q, v = np.array([1.0, 2.0, 8.0]), np.array([4.0, 1.5, 6.0])
+    terms = importance.doubly_robust(REWARDS, RATIOS, LENGTHS, GAMMA, q, v, np.array([7.0, 0.0]))
+    np.testing.assert_allclose(terms.numerators[:, 0], [4.915, -3.0])
+    assert terms.value == pytest.approx((4.915 - 3) / 2)
+
+
+def test_doubly_robust_without_values_is_per_decision() -> None:
+    zeros = np.zeros(3)
+    robust = importance.doubly_robust(REWARDS, RATIOS, LENGTHS, GAMMA, zeros, zeros, np.zeros(2))
+    expected = importance.per_decision(REWARDS, WEIGHTS, LENGTHS, GAMMA)
+    np.testing.assert_allclose(robust.numerators, expected.numerators)
+
+
+def test_the_effective_sample_size() -> None:
+    # (1 + 3)² / (1 + 9)
+    assert importance.effective_sample_size(np.log([1.0, 3.0])) == pytest.approx(1.6)
+    assert importance.effective_sample_size(np.full(7, -5000.0)) == pytest.approx(7)
+
+
+def test_leaving_out_and_weighting_episodes() -> None:
+    terms = Terms(np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([[1.0, 2.0], [4.0, 1.0]]))
+    # Without episode 0: 3/4 + 5/1; without episode 1: 1/1 + 2/2. Episode 1 twice: 7/9 + 12/4.
+    np.testing.assert_allclose(terms.without_each(), [5.75, 2.0])
+    np.testing.assert_allclose(terms.weighted(np.array([[1.0, 2.0]])), [7 / 9 + 3])
+
+
+def test_weights_beyond_floats_cancel_out() -> None:
+    far = WEIGHTS + np.array([0.0, 5000.0, 5000.0])
+    shifted = importance.weighted(REWARDS, far, LENGTHS, GAMMA).value
+    assert shifted == pytest.approx((2 * 2.3 + 3 * 5) / 5)
+
+
+@given(st.data())
+def test_weighted_estimates_lie_within_the_returns(data: st.DataObject) -> None:
+    lengths = np.array(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5)))
+    numbers = st.floats(-5, 5, width=32)
+    rows = int(lengths.sum())
+    rewards = np.array(data.draw(st.lists(numbers, min_size=rows, max_size=rows)))
+    ratios = np.array(data.draw(st.lists(numbers, min_size=rows, max_size=rows)))
+    logs = importance.cumulative_log_weights(ratios, np.zeros(rows), lengths)
+    returns = importance.discounted_returns(rewards, lengths, 0.9)
+    value = importance.weighted(rewards, logs, lengths, 0.9).value
+    assert returns.min() - 1e-6 <= value <= returns.max() + 1e-6

@@ -1,0 +1,44 @@
+"""Confidence intervals by the bootstrap."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollax.estimators.importance import Terms, mean_of
+from rollax.estimators.intervals import bootstrap
+
+
+def test_the_interval_of_a_mean_is_that_of_the_normal_distribution() -> None:
+    values = np.random.default_rng(0).normal(3.0, 2.0, 400)
+    interval = bootstrap(mean_of(values), resamples=4000)
+    error = values.std() / 20
+    assert interval.std == pytest.approx(error, rel=0.05)
+    assert interval.low == pytest.approx(values.mean() - 1.96 * error, abs=0.15 * error)
+    assert interval.high == pytest.approx(values.mean() + 1.96 * error, abs=0.15 * error)
+
+
+def test_the_interval_of_a_skewed_mean_reaches_further_to_the_long_side() -> None:
+    values = np.random.default_rng(1).exponential(1.0, 40)
+    interval = bootstrap(mean_of(values), resamples=4000)
+    assert interval.high - values.mean() > 1.1 * (values.mean() - interval.low)
+
+
+def test_intervals_cover_the_true_value() -> None:
+    rng, covered = np.random.default_rng(2), 0
+    for _ in range(100):
+        low, high, _ = bootstrap(mean_of(rng.exponential(1.0, 60)), resamples=500)
+        covered += low <= 1.0 <= high
+    assert covered >= 90
+
+
+def test_one_episode_or_equal_ones_have_no_width() -> None:
+    assert bootstrap(mean_of(np.array([4.0]))) == (4.0, 4.0, 0.0)
+    assert bootstrap(mean_of(np.full(9, 4.0))) == (4.0, 4.0, 0.0)
+
+
+def test_resamples_without_weight_count_as_zero() -> None:
+    terms = Terms(np.array([[2.0], [0.0], [0.0]]), np.array([[1.0], [0.0], [0.0]]))
+    interval = bootstrap(terms, resamples=500)
+    assert terms.value == 2.0
+    assert 0.0 <= interval.low <= interval.high <= 2.0

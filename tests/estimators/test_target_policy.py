@@ -1,0 +1,133 @@
+"""Probabilities of logged actions under policies of the library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import DQNConfig, DQNPolicy, PPOConfig, PPOPolicy, trees
+from rollax.errors import PolicyError
+from rollax.estimators.episodes import LoggedEpisodes
+from rollax.estimators.fitted_q import FittedQ, FQEConfig
+from rollax.estimators.target_policy import TargetPolicy
+from rollax.evaluation.actions import ActionMap
+from rollax.evaluation.filters import NoFilter
+from rollax.evaluation.policy_runner import PolicyRunner
+
+OBS = spaces.Box(-1, 1, (3,), np.float32)
+BOX = spaces.Box(-2, 2, (2,), np.float32)
+LENGTHS = np.array([4, 2, 3])
+MODEL = {"fcnet_hiddens": (4,)}
+
+
+def runner_of(policy: Any) -> PolicyRunner:
+    actions = ActionMap(policy.action_space, clip_actions=False, normalize_actions=False)
+    return PolicyRunner(policy, NoFilter(policy.observation_space), actions)
+
+
+def logged(policy: Any) -> tuple[LoggedEpisodes, np.ndarray]:
+    """Episodes of a policy in random observations, and the log-probabilities that it reported."""
+    rng, rows = np.random.default_rng(0), int(LENGTHS.sum())
+    obs, rewards = rng.uniform(-1, 1, (rows, 3)).astype(np.float32), rng.normal(size=rows)
+    actions, logp = [], []
+    for start, length in zip(np.cumsum([0, *LENGTHS[:-1]]), LENGTHS, strict=True):
+        context = policy.memory_of(1, None, None, None)
+        for row in range(start, start + length):
+            some = {name: value for name, value in context.items() if name in policy.arguments}
+            action, states, fetches = policy.compute_actions(obs[row : row + 1], **some)
+            actions.append(action)
+            logp.append(fetches.get("action_logp"))
+            context = policy.memory_of(1, states, action, rewards[row : row + 1].astype(np.float32))
+    episodes = LoggedEpisodes(
+        obs=obs,
+        last_obs=obs[:3],
+        actions=trees.concat(actions),
+        rewards=rewards,
+        lengths=LENGTHS,
+        terminated=np.array([True, False, True]),
+        behaviour_logp=None,
+        where="a test",
+    )
+    return episodes, np.zeros(rows) if logp[0] is None else np.concatenate(logp)
+
+
+@pytest.mark.parametrize(
+    ("action_space", "config"),
+    [
+        (spaces.Discrete(3, start=2), {}),
+        (BOX, {}),
+        (spaces.MultiDiscrete([2, 3]), {}),
+        (spaces.Discrete(3), {"model": {**MODEL, "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}}),
+    ],
+    ids=["discrete", "box", "multi-discrete", "memory"],
+)
+def test_a_policy_finds_its_own_log_probabilities(action_space: spaces.Space, config: dict) -> None:
+    policy = PPOPolicy(OBS, action_space, PPOConfig(**{"model": MODEL, "seed": 1, **config}))
+    episodes, reported = logged(policy)
+    np.testing.assert_allclose(TargetPolicy(runner_of(policy)).logp(episodes), reported, atol=1e-5)
+
+
+def test_epsilon_greedy_probabilities() -> None:
+    policy = DQNPolicy(OBS, spaces.Discrete(4), DQNConfig(model=MODEL, seed=0, epsilon_schedule=[[0, 0.2], [10, 0.2]]))
+    episodes, _ = logged(policy)
+    target = TargetPolicy(runner_of(policy))
+    probabilities = target.probabilities(episodes.obs)
+    best = TargetPolicy(runner_of(policy), explore=False).probabilities(episodes.obs)
+    # 0.2 / 4 for each action, and 0.8 more for the best one.
+    np.testing.assert_allclose(probabilities, 0.05 + 0.8 * best)
+    assert (best.sum(axis=1) == 1).all()
+    np.testing.assert_allclose(target.logp(episodes), np.log(probabilities[np.arange(9), episodes.actions]))
+
+
+def test_soft_q_probabilities() -> None:
+    config = DQNConfig(model=MODEL, seed=0, exploration="SoftQ", temperature=0.5)
+    policy = DQNPolicy(OBS, spaces.Discrete(4), config)
+    obs = np.random.default_rng(0).uniform(-1, 1, (5, 3)).astype(np.float32)
+    values = policy._outputs(policy.params, obs).astype(np.float64)
+    expected = np.exp(values / 0.5) / np.exp(values / 0.5).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(policy.action_probabilities(obs), expected, rtol=1e-6)
+
+
+def test_greedy_actions_of_a_box_have_no_density() -> None:
+    policy = PPOPolicy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
+    episodes, _ = logged(policy)
+    with pytest.raises(PolicyError, match="no probabilities"):
+        TargetPolicy(runner_of(policy), explore=False).logp(episodes)
+
+
+def test_values_of_box_actions_are_means_over_drawn_ones() -> None:
+    policy = PPOPolicy(OBS, BOX, PPOConfig(model=MODEL, seed=1))
+    episodes, _ = logged(policy)
+    fitted = FittedQ(TargetPolicy(runner_of(policy)), 0.9, FQEConfig(hiddens=(8,), updates=5, batch_size=4, samples=3))
+    values = fitted.fit(episodes)
+    assert values.q(episodes.obs, episodes.actions).shape == (9,)
+    assert np.isfinite(values.v(episodes.obs)).all()
+
+
+def test_a_policy_with_memory_has_no_fitted_values() -> None:
+    model = {**MODEL, "use_lstm": True, "lstm_cell_size": 4}
+    policy = PPOPolicy(OBS, spaces.Discrete(3), PPOConfig(model=model, seed=1))
+    with pytest.raises(PolicyError, match="memory"):
+        FittedQ(TargetPolicy(runner_of(policy)), 0.9)
+
+
+def test_values_learn_rewards_and_bootstraps() -> None:
+    # One state, one action, reward 1, γ = 0.5, truncated: Q = 1 / (1 - 0.5) = 2, where termination would give 1.
+    policy = DQNPolicy(spaces.Discrete(1), spaces.Discrete(1), DQNConfig(model=MODEL, seed=0))
+    for terminated, value in ((False, 2.0), (True, 1.0)):
+        episodes = LoggedEpisodes(
+            obs=np.zeros(1, np.int64),
+            last_obs=np.zeros(1, np.int64),
+            actions=np.zeros(1, np.int64),
+            rewards=np.ones(1),
+            lengths=np.ones(1, np.int64),
+            terminated=np.array([terminated]),
+            behaviour_logp=None,
+            where="a test",
+        )
+        config = FQEConfig(hiddens=(), updates=2000, batch_size=4, lr=0.02, tau=0.1)
+        fitted = FittedQ(TargetPolicy(runner_of(policy)), 0.5, config).fit(episodes)
+        assert fitted.v(episodes.obs) == pytest.approx([value], abs=0.02)

@@ -1,0 +1,114 @@
+"""A backend without a policy: it records what it is asked, and answers when it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from rollax.config.stored import space_to_json
+from rollax.errors import PolicyError, RequestError
+from rollax.serving.backend import Backend, OnActions
+from rollax.serving.protocol import Actions, Episode, Hello, PolicyInfo, Submitted
+
+OBS, ACTIONS = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(3)
+MASKED = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": OBS})
+AGENTS = {"a": (OBS, ACTIONS), "b": (OBS, ACTIONS), "boxes": (spaces.Discrete(4), spaces.Box(-1.0, 1.0, (1,)))}
+
+
+class StandIn(Backend):
+    """Answers every request with the action 2.
+
+    Attributes:
+        answers: whether requests are answered at once; else `answer` does it.
+        asked: the requests for actions that wait: (observations, on_done).
+        calls: everything else that was called.
+    """
+
+    def __init__(
+        self,
+        observation_space: Space = OBS,
+        action_space: Space = ACTIONS,
+        *,
+        multi_agent: bool = False,
+        learns: bool = False,
+        answers: bool = True,
+    ) -> None:
+        self.spaces = observation_space, action_space
+        self.multi_agent, self.learns, self.answers = multi_agent, learns, answers
+        self.asked: list[tuple[Mapping[str, Any], OnActions]] = []
+        self.calls: list[tuple[Any, ...]] = []
+        self.refuses = False
+        self.closed = 0
+
+    def hello(self) -> Hello:
+        policy = PolicyInfo(space_to_json(self.spaces[0]), space_to_json(self.spaces[1]), False)
+        return Hello(1, "stand-in", self.learns, self.multi_agent, {"default_policy": policy}, 1, [], {})
+
+    @property
+    def version(self) -> int:
+        return 7
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def spaces_of(self, episode_id: str | None, agent_id: str | None) -> tuple[Space, Space]:
+        if agent_id is None:
+            return self.spaces
+        if agent_id not in AGENTS:
+            raise PolicyError("No such agent.", got=agent_id)
+        return AGENTS[agent_id]
+
+    def _call(self, *call: Any) -> None:
+        if self.refuses:
+            raise RequestError("The backend refuses.", status=418)
+        self.calls.append(call)
+
+    def start_episode(self, episode_id: str, training_enabled: bool) -> None:
+        self._call("start", episode_id, training_enabled)
+
+    def request_actions(self, observations: Mapping[str, Any], on_done: OnActions) -> None:
+        if self.refuses:
+            raise RequestError("The backend refuses.", status=418)
+        self.asked.append((observations, on_done))
+        if self.answers:
+            self.answer()
+
+    def answer(self, result: BaseException | None = None) -> None:
+        """Answers the oldest request."""
+        observations, on_done = self.asked.pop(0)
+        actions = {
+            key: dict.fromkeys(obs, np.int64(2)) if self.multi_agent else np.int64(2)
+            for key, obs in observations.items()
+        }
+        on_done(Actions(actions, self.version) if result is None else result)
+
+    def log_action(self, episode_id: str, obs: Any, action: Any) -> None:
+        self._call("log_action", episode_id, obs, action)
+
+    def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None) -> None:
+        self._call("log_returns", episode_id, reward, info)
+
+    def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool) -> None:
+        self._call("end_agents", episode_id, observations, truncated)
+
+    def end_episode(self, episode_id: str, obs: Any, truncated: bool) -> None:
+        self._call("end", episode_id, obs, truncated)
+
+    def drop_episode(self, episode_id: str) -> None:
+        self._call("drop", episode_id)
+
+    def submit(self, episodes: list[Episode]) -> Submitted:
+        self._call("submit", episodes)
+        return Submitted(accepted=len(episodes), too_old=0, version=self.version)
+
+    def weights(self, policy_id: str) -> bytes:
+        return policy_id.encode()
+
+    def onnx(self, policy_id: str) -> bytes:
+        raise PolicyError("This policy has no ONNX model.", got=policy_id)
+
+    def statistics(self) -> dict[str, Any]:
+        return {"of": "the backend"}

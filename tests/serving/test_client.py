@@ -1,0 +1,142 @@
+"""The Python client: what it sends, what it returns, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from rollax import ConfigError, EpisodeLostError, PolicyClient, RequestError
+from tests.pages import REPOSITORY
+from tests.serving.fake_server import BOX, FakeServer, over_http, over_websocket
+
+OBS = np.array([0.5, -0.25], np.float32)
+
+each_scheme = pytest.mark.parametrize("over", [over_http, over_websocket], ids=["http", "ws"])
+
+WITHOUT_JAX = """
+import sys
+from rollax import EpisodeLostError, PolicyClient
+with PolicyClient(sys.argv[1]) as client:
+    episode = client.start_episode()
+    assert client.get_action(episode, [0.0, 0.0]) == 0
+    client.end_episode(episode, [0.0, 0.0])
+print([name for name in ("jax", "flax", "ray", "pydantic", "gymnasium", "fastapi") if name in sys.modules])
+"""
+
+
+@each_scheme
+def test_remote_mode_imports_nothing_heavy(over):
+    with over(FakeServer()) as address:
+        command = [sys.executable, "-c", WITHOUT_JAX, address]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        done = subprocess.run(command, env=environment, text=True, capture_output=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_values_travel_as_arrays_over_a_websocket_and_as_lists_over_http():
+    sent = []
+    for over in (over_http, over_websocket):
+        fake = FakeServer()
+        with over(fake) as address, PolicyClient(address) as client:
+            episode = client.start_episode("e")
+            client.log_action(episode, {"a": OBS, "b": np.int64(3)}, np.float32(0.5))
+        sent.append(fake.executed[-1])
+    assert sent[0] == ("log_action", {"episode_id": "e", "obs": {"a": [0.5, -0.25], "b": 3}, "action": 0.5})
+    array = {"dtype": "<f4", "shape": [2], "data": OBS.tobytes()}
+    assert sent[1] == ("log_action", {"episode_id": "e", "obs": {"a": array, "b": 3}, "action": 0.5})
+
+
+@each_scheme
+def test_actions_have_the_type_of_their_space(over):
+    with over(FakeServer()) as address, PolicyClient(address) as client:
+        action = client.get_action(client.start_episode(), OBS)
+        assert type(action) is int
+        assert client.version == 1
+    with over(FakeServer(action_space=BOX)) as address, PolicyClient(address) as client:
+        action = client.get_action(client.start_episode(), OBS)
+        assert (action.dtype, action.tolist()) == (np.float32, [0.0, 0.5])
+
+
+@each_scheme
+def test_many_episodes_in_one_message(over):
+    fake = FakeServer()
+    with over(fake) as address, PolicyClient(address) as client:
+        episodes = [client.start_episode() for _ in range(3)]
+        client.get_action(episodes[0], OBS)
+        assert client.get_actions(dict.fromkeys(episodes, OBS)) == dict(zip(episodes, [1, 0, 0], strict=True))
+        assert fake.requests.count("get_actions") == 1
+        assert client.get_actions({}) == {}
+        with pytest.raises(EpisodeLostError, match="nobody"):
+            client.get_actions({"nobody": OBS, episodes[0]: OBS})
+
+
+@each_scheme
+def test_all_verbs_send_what_they_are_given(over):
+    fake = FakeServer()
+    with over(fake) as address, PolicyClient(address) as client:
+        assert client.hello()["server"] == "fake"
+        client.start_episode("e", training_enabled=False)
+        client.log_returns("e", 1.5, {"speed": 2})
+        client.end_agents("e", {"left": [1.0], "right": None}, truncated=True)
+        client.end_episode("e", [0.0, 1.0], truncated=True)
+    assert fake.executed == [
+        ("start_episode", {"episode_id": "e", "training_enabled": False}),
+        ("log_returns", {"episode_id": "e", "reward": 1.5, "info": {"speed": 2}}),
+        ("end_agents", {"episode_id": "e", "observations": {"left": [1.0], "right": None}, "truncated": True}),
+        ("end_episode", {"episode_id": "e", "obs": [0.0, 1.0], "truncated": True}),
+    ]
+
+
+@each_scheme
+def test_an_episode_as_an_object(over):
+    fake = FakeServer()
+    with over(fake) as address, PolicyClient(address) as client:
+        with client.episode() as episode:
+            assert episode.get_action(OBS) == 0
+            episode.log_returns(1.0)
+            episode.end(OBS)
+        with pytest.raises(ConfigError, match="did not end"), client.episode():
+            pass
+        with pytest.raises(KeyError), client.episode():  # the error of the block, and no other
+            raise KeyError
+    assert [verb for verb, _ in fake.executed].count("end_episode") == 1
+
+
+@each_scheme
+def test_the_token_is_sent(over):
+    with over(FakeServer(token="secret")) as address:
+        with PolicyClient(address, token="secret") as client:
+            client.end_episode(client.start_episode(), OBS)
+        if over is over_http:
+            with PolicyClient(address, token="wrong") as client, pytest.raises(RequestError, match="wrong token"):
+                client.start_episode()
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost:9900", "ftp://localhost", "http://", "http://localhost:port", "ws://host/path", "", None]
+)
+def test_a_malformed_address_is_refused(address):
+    with pytest.raises(ConfigError, match="No address"):
+        PolicyClient(address)
+
+
+@pytest.mark.parametrize("given", [{"token": "a\nb"}, {"token": ""}, {"timeout": 0}])
+def test_malformed_arguments_are_refused(given):
+    with pytest.raises(ConfigError):
+        PolicyClient("http://localhost:9900", **given)
+
+
+@each_scheme
+@pytest.mark.parametrize("value", [object(), np.array(["a"]), np.array([object()]), 1j, {object(): 1}])
+def test_what_cannot_be_sent_is_refused_before_it_is_sent(over, value):
+    fake = FakeServer()
+    with over(fake) as address, PolicyClient(address) as client:
+        episode = client.start_episode()
+        with pytest.raises(RequestError, match="cannot be sent"):
+            client.get_action(episode, {"a": value})
+        assert "get_action" not in fake.requests
+        assert client.get_action(episode, OBS) == 0

@@ -1,0 +1,146 @@
+"""The Python client against a server that loses connections, refuses requests, and restarts."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from rollax import EpisodeLostError, PolicyClient, RequestError
+from tests.serving.fake_server import DROP_AFTER, DROP_BEFORE, FakeServer, error, over_http, over_websocket
+
+OBS = [0.5, -0.5]
+BUSY = (429, error("Too many requests."), {"Retry-After": "0.01"})
+STARTING = (503, error("The server is starting."), {})
+
+each_scheme = pytest.mark.parametrize("over", [over_http, over_websocket], ids=["http", "ws"])
+
+
+def play(client, steps=3):
+    """One episode; returns its actions."""
+    episode, actions = client.start_episode(), []
+    for _ in range(steps):
+        actions.append(client.get_action(episode, OBS))
+        client.log_returns(episode, 1.0)
+    client.end_episode(episode, OBS)
+    return actions
+
+
+@each_scheme
+@pytest.mark.parametrize("fault", [DROP_BEFORE, DROP_AFTER, BUSY, STARTING], ids=["before", "after", "429", "503"])
+def test_an_episode_survives_any_fault_at_any_request(over, fault):
+    """Each request of an episode fails once; the server executes it once."""
+    verbs = ["start_episode", *["get_action", "log_returns"] * 3, "end_episode"]
+    for failing in range(len(verbs)):
+        fake = FakeServer()
+        with over(fake) as address, PolicyClient(address) as client:
+            fake.faults.extend([*[None] * failing, fault])
+            assert play(client) == [0, 1, 2]
+        assert [verb for verb, _ in fake.executed] == verbs
+        assert len(fake.requests) == len(verbs) + 2  # hello, and the repeated one
+
+
+@each_scheme
+def test_many_faults_in_a_row(over):
+    fake = FakeServer()
+    with over(fake) as address, PolicyClient(address) as client:
+        fake.faults.extend([DROP_AFTER, DROP_BEFORE, BUSY, DROP_AFTER])
+        assert play(client) == [0, 1, 2]
+    assert len(fake.executed) == 8
+
+
+@each_scheme
+def test_a_restarted_server_has_lost_the_episodes_and_the_client_goes_on(over):
+    fake = FakeServer()
+    with over(fake) as address, PolicyClient(address) as client:
+        episode = client.start_episode()
+        client.get_action(episode, OBS)
+        fake.forget()
+        with pytest.raises(EpisodeLostError, match="not known") as raised:
+            client.get_action(episode, OBS)
+        assert (raised.value.status, raised.value.error_id) == (404, "e1")
+        assert play(client) == [0, 1, 2]
+
+
+@each_scheme
+def test_one_connection_is_kept(over):
+    fake = FakeServer()
+    with over(fake) as address, PolicyClient(address) as client:
+        play(client)
+        play(client)
+        assert fake.opened == 1
+
+
+@each_scheme
+def test_threads_have_connections_of_their_own(over):
+    fake = FakeServer()
+    fake.faults.extend([None, DROP_AFTER] * 20)
+    results = {}
+    with over(fake) as address, PolicyClient(address) as client:
+        threads = [
+            threading.Thread(target=lambda number=number: results.update({number: play(client, 5)}))
+            for number in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert results == {number: [0, 1, 2, 3, 4] for number in range(8)}
+
+
+@each_scheme
+def test_a_server_that_is_always_busy_is_an_error_with_its_text(over):
+    fake = FakeServer()
+    with over(fake) as address, PolicyClient(address, timeout=2.0) as client:
+        fake.faults.extend([(429, error("Too many episodes.", fix="end some"), {"Retry-After": "1000"})])
+        with pytest.raises(RequestError, match=r"Too many episodes\.(.|\n)*end some") as raised:
+            client.start_episode()
+        assert (raised.value.status, raised.value.retry_after_s) == (429, 1000.0)
+
+
+@each_scheme
+def test_a_refusal_is_not_repeated(over):
+    fake = FakeServer()
+    with over(fake) as address, PolicyClient(address) as client:
+        episode = client.start_episode()
+        fake.faults.append((422, error("A NaN.", where="obs"), {}))
+        with pytest.raises(RequestError, match="A NaN"):
+            client.get_action(episode, OBS)
+        assert fake.requests == ["hello", "start_episode", "get_action"]
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+def test_no_server_is_an_error_that_names_the_address(scheme):
+    with over_http(FakeServer()) as address:
+        port = address.rpartition(":")[2]
+    with PolicyClient(f"{scheme}://127.0.0.1:{port}", timeout=0.3) as client:
+        with pytest.raises(RequestError, match=rf"(?s)could not be reached.*{scheme}://127\.0\.0\.1:{port}"):
+            client.start_episode()
+
+
+def test_the_page_of_a_proxy_is_an_error():
+    fake = FakeServer()
+    fake.faults.append((500, {"nothing": "here"}, {}))
+    with over_http(fake) as address, PolicyClient(address) as client:
+        with pytest.raises(RequestError, match="answered start_episode with status 500"):
+            client.start_episode()
+        assert play(client) == [0, 1, 2]
+
+
+def test_a_closed_client_ends_its_waiting_threads():
+    with over_http(FakeServer()) as address:
+        pass
+    client = PolicyClient(address, timeout=1000.0)
+    raised = []
+
+    def start():
+        try:
+            client.start_episode()
+        except RequestError as caught:
+            raised.append(caught)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    client.close()
+    thread.join(60)
+    assert "closed" in str(raised[0])
