@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,13 +92,16 @@ class Actor:
         columns = _columns(values)
         context = self._memory(memories) if self.remembers else {}
         runner = self.runner
-        actions, states, _ = runner.act(
+        actions, states, fetches = runner.act(
             runner.filter(columns, update=False), self.explore, self.policy.timestep, context
         )
         if self.remembers:
             self._remember(memories, actions, states, given)
-        taken = runner.action_map(actions)
-        return taken.tolist() if isinstance(taken, np.ndarray) else trees.unstack(taken)
+        return self.rows(runner.action_map(actions), fetches)
+
+    def rows(self, actions: trees.Tree, fetches: Mapping[str, Any]) -> list[Any]:
+        """What `act` returns of the environment's actions and the policy's further columns: the actions."""
+        return actions.tolist() if isinstance(actions, np.ndarray) else trees.unstack(actions)
 
     def _memory(self, memories: Sequence[AgentMemory]) -> dict[str, Any]:
         states = [np.stack(parts) for parts in zip(*(memory.state for memory in memories), strict=True)]

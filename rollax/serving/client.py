@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from rollax.errors import ConfigError, not_installed
 
 if TYPE_CHECKING:
     from rollax.serving.client_calls import Calls
+    from rollax.serving.local_inference import LocalInference
+    from rollax.serving.remote_inference import RemoteInference
 
 
 class PolicyClient:
@@ -24,27 +26,60 @@ class PolicyClient:
 
     Args:
         address: http://HOST:PORT, or ws://HOST:PORT for a WebSocket, which is faster; https:// and wss:// with TLS.
+        inference_mode: "remote": the server chooses each action. "local": this process does, with the weights of the
+            server; episodes are submitted when they have ended. Needs JAX.
+        update_interval: seconds after which new weights are requested at the next start of an episode (local mode).
         token: that of the server.
         timeout: seconds that a request may take in all, with its repetitions.
         ca_file: certificates (PEM) of the authorities to trust; None for those of the system.
+        policy_mapping_fn: agent id -> policy id (local mode). None: the only policy, or that with the id of the agent.
+        episodes_per_message: episodes that are submitted at once (local mode).
+        explore: False for greedy actions, None for those if the server does not learn (local mode).
+        seed: of the random numbers of exploration (local mode).
     """
 
     def __init__(
         self,
         address: str,
+        inference_mode: Literal["remote", "local"] = "remote",
+        update_interval: float = 10.0,
         *,
         token: str | None = None,
         timeout: float = 60.0,
         ca_file: str | None = None,
+        policy_mapping_fn: Callable[[str], str] | None = None,
+        episodes_per_message: int = 1,
+        explore: bool | None = None,
+        seed: int | None = None,
     ) -> None:
-        self.address = address
+        if inference_mode not in ("remote", "local"):
+            raise ConfigError(
+                "An unknown inference mode.",
+                where="inference_mode of PolicyClient",
+                got=inference_mode,
+                expected="'remote' or 'local'",
+            )
+        self.address, self.inference_mode = address, inference_mode
         self._calls = _make_calls(address, token, timeout, ca_file)
-        from rollax.serving.remote_inference import RemoteInference
+        self._inference: RemoteInference | LocalInference
+        if inference_mode == "remote":
+            from rollax.serving.remote_inference import RemoteInference
 
-        self._inference = RemoteInference(self._calls)
+            self._inference = RemoteInference(self._calls)
+        else:
+            from rollax.serving.local_inference import LocalInference
+
+            weights = (
+                self._calls
+                if address.startswith("http")
+                else _make_calls(f"http{address[2:]}", token, timeout, ca_file)
+            )
+            self._inference = LocalInference(
+                self._calls, weights, update_interval, policy_mapping_fn, episodes_per_message, explore, seed
+            )
 
     def __repr__(self) -> str:
-        return f"PolicyClient({self.address!r})"
+        return f"PolicyClient({self.address!r}, inference_mode={self.inference_mode!r})"
 
     def __enter__(self) -> PolicyClient:
         return self
@@ -108,6 +143,11 @@ class PolicyClient:
             actions are older than `max_policy_lag`; `version`: of the current weights.
         """
         return self._calls.call("submit_episodes", {"episodes": list(episodes)})
+
+    @property
+    def submitted(self) -> dict[str, int]:
+        """In local mode the episodes that were submitted: `accepted`, and `too_old`; see `submit_episodes`."""
+        return dict(getattr(self._inference, "submitted", {}))
 
     def close(self) -> None:
         """Submits what is left (local mode) and closes the connections. Running episodes expire at the server."""

@@ -1,0 +1,153 @@
+"""The episodes that a client plays with its own copy of the policies, until they are submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rollax.errors import EpisodeLostError, RequestError
+from rollax.serving.acting import Actor, AgentMemory
+
+
+class LocalAgent:
+    """One agent's trajectory so far.
+
+    Attributes:
+        actor: acts for the agent.
+        memory: what its policy remembers of it.
+        logp: of each action; None for those that the policy did not choose, or has no probability of.
+        t: number of the environment step of each action.
+    """
+
+    def __init__(self, actor: Actor) -> None:
+        self.actor, self.memory = actor, AgentMemory(actor)
+        self.obs: list[Any] = []
+        self.actions: list[Any] = []
+        self.rewards: list[float] = []
+        self.logp: list[float | None] = []
+        self.t: list[int] = []
+        self.infos: list[dict[str, Any]] = []
+        self.ended: str | None = None
+
+    def act(self, obs: Any, action: Any, logp: float | None, t: int) -> None:
+        """Adds a step."""
+        self.obs.append(obs)
+        self.actions.append(action)
+        self.rewards.append(0.0)
+        self.logp.append(logp)
+        self.t.append(t)
+        self.infos.append({})
+
+    def add_returns(self, reward: float, info: Mapping[str, Any] | None) -> None:
+        """Adds to the reward and the info of the last step."""
+        self.rewards[-1] += reward
+        self.infos[-1].update(info or {})
+        self.memory.reward += reward
+
+    def end(self, obs: Any, truncated: bool) -> None:
+        """Ends the trajectory; without a last observation with the one before."""
+        self.obs.append(self.obs[-1] if obs is None else obs)
+        self.ended = "truncated" if truncated else "terminated"
+
+    def message(self) -> dict[str, Any]:
+        """The trajectory as `rollax.serving.protocol.Trajectory`."""
+        assert self.ended is not None
+        message: dict[str, Any] = {
+            "obs": self.obs, "actions": self.actions, "rewards": self.rewards, "t": self.t, self.ended: True
+        }  # fmt: skip
+        if None not in self.logp:
+            message["action_logp"] = self.logp
+        return {**message, "infos": self.infos} if any(self.infos) else message
+
+
+class LocalEpisode:
+    """A running episode."""
+
+    def __init__(self, episode_id: str, training_enabled: bool) -> None:
+        self.id, self.training_enabled = episode_id, training_enabled
+        self.agents: dict[str, LocalAgent] = {}
+        self.version: int | None = None
+        self.t = 0
+
+    def step(self, version: int) -> None:
+        """Counts an environment step, in which weights of this version act."""
+        self.version = version if self.version is None else min(version, self.version)
+        self.t += 1
+
+    def running(self, agent_id: str, what: str) -> LocalAgent:
+        """An agent that has acted and has not ended; RequestError otherwise."""
+        agent = self.agents.get(agent_id)
+        if agent is None or agent.ended is not None:
+            raise RequestError(
+                f"{what} of an agent that has not acted, or has ended.",
+                status=409,
+                where=f"episode {self.id!r}",
+                got=agent_id,
+                expected=f"one of {[name for name, other in self.agents.items() if other.ended is None]}",
+                fix="call get_action or log_action before",
+            )
+        return agent
+
+    def acting(self, agent_id: str) -> LocalAgent | None:
+        """An agent that may act; None for a new one. RequestError for one that has ended."""
+        agent = self.agents.get(agent_id)
+        if agent is not None and agent.ended is not None:
+            raise RequestError(
+                "An agent that appears again after its end.",
+                status=409,
+                where=f"episode {self.id!r}",
+                got=agent_id,
+                expected="one trajectory of each agent in an episode",
+                fix="give it a new id, or use remote inference",
+            )
+        return agent
+
+    def message(self) -> dict[str, Any]:
+        """The episode as `rollax.serving.protocol.Episode`."""
+        agents = {agent_id: agent.message() for agent_id, agent in self.agents.items()}
+        message = {"episode_id": self.id, "agents": agents, "policy_version": self.version}
+        return message if self.training_enabled else {**message, "training_enabled": False}
+
+
+class LocalEpisodes:
+    """The running episodes by id."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, LocalEpisode] = {}
+
+    def start(self, episode_id: str, training_enabled: bool) -> None:
+        """Starts an episode; RequestError for the id of a running one."""
+        if episode_id in self._running:
+            raise RequestError(
+                "An episode that is running already.",
+                status=409,
+                where="start_episode",
+                got=episode_id,
+                fix="end it first, or leave episode_id out to get a new id",
+            )
+        self._running[episode_id] = LocalEpisode(episode_id, training_enabled)
+
+    def find(self, episode_id: str) -> LocalEpisode:
+        """A running episode; EpisodeLostError for another one."""
+        if episode_id not in self._running:
+            raise EpisodeLostError(
+                "An episode that is unknown or has ended.",
+                status=404,
+                where="PolicyClient in local mode",
+                got=episode_id,
+                fix="start one with start_episode",
+            )
+        return self._running[episode_id]
+
+    def end(self, episode_id: str) -> LocalEpisode:
+        """Removes an episode; RequestError for one without an action."""
+        episode = self._running.pop(self.find(episode_id).id)
+        if not episode.agents:
+            raise RequestError(
+                "An episode that ends without an action; it is dropped.",
+                status=409,
+                where="end_episode",
+                got=episode_id,
+                fix="call get_action or log_action before",
+            )
+        return episode

@@ -1,0 +1,254 @@
+"""The verbs of a client that chooses the actions itself, with the weights of the server, and submits whole episodes."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from rollax import spaces, trees
+from rollax.batch import SampleBatch
+from rollax.env.rows import DEFAULT_AGENT
+from rollax.errors import RequestError
+from rollax.policy.raw_observations import columns_of_one
+from rollax.serving.acting import Actor
+from rollax.serving.client_calls import Calls
+from rollax.serving.local_episodes import LocalAgent, LocalEpisode, LocalEpisodes
+from rollax.serving.remote_inference import checked_hello
+from rollax.serving.weights import policy_from_bytes, read_description, update_policy
+
+PolicyMapping = Callable[[str], str]
+
+
+class LocalActor(Actor):
+    """Acts with the log-probabilities of the actions."""
+
+    def rows(self, actions: trees.Tree, fetches: Mapping[str, Any]) -> list[Any]:
+        """(action, log-probability or None) of each row."""
+        if SampleBatch.ACTION_LOGP in fetches and not self.runner.action_map.identity:
+            # An action that was clipped for the environment is another one, with its own probability.
+            fetches = {**fetches, **self.policy.fetches_of(self.runner.action_map.to_policy(actions), fetches)}
+        logp = fetches.get(SampleBatch.ACTION_LOGP)
+        rows = actions.tolist() if isinstance(actions, np.ndarray) and actions.ndim == 1 else trees.unstack(actions)
+        return list(zip(rows, [None] * len(rows) if logp is None else logp.tolist(), strict=True))
+
+
+class LocalInference:
+    """Acts with copies of the served policies. Thread safe; one thread at a time acts.
+
+    Args:
+        calls: sends the episodes.
+        pages: fetches the weights, over HTTP.
+        update_interval: seconds after which newer weights are requested.
+        policy_mapping_fn: agent id -> policy id; None: the only policy, or that with the id of the agent.
+        episodes_per_message: episodes that are submitted at once.
+        explore: False for greedy actions; None for those if the server does not learn.
+        seed: of exploration.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        pages: Calls,
+        update_interval: float,
+        policy_mapping_fn: PolicyMapping | None,
+        episodes_per_message: int,
+        explore: bool | None,
+        seed: int | None,
+    ) -> None:
+        self.version = -1
+        self.submitted = {"accepted": 0, "too_old": 0}
+        self._calls, self._pages = calls, pages
+        self._update_interval, self._per_message = update_interval, max(episodes_per_message, 1)
+        self._mapping, self._explore, self._seed = policy_mapping_fn, explore, seed
+        self._lock, self._updating = threading.Lock(), threading.Lock()
+        self._checked, self._newest = 0.0, -1
+        self._several = False
+        self._policies: list[str] = []
+        self._actors: dict[str, LocalActor] = {}
+        self._etags: dict[str, str] = {}
+        self._episodes = LocalEpisodes()
+        self._finished: list[LocalEpisode] = []
+
+    # The verbs.
+
+    def start_episode(self, episode_id: str | None, training_enabled: bool) -> str:
+        self._update()
+        episode_id = uuid.uuid4().hex if episode_id is None else episode_id
+        with self._lock:
+            self._episodes.start(episode_id, training_enabled)
+        return episode_id
+
+    def get_actions(self, observations: Mapping[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            chosen: dict[str, dict[str, Any]] = {}
+            waiting: dict[Actor, list[tuple[LocalEpisode, str, LocalAgent, Any]]] = {}
+            for episode_id, obs in observations.items():
+                episode = self._episodes.find(episode_id)
+                by_agent = self._by_agent(obs, "observations")
+                chosen[episode_id] = dict.fromkeys(by_agent)
+                for agent_id, value in by_agent.items():
+                    agent, row = self._agent(episode, agent_id, value)
+                    waiting.setdefault(agent.actor, []).append((episode, agent_id, agent, row))
+            for actor, rows in waiting.items():
+                memories, values = [agent.memory for _, _, agent, _ in rows], [row for *_, row in rows]
+                for (episode, agent_id, agent, row), (action, logp) in zip(
+                    rows, actor.act(memories, values, [None] * len(rows)), strict=True
+                ):
+                    episode.agents[agent_id] = agent
+                    agent.act(row, action, logp, episode.t)
+                    chosen[episode.id][agent_id] = action
+            for episode_id in observations:
+                self._episodes.find(episode_id).step(self.version)
+        return {episode_id: self._plain(by_agent) for episode_id, by_agent in chosen.items()}
+
+    def log_action(self, episode_id: str, obs: Any, action: Any) -> None:
+        with self._lock:
+            episode = self._episodes.find(episode_id)
+            values, actions = self._by_agent(obs, "observations"), self._by_agent(action, "actions")
+            if values.keys() != actions.keys():
+                raise RequestError(
+                    "Logged actions of other agents than the observations.",
+                    status=422,
+                    where=f"episode {episode_id!r}",
+                    got=sorted(actions),
+                    expected=sorted(values),
+                    fix="log one action for each agent that observed something",
+                )
+            for agent_id, value in values.items():
+                agent, row = self._agent(episode, agent_id, value)
+                actor = agent.actor
+                taken = trees.index(spaces.stack(actor.policy.action_space, [actions[agent_id]]), 0)
+                if actor.remembers:
+                    actor.act([agent.memory], [row], [taken])
+                episode.agents[agent_id] = agent
+                agent.act(row, taken, None, episode.t)
+            episode.step(self.version)
+
+    def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None) -> None:
+        with self._lock:
+            episode = self._episodes.find(episode_id)
+            rewards = self._by_agent(reward, "rewards")
+            infos = {} if info is None else self._by_agent(info, "infos")
+            for agent_id, amount in rewards.items():
+                episode.running(agent_id, "A reward").add_returns(float(amount), infos.get(agent_id))
+
+    def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool) -> None:
+        with self._lock:
+            episode = self._episodes.find(episode_id)
+            for agent_id, obs in self._by_agent(observations, "observations").items():
+                self._end(episode.running(agent_id, "The end"), obs, truncated)
+
+    def end_episode(self, episode_id: str, obs: Any, truncated: bool) -> None:
+        with self._lock:
+            last = self._by_agent(obs, "observations")
+            episode = self._episodes.end(episode_id)
+            for agent_id, agent in episode.agents.items():
+                if agent.ended is None:
+                    self._end(agent, last.get(agent_id), truncated)
+            self._finished.append(episode)
+            if len(self._finished) < self._per_message:
+                return
+            finished, self._finished = self._finished, []
+        self._submit(finished)
+
+    def close(self) -> None:
+        """Submits the finished episodes that have not been."""
+        with self._lock:
+            finished, self._finished = self._finished, []
+        try:
+            if finished:
+                self._submit(finished)
+        finally:
+            self._pages.close()
+
+    # Between this process and the server.
+
+    def _update(self) -> None:
+        """Fetches newer weights, if it is time or the server has said that there are some."""
+        with self._updating:
+            now = time.monotonic()
+            due = not self._actors or now - self._checked >= self._update_interval or self._newest > self.version
+            if not due:
+                return
+            if not self._policies:
+                hello = checked_hello(self._calls)
+                self._several, self._policies = hello["multi_agent"], list(hello["policies"])
+                self._explore = hello["learns"] if self._explore is None else self._explore
+            self._checked = now
+            versions = [self._fetch(policy_id) for policy_id in self._policies]
+            self.version = min(versions)
+            # One that is served in the place of another may have an older version.
+            self._newest = self.version
+
+    def _fetch(self, policy_id: str) -> int:
+        """Fetches the weights of a policy if they have changed; returns their version."""
+        known = self._etags.get(policy_id)
+        headers = {} if known is None else {"If-None-Match": known}
+        status, answered, content = self._pages.fetch(f"/v1/weights?policy_id={quote(policy_id, safe='')}", headers)
+        if status == 304:
+            return self.version
+        description = read_description(content)
+        actor = self._actors.get(policy_id)
+        if actor is None:
+            self._actors[policy_id] = LocalActor(policy_from_bytes(content, seed=self._seed), bool(self._explore))
+        else:
+            with self._lock:
+                update_policy(actor.runner, content)
+        self._etags[policy_id] = answered.get("ETag", "")
+        return description["version"]
+
+    def _submit(self, episodes: list[LocalEpisode]) -> None:
+        answer = self._calls.call("submit_episodes", {"episodes": [episode.message() for episode in episodes]})
+        with self._lock:
+            for name in self.submitted:
+                self.submitted[name] += answer[name]
+            self._newest = max(self._newest, answer["version"])
+
+    # Values.
+
+    def _agent(self, episode: LocalEpisode, agent_id: str, obs: Any) -> tuple[LocalAgent, Any]:
+        """An agent that acts, and its observation in the dtypes of its space."""
+        agent = episode.acting(agent_id)
+        if agent is None:
+            agent = LocalAgent(self._actors[self._policy_of(agent_id)])
+        return agent, _observation(agent, obs)
+
+    def _end(self, agent: LocalAgent, obs: Any, truncated: bool) -> None:
+        agent.end(None if obs is None else _observation(agent, obs), truncated)
+
+    def _policy_of(self, agent_id: str) -> str:
+        if self._mapping is not None:
+            policy_id = self._mapping(agent_id)
+        else:
+            policy_id = self._policies[0] if len(self._policies) == 1 else agent_id
+        if policy_id not in self._actors:
+            raise RequestError(
+                "An agent without a policy.",
+                status=422,
+                where="policy_mapping_fn of PolicyClient",
+                got=f"{policy_id!r} for agent {agent_id!r}",
+                expected=f"one of {self._policies}",
+                fix="pass the policy_mapping_fn of the server",
+            )
+        return policy_id
+
+    def _by_agent(self, value: Any, what: str) -> Mapping[str, Any]:
+        if not self._several:
+            return {DEFAULT_AGENT: value}
+        if not isinstance(value, Mapping):
+            raise RequestError(f"The {what} are not by agent.", status=422, got=value, expected="a dict by agent id")
+        return value
+
+    def _plain(self, by_agent: dict[str, Any]) -> Any:
+        return by_agent if self._several else by_agent[DEFAULT_AGENT]
+
+
+def _observation(agent: LocalAgent, obs: Any) -> Any:
+    space = agent.actor.policy.observation_space
+    return trees.index(columns_of_one(space, obs, "an observation of a local episode"), 0)

@@ -1,0 +1,82 @@
+"""Small policies behind a policy server, which records the episodes that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from rollax import PPOPolicy
+from rollax.evaluation.actions import ActionMap
+from rollax.evaluation.filters import make_filter
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.serving.policy_backend import PolicyBackend
+from rollax.serving.protocol import Episode, Hello, Submitted
+from rollax.serving.server import PolicyServer
+
+OBS = spaces.Box(-10.0, 10.0, (2,), np.float32)
+CONTINUOUS = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
+DISCRETE = spaces.Discrete(3)
+SMALL = {"model": {"fcnet_hiddens": [8]}, "seed": 1}
+
+
+def runner(
+    policy_class: Any = PPOPolicy,
+    action_space: Space = DISCRETE,
+    policy_id: str = "default_policy",
+    observation_space: Space = OBS,
+    **config: Any,
+) -> PolicyRunner:
+    """A policy with a filter that has seen some observations."""
+    policy = policy_class(observation_space, action_space, {**SMALL, **config})
+    policy.name = policy_id
+    seen = make_filter("MeanStdFilter" if observation_space is OBS else "NoFilter", observation_space)
+    if observation_space is OBS:
+        seen(np.random.default_rng(0).normal(3.0, 2.0, (50, 2)).astype(np.float32), update=True)
+    config = policy.config
+    actions = ActionMap(action_space, clip_actions=config.clip_actions, normalize_actions=config.normalize_actions)
+    return PolicyRunner(policy, seen, actions)
+
+
+class Recording(PolicyBackend):
+    """Answers like a server that learns: it takes episodes, and has newer weights when it is told to.
+
+    Attributes:
+        episodes: those that were submitted.
+        sent: the ids of the policies whose weights were sent.
+    """
+
+    def __init__(self, runners: Mapping[str, PolicyRunner], **settings: Any) -> None:
+        super().__init__(runners, version=1, **settings)
+        self.episodes: list[Episode] = []
+        self.sent: list[str] = []
+
+    def hello(self) -> Hello:
+        hello = super().hello()
+        hello.learns = True
+        return hello
+
+    def submit(self, episodes: list[Episode]) -> Submitted:
+        self.episodes += episodes
+        return Submitted(len(episodes), 0, self.version)
+
+    def weights(self, policy_id: str) -> bytes:
+        self.sent.append(policy_id)
+        return super().weights(policy_id)
+
+    def renew(self, runner: PolicyRunner) -> None:
+        """Serves the weights of another policy from now on, as the next version."""
+        for actor in self.actors.values():
+            actor.policy.set_weights(runner.policy.get_weights())
+        self._weights.clear()
+        self._version += 1
+
+
+@contextmanager
+def served(backend: PolicyBackend) -> Iterator[PolicyServer]:
+    """A server of a backend."""
+    with PolicyServer(backend) as server:
+        yield server

@@ -1,0 +1,265 @@
+"""Clients that act with the served weights: the same actions as the server's, and episodes that it can learn from."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import ConfigError, DQNPolicy, EnvError, EpisodeLostError, NonFiniteError, PolicyClient, RequestError
+from rollax.serving.limits import Limits
+from rollax.serving.server import PolicyServer
+from tests.serving.served_policies import CONTINUOUS, Recording, runner, served
+
+RNG = np.random.default_rng(0)
+SEEN = RNG.normal(3.0, 2.0, (12, 2)).astype(np.float32)
+LSTM = {"fcnet_hiddens": [8], "use_lstm": True, "lstm_cell_size": 4, "lstm_use_prev_action": True}
+LSTM["lstm_use_prev_reward"] = True
+
+
+@pytest.fixture(scope="module", params=["ppo", "lstm", "dqn"])
+def backend(request):
+    if request.param == "dqn":
+        return Recording({"default_policy": runner(DQNPolicy)})
+    model = {} if request.param == "ppo" else {"model": LSTM}
+    return Recording({"default_policy": runner(action_space=CONTINUOUS, normalize_actions=True, **model)})
+
+
+@pytest.fixture
+def address(backend):
+    backend.episodes.clear()
+    with PolicyServer(backend) as server:
+        yield server.address
+
+
+def local(address, **settings):
+    return PolicyClient(address, inference_mode="local", **{"seed": 3, **settings})
+
+
+def play(client, rewards=(1.0, 2.0, 3.0)):
+    """One episode of the observations `SEEN`; returns its actions."""
+    episode = client.start_episode()
+    actions = []
+    for obs, reward in zip(SEEN, rewards, strict=False):
+        actions.append(client.get_action(episode, obs))
+        client.log_returns(episode, reward)
+    client.end_episode(episode, SEEN[len(rewards)])
+    return np.array(actions)
+
+
+class TestOneAgent:
+    def test_the_actions_are_those_of_the_server(self, address):
+        with local(address, explore=False) as near, PolicyClient(address.replace("http", "ws")) as far:
+            np.testing.assert_allclose(play(near), play(far), rtol=1e-5)
+            np.testing.assert_allclose(play(near), play(far), rtol=1e-5)
+
+    def test_episodes_are_submitted_with_what_learning_requires(self, backend, address):
+        with local(address) as client:
+            actions = play(client)
+            assert client.submitted == {"accepted": 1, "too_old": 0}
+            assert client.version == backend.version
+        [episode] = backend.episodes
+        assert (episode.policy_version, episode.training_enabled) == (backend.version, True)
+        [(agent, sent)] = episode.agents.items()
+        assert agent == "agent0"
+        np.testing.assert_array_equal(sent.obs, SEEN[:4])
+        np.testing.assert_allclose(sent.actions, actions, rtol=1e-6)
+        assert list(sent.rewards) == [1.0, 2.0, 3.0]
+        assert (sent.terminated, sent.truncated, sent.t, sent.infos) == (True, False, [0, 1, 2], None)
+
+    def test_log_probabilities_are_those_of_the_actions_as_sent(self, backend, address):
+        """Far from 0, normalized actions are clipped: the clipped ones count."""
+        with local(address) as client:
+            play(client)
+        [trajectory] = backend.episodes[0].agents.values()
+        actor = backend.actors["default_policy"]
+        if "DQN" in type(actor.policy).__name__:
+            assert trajectory.action_logp is None
+            return
+        if actor.recurrent:
+            assert np.isfinite(trajectory.action_logp).all()
+            return
+        seen = actor.runner.filter(np.asarray(trajectory.obs[:-1]), update=False)
+        _, _, fetches = actor.runner.act(seen, True, 0, {})
+        taken = actor.runner.action_map.to_policy(np.asarray(trajectory.actions))
+        expected = actor.policy.fetches_of(taken, fetches)["action_logp"]
+        np.testing.assert_allclose(trajectory.action_logp, expected, rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def discrete():
+    return Recording({"default_policy": runner()})
+
+
+@pytest.fixture
+def server(discrete):
+    discrete.episodes.clear()
+    discrete.sent.clear()
+    with served(discrete) as server:
+        yield server
+
+
+def test_several_episodes_in_one_message_and_the_rest_at_the_end(discrete, server):
+    with local(server.address, episodes_per_message=2) as client:
+        for _ in range(3):
+            play(client)
+        assert len(discrete.episodes) == 2
+    assert len(discrete.episodes) == 3
+    assert len({episode.episode_id for episode in discrete.episodes}) == 3
+
+
+def test_many_episodes_act_together(server):
+    with local(server.address, explore=False) as client:
+        ids = [client.start_episode() for _ in range(5)]
+        together = client.get_actions(dict(zip(ids, SEEN, strict=False)))
+        alone = [client.get_action(client.start_episode(), obs) for obs in SEEN[:5]]
+        assert [together[episode_id] for episode_id in ids] == alone
+        assert client.get_actions({}) == {}
+
+
+def test_newer_weights_are_fetched_when_the_server_has_them(discrete, server):
+    with local(server.address, update_interval=1e6) as client:
+        play(client)
+        play(client)
+        assert (discrete.sent, client.version) == (["default_policy"], discrete.version)
+        running = client.start_episode()
+        client.get_action(running, SEEN[0])
+        discrete.renew(runner(seed=2))
+        play(client)  # its answer says that there is another version
+        play(client)
+        assert (len(discrete.sent), client.version) == (2, discrete.version)
+        client.get_action(running, SEEN[0])
+        client.end_episode(running, SEEN[0], truncated=True)
+    versions = [episode.policy_version for episode in discrete.episodes]
+    # The last episode has acted with both: the older one counts.
+    assert versions == [discrete.version - 1] * 3 + [discrete.version, discrete.version - 1]
+
+
+def test_newer_weights_are_fetched_after_the_interval(discrete, server):
+    with local(server.address, update_interval=0.0, explore=False) as client:
+        client.start_episode()
+        client.start_episode()
+        assert len(discrete.sent) <= 1  # the second time they had not changed
+        other = runner(seed=5)
+        discrete.renew(other)
+        episode = client.start_episode()
+        assert client.version == discrete.version
+        expected = [other.compute_single_action(obs) for obs in SEEN]
+        assert [client.get_action(episode, obs) for obs in SEEN] == expected
+
+
+def test_logged_actions_have_no_probability(discrete, server):
+    with local(server.address) as client:
+        episode = client.start_episode(training_enabled=False)
+        client.get_action(episode, SEEN[0])
+        client.log_returns(episode, 1.0, {"key": 1})
+        client.log_returns(episode, 1.5)
+        client.log_action(episode, SEEN[1], 2)
+        client.end_episode(episode, SEEN[2], truncated=True)
+    [episode] = discrete.episodes
+    [sent] = episode.agents.values()
+    assert (sent.action_logp, sent.truncated, sent.terminated, episode.training_enabled) == (None, True, False, False)
+    assert (sent.actions[1], list(sent.rewards), sent.infos) == (2, [2.5, 0.0], [{"key": 1}, {}])
+
+
+def test_wrong_calls_are_refused_and_change_nothing(discrete, server):
+    with local(server.address) as client:
+        episode = client.start_episode("e")
+        with pytest.raises(RequestError, match="running already"):
+            client.start_episode("e")
+        with pytest.raises(RequestError, match="has not acted"):
+            client.log_returns(episode, 1.0)
+        with pytest.raises(EpisodeLostError, match="unknown"):
+            client.get_action("nobody", SEEN[0])
+        with pytest.raises(NonFiniteError, match="NaN"):
+            client.get_action(episode, [np.nan, 0.0])
+        with pytest.raises(EnvError, match="does not fit"):
+            client.get_action(episode, [0.0])
+        client.get_action(episode, SEEN[0])
+        client.end_episode(episode, SEEN[1])
+        with pytest.raises(EpisodeLostError):
+            client.end_episode(episode, SEEN[1])
+        with pytest.raises(RequestError, match="without an action"):
+            client.end_episode(client.start_episode(), SEEN[0])
+    assert len(discrete.episodes) == 1
+
+
+def test_threads_share_a_client(discrete, server):
+    failures = []
+
+    def plays(client):
+        try:
+            for _ in range(5):
+                play(client)
+        except Exception as error:
+            failures.append(error)
+
+    with local(server.address) as client:
+        threads = [threading.Thread(target=plays, args=(client,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+    assert len(discrete.episodes) == 20
+
+
+def test_a_refused_submission_is_an_error_with_the_text_of_the_server(discrete):
+    with PolicyServer(discrete, limits=Limits(largest_number=10.0)) as server, local(server.address) as client:
+        with pytest.raises(RequestError, match=r"rewards\[1\]"):
+            play(client, rewards=(1.0, 100.0))
+        play(client)
+
+
+@pytest.fixture(scope="module")
+def two_policies():
+    runners = {"left": runner(policy_id="left"), "right": runner(policy_id="right", action_space=CONTINUOUS)}
+    return Recording(runners, mapping=lambda agent, _: agent.rstrip("0123456789"), multi_agent=True)
+
+
+def test_several_agents_and_policies(two_policies):
+    with served(two_policies) as server, local(server.address, policy_mapping_fn=lambda agent: agent[:-1]) as client:
+        episode = client.start_episode()
+        first = client.get_action(episode, {"left1": SEEN[0], "right1": SEEN[1]})
+        assert type(first["left1"]) is int
+        assert first["right1"].shape == (2,)
+        client.log_returns(episode, {"left1": 1.0, "right1": -1.0})
+        client.get_action(episode, {"right1": SEEN[2]})
+        client.log_returns(episode, {"right1": -2.0, "left1": 0.5}, {"left1": {"key": 3}})
+        client.end_agents(episode, {"left1": None})
+        with pytest.raises(RequestError, match="again after its end"):
+            client.get_action(episode, {"left1": SEEN[3]})
+        with pytest.raises(RequestError, match="policy_mapping_fn"):
+            client.get_action(episode, {"middle1": SEEN[3]})
+        with pytest.raises(RequestError, match="not by agent"):
+            client.get_action(episode, SEEN[3])
+        client.log_action(episode, {"right1": SEEN[3]}, {"right1": CONTINUOUS.low})
+        client.end_episode(episode, {"right1": SEEN[4]}, truncated=True)
+    [sent] = two_policies.episodes
+    left, right = sent.agents["left1"], sent.agents["right1"]
+    assert (left.terminated, left.truncated, right.terminated, right.truncated) == (True, False, False, True)
+    assert (list(left.rewards), list(right.rewards)) == ([1.5], [-1.0, -2.0, 0.0])
+    assert (left.t, right.t, left.infos) == ([0], [0, 1, 2], [{"key": 3}])
+    np.testing.assert_array_equal(left.obs, SEEN[[0, 0]])
+    np.testing.assert_array_equal(right.obs, SEEN[[1, 2, 3, 4]])
+    assert len(left.action_logp) == 1
+    assert right.action_logp is None
+
+
+def test_masked_actions_and_nested_observations():
+    space = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": spaces.Box(-1.0, 1.0, (2,))})
+    backend = Recording({"default_policy": runner(observation_space=space)})
+    seen = {"x": np.zeros(2, np.float32), "action_mask": np.array([0, 1, 0], np.int8)}
+    with served(backend) as server, local(server.address) as client:
+        episode = client.start_episode()
+        assert [client.get_action(episode, seen) for _ in range(10)] == [1] * 10
+        client.end_episode(episode, seen)
+    [sent] = backend.episodes[0].agents.values()
+    assert np.asarray(sent.obs["action_mask"]).shape == (11, 3)
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ConfigError, match="inference mode"):
+        PolicyClient("http://localhost:9900", inference_mode="far")
