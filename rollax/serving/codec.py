@@ -79,7 +79,7 @@ _Id = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 def _message(verb: str, base: type[Request]) -> type[Request]:
-    return msgspec.defstruct(
+    kind: Any = msgspec.defstruct(
         f"{base.__name__}Message",
         [("id", _Id)],
         bases=(base,),
@@ -88,6 +88,7 @@ def _message(verb: str, base: type[Request]) -> type[Request]:
         kw_only=True,
         forbid_unknown_fields=True,
     )
+    return kind
 
 
 class _Query(Request):

@@ -190,7 +190,7 @@ class HttpApp:
 
     def query(self, verb: str, headers: Headers) -> Any:
         """Returns the response to a verb without a body."""
-        response = self.service.call(verb, None, "")
+        response: Any = self.service.call(verb, None, "")
         if verb == "hello" and not response.addresses:
             return msgspec.structs.replace(response, addresses=[self._reached(headers)])
         if verb == "statistics":
@@ -252,7 +252,8 @@ class HttpApp:
 
     def _metrics(self, request: _Request) -> Reply:
         del request
-        found = {name: value for name, value in self.service.call("statistics", None, "").items() if _is_number(value)}
+        statistics: Any = self.service.call("statistics", None, "")
+        found = {name: value for name, value in statistics.items() if _is_number(value)}
         gauges = {("policy_version" if name == "version" else name): float(value) for name, value in found.items()}
         return Reply(self.metrics.text(gauges).encode(), content_type=metrics.CONTENT_TYPE)
 

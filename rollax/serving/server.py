@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import ssl
 import threading
@@ -11,16 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollax.errors import ConfigError, not_installed
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
 from rollax.serving.metrics import Metrics
 from rollax.serving.security import Access, check_address
-
-if TYPE_CHECKING:
-    from rollax.serving.service import Service
+from rollax.serving.service import Service
 
 _GRACE_S = 2.0
 _BACKLOG = 2048
@@ -60,7 +59,7 @@ class PolicyServer:
         pages: Mapping[str, Any] | None = None,
     ) -> None:
         check_address(host, token)
-        self.service = _service(service, limits) if isinstance(service, Backend) else service
+        self.service = Service(service, limits) if isinstance(service, Backend) else service
         limits = self.service.limits
         access = Access(host, token, allowed_origins, allowed_hosts, limits.wrong_tokens_per_s)
         self._tls = None if certificate is None else _tls(certificate, key)
@@ -72,6 +71,7 @@ class PolicyServer:
         self._thread = threading.Thread(target=self._run, name="policy-server", daemon=True)
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
         self._stopping: asyncio.Event
+        self._connections: set[Any] = set()
 
     @property
     def address(self) -> str:
@@ -121,8 +121,8 @@ class PolicyServer:
         from uvicorn.server import ServerState
 
         loop, state = asyncio.get_running_loop(), ServerState()
-        self._stopping = asyncio.Event()
-        make: Callable[[], Any] = self._config.http_protocol_class
+        self._stopping, self._connections = asyncio.Event(), state.connections
+        make: Callable[..., Any] = self._config.http_protocol_class
 
         def connection() -> asyncio.Protocol:
             return make(config=self._config, server_state=state, app_state={}, _loop=loop)
@@ -132,7 +132,7 @@ class PolicyServer:
             connection, sock=self._socket, backlog=_BACKLOG, ssl=self._tls, ssl_handshake_timeout=handshake
         )
         self.service.start()
-        ticker = loop.create_task(self._tick(state.connections))
+        ticker = loop.create_task(self._tick())
         self._ready.set_result(loop)
         try:
             await self._stopping.wait()
@@ -143,34 +143,32 @@ class PolicyServer:
             await asyncio.gather(ticker, return_exceptions=True)
             await server.wait_closed()
 
-    async def _tick(self, connections: set[Any]) -> None:
+    async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(min(1.0, self._app.limits.request_timeout_s / 2))
             self.metrics.tick()
             now = time.monotonic()
-            for connection in list(connections):
+            for connection in list(self._connections):
                 connection.tick(now)
 
     async def _end(self, state: Any) -> None:
         """Lets the connections finish what they have begun, for a while, and aborts the others."""
+
+        async def ended(within_s: float) -> None:
+            deadline = time.monotonic() + within_s
+            while (state.connections or state.tasks) and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+
         for connection in list(state.connections):
             connection.shutdown()
-        deadline = time.monotonic() + _GRACE_S
-        while (state.connections or state.tasks) and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
-        self.service.close()
+        await ended(_GRACE_S)
+        self.service.close()  # answers what still waits for an action
+        await ended(_GRACE_S / 4)
         for task in list(state.tasks):
             task.cancel()
         for connection in list(state.connections):
             connection.transport.abort()
-        while state.connections or state.tasks:
-            await asyncio.sleep(0.01)
-
-
-def _service(backend: Backend, limits: Limits | None) -> Service:
-    from rollax.serving.service import Service
-
-    return Service(backend, limits)
+        await ended(math.inf)
 
 
 def _uvicorn_config(service: Service, access: Access, limits: Limits, pages: Mapping[str, Any] | None) -> Any:

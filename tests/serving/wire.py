@@ -75,6 +75,30 @@ def connected(server: PolicyServer) -> Iterator[socket.socket]:
         yield found
 
 
+@contextmanager
+def bare_stream(server: PolicyServer) -> Iterator[socket.socket]:
+    """A connection that has become a WebSocket, for `frame`."""
+    with connected(server) as found:
+        found.sendall(HANDSHAKE)
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n"):
+            answer += found.recv(1)
+        assert answer.startswith(b"HTTP/1.1 101")
+        yield found
+
+
+def frame(opcode: int, data: bytes = b"") -> bytes:
+    """A frame of a client, masked with zeros."""
+    length = bytes([0x80 | len(data)]) if len(data) < 126 else b"\xff" + len(data).to_bytes(8, "big")
+    return bytes([0x80 | opcode]) + length + bytes(4) + data
+
+
+HANDSHAKE = (
+    b"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
 def head(path: str = "/v1/get_action", length: int | str = len(ACTION), **headers: str) -> bytes:
     """The head of a POST request that declares a body of this length."""
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {length}"]
@@ -91,6 +115,17 @@ def read_all(connection: socket.socket) -> bytes:
     except ConnectionError:
         pass
     return b"".join(parts)
+
+
+def send_until_it_breaks(connection: socket.socket, data: bytes) -> None:
+    """Sends the same data until the server resets the connection."""
+    deadline = time.monotonic() + PATIENCE_S
+    try:
+        while time.monotonic() < deadline:
+            connection.sendall(data)
+    except ConnectionError:
+        return
+    raise AssertionError("the server has not closed the connection")
 
 
 def wait_until(holds: Callable[[], Any], what: str) -> None:

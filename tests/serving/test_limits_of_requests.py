@@ -1,0 +1,202 @@
+"""Requests that are too large, too slow, too many, or no requests at all: nothing let in, nothing left open."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from contextlib import ExitStack
+
+import msgspec
+import pytest
+
+from rollax.serving import protocol
+from rollax.serving.limits import Limits
+from tests.serving.wire import (
+    ACTION,
+    TOKEN,
+    LaterService,
+    ask,
+    connected,
+    head,
+    read_all,
+    send_until_it_breaks,
+    serving,
+    wait_until,
+)
+
+QUICK = Limits(request_timeout_s=0.05, max_body_bytes=1000, max_header_bytes=2000)
+
+
+CHUNKED = head().replace(b"Content-Length: %d" % len(ACTION), b"Transfer-Encoding: chunked")
+
+
+class Bomb:
+    """Calls a function of its choice when it is unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was loaded",)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving(limits=Limits(max_body_bytes=100_000, max_header_bytes=2000)) as found:
+        yield found
+
+
+def test_nothing_is_unpickled(server):
+    bomb = pickle.dumps({"episode_id": "a", "obs": Bomb()})
+    for content_type in ("application/json", "application/msgpack", "application/octet-stream", "application/x-pickle"):
+        answer = ask(server, "/v1/get_action", bomb, content_type=content_type)
+        assert answer.status in (400, 415, 422)
+        assert answer.json["error"]["id"]
+    within = msgspec.msgpack.encode({"episode_id": "a", "obs": msgspec.msgpack.Ext(7, bomb)})
+    assert ask(server, "/v1/get_action", within, content_type="application/msgpack").status == 422
+    as_bytes = msgspec.msgpack.encode({"episode_id": "a", "obs": bomb})  # bytes like others; values are not run
+    assert ask(server, "/v1/get_action", as_bytes, content_type="application/msgpack").status == 200
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_deep_json_is_refused(server, opening):
+    body = b'{"episode_id":"a","obs":' + opening * 15_000
+    answer = ask(server, "/v1/get_action", body)
+    assert (answer.status, "deeply" in answer.json["error"]["what"]) == (400, True)
+    in_an_unknown_field = b'{"episode_id":"a","obs":1,"x":' + opening * 15_000
+    assert ask(server, "/v1/get_action", in_an_unknown_field).status in (400, 422)
+
+
+def test_deep_msgpack_is_refused(server):
+    body = b"\x82\xaaepisode_id\xa1a\xa3obs" + b"\x91" * 90_000
+    answer = ask(server, "/v1/get_action", body, content_type="application/msgpack")
+    assert answer.status == 400
+
+
+def test_a_body_that_says_it_is_too_large_is_not_read(server):
+    for length in (100_001, 2**40, 10**30):
+        with connected(server) as connection:
+            connection.sendall(head(length=length))
+            assert connection.recv(65536)[:12] in (b"HTTP/1.1 413", b"HTTP/1.1 400")
+    with connected(server) as connection:
+        connection.sendall(head(length=100_000) + b" " * (100_000 - len(ACTION)) + ACTION)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_that_turns_out_too_large_is_cut_off(server):
+    assert b"chunked" in CHUNKED
+    chunk = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
+    with connected(server) as connection:
+        connection.sendall(CHUNKED)
+        send_until_it_breaks(connection, chunk)
+    wait_until(lambda: server.metrics.connections == 0, "the connection is still open")
+
+
+def test_a_refused_body_is_not_read_for_ever():
+    with serving(limits=QUICK, token=TOKEN) as server, connected(server) as connection:
+        connection.sendall(head(length=10**9))
+        send_until_it_breaks(connection, b" " * 1000)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /" + b"x" * 3000,
+        b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 3000,
+        b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 600,
+    ],
+)
+def test_a_head_that_is_too_large_is_refused(server, sent):
+    with connected(server) as connection:
+        connection.sendall(sent)
+        assert read_all(connection).startswith(b"HTTP/1.1 431")
+
+
+@pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", b"\x00" * 100, b"GET\r\n\r\n"])
+def test_what_is_not_http_is_refused(server, sent):
+    with connected(server) as connection:
+        connection.sendall(sent)
+        assert read_all(connection).startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"G",
+        b"GET /v1/health HTTP/1.1\r\n",
+        head(length=100),
+        head(length=100) + b"{",
+        CHUNKED + b"1\r\n",
+    ],
+)
+def test_a_slow_request_times_out(sent):
+    with serving(limits=QUICK) as server, connected(server) as connection:
+        connection.sendall(sent)
+        assert read_all(connection).startswith(b"HTTP/1.1 408")
+        assert server.service.calls == []
+
+
+def test_a_slow_handshake_times_out():
+    with serving(limits=QUICK) as server, connected(server) as connection:
+        connection.sendall(b"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n")
+        assert read_all(connection).startswith(b"HTTP/1.1 408")
+
+
+def test_a_request_that_waits_for_its_action_is_not_slow():
+    service = LaterService(QUICK)
+    with serving(service) as server, connected(server) as connection:
+        connection.sendall(head() + ACTION)
+        wait_until(lambda: service.waiting, "no request has arrived")
+        for found in list(server._connections):
+            found.tick(1e12)  # a thousand years later
+        service.answer(0, protocol.Action(1, 1))
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_connections_are_bounded_and_freed():
+    limits = Limits(max_connections=5)
+    with serving(limits=limits) as server:
+        with ExitStack() as stack:
+            kept = [stack.enter_context(connected(server)) for _ in range(5)]
+            wait_until(lambda: server.metrics.connections == 5, "a connection is missing")
+            for _ in range(3):
+                assert read_all(stack.enter_context(connected(server))) == b""
+            kept[0].sendall(head() + ACTION)
+            assert kept[0].recv(65536).startswith(b"HTTP/1.1 200")
+        wait_until(lambda: server.metrics.connections == 0, "a connection is left")
+        assert ask(server, "/v1/health").status == 200
+
+
+def test_connections_of_one_address_are_bounded():
+    with serving(limits=Limits(max_connections_per_client=2)) as server, ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(connected(server))
+        wait_until(lambda: server.metrics.connections == 2, "a connection is missing")
+        assert read_all(stack.enter_context(connected(server))) == b""
+
+
+def test_rates_are_bounded():
+    with serving(limits=Limits(requests_per_s=2)) as server:
+        answers = [ask(server, "/v1/health")]
+        while answers[-1].status == 200:
+            answers.append(ask(server, "/v1/health"))
+        assert (answers[-1].status, int(answers[-1].headers["retry-after"]) >= 1) == (429, True)
+
+
+def test_clients_that_vanish_in_the_middle_leave_nothing():
+    service = LaterService()
+    with serving(service) as server:
+        for sent in (b"", head()[:30], head(), head() + ACTION[:9], head() + ACTION, (head() + ACTION) * 30):
+            for _ in range(5):
+                with connected(server) as connection:
+                    connection.sendall(sent)
+        wait_until(lambda: server.metrics.connections == 0, "a connection is left")
+        for index in range(len(service.waiting)):
+            service.answer(index, protocol.Action(1, 1))
+        assert ask(server, "/v1/health").status == 200
+
+
+def test_numbers_that_no_float_holds_do_no_harm(server):
+    for number in ("1e999", "-1e999", "1" * 5000, "0." + "0" * 5000 + "1"):
+        answer = ask(server, "/v1/get_action", b'{"episode_id":"a","obs":%b}' % number.encode())
+        assert answer.status in (200, 400, 422)
+        assert b"Infinity" not in answer.body
+        json.loads(answer.body)

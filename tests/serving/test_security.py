@@ -1,0 +1,249 @@
+"""Who may talk to a policy server."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+import urllib.request
+
+import pytest
+
+from rollax.errors import ConfigError, RequestError
+from rollax.serving import security
+from rollax.serving.security import Access, Rates, check_address, is_loopback
+from rollax.serving.server import PolicyServer
+from tests.serving.wire import ACTION, TOKEN, EchoService, ask, connected, head, read_all, serving
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.example", False),
+        ("127.0.0.1.example", False),
+        ("", False),
+    ],
+)
+def test_other_addresses_than_loopback_require_a_token(host, local):
+    assert is_loopback(host) == local
+    check_address(host, TOKEN)
+    if local:
+        check_address(host, None)
+    else:
+        with pytest.raises(ConfigError, match="without a token"):
+            PolicyServer(EchoService(), host)
+
+
+@pytest.mark.parametrize("token", ["", "two words", "tab\t", "ä", "new\n"])
+def test_unusable_tokens(token):
+    with pytest.raises(ConfigError, match="unusable"):
+        PolicyServer(EchoService(), token=token)
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        (b"localhost", True),
+        (b"LocalHost:1234", True),
+        (b"127.0.0.1:9", True),
+        (b"[::1]:80", True),
+        (b"192.168.0.7", True),
+        (b"server.example:9900", True),
+        (b"further.example", True),
+        (b"evil.example", False),
+        (b"evil.example:9900", False),
+        (b"localhost.evil.example", False),
+        (b"127.0.0.1.evil.example", False),
+        (b"server.example@evil.example", False),
+        (b"server.example, evil.example", False),
+        (b"localhost/", False),
+        (b"localhost:x", False),
+        (b"\xff", False),
+        (b"", False),
+    ],
+)
+def test_hosts(host, known):
+    access = Access("server.example", TOKEN, allowed_hosts=["Further.example"])
+    headers = {b"host": host, b"authorization": f"bearer {TOKEN}".encode()}
+    if known:
+        access.check(headers, "client")
+    else:
+        with pytest.raises(RequestError, match="Host") as refused:
+            access.check(headers, "client")
+        assert refused.value.status == 403
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed", "foreign"),
+    [
+        (None, True, False),
+        (b"http://localhost:9900", True, False),
+        (b"https://localhost:9900", True, False),
+        (b"http://localhost:9901", False, True),
+        (b"http://localhost", False, True),
+        (b"https://game.example", True, True),
+        (b"http://game.example", False, True),
+        (b"https://game.example.evil.example", False, True),
+        (b"https://GAME.example", True, True),
+        (b"null", False, True),
+        (b"", False, True),
+        (b"ftp://localhost:9900", False, True),
+    ],
+)
+def test_origins(origin, allowed, foreign):
+    access = Access("localhost", allowed_origins=["https://game.example/"])
+    headers = {b"host": b"localhost:9900"} | ({} if origin is None else {b"origin": origin})
+    if allowed:
+        access.check(headers, "client")
+    else:
+        with pytest.raises(RequestError, match="origin"):
+            access.check(headers, "client")
+    named = dict(access.cors_headers(headers))
+    assert (named.get(b"access-control-allow-origin") == origin and origin is not None) == (allowed and foreign)
+
+
+def test_every_origin_may_be_allowed():
+    access = Access("localhost", allowed_origins=["*"])
+    access.check({b"host": b"localhost", b"origin": b"null"}, "client")
+    for wrong in ("game.example", "https://", "https://game.example/page"):
+        with pytest.raises(ConfigError, match="allowed origin"):
+            Access("localhost", allowed_origins=[wrong])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer wrong",
+        f"Basic {TOKEN}",
+        TOKEN,
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+    ],
+)
+def test_wrong_tokens(given):
+    with serving(token=TOKEN) as server:
+        answer = ask(server, "/v1/get_action", ACTION, **({} if given is None else {"authorization": given}))
+        assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert server.service.calls == []
+        assert TOKEN not in answer.body.decode()
+        assert ask(server, "/v1/get_action", ACTION, authorization=f"Bearer {TOKEN}").status == 200
+
+
+def test_the_token_is_checked_before_the_body_is_read():
+    with serving(token=TOKEN) as server, connected(server) as connection:
+        connection.sendall(head(length=1000, Authorization="Bearer wrong", Expect="100-continue"))
+        assert connection.recv(65536).startswith(b"HTTP/1.1 401")
+
+
+def test_tokens_are_compared_by_digests_of_one_length(monkeypatch):
+    compared = []
+    monkeypatch.setattr(security.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or a == b)
+    access = Access("localhost", TOKEN)
+    for token in ("x", "x" * 10_000, TOKEN):
+        try:
+            access.check({b"host": b"localhost", b"authorization": f"Bearer {token}".encode()}, "client")
+        except RequestError:
+            assert token != TOKEN
+    assert {len(side) for pair in compared for side in pair} == {32}
+    assert len(compared) == 3
+
+
+def test_guessing_tokens_is_slowed_down_for_the_guesser():
+    access = Access("localhost", TOKEN, wrong_tokens_per_s=1e-6)
+    headers = {b"host": b"localhost"}
+    for _ in range(3):
+        with pytest.raises(RequestError, match="Too many") as refused:
+            access.check(headers, "guesser")
+        assert refused.value.status == 429
+    with pytest.raises(RequestError, match="Too many"):
+        access.check(headers, "other")
+    access.check({**headers, b"authorization": f"Bearer {TOKEN}".encode()}, "guesser")
+
+
+def test_foreign_pages_and_names_are_refused_over_the_wire():
+    with serving(allowed_origins=["https://game.example"]) as server:
+        assert ask(server, "/v1/health", host="evil.example").status == 403
+        assert ask(server, "/docs", host="evil.example").status == 403
+        assert ask(server, "/v1/get_action", ACTION, origin="https://evil.example").status == 403
+        assert ask(server, "/none", origin="https://evil.example").status == 403
+        preflight = ask(server, "/v1/get_action", method="OPTIONS", origin="https://evil.example")
+        assert preflight.status == 403
+        assert "access-control-allow-origin" not in preflight.headers
+        assert server.service.calls == []
+        answer = ask(server, "/v1/get_action", ACTION, origin="https://game.example")
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, "https://game.example")
+        refused = ask(server, "/v1/get_action", b"{}", origin="https://game.example")
+        assert (refused.status, refused.headers["access-control-allow-origin"]) == (422, "https://game.example")
+        assert ask(server, "/v1/health", origin=server.address).status == 200
+        with connected(server) as connection:
+            connection.sendall(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 40")
+        with connected(server) as connection:
+            connection.sendall(b"GET /v1/health HTTP/1.0\r\n\r\n")
+            assert read_all(connection).startswith(b"HTTP/1.1 403")
+
+
+def test_preflights_of_allowed_pages_are_answered_without_a_token():
+    with serving(token=TOKEN, allowed_origins=["https://game.example"]) as server:
+        answer = ask(
+            server,
+            "/v1/get_action",
+            method="OPTIONS",
+            origin="https://game.example",
+            access_control_request_method="POST",
+            access_control_request_headers="authorization,content-type",
+            access_control_request_private_network="true",
+        )
+    assert (answer.status, answer.body) == (204, b"")
+    assert answer.headers["access-control-allow-origin"] == "https://game.example"
+    assert "POST" in answer.headers["access-control-allow-methods"]
+    assert {"authorization", "content-type"} <= set(answer.headers["access-control-allow-headers"].split(", "))
+    assert answer.headers["access-control-allow-private-network"] == "true"
+
+
+def test_rates(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(security.time, "monotonic", lambda: now[0])
+    rates = Rates(per_s=2.0, burst=3.0)
+    assert [rates.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    assert rates.take("b") == 0
+    now[0] += 0.5
+    assert [rates.take("a"), rates.take("a")] == [0, 0.5]
+    now[0] += 100.0
+    assert [rates.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    for number in range(10_000):
+        rates.take(str(number))
+    assert len(rates._buckets) <= 4096
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="apt-get install openssl")
+def test_tls(tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    files = ["-keyout", str(key), "-out", str(certificate), "-days", "2"]
+    subprocess.run(["openssl", "req", "-x509", *new_key, *files, *names], check=True, capture_output=True)
+    with serving(certificate=certificate, key=key) as server:
+        assert server.address.startswith("https://127.0.0.1:")
+        context = ssl.create_default_context(cafile=str(certificate))
+        with urllib.request.urlopen(f"{server.address}/v1/health", context=context) as answer:
+            assert answer.status == 200
+        with connected(server) as connection:
+            connection.sendall(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"200 OK" not in read_all(connection)
+    with pytest.raises(ConfigError, match="certificate"):
+        PolicyServer(EchoService(), certificate=key, key=key)
+    with pytest.raises(ConfigError, match="certificate"):
+        PolicyServer(EchoService(), certificate=tmp_path / "none.pem")

@@ -1,0 +1,284 @@
+"""/v1/stream: formats, requests in flight, and clients that vanish or do not read."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from uvicorn.server import ServerState
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Opcode
+from websockets.sync.client import ClientConnection, connect
+
+from benchmarks.echo import EchoService
+from rollax.errors import RequestError
+from rollax.serving import protocol
+from rollax.serving.http import HttpApp
+from rollax.serving.limits import Limits
+from rollax.serving.metrics import Metrics
+from rollax.serving.security import Access
+from rollax.serving.server import PolicyServer
+from rollax.serving.stream import Stream
+from tests.serving.test_http import BODIES
+from tests.serving.wire import (
+    HANDSHAKE,
+    PATIENCE_S,
+    TOKEN,
+    FailingService,
+    LaterService,
+    bare_stream,
+    frame,
+    send_until_it_breaks,
+    serving,
+    wait_until,
+)
+
+ACTION_MESSAGE = b'{"id":1,"verb":"get_action","episode_id":"a","obs":1}'
+
+
+def open_stream(server: PolicyServer, path: str = "/v1/stream", **settings: Any) -> ClientConnection:
+    """A client without compression and pings."""
+    address = f"ws{server.address.removeprefix('http')}{path}"
+    return connect(address, compression=None, open_timeout=PATIENCE_S, ping_interval=None, **settings)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as found:
+        yield found
+
+
+@pytest.mark.parametrize("verb", protocol.REQUESTS)
+def test_a_verb_is_a_message(server, verb):
+    body, expected = BODIES[verb]
+    server.service.calls.clear()
+    with open_stream(server) as stream:
+        stream.send(json.dumps({"id": 5, "verb": verb, **body}))
+        assert json.loads(stream.recv(PATIENCE_S)) == {"id": 5, **expected}
+        stream.send(msgspec.msgpack.encode({**body, "verb": verb, "id": -(2**40)}))
+        answer = stream.recv(PATIENCE_S)
+    assert isinstance(answer, bytes)
+    assert msgspec.msgpack.decode(answer) == {"id": -(2**40), **expected}
+    for called, request, client in server.service.calls:
+        fields = msgspec.to_builtins(msgspec.convert(body, protocol.REQUESTS[verb]))
+        assert (called, isinstance(request, protocol.REQUESTS[verb])) == (verb, True)
+        assert fields.items() <= msgspec.to_builtins(request).items()
+        assert client.startswith("127.0.0.1:")
+
+
+def test_queries_are_messages_too(server):
+    with open_stream(server) as stream:
+        for number, verb in enumerate(("hello", "health", "statistics")):
+            stream.send(json.dumps({"id": number, "verb": verb}))
+            as_json = json.loads(stream.recv(PATIENCE_S))
+            stream.send(msgspec.msgpack.encode({"id": number, "verb": verb}))
+            as_msgpack = msgspec.msgpack.decode(stream.recv(PATIENCE_S))
+            assert as_json["id"] == number
+            assert as_json.keys() == as_msgpack.keys()
+            assert "version" in as_json
+
+
+def test_a_response_of_many_fields_has_an_id_in_msgpack():
+    class Service(EchoService):
+        def call(self, verb: str, request: Any, client: Any) -> Any:
+            return {str(i): i for i in range(40)} if verb == "statistics" else super().call(verb, request, client)
+
+    with serving(Service()) as server, open_stream(server) as stream:
+        stream.send(msgspec.msgpack.encode({"id": 300, "verb": "statistics"}))
+        found = msgspec.msgpack.decode(stream.recv(PATIENCE_S))
+    assert (found["id"], found["39"]) == (300, 39)
+
+
+def test_answers_come_in_the_order_in_which_they_are_ready():
+    service = LaterService()
+    with serving(service) as server, open_stream(server) as stream:
+        for number in range(3):
+            stream.send(json.dumps({"id": number, "verb": "get_action", "episode_id": "a", "obs": number}))
+        stream.send(json.dumps({"id": 3, "verb": "health"}))
+        assert json.loads(stream.recv(PATIENCE_S))["id"] == 3
+        for number in (2, 0):
+            service.answer(number, protocol.Action(number, 1))
+            assert json.loads(stream.recv(PATIENCE_S)) == {"id": number, "action": number, "version": 1}
+        service.answer(1, RequestError("Lost.", status=410, where="a"))
+        answer = json.loads(stream.recv(PATIENCE_S))
+    assert (answer["id"], answer["status"], answer["error"]["what"]) == (1, 410, "Lost.")
+
+
+@pytest.mark.parametrize(
+    ("message", "number", "status"),
+    [
+        ('{"id":1,"verb":"get_action","episode_id":"a"}', 1, 422),
+        ('{"id":1,"verb":"fly"}', 1, 422),
+        ('{"id":1}', 1, 422),
+        ('{"verb":"health"}', None, 422),
+        ('{"id":1.5,"verb":"health"}', None, 422),
+        ('{"id":9223372036854775808,"verb":"health"}', None, 422),
+        ('{"id":1,"verb":"health","x":1}', 1, 422),
+        ('{"id":1,"verb":"get_action","episode_id":"a","obs":NaN}', None, 400),
+        ('{"id":1,"verb":"get_action","episode_id":"a","obs":' + "[" * 100_000, None, 400),
+        ("", None, 400),
+        ("[]", None, 422),
+        (b"", None, 400),
+        (b"\xc1", None, 400),
+        (b"\x91" * 100_000, None, 422),
+        (b"\x82\xa2id\x01\xa4verb\xc7\x01\x05x", 1, 422),
+    ],
+)
+def test_what_is_no_request_is_refused_and_the_connection_goes_on(server, message, number, status):
+    with open_stream(server) as stream:
+        stream.send(message)
+        answer = stream.recv(PATIENCE_S)
+        found = json.loads(answer) if isinstance(answer, str) else msgspec.msgpack.decode(answer)
+        assert (found.get("id"), found["status"]) == (number, status)
+        assert found["error"]["what"]
+        stream.send('{"id":2,"verb":"health"}')
+        assert json.loads(stream.recv(PATIENCE_S))["status"] == "ok"
+
+
+def test_an_error_says_when_to_come_back():
+    error = RequestError("Too many.", status=429, retry_after_s=0.5)
+    with serving(FailingService(error)) as server, open_stream(server) as stream:
+        stream.send('{"id":1,"verb":"get_action","episode_id":"a","obs":1}')
+        answer = json.loads(stream.recv(PATIENCE_S))
+    assert (answer["status"], answer["retry_after"]) == (429, 0.5)
+
+
+def test_a_message_may_come_in_parts(server):
+    with open_stream(server) as stream:
+        stream.send(iter(['{"id":1,"verb":', '"health"', "}"]))
+        assert json.loads(stream.recv(PATIENCE_S))["id"] == 1
+        stream.ping().wait(PATIENCE_S)
+
+
+def test_a_message_that_is_too_large_ends_the_connection():
+    with serving(limits=Limits(max_body_bytes=1000)) as server, open_stream(server) as stream:
+        stream.send("x" * 1001)
+        with pytest.raises(ConnectionClosed) as closed:
+            stream.recv(PATIENCE_S)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
+
+
+def test_who_may_connect():
+    with serving(token=TOKEN, allowed_origins=["https://game.example"]) as server:
+        bearer = {"Authorization": f"Bearer {TOKEN}"}
+        encoded = base64.urlsafe_b64encode(TOKEN.encode()).decode().rstrip("=")
+
+        def refused(status: int, **settings: Any) -> None:
+            with pytest.raises(InvalidStatus) as found:
+                open_stream(server, **settings).close()
+            assert found.value.response.status_code == status
+            assert json.loads(found.value.response.body)["error"]["what"]
+
+        refused(401)
+        refused(401, additional_headers={"Authorization": "Bearer wrong"})
+        refused(401, subprotocols=["rollax", "bearer.d3Jvbmc"])
+        refused(403, additional_headers=bearer, origin="https://foreign.example")
+        refused(404, additional_headers=bearer, path="/v1/get_action")
+        for settings in (
+            {"additional_headers": bearer},
+            {"additional_headers": bearer, "origin": "https://game.example"},
+            {"subprotocols": ["rollax", f"bearer.{encoded}"]},
+        ):
+            with open_stream(server, **settings) as stream:
+                assert stream.subprotocol == ("rollax" if "subprotocols" in settings else None)
+                stream.send('{"id":1,"verb":"health"}')
+                assert json.loads(stream.recv(PATIENCE_S))["id"] == 1
+
+
+def test_rates_are_limited():
+    with serving(limits=Limits(requests_per_s=3)) as server, open_stream(server) as stream:
+        statuses = []
+        while 429 not in statuses:
+            stream.send('{"id":1,"verb":"health"}')
+            answer = json.loads(stream.recv(PATIENCE_S))
+            statuses.append(answer["status"])
+        assert answer["id"] == 1
+        assert answer["retry_after"] > 0
+
+
+def test_clients_that_vanish_leave_nothing():
+    service = LaterService()
+    with serving(service) as server:
+        for number in range(10):
+            with bare_stream(server) as stream:
+                stream.sendall(frame(Opcode.TEXT, ACTION_MESSAGE) + frame(Opcode.TEXT, ACTION_MESSAGE)[:9])
+                wait_until(lambda number=number: len(service.waiting) > number, "the request has not arrived")
+        wait_until(lambda: server.metrics.streams == 0, "a vanished client is still there")
+        for number in range(10):
+            service.answer(number, protocol.Action(1, 1))
+        with open_stream(server) as stream:
+            stream.send('{"id":1,"verb":"health"}')
+            assert json.loads(stream.recv(PATIENCE_S))["status"] == "ok"
+
+
+def test_a_client_that_does_not_read_is_cut_off():
+    """It sends until the connection breaks, however much the kernel takes in between."""
+    message = {"id": 1, "verb": "get_action", "episode_id": "a", "obs": "x" * 100_000}
+    data = frame(Opcode.TEXT, json.dumps(message).encode())
+    with serving(limits=Limits(max_unsent_bytes=100_000)) as server:
+        with bare_stream(server) as stream:
+            send_until_it_breaks(stream, data)
+        wait_until(lambda: server.metrics.cut_off == 1, "it was not cut off")
+
+
+class Transport(asyncio.Transport):
+    """Takes what is written; `unsent` bytes wait, as if the client did not read."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+        self.unsent, self.aborted, self.written = 0, False, b""
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.fixture
+def quiet():
+    """An open stream on a stand-in for a transport."""
+    app = HttpApp(EchoService(limits := Limits(max_unsent_bytes=1000)), Access("localhost"), limits, Metrics())
+    stream, transport = Stream(SimpleNamespace(loaded_app=app), ServerState(), {}), Transport()
+    app.came("127.0.0.1")
+    stream.connection_made(transport)
+    stream.data_received(HANDSHAKE)
+    assert transport.written.startswith(b"HTTP/1.1 101")
+    transport.written = b""
+    yield stream, transport
+    stream.connection_lost(None)
+
+
+def test_unsent_responses_are_bounded(quiet):
+    stream, transport = quiet
+    transport.unsent = 1000
+    stream.data_received(frame(Opcode.TEXT, b'{"id":1,"verb":"health"}'))
+    assert not transport.aborted
+    transport.unsent = 1001
+    stream.data_received(frame(Opcode.PING))
+    assert transport.aborted
+
+
+def test_silent_clients_are_pinged_and_then_dropped(quiet):
+    stream, transport = quiet
+    now = stream._heard
+    stream.tick(now + 19)
+    assert transport.written == b""
+    stream.tick(now + 21)
+    stream.tick(now + 22)
+    assert transport.written == bytes([0x80 | Opcode.PING, 0])
+    assert not transport.aborted
+    stream.tick(now + 41)
+    assert transport.aborted
