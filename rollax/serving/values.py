@@ -185,7 +185,9 @@ class _Leaf:
         else:
             try:
                 column = np.array(values)
-            except (ValueError, OverflowError, TypeError):
+            except OverflowError:
+                raise self._misfit(f"A number that {self._dtype} cannot hold.", values[0]) from None
+            except (ValueError, TypeError):
                 raise self._misfit("A value of the wrong shape.", values[0]) from None
             if column.dtype.kind not in "fiub":
                 raise self._misfit("A value that consists of other things than numbers.", values[0])

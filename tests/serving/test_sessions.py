@@ -1,0 +1,76 @@
+"""Running episodes are counted, found and dropped, and what is remembered of ended ones is bounded."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from rollax.errors import ConfigError, RequestError
+from rollax.serving import sessions as module
+from rollax.serving.limits import Limits
+from rollax.serving.sessions import EXPIRED, Sessions
+
+
+def make(**limits: float) -> Sessions:
+    return Sessions(Limits(**limits), lambda: 0.0)
+
+
+def test_an_ended_episode_is_not_an_unknown_one():
+    sessions = make()
+    sessions.end(sessions.start("a", "client", True))
+    sessions.end(sessions.start("b", "client", True), EXPIRED)
+    for episode_id, status, what in (("a", 410, "ended"), ("b", 410, "idle for too long"), ("c", 404, "unknown")):
+        with pytest.raises(RequestError, match=what) as caught:
+            sessions.running(episode_id)
+        assert caught.value.status == status
+    assert (sessions.started, sessions.ended, sessions.expired) == (2, 1, 1)
+
+
+def test_memory_of_ended_episodes_is_bounded(monkeypatch):
+    monkeypatch.setattr(module, "_REMEMBERED_ENDS", 10)
+    sessions = make()
+    for number in range(100):
+        session = sessions.start(str(number), "client", True)
+        sessions.remember_start(f"r{number}", session.id)
+        sessions.end(session, request_id=f"e{number}", response="done")
+    assert len(sessions._ended) == len(sessions._started) == 10
+    assert sessions.response_to("99", "e99") == "done"
+    assert sessions.response_to("99", "another") is None
+    assert sessions.response_to("0", "e0") is None
+    assert sessions.started_by("r99") == "99"
+    assert sessions.started_by("r0") is None
+    assert sessions.clients == 0
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.sampled_from(["one", "two"]), st.sampled_from(["start", "end", "expire"]))
+    )
+)
+def test_counts_agree_with_what_runs(steps):
+    sessions = make(max_episodes=3, max_episodes_per_client=2)
+    running: dict[str, str] = {}
+    for episode_id, client, step in steps:
+        if step == "start":
+            refused = episode_id in running or len(running) >= 3 or list(running.values()).count(client) >= 2
+            if refused:
+                with pytest.raises(RequestError):
+                    sessions.start(episode_id, client, True)
+            else:
+                sessions.start(episode_id, client, True)
+                running[episode_id] = client
+        elif episode_id in running:
+            sessions.end(sessions.running(episode_id), EXPIRED if step == "expire" else "ended")
+            del running[episode_id]
+    assert {session.id: session.client for session in sessions} == running
+    assert len(sessions) == len(running)
+    assert sessions.clients == len(set(running.values()))
+    assert sessions.started == len(running) + sessions.ended + sessions.expired
+
+
+@pytest.mark.parametrize("name", list(Limits().as_numbers()))
+def test_limits_are_positive(name):
+    for value in (0, -1, float("nan")):
+        with pytest.raises(ConfigError, match="not positive"):
+            Limits(**{name: value})

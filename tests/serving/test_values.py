@@ -1,0 +1,221 @@
+"""Values of any space survive the wire, and everything else is refused as a whole request, never with another error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+import numpy as np
+import pytest
+from gymnasium import Space, spaces
+from hypothesis import given
+
+from rollax import trees
+from rollax.errors import RequestError
+from rollax.serving.request_checks import check_finite_number, check_plain
+from rollax.serving.values import SpaceValues, pack, plain, unpack
+from rollax.spaces import walk
+
+BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
+NESTED = spaces.Dict({"x": BOX, "rest": spaces.Tuple((spaces.Discrete(3, start=-1), spaces.MultiBinary((2, 2))))})
+shapes = st.lists(st.integers(1, 3), max_size=3).map(tuple)
+
+
+def boxes() -> st.SearchStrategy[Space]:
+    floats = st.builds(
+        lambda shape, dtype: spaces.Box(-2.0, 3.0, shape, dtype), shapes, st.sampled_from([np.float32, np.float64])
+    )
+    wide = shapes.map(lambda shape: spaces.Box(-np.inf, np.inf, shape, np.float32))
+    pixels = shapes.map(lambda shape: spaces.Box(0, 255, shape, np.uint8))
+    wholes = shapes.map(lambda shape: spaces.Box(-(2**40), 2**40, shape, np.int64))
+    return st.one_of(floats, wide, pixels, wholes)
+
+
+def leaves() -> st.SearchStrategy[Space]:
+    discrete = st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 5), st.integers(-3, 3))
+    several = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(spaces.MultiDiscrete)
+    return st.one_of(boxes(), discrete, several, st.integers(1, 4).map(spaces.MultiBinary))
+
+
+def all_spaces() -> st.SearchStrategy[Space]:
+    def outer(inner: st.SearchStrategy[Space]) -> st.SearchStrategy[Space]:
+        dicts = st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=3).map(spaces.Dict)
+        return dicts | st.lists(inner, min_size=1, max_size=3).map(spaces.Tuple)
+
+    return st.recursive(leaves(), outer, max_leaves=4)
+
+
+def sampled(space: Space, count: int, seed: int) -> list[Any]:
+    space.seed(seed)
+    return [space.sample() for _ in range(count)]
+
+
+def where(row: int) -> str:
+    return f"row {row}"
+
+
+def same(columns: Any, values: list[Any], space: Space) -> None:
+    def compare(leaf: Space, path: Any, column: np.ndarray, *parts: Any) -> None:
+        assert column.dtype == leaf.dtype
+        np.testing.assert_array_equal(column, np.array(parts, leaf.dtype))
+
+    walk(compare, space, columns, *values)
+
+
+@given(all_spaces(), st.integers(1, 4), st.integers(0, 99))
+def test_plain_values_of_any_space_survive_json(space, count, seed):
+    values = sampled(space, count, seed)
+    sent = msgspec.json.decode(msgspec.json.encode([plain(value) for value in values]))
+    same(SpaceValues(space, bounded=True).columns(sent, where), values, space)
+
+
+@given(all_spaces(), st.integers(1, 4), st.integers(0, 99))
+def test_packed_arrays_of_any_space_survive_msgpack(space, count, seed):
+    values = sampled(space, count, seed)
+    packed = [walk(lambda leaf, path, part: pack(np.asarray(part)), space, value) for value in values]
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(packed))
+    same(SpaceValues(space, bounded=True).columns(sent, where), values, space)
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.binary(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["dtype", "shape", "data", "x", "rest"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(all_spaces() | st.just(NESTED), st.lists(junk, min_size=1, max_size=3))
+def test_anything_else_is_refused_or_in_the_space(space, values):
+    refused: RequestError | None = None
+    try:
+        columns = SpaceValues(space, largest=1e6, bounded=True).columns(values, where)
+    except RequestError as error:
+        refused = error
+    if refused is not None:
+        assert refused.status == 422
+        assert refused.parts["where"].startswith("row ")
+        return
+    for row in range(len(values)):
+        assert space.contains(walk(_with_the_type_of_a_sample, space, trees.index(columns, row)))
+
+
+def _with_the_type_of_a_sample(leaf: Space, path: Any, part: Any) -> Any:
+    return part if isinstance(leaf, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete) else np.int64(part)
+
+
+@given(st.fixed_dictionaries({}, optional={
+    "dtype": st.sampled_from(["<f4", "<i8", ">f4", "|O", "<U9", "f4", "<c8", "<M8", "", "|V4"]) | junk,
+    "shape": st.lists(st.integers(-2, 2**40), max_size=3) | junk,
+    "data": st.binary(max_size=16) | junk,
+    "more": st.none(),
+}))  # fmt: skip
+def test_malformed_packed_arrays_are_refused_before_anything_is_allocated(packed):
+    try:
+        array = unpack(packed)
+    except RequestError:
+        return
+    assert array.nbytes == len(packed["data"]) <= 16
+    assert array.dtype.kind in "biuf"
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ([0.0], "wrong shape"),
+        ([[0.0, 0.0]], "wrong shape"),
+        ([0.0, [0.0]], "wrong shape"),
+        ([0.0, "0"], "other things than numbers"),
+        ([0.0, None], "other things than numbers"),
+        ([0.0, float("nan")], "not finite"),
+        ([0.0, float("inf")], "not finite"),
+        ([0.0, 1e300], "float32 cannot hold"),
+        ([0.0, 10**400], "float32 cannot hold"),
+        ({"dtype": "<f4", "shape": [2], "data": b"1234567"}, "another size"),
+        ({"dtype": "<f4", "shape": [2], "data": "12345678"}, "without bytes"),
+        ({"dtype": "<f4", "shape": [1, 2], "data": bytes(8)}, "wrong shape"),
+        ({"dtype": "|O", "shape": [2], "data": bytes(16)}, "another type"),
+        ({"dtype": "<f4", "shape": [2, -1], "data": bytes(8)}, "malformed shape"),
+        ({"dtype": "<f4", "shape": [2]}, "other keys"),
+    ],
+)
+def test_what_is_wrong_with_a_box(value, what):
+    with pytest.raises(RequestError, match=what) as caught:
+        SpaceValues(BOX).columns([[0.0, 0.0], value, [0.0, 0.0]], where)
+    assert caught.value.parts["where"] == "row 1"
+
+
+@pytest.mark.parametrize(
+    ("value", "what", "place"),
+    [
+        ({"x": [0, 0]}, "other keys", "row 0"),
+        ({"x": [0, 0], "rest": [0, [[0, 0], [0, 0]]], "y": 1}, "other keys", "row 0"),
+        ([0, 0], "other keys", "row 0"),
+        ({"x": [0, 0], "rest": [0]}, "another length", "row 0, key 'rest'"),
+        ({"x": [0, 0], "rest": 3}, "another length", "row 0, key 'rest'"),
+        ({"x": [0, 0], "rest": [2, [[0, 0], [0, 0]]]}, "out of bounds", "row 0, key 'rest', element 0"),
+        ({"x": [0, 0], "rest": [0.5, [[0, 0], [0, 0]]]}, "int64 cannot hold", "row 0, key 'rest', element 0"),
+        ({"x": [0, 0], "rest": [0, [[0, 0], [0, 2]]]}, "out of bounds", "row 0, key 'rest', element 1"),
+    ],
+)
+def test_what_is_wrong_with_a_nested_value(value, what, place):
+    with pytest.raises(RequestError, match=what) as caught:
+        SpaceValues(NESTED).columns([value], where)
+    assert caught.value.parts["where"] == place
+
+
+def test_numbers_of_other_types_that_mean_the_same():
+    # JSON has one kind of number: some languages write 1 for 1.0, and some 1.0 for 1.
+    assert SpaceValues(spaces.Discrete(3)).columns([1.0, 2], where).tolist() == [1, 2]
+    assert SpaceValues(BOX).columns([[1, 0]], where).dtype == np.float32
+    assert SpaceValues(spaces.MultiBinary(2)).columns([[True, False]], where).tolist() == [[1, 0]]
+    wide = {"dtype": "<f8", "shape": [2], "data": np.array([0.5, 1.0]).tobytes()}
+    assert SpaceValues(BOX).columns([wide, [0.0, 1.0]], where).tolist() == [[0.5, 1.0], [0.0, 1.0]]
+    large = pack(np.array([2**63], np.uint64))
+    with pytest.raises(RequestError, match="int64 cannot hold"):
+        SpaceValues(spaces.Box(-(2**62), 2**62, (1,), np.int64)).columns([large], where)
+
+
+def test_the_largest_number_yields_to_wider_bounds():
+    unbounded, wide = spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1e8, 1e8, (1,))
+    SpaceValues(unbounded).columns([[1e30]], where)
+    with pytest.raises(RequestError, match="too large"):
+        SpaceValues(unbounded, largest=1e6).columns([[2e6]], where)
+    SpaceValues(wide, largest=1e6).columns([[9e7]], where)
+    with pytest.raises(RequestError, match="too large"):
+        SpaceValues(wide, largest=1e6).columns([[2e8]], where)
+
+
+def test_observations_may_leave_a_box_and_actions_may_not():
+    SpaceValues(BOX).columns([[2.0, 0.0]], where)
+    with pytest.raises(RequestError, match="out of bounds"):
+        SpaceValues(BOX, bounded=True).columns([[2.0, 0.0]], where)
+
+
+def test_errors_do_not_repeat_large_values():
+    for value in ("x" * 10**6, ["x" * 10**6], [0.0] * 10**6, {"dtype": "x" * 10**6, "shape": [], "data": b""}):
+        with pytest.raises(RequestError) as caught:
+            SpaceValues(BOX).columns([value], where)
+        assert len(str(caught.value)) < 1000
+
+
+def test_arrays_of_objects_are_not_packed():
+    with pytest.raises(RequestError, match="cannot be sent"):
+        pack(np.array([None]))
+    assert unpack(pack(np.array(1.5, ">f8"))).tolist() == 1.5
+
+
+@pytest.mark.parametrize("value", [True, None, "1", [1.0], float("nan"), float("-inf"), 1e39, 10**400])
+def test_what_is_no_finite_number(value):
+    with pytest.raises(RequestError, match="reward") as caught:
+        check_finite_number(value, "reward", "here")
+    assert caught.value.status == 422
+
+
+def test_plain_values_have_a_depth():
+    check_plain({"a": [{"b": [1, 2.0, "c", None, False]}]}, "An info", "here")
+    for value in ({"a": np.float32(1)}, {"a": (1,)}, {1: 2}, [[1]]):
+        with pytest.raises(RequestError, match="An info"):
+            check_plain(value, "An info", "here", depth=1)
