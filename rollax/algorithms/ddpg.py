@@ -136,13 +136,25 @@ class DDPGPolicy(JaxPolicy):
     def target_columns(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
-        config, new_obs = self.config, batch[SampleBatch.NEW_OBS]
-        next_actions = self._actions(target_model, new_obs)
-        if config.smooth_target_policy:
-            limits = {"scale": config.target_noise, "limit": config.target_noise_clip}
-            next_actions = smoothed_actions(next_actions, batch[_NOISE], **limits)
-        next_values = target_model.critics(new_obs, next_actions).min(axis=0)
+        next_values = self.next_values(target_model, self.next_actions(target_model, batch), batch)
         return {_TARGET: td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], next_values)}
+
+    def next_actions(self, target_model: Any, batch: Columns) -> jax.Array:
+        """Returns [B, ...], the target policy's next actions, with noise if targets are smoothed."""
+        config = self.config
+        actions = self._actions(target_model, batch[SampleBatch.NEW_OBS])
+        if not config.smooth_target_policy:
+            return actions
+        limits = {"scale": config.target_noise, "limit": config.target_noise_clip}
+        return smoothed_actions(actions, batch[_NOISE], **limits)
+
+    def next_values(self, target_model: Any, actions: jax.Array, batch: Columns) -> jax.Array:
+        """Returns [B], the values of the next actions in the targets."""
+        return target_model.critics(batch[SampleBatch.NEW_OBS], actions).min(axis=0)
+
+    def actor_loss(self, actions: jax.Array, values: jax.Array, batch: Columns, mask: jax.Array) -> jax.Array:
+        """Returns [], the loss of the actor from its actions [B, ...] and their values [B]."""
+        return -masked_mean(values, mask)
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
@@ -151,15 +163,15 @@ class DDPGPolicy(JaxPolicy):
         values = model.critics(obs, batch[SampleBatch.ACTIONS])
         critic_loss, errors = twin_errors(values, target, batch[SampleBatch.WEIGHTS], mask)
 
-        def actor_loss() -> jax.Array:
-            first_critic = frozen(model.critics.member(0))
-            return -masked_mean(first_critic(obs, self._actions(model, obs)), mask)
+        def policy_loss() -> jax.Array:
+            actions = self._actions(model, obs)
+            return self.actor_loss(actions, frozen(model.critics.member(0))(obs, actions), batch, mask)
 
         due = self._is_due(coefficients["num_updates"])
-        policy_loss = lax.cond(due, actor_loss, lambda: jnp.float32(0))
-        return critic_loss + policy_loss, {
+        actor_loss = lax.cond(due, policy_loss, lambda: jnp.float32(0))
+        return critic_loss + actor_loss, {
             "critic_loss": critic_loss,
-            "actor_loss": policy_loss,
+            "actor_loss": actor_loss,
             "actor_updates": due.astype(jnp.float32),
             "mean_q": masked_mean(values.mean(axis=0), mask),
             "mean_target": masked_mean(target, mask),

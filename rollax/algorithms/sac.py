@@ -24,13 +24,12 @@ from rollax.batch import SampleBatch
 from rollax.config import But
 from rollax.config.groups import ActorCriticFields
 from rollax.errors import ConfigError, SpaceError
-from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics
+from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics, values_of_actions
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.factory import check_box, make_distribution
 from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
 from rollax.ops.masked import masked_mean
-from rollax.ops.q_learning import chosen
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy import action_masks
 from rollax.policy.exploration.action_noise import with_action_noise
@@ -141,17 +140,21 @@ class SACPolicy(JaxPolicy):
     def target_columns(
         self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> dict[str, jax.Array]:
-        obs, noise = batch[SampleBatch.NEW_OBS], batch.get(_NEXT_NOISE)
-        outputs = self.forward(model, {SampleBatch.OBS: obs}).policy
-        values, logp = self._expected(outputs, target_model.critics, obs, noise)
+        values, logp = self.next_values(model, target_model, batch)
         soft_values = values - jnp.exp(model.log_alpha[...]) * logp
         return {_TARGET: td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], soft_values)}
+
+    def next_values(self, model: Any, target_model: Any, batch: Columns) -> tuple[jax.Array, jax.Array]:
+        """Returns [B] target values and [B] log-probabilities of the actor's next actions."""
+        obs = batch[SampleBatch.NEW_OBS]
+        outputs = self.forward(model, {SampleBatch.OBS: obs}).policy
+        return self._expected(outputs, target_model.critics, obs, batch.get(_NEXT_NOISE))
 
     def loss(
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
         obs, target = batch[SampleBatch.OBS], batch[_TARGET]
-        taken = self._values_of_actions(model.critics, obs, batch[SampleBatch.ACTIONS])
+        taken = values_of_actions(model.critics, obs, batch[SampleBatch.ACTIONS], self.action_space)
         squares, errors = twin_errors(taken, target, batch[SampleBatch.WEIGHTS], mask)
         values, logp = self._expected(out.policy, frozen(model.critics), obs, batch.get(_NOISE))
         log_alpha = model.log_alpha[...]
@@ -180,14 +183,6 @@ class SACPolicy(JaxPolicy):
         probabilities = jnp.exp(log_probs)
         values = critics(obs).min(axis=0)
         return (probabilities * values).sum(axis=-1), (probabilities * log_probs).sum(axis=-1)
-
-    def _values_of_actions(self, critics: Any, obs: Any, actions: Any) -> jax.Array:
-        """Returns [N, B], the critics' values of the taken actions."""
-        if isinstance(self.action_space, spaces.Box):
-            return critics(obs, actions)
-        assert isinstance(self.action_space, spaces.Discrete)
-        places = jnp.asarray(actions).astype(jnp.int32) - int(self.action_space.start)
-        return jax.vmap(chosen, in_axes=(0, None))(critics(obs), places)
 
     def _target_entropy(self, obs: Any, logp: jax.Array) -> jax.Array:
         """Returns [B], the target entropy H̄ of each row."""

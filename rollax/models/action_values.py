@@ -23,6 +23,7 @@ from rollax.models.networks import POLICY_GAIN, VALUE_GAIN, Trunk
 from rollax.models.outputs import Outputs, is_noisy
 from rollax.models.parametric import check_parametric, make_policy_head, policy_outputs
 from rollax.models.q_network import QNetwork
+from rollax.ops.q_learning import chosen
 
 
 class Actor(nnx.Module):
@@ -38,15 +39,45 @@ class Actor(nnx.Module):
         return Outputs(policy_outputs(self.head, self.trunk(obs), obs))
 
 
+class GaussianActor(nnx.Module):
+    """Means in (-1, 1) from an actor's outputs, and one trained vector of log standard deviations."""
+
+    def __init__(self, actor: Any, num_actions: int) -> None:
+        self.actor, self.noisy = actor, is_noisy(actor)
+        self.log_std = nnx.Param(jnp.asarray(np.zeros(num_actions, np.float32)))
+
+    def __call__(self, obs: Any) -> Outputs:
+        out = self.actor(obs)
+        log_std = jnp.broadcast_to(self.log_std[...][None], out.policy.shape)
+        return out._replace(policy=jnp.concatenate([jnp.tanh(out.policy), log_std], axis=-1))
+
+
+class StateValue(nnx.Module):
+    """V(s)."""
+
+    def __init__(self, observation_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.trunk = Trunk(observation_space, config, rngs=rngs)
+        self.head = dense(self.trunk.features, 1, gain=VALUE_GAIN, rngs=rngs)
+
+    def __call__(self, obs: Any) -> Float[Array, "B"]:
+        return jnp.squeeze(self.head(self.trunk(obs)), axis=-1)
+
+
 class ActionValue(nnx.Module):
     """Q(s, a) of continuous actions, which are concatenated with the encoded observation before `fcnet_hiddens`."""
 
     def __init__(
-        self, observation_space: spaces.Space, action_space: spaces.Box, config: ModelConfig, *, rngs: nnx.Rngs
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Box,
+        config: ModelConfig,
+        *,
+        layer_norm: bool = False,
+        rngs: nnx.Rngs,
     ) -> None:
         self.encoder = Encoder(observation_space, config, rngs=rngs)
-        width = math.prod(action_space.shape)
-        self.mlp = MLP(self.encoder.features + width, config.fcnet_hiddens, config.fcnet_activation, rngs=rngs)
+        width = self.encoder.features + math.prod(action_space.shape)
+        self.mlp = MLP(width, config.fcnet_hiddens, config.fcnet_activation, layer_norm=layer_norm, rngs=rngs)
         self.head = dense(self.mlp.features, 1, gain=VALUE_GAIN, rngs=rngs)
 
     def __call__(self, obs: Any, actions: Float[Array, "B *shape"]) -> Float[Array, "B"]:
@@ -64,6 +95,16 @@ class NetworkValues(nnx.Module):
     def __call__(self, obs: Any, *actions: Float[Array, "B *shape"]) -> Float[Array, "B *A"]:
         values = self.network(obs, *actions).policy
         return jnp.squeeze(values, axis=-1) if actions else values
+
+
+class OneOutput(nnx.Module):
+    """V(s) [B] of a network, from `network(obs).policy` [B, 1]."""
+
+    def __init__(self, network: Any) -> None:
+        self.network = network
+
+    def __call__(self, obs: Any) -> Float[Array, "B"]:
+        return jnp.squeeze(self.network(obs).policy, axis=-1)
 
 
 class Ensemble(nnx.Module):
@@ -94,12 +135,20 @@ class ActorWithCritics(nnx.Module):
     Args:
         squashed: whether the actor's `policy` passes a tanh, so that it holds actions in (-1, 1).
         initial_alpha: initial temperature α; None: the model has none.
+        state_value: V(s), which the loss calls; None: the model has none.
     """
 
     def __init__(
-        self, actor: Any, critics: Ensemble, *, squashed: bool = False, initial_alpha: float | None = None
+        self,
+        actor: Any,
+        critics: Ensemble,
+        *,
+        squashed: bool = False,
+        initial_alpha: float | None = None,
+        state_value: Any = None,
     ) -> None:
         self.actor, self.critics, self.squashed, self.noisy = actor, critics, squashed, is_noisy(actor)
+        self.state_value = state_value
         start = None if initial_alpha is None else np.float32(math.log(initial_alpha))
         self.log_alpha = None if start is None else nnx.Param(jnp.asarray(start))
 
@@ -124,9 +173,17 @@ def make_actor(
 
 
 def make_critics(
-    observation_space: spaces.Space, action_space: spaces.Space, count: int, config: ModelConfig, *, rngs: nnx.Rngs
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    count: int,
+    config: ModelConfig,
+    *,
+    layer_norm: bool = False,
+    rngs: nnx.Rngs,
 ) -> Ensemble:
     """`count` critics of continuous actions or of one discrete choice, each its own custom model if there is one.
+
+    `layer_norm` adds layer normalization to default critics of continuous actions.
 
     Raises PolicyError for a custom model with state besides its parameters, such as dropout or batch statistics.
     """
@@ -139,10 +196,34 @@ def make_critics(
         if num_actions is not None:
             return NetworkValues(QNetwork(observation_space, num_actions, config, dueling=False, rngs=rngs))
         assert isinstance(action_space, spaces.Box)
-        return ActionValue(observation_space, action_space, config, rngs=rngs)
+        return ActionValue(observation_space, action_space, config, layer_norm=layer_norm, rngs=rngs)
 
     members = [critic() for _ in range(count)]
-    if other := jax.tree.leaves(nnx.state(members[0], nnx.Not(nnx.Param))):
+    _check_parameters_only(members[0])
+    return Ensemble(members)
+
+
+def make_state_value(
+    observation_space: spaces.Space, action_space: spaces.Space, config: ModelConfig, *, rngs: nnx.Rngs
+) -> Any:
+    """V(s) [B], the custom model with one output if there is one; raises PolicyError as `make_critics`."""
+    if config.custom_model is None:
+        return StateValue(observation_space, config, rngs=rngs)
+    value = OneOutput(make_custom_model(observation_space, action_space, 1, config, rngs, memory=False))
+    _check_parameters_only(value)
+    return value
+
+
+def values_of_actions(critics: Any, obs: Any, actions: Any, action_space: spaces.Space) -> Float[Array, "N B"]:
+    """[N, B] the critics' values of one action in each row."""
+    if not isinstance(action_space, spaces.Discrete):
+        return critics(obs, actions)
+    places = jnp.asarray(actions).astype(jnp.int32) - int(action_space.start)
+    return jax.vmap(chosen, in_axes=(0, None))(critics(obs), places)
+
+
+def _check_parameters_only(critic: nnx.Module) -> None:
+    if other := jax.tree.leaves(nnx.state(critic, nnx.Not(nnx.Param))):
         raise PolicyError(
             "A critic with state besides its parameters.",
             where="config key 'model.custom_model'",
@@ -150,7 +231,6 @@ def make_critics(
             expected="only parameters where the model is built with num_outputs of a critic",
             fix="leave out dropout and batch normalization in the critics, or use PPO or DQN",
         )
-    return Ensemble(members)
 
 
 def frozen(module: Any) -> Any:

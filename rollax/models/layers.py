@@ -105,18 +105,32 @@ def _scaled(noise: Float[Array, "N"]) -> Float[Array, "N"]:
 
 
 class MLP(nnx.Module):
-    """Dense layers, each followed by the activation; `features` is the width of the output."""
+    """Dense layers, each followed by the activation, and with `layer_norm` by layer normalization.
 
-    def __init__(self, in_features: int, hiddens: Sequence[int], activation: Activation, *, rngs: nnx.Rngs) -> None:
+    `features` is the width of the output.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hiddens: Sequence[int],
+        activation: Activation,
+        *,
+        layer_norm: bool = False,
+        rngs: nnx.Rngs,
+    ) -> None:
         widths = (in_features, *hiddens)
         self.layers = nnx.List([dense(a, b, gain=HIDDEN_GAIN, rngs=rngs) for a, b in itertools.pairwise(widths)])
+        self.norms = nnx.List([nnx.LayerNorm(width, rngs=rngs) for width in hiddens if layer_norm])
         self.activation: Activation = activation
         self.features = widths[-1]
 
     def __call__(self, x: Float[Array, "B F"]) -> Float[Array, "B H"]:
         activation = ACTIVATIONS[self.activation]
-        for layer in self.layers:
+        for place, layer in enumerate(self.layers):
             x = activation(layer(x))
+            if self.norms:
+                x = self.norms[place](x)
         return x
 
 

@@ -11,9 +11,9 @@ from rollax import SampleBatch, Trainer
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.config.groups import ReplayFields
 
-OF_GROUPS = {"QMIX", "VDN", "IQL"}
+OF_GROUPS = {"QMIX", "VDN"}
 """They act for groups of agents; what is tested here by one agent is tested there by groups."""
-CONTINUOUS = {"DDPG", "TD3", "APEX_DDPG"}
+CONTINUOUS = {"DDPG", "TD3", "APEX_DDPG", "TD3BC", "CQL"}
 
 SMALL: dict[str, Any] = {
     "learning_starts": 20,

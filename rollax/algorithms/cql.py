@@ -1,0 +1,165 @@
+"""CQL: conservative Q-learning, SAC or DQN with lower values for actions that are not in the data.
+
+Source: Kumar et al. (2020), arXiv:2006.04779, Eq. 4: to the loss of the critics is added
+    w mean (log Σ_a exp Q(s, a) - Q(s, a_recorded)).
+Continuous actions (CQL, on SAC): the sum is estimated from actions of π(s) and of π(s'), and from uniform ones, each
+corrected by its density (appendix F). With `lagrangian` the weight adapts so that the gap stays near a threshold
+(Eq. 30). Discrete actions (DiscreteCQL, on double DQN): the sum is exact.
+
+Deviations: the critics minimize ½ (Q - y)² + ½ w gap, so that w = 5 is that of the authors' code, which leaves out both
+halves; DiscreteCQL minimizes the Huber loss + w gap. Targets have no entropy by default, as in the authors' code.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from gymnasium import spaces
+from pydantic import Field
+
+from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer
+from rollax.algorithms.sac import SACConfig, SACPolicy, SACTrainer
+from rollax.batch import SampleBatch
+from rollax.errors import SpaceError
+from rollax.models.action_values import ActorWithCritics
+from rollax.models.outputs import Outputs
+from rollax.models.q_network import expected_values
+from rollax.ops.actor_critic import td_target
+from rollax.ops.conservative import discrete_gap, multiplier_loss, sampled_gap
+from rollax.ops.masked import masked_mean
+from rollax.ops.q_learning import chosen
+from rollax.policy.jax_policy import Columns
+
+_TARGET, _NOISE, _ACTIONS, _DENSITIES = "q_target", "gap_noise", "gap_actions", "gap_log_densities"
+
+
+class CQLConfig(SACConfig):
+    """The fields of SAC, and those of the conservative term."""
+
+    defaults = {"actor_lr": 1e-4, "critic_lr": 3e-4}
+    requires = {"lagrangian_thresh": {"lagrangian": True}}
+
+    min_q_weight: float = Field(default=5.0, ge=0, description="w, weight of the conservative term; 0 is SAC")
+    num_actions: int = Field(
+        default=10, ge=1, description="actions drawn from π(s), from π(s') and uniformly, for each row"
+    )
+    lagrangian: bool = Field(default=False, description="whether a factor of w adapts, so that w gap has a threshold")
+    lagrangian_thresh: float = Field(default=5.0, description="τ, the threshold of w gap")
+    deterministic_backup: bool = Field(default=True, description="whether targets leave out the entropy")
+
+
+class CQLPolicy(SACPolicy):
+    """The policy of SAC with conservative critics, for continuous actions."""
+
+    config_class = CQLConfig
+    statistics = (*SACPolicy.statistics, "conservative_gap", "conservative_weight")
+
+    def check_spaces(self) -> None:
+        if isinstance(self.action_space, spaces.Discrete):
+            raise SpaceError(
+                "Discrete actions for CQL, whose actions are continuous.",
+                where=f"action_space of {type(self).__name__}",
+                got=self.action_space,
+                expected="a Box of floats with finite bounds",
+                fix="use DiscreteCQL",
+            )
+        super().check_spaces()
+
+    def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
+        model = super().make_model(rngs)
+        if self.config.lagrangian:
+            model.log_multiplier = nnx.Param(jnp.asarray(np.float32(0)))
+        return model
+
+    def learning_rates(self) -> dict[str, float]:
+        rates = super().learning_rates()
+        return {**rates, "log_multiplier": rates["critics"]} if self.config.lagrangian else rates
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        shape = (len(batch), 3, self.config.num_actions, self.distribution.num_noise)
+        return {**super().train_columns(batch), _NOISE: self.learning_rng.random(shape, np.float32)}
+
+    def target_columns(
+        self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> dict[str, jax.Array]:
+        columns = super().target_columns(model, target_model, batch, mask, coefficients)
+        actions, densities = self._sampled(model, batch)
+        columns |= {_ACTIONS: actions, _DENSITIES: densities}
+        if self.config.deterministic_backup:
+            following = self.next_values(model, target_model, batch)[0]
+            columns[_TARGET] = td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], following)
+        return columns
+
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
+        config, obs = self.config, batch[SampleBatch.OBS]
+        loss, stats = super().loss(model, out, batch, mask, coefficients)
+        values = jax.vmap(model.critics, in_axes=(None, 1), out_axes=1)(obs, batch[_ACTIONS])
+        taken = model.critics(obs, batch[SampleBatch.ACTIONS])
+        gaps = sampled_gap(values, batch[_DENSITIES].T, taken)
+        gap, weight = masked_mean(gaps.mean(axis=0), mask), jnp.float32(config.min_q_weight)
+        if config.lagrangian:
+            factor, adapting = multiplier_loss(
+                model.log_multiplier[...], weight * gap, threshold=config.lagrangian_thresh
+            )
+            weight, loss = weight * factor, loss + adapting
+        conservative = 0.5 * weight * masked_mean(gaps.sum(axis=0), mask)
+        return loss + conservative, {**stats, "conservative_gap": gap, "conservative_weight": weight}
+
+    def _sampled(self, model: Any, batch: Columns) -> tuple[jax.Array, jax.Array]:
+        """Returns [B, S, ...] actions of π(s), of π(s') and uniform ones, and [B, S] their log densities."""
+        noise, draw = batch[_NOISE], jax.vmap(self.distribution.sample_and_logp, in_axes=(None, 1), out_axes=1)
+        here, following = (
+            draw(self.forward(model, {SampleBatch.OBS: batch[name]}).policy, noise[:, place])
+            for place, name in enumerate((SampleBatch.OBS, SampleBatch.NEW_OBS))
+        )
+        uniform = (2 * noise[:, 2] - 1).reshape(here[0].shape)
+        density = jnp.full_like(here[1], -math.log(2.0) * noise.shape[-1])
+        parts = here, following, (uniform, density)
+        actions, densities = (jnp.concatenate(columns, axis=1) for columns in zip(*parts, strict=True))
+        return actions, densities
+
+
+class CQLTrainer(SACTrainer):
+    """CQL: conservative Q-learning of continuous actions."""
+
+    name = "CQL"
+    config_class = CQLConfig
+    policy_class = CQLPolicy
+
+
+class DiscreteCQLConfig(DQNConfig):
+    """The fields of DQN, and the weight of the conservative term."""
+
+    min_q_weight: float = Field(default=1.0, ge=0, description="w, weight of the conservative term; 0 is DQN")
+
+
+class DiscreteCQLPolicy(DQNPolicy):
+    """The policy of DQN with conservative values."""
+
+    config_class = DiscreteCQLConfig
+    statistics = (*DQNPolicy.statistics, "conservative_gap")
+
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
+        assert isinstance(self.action_space, spaces.Discrete)
+        loss, stats = super().loss(model, out, batch, mask, coefficients)
+        actions = jnp.asarray(batch[SampleBatch.ACTIONS]).astype(jnp.int32) - int(self.action_space.start)
+        taken = chosen(expected_values(out.aux["logits"], self.support), actions)  # unmasked, as in the loss of DQN
+        gap = masked_mean(discrete_gap(out.policy, taken), mask)
+        return loss + self.config.min_q_weight * gap, {**stats, "conservative_gap": gap}
+
+
+class DiscreteCQLTrainer(DQNTrainer):
+    """DiscreteCQL: conservative Q-learning of discrete actions."""
+
+    name = "DiscreteCQL"
+    config_class = DiscreteCQLConfig
+    policy_class = DiscreteCQLPolicy

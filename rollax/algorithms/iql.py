@@ -1,0 +1,172 @@
+"""IQL: implicit Q-learning, which never asks for the value of an action that is not in the data.
+
+Source: Kostrikov et al. (2021), arXiv:2110.06169: with A = min_i Q⁻_i(s, a) - V(s) the state value minimizes the
+expectile loss |τ - 1{A < 0}| A² (Eq. 5), the critics (Q_i(s, a) - r - γ V(s'))² (Eq. 6), and the actor
+-min(e^{β A}, 100) log π(a|s) (Eq. 7). Deviations: all three take their step at once, from the same weights; n-step
+returns are a switch; a Discrete action has a categorical actor. Continuous actions have a Gaussian whose mean passes a
+tanh and whose standard deviations do not depend on the observation, as in the authors' code.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from gymnasium import spaces
+from pydantic import Field
+
+from rollax.algorithms.trainer import Trainer
+from rollax.batch import SampleBatch
+from rollax.config.groups import ActorCriticFields
+from rollax.errors import SpaceError
+from rollax.models.action_values import (
+    ActorWithCritics,
+    GaussianActor,
+    make_actor,
+    make_critics,
+    make_state_value,
+    values_of_actions,
+)
+from rollax.models.distributions.base import ActionDistribution
+from rollax.models.distributions.factory import check_box, make_distribution
+from rollax.models.outputs import Outputs
+from rollax.ops.actor_critic import td_target, twin_errors
+from rollax.ops.imitation import advantage_weights, expectile_loss
+from rollax.ops.masked import masked_mean
+from rollax.ops.policy_gradient import policy_gradient_loss
+from rollax.optimizers.sync_replay import SyncReplayOptimizer
+from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.minibatches import TRANSITION, transitions
+from rollax.policy.policy_model import check_layers
+from rollax.policy.update_plan import UpdatePlan, polyak_average
+
+_TARGET, _RECORDED = "q_target", "recorded_value"
+_OF_NOISE = ("noise_scale", "noise_scale_schedule", "ou_theta", "ou_sigma")
+
+
+class IQLConfig(ActorCriticFields):
+    """The fields of IQL in addition to those of all actor-critics."""
+
+    defaults = {"lr": 3e-4, "buffer_size": 1_000_000, "random_steps": 0}
+    requires = {
+        ("lr", "lr_schedule"): [{name: None} for name in ("actor_lr", "critic_lr", "value_lr")],
+        (*_OF_NOISE, "random_steps"): "IQL explores by drawing actions from its policy",
+    }
+
+    value_lr: float | None = Field(default=None, ge=0, description="step size of the state value; None: lr")
+    expectile: float = Field(
+        default=0.7, gt=0, lt=1, description="τ: ½ values the recorded policy, near 1 the best of its actions"
+    )
+    beta: float = Field(default=3.0, ge=0, description="β, inverse temperature: 0 imitates all actions alike")
+    max_weight: float = Field(default=100.0, gt=0, description="the largest weight of an action")
+
+
+class IQLPolicy(JaxPolicy):
+    """A stochastic actor, two critics and a state value."""
+
+    config_class = IQLConfig
+    statistics = (
+        "critic_loss",
+        "value_loss",
+        "actor_loss",
+        "entropy",
+        "mean_weight",
+        "mean_value",
+        "mean_q",
+        "mean_target",
+        "mean_td_error",
+    )
+    learns_off_policy = True
+    batch_columns = TRANSITION
+
+    def check_spaces(self) -> None:
+        where = f"action_space of {type(self).__name__}"
+        if isinstance(self.action_space, spaces.Box):
+            check_box(self.action_space, where, bounded=True)
+        elif not isinstance(self.action_space, spaces.Discrete):
+            raise SpaceError(
+                "Actions that are neither continuous nor of one discrete choice.",
+                where=where,
+                got=self.action_space,
+                expected="a Box of floats with finite bounds, or Discrete(n)",
+                fix="use MARWIL, which takes composite actions, or flatten them into one Box or one Discrete",
+            )
+        check_layers(self.config.model, type(self).__name__)
+
+    @cached_property
+    def distribution(self) -> ActionDistribution:
+        return make_distribution(self.action_space)
+
+    def make_plan(self) -> UpdatePlan:
+        config = self.config
+        return UpdatePlan(config.train_batch_size, targets=polyak_average(config.tau, ("critics",)))
+
+    def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
+        observations, actions, sizes = self.observation_space, self.action_space, self.config.model
+        outputs = self.exploration.num_inputs
+        if isinstance(actions, spaces.Box):
+            means = make_actor(observations, actions, outputs // 2, sizes, rngs=rngs)
+            actor: Any = GaussianActor(means, outputs // 2)
+        else:
+            actor = make_actor(observations, actions, outputs, sizes, rngs=rngs)
+        critics = make_critics(observations, actions, 2 if self.config.twin_q else 1, sizes, rngs=rngs)
+        value = make_state_value(observations, actions, sizes, rngs=rngs)
+        return ActorWithCritics(actor, critics, state_value=value)
+
+    def learning_rates(self) -> dict[str, float]:
+        config = self.config
+        own = {"actor": config.actor_lr, "critics": config.critic_lr, "state_value": config.value_lr}
+        return {part: self.scheduled("lr") if rate is None else rate for part, rate in own.items()}
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        return transitions(batch)
+
+    def target_columns(
+        self, model: Any, target_model: Any, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> dict[str, jax.Array]:
+        following = model.state_value(batch[SampleBatch.NEW_OBS])
+        recorded = self._values(target_model, batch).min(axis=0)
+        target = td_target(batch[SampleBatch.REWARDS], batch[SampleBatch.DISCOUNTS], following)
+        return {_TARGET: target, _RECORDED: recorded}
+
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
+        config = self.config
+        taken, values = self._values(model, batch), model.state_value(batch[SampleBatch.OBS])
+        critic_loss, errors = twin_errors(taken, batch[_TARGET], batch[SampleBatch.WEIGHTS], mask)
+        advantages = batch[_RECORDED] - values
+        value_loss = expectile_loss(advantages, mask, expectile=config.expectile)
+        weights = advantage_weights(advantages, beta=config.beta, max_weight=config.max_weight)
+        logp = self.distribution.logp(out.policy, batch[SampleBatch.ACTIONS])
+        actor_loss = policy_gradient_loss(logp, weights, mask)
+        return critic_loss + value_loss + actor_loss, {
+            "critic_loss": critic_loss,
+            "value_loss": value_loss,
+            "actor_loss": actor_loss,
+            "entropy": masked_mean(self.distribution.entropy(out.policy), mask),
+            "mean_weight": masked_mean(weights, mask),
+            "mean_value": masked_mean(values, mask),
+            "mean_q": masked_mean(taken.mean(axis=0), mask),
+            "mean_target": masked_mean(batch[_TARGET], mask),
+            "mean_td_error": masked_mean(errors, mask),
+            SampleBatch.TD_ERROR: errors,
+        }
+
+    def _values(self, model: Any, batch: Columns) -> jax.Array:
+        """Returns [N, B], the critics' values of the recorded actions."""
+        return values_of_actions(
+            model.critics, batch[SampleBatch.OBS], jnp.asarray(batch[SampleBatch.ACTIONS]), self.action_space
+        )
+
+
+class IQLTrainer(Trainer):
+    """IQL: implicit Q-learning, from recorded actions only."""
+
+    name = "IQL"
+    config_class = IQLConfig
+    policy_class = IQLPolicy
+    optimizer_class = SyncReplayOptimizer

@@ -1,0 +1,59 @@
+"""Conservative Q-learning: a gap that is positive where unseen actions have higher values than recorded ones."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float
+
+from rollax.ops.masked import check_same_shape
+
+
+def discrete_gap(values: Float[Array, "B A"], taken: Float[Array, "B"]) -> Float[Array, "B"]:
+    """Returns how far the soft maximum of the values is above the value of the recorded action.
+
+    Source: Kumar et al. (2020), Eq. 4, arXiv:2006.04779:  log Σ_a exp Q(s, a) - Q(s, a_recorded).
+
+    Args:
+        values: [B, A] Q; the lowest for invalid actions, which so count as 0.
+        taken: [B] Q of the recorded action.
+    """
+    return logsumexp(values, axis=-1) - taken
+
+
+def sampled_gap(
+    values: Float[Array, "N S B"], log_densities: Float[Array, "S B"], taken: Float[Array, "N B"]
+) -> Float[Array, "N B"]:
+    """Returns the gap of continuous actions, whose integral is estimated from samples.
+
+    Source: Kumar et al. (2020), Eq. 4 and appendix F, arXiv:2006.04779:
+        log Σ_j exp(Q(s, a_j) - log μ(a_j)) - Q(s, a_recorded),  a_j ~ μ.
+    Deviations: as in the authors' code, the sum is not divided by the number of samples, which adds a constant.
+
+    Args:
+        values: [N, S, B] Q of S sampled actions, of N critics.
+        log_densities: [S, B] log μ, of the distribution that each was drawn from. Constant.
+        taken: [N, B] Q of the recorded action.
+    """
+    check_same_shape("sampled_gap", values=values[0], log_densities=log_densities)
+    return logsumexp(values - lax.stop_gradient(log_densities), axis=1) - taken
+
+
+def multiplier_loss(
+    log_multiplier: Float[Array, ""], gap: Float[Array, ""], *, threshold: float
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Returns the weight of a gap that is to stay below a threshold, and the loss that adapts the weight.
+
+    Source: Kumar et al. (2020), Eq. 30, arXiv:2006.04779:  min_Q max_{α >= 0} α (gap - τ).
+    Deviations: α is the exponential of a parameter, and at most 10⁶, as in the authors' code.
+
+    Args:
+        log_multiplier: [] log α; differentiated in the loss.
+        gap: [] the mean gap. Constant.
+        threshold: τ.
+    Returns:
+        [] α, constant; and [] -α (gap - τ).
+    """
+    multiplier = jnp.minimum(jnp.exp(log_multiplier), 1e6)
+    return lax.stop_gradient(multiplier), -multiplier * lax.stop_gradient(gap - threshold)

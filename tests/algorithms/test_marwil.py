@@ -1,0 +1,272 @@
+"""MARWIL and BC: losses and gradients against numbers derived by hand; weights, memory, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import BCTrainer, ConfigError, SampleBatch
+from rollax.algorithms.marwil import BCConfig, BCPolicy, MARWILConfig, MARWILPolicy
+from tests.algorithms.tables import Table, f32
+
+TABLE = {"model": {"custom_model": Table}, "seed": 0, "train_batch_size": 3}
+LOGITS = np.log([[0.5, 0.5], [0.25, 0.75], [0.25, 0.75], [0.5, 0.5]])
+CHOICE = spaces.Discrete(2)
+
+
+def policy_of(policy_class=MARWILPolicy, **config):
+    policy = policy_class(spaces.Discrete(4), CHOICE, {**TABLE, **config})
+    policy.set_weights({**policy.get_weights(), "logits": LOGITS, "values": f32(1, 4, -2, 6)})
+    return policy
+
+
+def rows(**columns):
+    return SampleBatch(
+        {
+            "obs": np.arange(3),
+            "actions": np.array([0, 0, 1]),
+            "rewards": f32(3, 2, 7),
+            "new_obs": np.array([1, 2, 3]),
+            "discounts": f32(0.5, 0.0, 0.0),
+            "weights": f32(1, 1, 1),
+            **columns,
+        }
+    )
+
+
+class TestLoss:
+    """c² = 4 does not move, β = ½.
+
+    row  p(a)   V    G = r + d V(s')    Â    β Â / c     w
+     0   1/2    1    3 + 4/2 = 5        4       1        e
+     1   1/4    4    2                 -2      -½      e^-½
+     2   3/4   -2    7                  9      9/4    e^9/4, at most 5 with a limit
+    """
+
+    config = {"beta": 0.5, "moving_average_sqd_adv_norm_start": 4.0, "moving_average_sqd_adv_norm_update_rate": 0.0}
+    advantages = np.array([4, -2, 9])
+
+    @pytest.mark.parametrize(("limit", "last"), [(None, math.exp(9 / 4)), (5.0, 5.0)])
+    def test_numbers_and_gradients(self, limit, last):
+        weights = np.array([math.e, math.exp(-0.5), last])
+        policy = policy_of(**self.config, max_weight=limit, vf_loss_coeff=0.3)
+        gradients, stats = policy.compute_gradients(rows())
+        policy_loss = -np.mean(weights * np.log([0.5, 0.25, 0.75]))
+        vf_loss = 0.5 * np.mean(self.advantages**2)
+        assert stats["policy_loss"] == pytest.approx(policy_loss, rel=1e-5)
+        assert stats["vf_loss"] == pytest.approx(vf_loss, rel=1e-5)
+        assert stats["total_loss"] == pytest.approx(policy_loss + 0.3 * vf_loss, rel=1e-5)
+        assert stats["mean_weight"] == pytest.approx(weights.mean(), rel=1e-5)
+        assert stats["mean_squared_advantage"] == pytest.approx(101 / 3, rel=1e-5)
+        assert stats["moving_average_sqd_adv_norm"] == 4
+        # ∂/∂z = -w (onehot - p) / 3, ∂/∂V = -c_v Â / 3: neither weights nor targets have a gradient.
+        expected = -weights[:, None] * np.array([[0.5, -0.5], [0.75, -0.75], [-0.25, 0.25]]) / 3
+        np.testing.assert_allclose(gradients["logits"], [*expected, [0, 0]], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(gradients["values"], [*(-0.3 * self.advantages / 3), 0], rtol=1e-5)
+
+    def test_the_scale_moves(self):
+        # c² = 4 + ¼ (101/3 - 4), before the weights are computed; and it is part of the weights.
+        policy = policy_of(**{**self.config, "moving_average_sqd_adv_norm_update_rate": 0.25}, lr=0.0)
+        square = 4 + 0.25 * (101 / 3 - 4)
+        stats = policy.learn_on_batch(rows())
+        assert stats["moving_average_sqd_adv_norm"] == pytest.approx(square, rel=1e-6)
+        assert stats["mean_weight"] == pytest.approx(np.exp(0.5 * self.advantages / math.sqrt(square)).mean(), rel=1e-5)
+        assert policy.get_weights()["mean_square"] == pytest.approx(square, rel=1e-6)
+        other = policy_of(**self.config)
+        other.set_state(policy.get_state())
+        assert other.get_weights()["mean_square"] == policy.get_weights()["mean_square"]
+
+    def test_rows_of_weight_0_are_left_out(self):
+        gradients, _ = policy_of(**self.config).compute_gradients(rows(weights=f32(1, 0, 1)))
+        two, _ = policy_of(**self.config).compute_gradients(rows()[0:3:2])
+        for name, gradient in gradients.items():
+            np.testing.assert_allclose(gradient, two[name], rtol=1e-6)
+
+    def test_large_advantages_are_told_once(self, caplog):
+        policy = policy_of(moving_average_sqd_adv_norm_start=1.0)
+        with caplog.at_level(logging.WARNING, "rollax.algorithms"):
+            policy.learn_on_batch(rows())
+            policy.learn_on_batch(rows())
+        (record,) = caplog.records
+        assert "34 times its moving average" in record.getMessage()
+        assert "max_weight=100" in record.getMessage()
+        caplog.clear()
+        policy_of(moving_average_sqd_adv_norm_start=1.0, max_weight=20.0).learn_on_batch(rows())
+        policy_of(moving_average_sqd_adv_norm_start=2.0).learn_on_batch(rows())
+        assert not caplog.records
+
+
+class TestBC:
+    def test_loss_and_gradient(self):
+        # It is MARWIL with β = 0, and reads neither rewards nor what came next.
+        batch = SampleBatch({name: rows()[name] for name in ("obs", "actions", "weights")})
+        gradients, stats = policy_of(BCPolicy).compute_gradients(batch)
+        loss = -np.mean(np.log([0.5, 0.25, 0.75]))
+        assert stats["policy_loss"] == stats["total_loss"] == pytest.approx(loss, rel=1e-6)
+        expected = -np.array([[0.5, -0.5], [0.75, -0.75], [-0.25, 0.25], [0, 0]]) / 3
+        np.testing.assert_allclose(gradients["logits"], expected, rtol=1e-5, atol=1e-7)
+        np.testing.assert_array_equal(gradients["values"], 0)
+        same, _ = policy_of(beta=0.0).compute_gradients(rows())
+        np.testing.assert_array_equal(same["logits"], gradients["logits"])
+
+    def test_continuous_actions(self):
+        # At first the mean is near 0 and σ = 1. -log π = ½ (a - m)² + log σ + ½ log 2π: ∂/∂m = m - a, and
+        # ∂/∂log σ = 1 - (a - m)²; the bonus adds -0.1 ∂H/∂log σ = -0.1.
+        box, states = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+        config = {"model": {"fcnet_hiddens": (), "free_log_std": True}, "seed": 0, "bc_logstd_coeff": 0.1}
+        policy = BCPolicy(states, box, config)
+        weights = policy.get_weights()
+        zeros = {name: np.zeros_like(value) for name, value in weights.items()}
+        policy.set_weights({**zeros, "policy_head.kernel": f32(0.5, 0).reshape(weights["policy_head.kernel"].shape)})
+        batch = SampleBatch({"obs": np.array([0, 1]), "actions": f32(0.3, -0.6)[:, None], "weights": f32(1, 1)})
+        gradients, stats = policy.compute_gradients(batch)
+        np.testing.assert_allclose(gradients["policy_head.kernel"].ravel(), [0.2 / 2, 0.6 / 2], rtol=1e-5)
+        np.testing.assert_allclose(gradients["log_std"], [1 - (0.04 + 0.36) / 2 - 0.1], rtol=1e-5)
+        half_log = 0.5 * math.log(2 * math.pi)
+        expected = half_log + (0.04 + 0.36) / 4 - 0.1 * (half_log + 0.5)
+        assert stats["policy_loss"] == pytest.approx(expected, rel=1e-5)
+
+    def test_masked_actions_have_no_share(self):
+        space = spaces.Dict({"obs": spaces.Discrete(1), "action_mask": spaces.MultiBinary(3)})
+        policy = BCPolicy(space, spaces.Discrete(3), {"model": {"fcnet_hiddens": ()}, "seed": 0})
+        weights = policy.get_weights()
+        policy.set_weights({**weights, "policy_head.kernel": np.zeros_like(weights["policy_head.kernel"])})
+        obs = {"obs": np.zeros(2, np.int64), "action_mask": np.array([[1, 0, 1]] * 2, np.int8)}
+        batch = SampleBatch({"obs": obs, "actions": np.array([0, 2]), "weights": f32(1, 1)})
+        _, stats = policy.compute_gradients(batch)
+        assert stats["policy_loss"] == pytest.approx(math.log(2), rel=1e-5)
+
+    def test_nested_actions(self):
+        actions = spaces.Dict({"a": CHOICE, "b": spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (2,))])})
+        policy = BCPolicy(spaces.Discrete(1), actions, {"model": {"fcnet_hiddens": ()}, "seed": 0})
+        policy.set_weights({name: np.zeros_like(value) for name, value in policy.get_weights().items()})
+        taken = {"a": np.array([1, 0]), "b": (np.array([2, 1]), np.zeros((2, 2), np.float32))}
+        batch = SampleBatch({"obs": np.zeros(2, np.int64), "actions": taken, "weights": f32(1, 1)})
+        _, stats = policy.compute_gradients(batch)
+        assert stats["policy_loss"] == pytest.approx(math.log(2) + math.log(3) + math.log(2 * math.pi), rel=1e-5)
+
+
+class TestMemory:
+    def sequences(self, **columns):
+        """Two sequences of three rows: the first has a row of burn-in, both end with a bootstrap row."""
+        return SampleBatch(
+            {
+                "obs": np.array([0, 1, 2, 1, 0, 0]),
+                "actions": np.array([1, 0, 0, 1, 0, 0]),
+                "rewards": f32(9, 3, 0, 2, 0, 0),
+                "discounts": f32(9, 0.5, 0, 0.5, 0, 0),
+                "target_steps": np.array([1, 2, 0, 1, 0, 0], np.int32),
+                "weights": f32(0, 1, 0, 1, 0, 0),
+                "seq_lens": np.array([3, 2], np.int32),
+                **columns,
+            }
+        )
+
+    def policy(self, policy_class=MARWILPolicy, **config):
+        model = {"fcnet_hiddens": (), "use_lstm": True, "lstm_cell_size": 3, "max_seq_len": 2}
+        sizes = {"train_batch_size": 4, "burn_in": 1, "seed": 0}
+        return policy_class(spaces.Discrete(3), CHOICE, {"model": model, **sizes, **config})
+
+    def test_what_is_drawn(self):
+        replayed = self.policy().replayed
+        assert replayed is not None
+        assert (replayed.length, replayed.burn_in, replayed.columns) == (2, 1, ())  # the state begins with zeros
+        assert policy_of().replayed is None
+
+    def test_only_the_rows_to_learn_from_count(self):
+        policy = self.policy()
+        gradients, stats = policy.compute_gradients(self.sequences())
+        for columns in ({"actions": np.array([0, 0, 1, 1, 1, 1])}, {"rewards": f32(-5, 3, 7, 2, 7, 7)}):
+            others, other_stats = policy.compute_gradients(self.sequences(**columns))
+            assert other_stats == pytest.approx(stats, rel=1e-6)
+            for name, gradient in gradients.items():
+                np.testing.assert_allclose(gradient, others[name], rtol=1e-5, atol=1e-7)
+        _, longer = policy.compute_gradients(self.sequences(obs=np.array([2, 1, 2, 1, 0, 0])))
+        assert longer["policy_loss"] != stats["policy_loss"]  # the rows of burn-in lead to the state
+
+    def test_values_after_a_sequence_are_those_of_its_memory(self):
+        policy = self.policy()
+        rows = {"obs": np.array([0, 1, 2]), "state_in": tuple(part[None] for part in policy.memory.initial_state)}
+        first = np.asarray(policy._acting.values(policy.params, policy.extra, rows))
+        rows = {"obs": np.array([1, 0, 0]), "state_in": rows["state_in"]}
+        second = np.asarray(policy._acting.values(policy.params, policy.extra, rows))
+        advantages = np.array([3 + 0.5 * first[2] - first[1], 2 + 0.5 * second[1] - second[0]])
+        _, stats = policy.compute_gradients(self.sequences())
+        assert stats["mean_squared_advantage"] == pytest.approx(np.mean(advantages**2), rel=1e-4)
+
+    def test_bc(self):
+        gradients, stats = self.policy(BCPolicy).compute_gradients(self.sequences())
+        assert stats["policy_loss"] > 0
+        assert any(np.any(gradient) for gradient in gradients.values())
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("config", "said"),
+        [
+            ({"beta": 0.0, "max_weight": 5.0}, "max_weight has no effect: beta is 0.0"),
+            ({"burn_in": 4}, r"burn_in has no effect"),
+            ({"prioritized_replay": True}, "rows are imitated with equal probability"),
+            ({"max_weight": 0.0}, "max_weight"),
+        ],
+    )
+    def test_keys(self, config, said):
+        with pytest.raises(ConfigError, match=said):
+            MARWILConfig(**config)
+
+    @pytest.mark.parametrize("config", [{"beta": 1.0}, {"gamma": 0.5}, {"vf_loss_coeff": 0.5}])
+    def test_values_in_bc(self, config):
+        with pytest.raises(ConfigError, match="has no effect: BC"):
+            BCConfig(**config)
+
+
+def test_it_learns_what_it_is_shown():
+    """The states 0 to 3 with the action 0, 1, 1, 0, of which one in ten is wrong."""
+    rng, right = np.random.default_rng(0), np.array([0, 1, 1, 0])
+    obs = rng.integers(4, size=512)
+    actions = np.where(rng.random(512) < 0.1, 1 - right[obs], right[obs])
+    config = {"model": {"fcnet_hiddens": (8,)}, "lr": 0.02, "train_batch_size": 64, "seed": 0}
+    policy = BCPolicy(spaces.Discrete(4), CHOICE, config)
+    batch = SampleBatch({"obs": obs, "actions": actions, "weights": np.ones(512, np.float32)})
+    for _ in range(20):
+        policy.learn_on_batch(batch)
+    np.testing.assert_array_equal(policy.compute_actions(np.arange(4), explore=False)[0], right)
+
+
+def test_marwil_prefers_what_paid():
+    """Every state has both actions; the rarer one pays."""
+    rng, paying = np.random.default_rng(0), np.array([0, 1, 1, 0])
+    obs = rng.integers(4, size=512)
+    actions = np.where(rng.random(512) < 0.3, paying[obs], 1 - paying[obs])
+    columns = {
+        "obs": obs,
+        "actions": actions,
+        "rewards": (actions == paying[obs]).astype(np.float32),
+        "new_obs": obs,
+        "discounts": np.zeros(512, np.float32),
+        "weights": np.ones(512, np.float32),
+    }
+    sizes = {"model": {"fcnet_hiddens": (8,)}, "lr": 0.02, "train_batch_size": 64, "seed": 0}
+    weighted = {"moving_average_sqd_adv_norm_start": 0.1, "max_weight": 100.0}
+    greedy = []
+    for policy_class, config in ((MARWILPolicy, weighted), (BCPolicy, {})):
+        policy = policy_class(spaces.Discrete(4), CHOICE, {**sizes, **config})
+        for _ in range(20):
+            policy.learn_on_batch(SampleBatch(columns))
+        greedy.append(policy.compute_actions(np.arange(4), explore=False)[0])
+    np.testing.assert_array_equal(greedy, [paying, 1 - paying])
+
+
+def test_policies_of_several_agents():
+    from tests.algorithms.envs import TwoAgents
+    from tests.algorithms.replayed import SMALL
+
+    multiagent = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
+    with BCTrainer(TwoAgents, {**SMALL, "multiagent": multiagent}) as trainer:
+        stats = trainer.train()["info"]["learner"]
+    assert stats.keys() == {"left", "right"}
+    assert all(found["policy_loss"] > 0 for found in stats.values())
