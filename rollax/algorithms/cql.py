@@ -25,6 +25,7 @@ from pydantic import Field
 from rollax.algorithms.dqn import DQNConfig, DQNPolicy, DQNTrainer
 from rollax.algorithms.sac import SACConfig, SACPolicy, SACTrainer
 from rollax.batch import SampleBatch
+from rollax.config.groups import ConservativeFields
 from rollax.errors import SpaceError
 from rollax.models.action_values import ActorWithCritics
 from rollax.models.outputs import Outputs
@@ -38,13 +39,12 @@ from rollax.policy.jax_policy import Columns
 _TARGET, _NOISE, _ACTIONS, _DENSITIES = "q_target", "gap_noise", "gap_actions", "gap_log_densities"
 
 
-class CQLConfig(SACConfig):
+class CQLConfig(ConservativeFields, SACConfig):
     """The fields of SAC, and those of the conservative term."""
 
     defaults = {"actor_lr": 1e-4, "critic_lr": 3e-4}
     requires = {"lagrangian_thresh": {"lagrangian": True}}
 
-    min_q_weight: float = Field(default=5.0, ge=0, description="w, weight of the conservative term; 0 is SAC")
     num_actions: int = Field(
         default=10, ge=1, description="actions drawn from π(s), from π(s') and uniformly, for each row"
     )
@@ -71,7 +71,7 @@ class CQLPolicy(SACPolicy):
         super().check_spaces()
 
     def make_model(self, rngs: nnx.Rngs) -> ActorWithCritics:
-        model = super().make_model(rngs)
+        model: Any = super().make_model(rngs)
         if self.config.lagrangian:
             model.log_multiplier = nnx.Param(jnp.asarray(np.float32(0)))
         return model
@@ -134,10 +134,10 @@ class CQLTrainer(SACTrainer):
     policy_class = CQLPolicy
 
 
-class DiscreteCQLConfig(DQNConfig):
+class DiscreteCQLConfig(ConservativeFields, DQNConfig):
     """The fields of DQN, and the weight of the conservative term."""
 
-    min_q_weight: float = Field(default=1.0, ge=0, description="w, weight of the conservative term; 0 is DQN")
+    defaults = {"min_q_weight": 1.0}
 
 
 class DiscreteCQLPolicy(DQNPolicy):

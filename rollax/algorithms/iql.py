@@ -20,7 +20,7 @@ from pydantic import Field
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
-from rollax.config.groups import ActorCriticFields
+from rollax.config.groups import ActorCriticFields, WeightedImitationFields
 from rollax.errors import SpaceError
 from rollax.models.action_values import (
     ActorWithCritics,
@@ -47,10 +47,10 @@ _TARGET, _RECORDED = "q_target", "recorded_value"
 _OF_NOISE = ("noise_scale", "noise_scale_schedule", "ou_theta", "ou_sigma")
 
 
-class IQLConfig(ActorCriticFields):
+class IQLConfig(WeightedImitationFields, ActorCriticFields):
     """The fields of IQL in addition to those of all actor-critics."""
 
-    defaults = {"lr": 3e-4, "buffer_size": 1_000_000, "random_steps": 0}
+    defaults = {"lr": 3e-4, "buffer_size": 1_000_000, "random_steps": 0, "beta": 3.0, "max_weight": 100.0}
     requires = {
         ("lr", "lr_schedule"): [{name: None} for name in ("actor_lr", "critic_lr", "value_lr")],
         (*_OF_NOISE, "random_steps"): "IQL explores by drawing actions from its policy",
@@ -60,8 +60,6 @@ class IQLConfig(ActorCriticFields):
     expectile: float = Field(
         default=0.7, gt=0, lt=1, description="τ: ½ values the recorded policy, near 1 the best of its actions"
     )
-    beta: float = Field(default=3.0, ge=0, description="β, inverse temperature: 0 imitates all actions alike")
-    max_weight: float = Field(default=100.0, gt=0, description="the largest weight of an action")
 
 
 class IQLPolicy(JaxPolicy):

@@ -25,7 +25,7 @@ from pydantic import Field
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
 from rollax.config import But
-from rollax.config.groups import ReplayFields
+from rollax.config.groups import BurnInFields, ReplayFields, ValueLossFields, WeightedImitationFields
 from rollax.models.action_values import frozen
 from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target
@@ -51,10 +51,10 @@ _OF_WEIGHTS = (
 )
 
 
-class MARWILConfig(ReplayFields):
+class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, ReplayFields):
     """The fields of MARWIL in addition to those of replay."""
 
-    defaults = {"lr": 1e-4, "train_batch_size": 2000, "n_step": 1000}
+    defaults = {"lr": 1e-4, "train_batch_size": 2000, "n_step": 100, "vf_loss_coeff": 1.0}
     requires = {
         _OF_WEIGHTS: {"beta": But(0)},
         "burn_in": [{"model.use_lstm": True}, {"model.use_gru": True}, {"model.custom_model": But(None)}],
@@ -62,13 +62,6 @@ class MARWILConfig(ReplayFields):
     }
     first_values = {"moving_average_sqd_adv_norm_start": ()}
 
-    beta: float = Field(
-        default=1.0, ge=0, description="β, how strongly advantages weight the actions; 0 is behaviour cloning"
-    )
-    max_weight: float | None = Field(
-        default=None, gt=0, description="the largest weight of an action, such as 100; None: no limit"
-    )
-    vf_loss_coeff: float = Field(default=1.0, ge=0, description="c_v, weight of the value loss, ½ mean Â²")
     bc_logstd_coeff: float = Field(
         default=0.0, ge=0, description="weight of an entropy bonus, which keeps the standard deviations from collapsing"
     )
@@ -77,9 +70,6 @@ class MARWILConfig(ReplayFields):
     )
     moving_average_sqd_adv_norm_update_rate: float = Field(
         default=1e-8, ge=0, le=1, description="weight of an update in that moving average"
-    )
-    burn_in: int = Field(
-        default=0, ge=0, description="with memory, rows before each sequence that its initial state is computed from"
     )
 
 

@@ -20,7 +20,7 @@ from pydantic import Field, PositiveInt
 
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
-from rollax.config.groups import QLearningFields, ReplayFields
+from rollax.config.groups import BurnInFields, QLearningFields, ReplayFields
 from rollax.errors import ConfigError
 from rollax.models.group_q_network import GroupQNetwork, make_group_model
 from rollax.models.group_view import GroupView, by_member
@@ -38,7 +38,7 @@ from rollax.policy.update_plan import UpdatePlan, periodic_copy
 _TARGET = "joint_target"
 
 
-class QMIXConfig(QLearningFields, ReplayFields):
+class QMIXConfig(BurnInFields, QLearningFields, ReplayFields):
     """The fields of QMIX in addition to those of all Q-learning."""
 
     defaults = {"train_batch_size": 512, "training_intensity": 0.0625, "target_network_update_freq": 200}
@@ -61,9 +61,6 @@ class QMIXConfig(QLearningFields, ReplayFields):
     agent_ids: bool = Field(
         default=True,
         description="whether a member sees its number in the group, so that one network can act differently for each",
-    )
-    burn_in: int = Field(
-        default=0, ge=0, description="with memory, rows before each sequence that its initial state is recomputed from"
     )
     zero_init_states: bool = Field(
         default=False, description="whether sequences begin with a state of zeros, not with the one that was acted on"

@@ -1,15 +1,9 @@
-"""TD3BC: TD3 whose actor stays near the recorded actions; with the switches of ReBRAC.
+"""TD3BC: TD3 whose actor stays near the recorded actions; and normalized critics.
 
 Source: Fujimoto and Gu (2021), arXiv:2106.06860, Eq. 3 and 5: the actor minimizes
     -λ mean Q_1(s, π(s)) + mean |π(s) - a|²,  λ = α / mean |Q_1(s, π(s))|,
-where |·|² is the mean over the elements of an action, as in the authors' code; observations are standardized. ReBRAC:
-Tarasov et al. (2023), arXiv:2305.09836, section 3: the targets of the critics are
-    y = r + γ (min_i Q⁻_i(s', a') - β₂ Σ (a' - â')²)
-with the recorded next action â' and the sum over the elements of an action; the critics have layer normalization, and
-networks three layers. Its β₁ (a sum too) is 1 / (α · elements of an action).
-
-ReBRAC's settings: critic_penalty, critic_layer_norm=True, train_batch_size=1024, lr=1e-3, and
-model={"fcnet_hiddens": (256, 256, 256), "fcnet_activation": "relu"}.
+where |·|² is the mean over the elements of an action, as in the authors' code; observations are standardized. Of ReBRAC
+(Tarasov et al. (2023), arXiv:2305.09836): layer normalization in the critics, and with `model.fcnet_hiddens` the depth.
 """
 
 from __future__ import annotations
@@ -29,7 +23,7 @@ from rollax.policy.jax_policy import Columns
 
 
 class TD3BCConfig(TD3Config):
-    """The fields of TD3, and those of the two penalties."""
+    """The fields of TD3, and those of the penalty."""
 
     defaults = {
         "lr": 3e-4,

@@ -39,14 +39,44 @@ class CentralizedCriticFields(FieldGroup):
     )
 
 
-class StateValueFields(FieldGroup):
+class ValueLossFields(FieldGroup):
+    """The weight of a critic of states, beside an actor with which it may share layers."""
+
+    vf_loss_coeff: float = Field(default=0.5, ge=0, description="c_v, weight of the value loss")
+
+
+class StateValueFields(ValueLossFields):
     """The loss of an actor and a critic of states: policy loss + c_v · value loss - c_e · entropy."""
 
     lambda_: Lambda = 1.0
-    vf_loss_coeff: float = Field(default=0.5, ge=0, description="c_v, weight of the value loss")
     entropy_coeff: float = Field(default=0.01, ge=0, description="c_e, weight of the entropy bonus")
     entropy_coeff_schedule: SchedulePoints | None = Field(
         default=None, description="[[timestep, c_e], ...], linear in between; replaces entropy_coeff"
+    )
+
+
+class WeightedImitationFields(FieldGroup):
+    """Imitation of actions, weighted by min(exp(β A), w_max)."""
+
+    beta: float = Field(default=1.0, ge=0, description="β, how strongly advantages weight the actions; 0: not at all")
+    max_weight: float | None = Field(
+        default=None, gt=0, description="the largest weight of an action, such as 100; None: no limit"
+    )
+
+
+class ConservativeFields(FieldGroup):
+    """The weight of what conservative Q-learning adds to the loss of critics."""
+
+    min_q_weight: float = Field(
+        default=5.0, ge=0, description="w, weight of the conservative term, which lowers the values of unseen actions"
+    )
+
+
+class BurnInFields(FieldGroup):
+    """Rows before each sequence that a model with memory learns from."""
+
+    burn_in: int = Field(
+        default=0, ge=0, description="with memory, rows before each sequence that its initial state is recomputed from"
     )
 
 

@@ -101,6 +101,7 @@ KINDS: dict[str, tuple[str, type, dict[str, Any]]] = {
     "TD3": ("TD3", Plain, {"actions": BOX, "policy_delay": 1}),
     "DDPG": ("DDPG", Plain, {"actions": BOX}),
     "QMIX": ("QMIX", Plain, {}),
+    "IQL": ("IQL", Plain, {"actions": BOX}),
 }
 
 
