@@ -111,6 +111,7 @@ from rollax.evaluation.metrics import TrainResult as TrainResult
 from rollax.evaluation.rollout_worker import PolicyEvaluator as PolicyEvaluator
 from rollax.evaluation.rollout_worker import RolloutWorker as RolloutWorker
 from rollax.evaluation.sampler import Sampler as Sampler
+from rollax.export.export_policy import export_policy as export_policy
 from rollax.models.outputs import Outputs as Outputs
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer as AsyncGradientsOptimizer
 from rollax.optimizers.async_replay import AsyncReplayOptimizer as AsyncReplayOptimizer

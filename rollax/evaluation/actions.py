@@ -29,15 +29,15 @@ class ActionMap:
 
     def __init__(self, action_space: spaces.Space, *, clip_actions: bool, normalize_actions: bool) -> None:
         boxes = ((path, leaf) for path, leaf in leaves(action_space) if isinstance(leaf, spaces.Box))
-        self._boxes = {path: _BoxMap(leaf, clip_actions, normalize_actions) for path, leaf in boxes}
+        self.boxes = {path: BoxMap(leaf, clip_actions, normalize_actions) for path, leaf in boxes}
         self._space = action_space
-        self.identity = not self._boxes
+        self.identity = not self.boxes
 
     def __call__(self, columns: Tree) -> Tree:
         """The environment's actions, in the dtypes of its space."""
 
         def to_env(_: spaces.Space, path: Path, column: Any) -> Any:
-            return self._boxes[path].to_env(column) if path in self._boxes else column
+            return self.boxes[path].to_env(column) if path in self.boxes else column
 
         return columns if self.identity else walk(to_env, self._space, columns)
 
@@ -45,12 +45,20 @@ class ActionMap:
         """The inverse, for actions from logs; float32 in Box leaves. It is linear beyond the bounds."""
 
         def to_policy(_: spaces.Space, path: Path, column: Any) -> Any:
-            return self._boxes[path].to_policy(column) if path in self._boxes else column
+            return self.boxes[path].to_policy(column) if path in self.boxes else column
 
         return columns if self.identity else walk(to_policy, self._space, columns)
 
 
-class _BoxMap:
+class BoxMap:
+    """The map of one Box.
+
+    Attributes:
+        scaled: the elements that are scaled, by `half_width` and `centre`.
+        cuts: whether results are clipped to [`low`, `high`].
+        integer: whether results are rounded before they are clipped.
+    """
+
     def __init__(self, box: spaces.Box, clip: bool, normalize: bool) -> None:
         self.box = box
         self.integer = np.issubdtype(box.dtype, np.integer)

@@ -72,6 +72,10 @@ class MeanStdFilter:
         """Everything learned so far, as arrays: copies."""
         return self._arrays(0)
 
+    def scales(self) -> dict[Path, tuple[NDArray, NDArray]]:
+        """Path of each filtered leaf -> the mean that is subtracted from it, and what it is then divided by."""
+        return {path: moments.scale() for path, moments in self._moments.items()}
+
     def set_state(self, state: Mapping[str, NDArray]) -> None:
         """Takes over the state of another filter; `take_delta` starts from zero.
 
@@ -169,6 +173,11 @@ class _Moments:
         np.maximum(rows, -clip, out=rows)
         np.minimum(rows, clip, out=rows)
         return rows.astype(np.float32).reshape(leaf.shape)
+
+    def scale(self) -> tuple[NDArray, NDArray]:
+        count, mean, squares = (part[0] for part in self._parts)
+        deviation = np.sqrt(squares / count) + 1e-8 if count[0] > 1 else np.ones_like(mean)
+        return mean.reshape(self.shape).copy(), deviation.reshape(self.shape)
 
     def add(self, count: NDArray, mean: NDArray, squares: NDArray, *, both: bool) -> None:
         """Adds statistics from elsewhere; `both`: also to those since `take_delta`."""

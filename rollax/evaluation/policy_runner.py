@@ -46,7 +46,7 @@ class PolicyRunner:
         self.filter = observation_filter
         self.action_map = action_map
         self._accepts_off_policy = accepts_off_policy
-        self._clip_rewards = clip_rewards
+        self.clip_rewards = clip_rewards
         self._accepted = accepted(policy.compute_actions)
         if policy.arguments is not None:
             self._accepted = policy.arguments
@@ -74,9 +74,9 @@ class PolicyRunner:
 
     def clipped(self, rewards: np.ndarray) -> np.ndarray:
         """The rewards that the policy acts on and learns from."""
-        if self._clip_rewards is True:
+        if self.clip_rewards is True:
             return np.sign(rewards)
-        return np.clip(rewards, -self._clip_rewards, self._clip_rewards) if self._clip_rewards else rewards
+        return np.clip(rewards, -self.clip_rewards, self.clip_rewards) if self.clip_rewards else rewards
 
     @property
     def learns_off_policy(self) -> bool:

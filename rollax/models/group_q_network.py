@@ -118,7 +118,7 @@ class GroupQNetwork(nnx.Module):
     def _outputs(self, columns: Any) -> Outputs:
         values, state = self.values(columns)
         best = self.joint(values.max(axis=-1), columns["obs"]).mean(axis=-1)
-        return Outputs(values.reshape(len(values), -1), best, state)
+        return Outputs(values.reshape(values.shape[0], -1), best, state)
 
 
 class RecurrentGroupQNetwork(GroupQNetwork):

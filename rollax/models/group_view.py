@@ -99,7 +99,7 @@ class GroupView:
         columns = jax.tree.map(lambda *parts: jnp.concatenate(parts), *map(self._visible, obs))
         if not self.agent_ids:
             return (columns,)
-        rows = len(jax.tree.leaves(columns)[0]) // self.members
+        rows = jax.tree.leaves(columns)[0].shape[0] // self.members
         return columns, jnp.repeat(jnp.arange(self.members), rows)
 
     def state(self, obs: Any) -> Any:
@@ -125,7 +125,7 @@ class GroupView:
     def present(self, obs: Any) -> Bool[Array, "B M"]:
         """Which members are present; without masks all of them."""
         if not self.masked:
-            return jnp.ones((len(jax.tree.leaves(obs)[0]), self.members), bool)
+            return jnp.ones((jax.tree.leaves(obs)[0].shape[0], self.members), bool)
         return self._masks(obs).any(axis=-1)
 
     def _masks(self, obs: Any) -> Bool[Array, "B M N"]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, cast
 
 import jax
@@ -190,6 +192,19 @@ class CNN(nnx.Module):
         return activation(self.dense(images.reshape(images.shape[0], -1)))
 
 
+_AS_PRODUCTS: ContextVar[bool] = ContextVar("convolutions as matrix products on the CPU", default=True)
+
+
+@contextlib.contextmanager
+def plain_convolutions() -> Iterator[None]:
+    """While it is open, models are traced with convolutions on every device."""
+    token = _AS_PRODUCTS.set(False)
+    try:
+        yield
+    finally:
+        _AS_PRODUCTS.reset(token)
+
+
 def _convolved(layer: nnx.Conv, images: Float[Array, "B height width channels"]) -> Array:
     """The layer's output; on the CPU as one matrix product over strided slices.
 
@@ -197,7 +212,7 @@ def _convolved(layer: nnx.Conv, images: Float[Array, "B height width channels"])
     0.07 s with slices. Where the stride divides the kernel's sides, one slice serves a block of stride × stride pixels:
     4 instead of 64 for 8 × 8 pixels at stride 4.
     """
-    if jax.default_backend() != "cpu":
+    if jax.default_backend() != "cpu" or not _AS_PRODUCTS.get():
         return layer(images)
     kernel = layer.kernel[...]
     (stride, _) = cast(tuple[int, int], layer.strides)

@@ -123,7 +123,7 @@ class CustomQNetwork(nnx.Module):
 
     def __call__(self, obs: Any) -> Outputs:
         out = self.network(obs)
-        logits = out.policy.reshape(len(out.policy), self.num_actions, -1)
+        logits = out.policy.reshape(out.policy.shape[0], self.num_actions, -1)
         return _value_outputs(logits, self.support, out.aux)
 
 

@@ -136,13 +136,13 @@ def _over_time(
     step: Callable[[State, Array], tuple[State, Array]], inputs: Float[Array, "BT G"], state: State
 ) -> tuple[Float[Array, "BT H"], State]:
     """A step's outputs over concatenated sequences, and the state after their last rows."""
-    sequences = len(state[0])
-    if len(inputs) == sequences:
+    sequences = state[0].shape[0]
+    if inputs.shape[0] == sequences:
         state, out = step(state, inputs)
         return out, state
     by_sequence = inputs.reshape(sequences, -1, inputs.shape[-1])
     state, out = lax.scan(step, state, jnp.swapaxes(by_sequence, 0, 1))
-    return jnp.swapaxes(out, 0, 1).reshape(len(inputs), -1), state
+    return jnp.swapaxes(out, 0, 1).reshape(inputs.shape[0], -1), state
 
 
 def _gates(count: int) -> Callable[..., Array]:

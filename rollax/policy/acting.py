@@ -93,6 +93,11 @@ class Acting:
         # One array instead of three: each one that leaves a compiled function costs as much as a small layer.
         return actions, jnp.concatenate([fetches[name] for name in self._fetched], axis=1), out.state
 
+    def greedy(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, tuple]:
+        """`(actions, state_out)` of the greedy actions for columns [B, ...]; traced by JAX."""
+        out = self.forward(self._split.merge(params, extra), columns)
+        return self._exploration.mode(out.policy), tuple(out.state)
+
     def _outputs(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
         """[S, num_inputs] the model's outputs, those of invalid actions masked."""
         return self.forward(self._split.merge(params, extra), columns).policy

@@ -239,6 +239,15 @@ class JaxPolicy(Policy):
         check_finite(fetches[self._checked_fetch], self.name, self.timestep)
         return actions, [*states, *exploring], fetches
 
+    def greedy_actions(self, params: Columns, extra: Columns, columns: Columns) -> tuple[Any, tuple]:
+        """`(actions, state_out)` of `compute_actions` without exploration, for any number of rows; traced by JAX.
+
+        Args:
+            params, extra: arrays like the attributes of these names.
+            columns: `obs` [B, ...], and with memory its columns, as for `run_model`.
+        """
+        return self._acting.greedy(params, extra, columns)
+
     def check_masks(self, obs_batch: Any) -> None:
         """Raises EnvError if an action mask allows no action."""
         self.masks.check(obs_batch, self.name)

@@ -1,0 +1,138 @@
+"""A jaxpr as a flat list of equations: calls inlined, loops of known length unrolled, unused equations left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend import core
+
+from rollax.errors import PolicyError
+
+_CALLS = {
+    name: "jaxpr" if name in ("jit", "pjit", "remat", "remat2", "checkpoint") else "call_jaxpr"
+    for name in (
+        *("jit", "pjit", "remat", "remat2", "checkpoint"),
+        *("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"),
+    )
+}
+_LONGEST_LOOP = 256
+
+
+class Variable:
+    """What an equation computes; compared by identity."""
+
+    def __init__(self, shape: tuple[Any, ...], dtype: Any) -> None:
+        self.shape, self.dtype = shape, dtype
+
+
+Operand = Variable | np.ndarray
+"""A variable, or a constant."""
+
+
+@dataclass(frozen=True)
+class Equation:
+    """One primitive: its name as in a jaxpr, operands, results and parameters."""
+
+    primitive: str
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Variable, ...]
+    params: Mapping[str, Any]
+
+
+def inlined(closed: Any, inputs: Sequence[Operand]) -> tuple[list[Equation], list[Operand]]:
+    """`(equations, results)` of a closed jaxpr for its inputs, in an order in which they can be computed.
+
+    Raises PolicyError for a loop of unknown length.
+    """
+    equations: list[Equation] = []
+    results = _inline(closed.jaxpr, closed.consts, inputs, equations)
+    return _needed(equations, results), results
+
+
+def _inline(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Operand], into: list[Equation]) -> list[Operand]:
+    known: dict[Any, Operand] = dict(zip(jaxpr.constvars, map(_constant, consts), strict=True))
+    known.update(zip(jaxpr.invars, inputs, strict=True))
+
+    def operand(atom: Any) -> Operand:
+        return np.asarray(atom.val, atom.aval.dtype) if isinstance(atom, core.Literal) else known[atom]
+
+    for equation in jaxpr.eqns:
+        operands = tuple(map(operand, equation.invars))
+        known.update(zip(equation.outvars, _results(equation, operands, into), strict=True))
+    return [operand(atom) for atom in jaxpr.outvars]
+
+
+def _results(equation: Any, operands: tuple[Operand, ...], into: list[Equation]) -> Sequence[Operand]:
+    name, params = equation.primitive.name, equation.params
+    if name in _CALLS:
+        return _called(params[_CALLS[name]], operands, into)
+    if name == "scan":
+        return _called(_unrolled(equation), operands, into)
+    if name == "cond":
+        index, *rest = operands
+        branches = [_called(branch, rest, into) for branch in params["branches"]]
+        results = tuple(Variable(out.aval.shape, out.aval.dtype) for out in equation.outvars)
+        into += [
+            Equation("select_n", (index, *cases), (result,), {})
+            for result, *cases in zip(results, *branches, strict=True)
+        ]
+        return results
+    results = tuple(Variable(out.aval.shape, getattr(out.aval, "dtype", None)) for out in equation.outvars)
+    into.append(Equation(name, operands, results, params))
+    return results
+
+
+def _called(jaxpr: Any, operands: Sequence[Operand], into: list[Equation]) -> list[Operand]:
+    return _inline(getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ()), operands, into)
+
+
+def _unrolled(equation: Any) -> Any:
+    """The closed jaxpr of a scan without the loop."""
+    params = equation.params
+    length, consts, carried = params["length"], params["num_consts"], params["num_carry"]
+    if not isinstance(length, int) or length > _LONGEST_LOOP:
+        raise PolicyError(
+            "A model with a loop that is too long to unroll, or whose length is not known.",
+            where="primitive 'scan'",
+            got=f"{length} steps",
+            expected=f"at most {_LONGEST_LOOP} steps, whatever the number of observations",
+            fix="loop over fewer steps when the model acts",
+        )
+    body = core.jaxpr_as_fun(params["jaxpr"])
+
+    def unrolled(*operands: Any) -> list[Any]:
+        fixed, carry, columns = operands[:consts], operands[consts : consts + carried], operands[consts + carried :]
+        steps = []
+        for step in range(length - 1, -1, -1) if params["reverse"] else range(length):
+            row = [lax.index_in_dim(column, step, keepdims=False) for column in columns]
+            results = body(*fixed, *carry, *row)
+            carry = results[:carried]
+            steps.append(results[carried:])
+        steps = steps[::-1] if params["reverse"] else steps
+        return [*carry, *(jnp.stack(parts) for parts in zip(*steps, strict=True))]
+
+    shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
+    return jax.make_jaxpr(unrolled)(*shapes)
+
+
+def _constant(value: Any) -> Operand:
+    """A constant of a jaxpr; one that NumPy cannot hold, such as a random key, is a variable that nothing computes."""
+    if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended):
+        return Variable(value.shape, value.dtype)
+    return np.asarray(value)
+
+
+def _needed(equations: list[Equation], results: Sequence[Operand]) -> list[Equation]:
+    wanted = {result for result in results if isinstance(result, Variable)}
+    kept = []
+    for equation in reversed(equations):
+        if not wanted.isdisjoint(equation.outputs):
+            wanted.update(operand for operand in equation.inputs if isinstance(operand, Variable))
+            kept.append(equation)
+    return kept[::-1]
