@@ -15,9 +15,9 @@ from jax.extend import core
 from rollax.errors import PolicyError
 
 _CALLS = {
-    name: "jaxpr" if name in ("jit", "pjit", "remat", "remat2", "checkpoint") else "call_jaxpr"
+    name: "jaxpr" if name in ("jit", "pjit", "remat", "remat2", "checkpoint", "composite") else "call_jaxpr"
     for name in (
-        *("jit", "pjit", "remat", "remat2", "checkpoint"),
+        *("jit", "pjit", "remat", "remat2", "checkpoint", "composite"),
         *("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"),
     )
 }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 from gymnasium import spaces
 from jax.extend import core
@@ -154,7 +156,7 @@ class PolicyFunction:
         if SampleBatch.PREV_REWARDS in memory.columns:
             columns[SampleBatch.PREV_REWARDS] = jax.ShapeDtypeStruct((rows,), np.float32)
         # The order in which JAX flattens the columns, which `_columns` must know.
-        paths, self._columns_tree = jax.tree_util.tree_flatten_with_path(columns)
+        paths, _ = jax.tree_util.tree_flatten_with_path(columns)
         self._order = [tuple(getattr(key, "key", getattr(key, "idx", None)) for key in path) for path, _ in paths]
 
         def acted(params: Any, extra: Any, columns: Any) -> tuple[list[Any], list[Any]]:
@@ -164,7 +166,7 @@ class PolicyFunction:
             return found, list(state)
 
         try:
-            with plain_convolutions():
+            with plain_convolutions(), _unchecked_shapes():
                 return jax.make_jaxpr(acted)(params, extra, columns)
         except (TypeError, jax.errors.JAXTypeError, jax.errors.InconclusiveDimensionOperation) as error:
             raise _fixed_rows(policy, error) from error
@@ -199,6 +201,17 @@ class PolicyFunction:
         if self._clip_rewards is True:
             return jnp.sign(rewards)
         return jnp.clip(rewards, -self._clip_rewards, self._clip_rewards) if self._clip_rewards else rewards
+
+
+@contextlib.contextmanager
+def _unchecked_shapes() -> Iterator[None]:
+    """While it is open, jaxtyping checks nothing: it cannot compare symbolic dimensions."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def _narrow(array: Any) -> Any:

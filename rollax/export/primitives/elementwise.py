@@ -14,16 +14,12 @@ from rollax.export.primitives.refusing import refuse
 Converter = Callable[[Graph, Equation, list[Value]], list[Value]]
 _BOOL = np.dtype(bool)
 
-_UNARY = {
-    **{name: name.capitalize() for name in ("abs", "ceil", "cos", "cosh", "erf", "exp", "floor", "log", "neg")},
-    **{name: name.capitalize() for name in ("sign", "sin", "sinh", "sqrt", "tan", "tanh", "round")},
-    **{name: name.capitalize() for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh")},
-    "logistic": "Sigmoid",
-}
-_BINARY = {
-    **{"add": "Add", "add_any": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "max": "Max"},
-    "min": "Min",
-}
+_SAME_NAMES = (
+    *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "floor", "log"),
+    *("neg", "round", "sign", "sin", "sinh", "sqrt", "tan", "tanh"),
+)
+_UNARY = {**{name: name.capitalize() for name in _SAME_NAMES}, "logistic": "Sigmoid"}
+_BINARY = {name: name.capitalize() for name in ("add", "sub", "mul", "div", "pow", "max", "min")} | {"add_any": "Add"}
 _OF_TRUTHS = {"add": "Or", "add_any": "Or", "max": "Or", "mul": "And", "min": "And"}
 _COMPARED = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 _LOGICAL = {"and": "And", "or": "Or", "xor": "Xor"}

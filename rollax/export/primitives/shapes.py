@@ -31,7 +31,7 @@ def _broadcast(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Va
 
 def _reshape(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
     value, full = inputs[0], dims_of(equation.outputs[0].shape)
-    if equation.params.get("dimensions") is not None:
+    if equation.primitive == "reshape" and equation.params["dimensions"] is not None:
         raise refuse(equation, "with an order of the dimensions")
     if len(value.shape) == 0 or all(size == 1 for size in value.shape):
         ones = (1,) * len(full)  # stays to be broadcast
@@ -60,6 +60,47 @@ def _slice(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]
         bounds = [graph.shape([ends[i] for i in axes]) for ends in (starts, limits)]
         name = graph.node("Slice", name, *bounds, graph.integers(axes), graph.integers([steps[i] for i in axes]))
     return [made(name, value, equation.outputs[0].shape)]
+
+
+def _stack(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
+    axis = equation.params["axis"]
+    parts = [graph.node("Unsqueeze", graph.full(value), graph.integers([axis])) for value in inputs]
+    return [made(graph.node("Concat", *parts, axis=axis), inputs[0], equation.outputs[0].shape)]
+
+
+def _unstack(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
+    axis, count = equation.params["axis"], len(equation.outputs)
+    parts = graph.nodes("Split", [graph.full(inputs[0]), graph.integers([1] * count)], count, axis=axis)
+    names = [graph.node("Squeeze", part, graph.integers([axis])) for part in parts]
+    return [made(name, inputs[0], out.shape) for name, out in zip(names, equation.outputs, strict=True)]
+
+
+def _tile(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
+    name = graph.node("Tile", graph.full(inputs[0]), graph.shape(dims_of(equation.params["reps"])))
+    return [made(name, inputs[0], equation.outputs[0].shape)]
+
+
+def _top(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
+    """The largest elements with their indices, or columns sorted by the first one."""
+    sorts, axis = equation.primitive == "sort", equation.params.get("axis", equation.params.get("dimension"))
+    if sorts and equation.params["num_keys"] != 1:
+        raise refuse(equation, "by several keys")
+    value = graph.computable(inputs[0])
+    count = graph.dim(dims_of(inputs[0].full)[axis] if sorts else equation.params["k"])
+    order = {"axis": axis, "largest": int(not sorts), "sorted": 1}
+    best, places = graph.nodes("TopK", [graph.full(value), count], 2, **order)
+    first, *others = equation.outputs
+    results = [graph.cast(made(best, value, first.shape), first.dtype)]
+    if not sorts:
+        indices = made(places, graph.constant(np.int64(0)), others[0].shape)
+        return [*results, graph.cast(indices, others[0].dtype)]
+    rows = [graph.node("GatherElements", graph.full(other), places, axis=axis) for other in inputs[1:]]
+    return [*results, *(made(row, other, other.full) for row, other in zip(rows, inputs[1:], strict=True))]
+
+
+def _dim(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
+    name = graph.reshaped(graph.dim(dims_of([equation.params["dim"]])[0]), ())
+    return [graph.cast(Value(name, np.dtype(np.int64), (), ()), equation.outputs[0].dtype)]
 
 
 def _split(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
@@ -104,6 +145,21 @@ def _iota(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
 
 def _dynamic_slice(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value]:
     value, *starts = inputs
+    return [_sliced(graph, equation, value, dict(enumerate(starts)))]
+
+
+def _window(graph: Graph, equation: Equation, inputs: list[Value]) -> Value:
+    """One slice of a table, from the only vector of start indices."""
+    value, indices = inputs
+    axes = equation.params["dimension_numbers"].start_index_map
+    if len(axes) != 1:
+        raise refuse(equation, "from several starts")
+    if "FILL" in str(equation.params["mode"]):
+        raise refuse(equation, "of a slice that may be out of range")
+    return _sliced(graph, equation, value, {axes[0]: indices})
+
+
+def _sliced(graph: Graph, equation: Equation, value: Value, starts: dict[int, Value]) -> Value:
     sizes = dims_of(equation.params["slice_sizes"])
     axes = [i for i, size in enumerate(value.full) if sizes[i] != size]
     name = graph.full(value)
@@ -115,7 +171,7 @@ def _dynamic_slice(graph: Graph, equation: Equation, inputs: list[Value]) -> lis
         start = graph.reshaped(index.name, (1,))
         end = graph.node("Add", start, graph.integers([size]))
         name = graph.node("Slice", name, start, end, graph.integers([axis]))
-    return [made(name, value, equation.outputs[0].shape)]
+    return made(name, value, equation.outputs[0].shape)
 
 
 def _within(graph: Graph, index: Value, last: int) -> Value:
@@ -129,6 +185,8 @@ def _gather(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Value
     value, numbers = inputs[0], equation.params["dimension_numbers"]
     sizes, full = dims_of(equation.params["slice_sizes"]), value.full
     axes, batched = tuple(numbers.start_index_map), tuple(numbers.operand_batching_dims)
+    if numbers.collapsed_slice_dims == () and not batched and inputs[1].full == (len(axes),):
+        return [_window(graph, equation, inputs)]
     if len(axes) != 1 or tuple(numbers.collapsed_slice_dims) != axes or isinstance(full[axes[0]], str):
         raise refuse(equation, f"by several indices: {numbers}")
     axis, indices = axes[0], inputs[1]
@@ -195,6 +253,12 @@ SHAPES: dict[str, Converter] = {
     "concatenate": _concatenate,
     "slice": _slice,
     "split": _split,
+    "stack": _stack,
+    "unstack": _unstack,
+    "tile": _tile,
+    "top_k": _top,
+    "sort": _top,
+    "dim_as_value": _dim,
     "pad": _pad,
     "rev": _reverse,
     "iota": _iota,

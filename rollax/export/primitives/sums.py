@@ -21,11 +21,11 @@ def _reduced(graph: Graph, equation: Equation, inputs: list[Value]) -> list[Valu
     name, axes, dtype = equation.primitive, list(equation.params["axes"]), inputs[0].dtype
     if not axes:
         return inputs
-    value = graph.cast(inputs[0], np.int32) if dtype == bool else graph.computable(inputs[0])
+    value = graph.cast(inputs[0], np.int32) if dtype == np.bool_ else graph.computable(inputs[0])
     if name == "reduce_sum":
         result = graph.node("ReduceSum", graph.full(value), graph.integers(axes), keepdims=0)
     else:
-        op = _OF_TRUTHS[name] if dtype == bool else _REDUCED[name]
+        op = _OF_TRUTHS[name] if dtype == np.bool_ else _REDUCED[name]
         result = graph.node(op, graph.full(value), axes=axes, keepdims=0)
     return [graph.cast(made(result, value, equation.outputs[0].shape), dtype)]
 
