@@ -132,7 +132,7 @@ def test_malformed_packed_arrays_are_refused_before_anything_is_allocated(packed
         ([0.0, float("nan")], "not finite"),
         ([0.0, float("inf")], "not finite"),
         ([0.0, 1e300], "float32 cannot hold"),
-        ([0.0, 10**400], "float32 cannot hold"),
+        ([0.0, 10**400], "numbers"),
         ({"dtype": "<f4", "shape": [2], "data": b"1234567"}, "another size"),
         ({"dtype": "<f4", "shape": [2], "data": "12345678"}, "without bytes"),
         ({"dtype": "<f4", "shape": [1, 2], "data": bytes(8)}, "wrong shape"),
