@@ -9,6 +9,7 @@ from benchmarks.rows.frames import frames_rows
 from benchmarks.rows.off_policy import off_policy_rows
 from benchmarks.rows.replay import replay_rows
 from benchmarks.rows.sampling import sampling_rows
+from benchmarks.rows.serving import serving_rows
 from benchmarks.rows.training import training_rows
 from benchmarks.rows.workers import worker_rows
 
@@ -22,6 +23,7 @@ def make_rows(*, quick: bool = False) -> dict[str, Row]:
         *replay_rows(),
         *off_policy_rows(),
         *frames_rows(quick=quick),
+        *serving_rows(),
     )
     if quick:
         rows = tuple(replace(row, rounds=min(row.rounds, 2), seconds=min(row.seconds, 0.5)) for row in rows)

@@ -1,0 +1,59 @@
+"""Policy servers: latencies and actions per second, each beside an echo of the same bytes by the same server."""
+
+from __future__ import annotations
+
+from benchmarks.measure import Against, Bound, Row
+from benchmarks.processes import Side
+from benchmarks.rows.commands import flags, own
+
+_NOTES = (
+    "One process of clients on one core, the server on the other; the policy is 64×64 for CartPole. Echo: the same "
+    "server, which answers with the observations that it was sent."
+)
+
+
+def serving_rows() -> tuple[Row, ...]:
+    """Returns the benchmarks of policy servers."""
+    one = "one client over a WebSocket, JSON, one request at a time: "
+    return (
+        _row("serving_p50", f"{one}50 % of the answers take at most", "ms", ("at most", 0.5), percentile=50),
+        _row("serving_p99", f"{one}99 % of the answers take at most", "ms", ("at most", 3.0), percentile=99),
+        _row("serving_clients", "64 clients over WebSockets, JSON", "actions/s", ("at least", 8_000), clients=64),
+        _batch("json"),
+        _batch("msgpack"),
+        _row("serving_http", "16 clients over HTTP", "requests/s", ("at least", 2_000), transport="http", clients=16),
+    )
+
+
+def _batch(transport: str) -> Row:
+    name = {"json": "JSON", "msgpack": "msgpack"}[transport]
+    work = f"64 episodes a message over one WebSocket, {name}"
+    limit = ("at least", 40_000)
+    return _row(f"serving_{transport}", work, "actions/s", limit, at_least=0.5, transport=transport, episodes=64)
+
+
+def _row(
+    name: str,
+    work: str,
+    unit: str,
+    limit: tuple[str, float],
+    *,
+    at_least: float | None = None,
+    transport: str = "json",
+    clients: int = 1,
+    **settings: int,
+) -> Row:
+    arguments = flags(transport=transport, clients=clients, **settings)
+    sense, number = limit
+    return Row(
+        name=name,
+        work=work,
+        unit=unit,
+        better="less" if sense == "at most" else "more",
+        sides=(
+            Side("rollax", own("rollax_serving", *flags(service="policy"), *arguments)),
+            Side("echo", own("rollax_serving", *flags(service="echo"), *arguments)),
+        ),
+        targets=(Bound("rollax", "at most" if sense == "at most" else "at least", number), Against("echo", at_least)),
+        notes=_NOTES if name == "serving_p50" else "",
+    )
