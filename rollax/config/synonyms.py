@@ -155,7 +155,6 @@ _TIME_LIMIT = "give the environment a time limit, as gymnasium.make(..., max_epi
 _RESULTS = "leave it out: train() returns the results, and `rollax train` writes them to files"
 ADVICE: dict[str, str] = {
     "input": "leave it out: this algorithm learns from its own experience; DQN, SAC or TD3 learn from recorded data",
-    "output": "this version does not have it yet: leave it out",
     "framework": "leave it out: all networks are JAX's",
     "device": "leave it out: JAX chooses; the environment variable JAX_PLATFORMS=cpu keeps it on the CPU",
     "record_env": "record with trainer.evaluate(record_dir=...), or give record_env(env, folder) as the env",

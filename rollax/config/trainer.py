@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from rollax.config.data_output import OutputFields
 from rollax.config.multiagent import MultiAgentConfig
 from rollax.config.rules import SCHEDULE, SET, is_number_only, refuse_without_effect
 from rollax.config.workers import WorkerFields
@@ -68,7 +69,7 @@ Lambda = Annotated[
 """The type of a field `lambda_`, whose key is `lambda`."""
 
 
-class TrainerConfig(WorkerFields, FrozenModel):
+class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
     """The fields that all algorithms share. Wrong values raise ConfigError, from a dict and from keywords alike."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, populate_by_name=True)
@@ -299,9 +300,9 @@ class TrainerConfig(WorkerFields, FrozenModel):
         return config_class._derived({name: getattr(self, name) for name in common}, common, changes)
 
     def for_evaluation(self) -> Self:
-        """The config of evaluation: greedy, with the changes of `evaluation_config`, and no evaluation of its own."""
+        """The config of evaluation: greedy, with the changes of `evaluation_config`, without evaluation and output."""
         changes = {"explore": False, **self.evaluation_config}
-        return self.changed(**{**changes, "evaluation_config": {}, "evaluation_interval": None})
+        return self.changed(**{**changes, "evaluation_config": {}, "evaluation_interval": None, "output": None})
 
     def to_json(self) -> dict[str, Any]:
         """Every field as plain JSON values, and "given", the fields that are not left at their defaults.

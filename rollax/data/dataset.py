@@ -22,15 +22,19 @@ from rollax.trees import Tree
 ENV_ACTIONS = "env_actions"
 """The column of what the environment got, where a policy's `actions` were scaled or clipped for it."""
 
+WITH_LAST = frozenset({SampleBatch.OBS, SampleBatch.INFOS})
+"""The columns of T + 1 rows."""
+
 
 @dataclass
 class RecordedTrajectory:
     """One agent's steps of one episode, in order.
 
     Args:
-        columns: name of `SampleBatch` -> column. `obs` has T + 1 rows; the last one followed the last action. The
-            others have T rows: `actions` and `rewards` always; where they are known `t` (the number of the environment
-            step in the episode), `action_logp`, `action_dist_inputs`, `infos`, and `env_actions`.
+        columns: name of `SampleBatch` -> column. `obs` has T + 1 rows; the last one followed the last action. So has
+            `infos`, the info dicts that came with the observations, where they are known. The others have T rows:
+            `actions` and `rewards` always; where they are known `t` (the number of the environment step in the
+            episode), `action_logp`, `action_dist_inputs`, and `env_actions`.
         terminated: the trajectory ended in a terminal state.
         truncated: it was cut off by the environment, as by a time limit. Neither: the recording stopped in the middle.
         episode_id: the episode, unique in its data set.

@@ -71,7 +71,7 @@ class Leaf:
         kind, missing = self.arrow_type(), ~rows
         if self.storage == "json":
             texts = np.full(len(rows), None, object)
-            texts[rows] = [json.dumps(value) for value in values.tolist()]
+            texts[rows] = [info_to_json(value) for value in values.tolist()]
             return pa.array(texts, kind)
         values = np.ascontiguousarray(values, np.dtype(self.dtype))
         if self.storage == "list":
@@ -192,6 +192,25 @@ def schema_of(policies: Mapping[str, Columns]) -> pa.Schema:
     fields += [pa.field(name, pa.bool_()) for name in (TERMINATED, TRUNCATED)]
     leaves = {leaf.column: leaf for columns in policies.values() for leaf in columns.leaves()}
     return pa.schema([*fields, *(pa.field(name, leaf.arrow_type()) for name, leaf in leaves.items())])
+
+
+def info_to_json(info: Any) -> str:
+    """An info dict as JSON: arrays as lists, keys as text, values without a JSON form left out."""
+    return json.dumps(_plain(info))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        parts = ((str(key), _plain(part)) for key, part in value.items())
+        return {key: part for key, part in parts if part is not _NOTHING}
+    if isinstance(value, list | tuple):
+        return [None if part is _NOTHING else part for part in map(_plain, value)]
+    return value if value is None or isinstance(value, bool | int | float | str) else _NOTHING
+
+
+_NOTHING: Any = object()
 
 
 def id_to_text(value: Any) -> str:

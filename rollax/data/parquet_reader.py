@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.config.stored import space_from_json
-from rollax.data.dataset import DatasetReader, RecordedTrajectory
+from rollax.data.dataset import WITH_LAST, DatasetReader, RecordedTrajectory
 from rollax.data.layout import FORMAT_VERSION, HEADER, IDS, IS_LAST, TERMINATED, TRUNCATED, Columns, id_from_text
 from rollax.errors import DatasetError, SpaceError
 from rollax.spaces import same_space, space_text
@@ -184,8 +184,7 @@ class _Part:
         rows, rows_of_obs = slice(first, first + steps), slice(first_obs, first_obs + steps + 1)
         self._steps, self._trajectories = first + steps, self._trajectories + 1
         taken = {
-            name: trees.index(tree, rows_of_obs if name == SampleBatch.OBS else rows)
-            for name, tree in self._arrays.items()
+            name: trees.index(tree, rows_of_obs if name in WITH_LAST else rows) for name, tree in self._arrays.items()
         }
         if trees.length(taken[SampleBatch.OBS]) != steps + 1 or trees.length(taken[SampleBatch.REWARDS]) != steps:
             raise ValueError("values are missing")

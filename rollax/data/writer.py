@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -18,7 +18,7 @@ import rollax
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.config.stored import space_to_json
-from rollax.data.dataset import RecordedTrajectory
+from rollax.data.dataset import WITH_LAST, RecordedTrajectory
 from rollax.data.layout import (
     FORMAT_VERSION,
     HEADER,
@@ -50,7 +50,8 @@ class DatasetWriter:
         folder: made if it is missing; files that are there stay.
         observation_spaces: policy id -> space.
         action_spaces: policy id -> action space of the environment.
-        header: what else is known about the data; JSON values. See `DatasetReader.header`.
+        header: what else is known about the data, as JSON values; a function is called for each file. See
+            `DatasetReader.header`.
         actions_of: who the column `actions` belongs to, see `DatasetReader`.
         prefix: the beginning of the names of the files.
         compression: of the columns.
@@ -63,7 +64,7 @@ class DatasetWriter:
         observation_spaces: Mapping[str, Space],
         action_spaces: Mapping[str, Space],
         *,
-        header: Mapping[str, Any] | None = None,
+        header: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         actions_of: Literal["policy", "environment"] = "environment",
         prefix: str = "part",
         compression: Compression = "zstd",
@@ -72,7 +73,7 @@ class DatasetWriter:
         self.folder = Path(folder)
         self.paths: list[Path] = []
         """The files that are complete."""
-        self.header = {"actions_of": actions_of, **(header or {})}
+        self._header, self._actions_of = header or {}, actions_of
         self._spaces = {
             policy_id: {
                 "observation_space": space_to_json(observation_spaces[policy_id]),
@@ -91,7 +92,7 @@ class DatasetWriter:
         self._steps = self._trajectories = 0
         self._return_sum = 0.0
         # Names sort in the order of writing. The token keeps those of another process apart.
-        self._number, self._token = len(list(self.folder.glob(f"{prefix}-*.parquet"))), secrets.token_hex(4)
+        self._number, self.token = len(list(self.folder.glob(f"{prefix}-*.parquet"))), secrets.token_hex(4)
 
     def write(self, trajectory: RecordedTrajectory) -> None:
         """Adds a trajectory; those of an episode follow one another.
@@ -187,7 +188,7 @@ class DatasetWriter:
         self._pending_rows = self._pending_bytes = 0
 
     def _open(self, layout: Mapping[str, Columns]) -> None:
-        name = f"{self._prefix}-{self._number:06d}-{self._token}.parquet"
+        name = f"{self._prefix}-{self._number:06d}-{self.token}.parquet"
         self._number += 1
         self._file = NewFile(self.folder / name)
         policies = {
@@ -197,7 +198,8 @@ class DatasetWriter:
         header = {
             "format_version": FORMAT_VERSION,
             "version": rollax.__version__,
-            **self.header,
+            "actions_of": self._actions_of,
+            **(self._header() if callable(self._header) else self._header),
             "policies": policies,
         }
         schema = schema_of(layout).with_metadata({HEADER: json.dumps(header).encode()})
@@ -252,7 +254,7 @@ def table_of(trajectories: list[RecordedTrajectory], layout: Mapping[str, Column
     for names, rows, group in _groups(trajectories, layout, lengths):
         for column, tree in names.items():
             parts = [trajectory.columns[column] for trajectory in group]
-            present = rows if column == SampleBatch.OBS else rows & ~last
+            present = rows if column in WITH_LAST else rows & ~last
             _add(columns, tree, trees.concat(parts), present)
     schema = schema_of(layout)
     for field in schema:
@@ -284,7 +286,7 @@ def _add(columns: dict[str, pa.Array], tree: Tree, values: Tree, rows: np.ndarra
 def _check_lengths(trajectory: RecordedTrajectory) -> None:
     steps = len(trajectory)
     for name, column in trajectory.columns.items():
-        expected = steps + 1 if name == SampleBatch.OBS else steps
+        expected = steps + (name in WITH_LAST)
         for leaf in trees.leaves(column):
             if len(leaf) != expected or not steps:
                 raise DatasetError(

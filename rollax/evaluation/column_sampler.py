@@ -84,6 +84,9 @@ class ColumnSampler(Sampler):
         self._under_way = False
 
     def restart(self) -> None:
+        if self.recorder is not None:
+            # After an interruption, what it holds may contradict itself.
+            self.recorder.restart() if self._under_way else self.recorder.cut_running()
         self._under_way = True
         self._clear()
         self.episodes.drop_running()
@@ -138,6 +141,9 @@ class ColumnSampler(Sampler):
         else:
             actions, fetches = self._act_around(turn, actions, fetches)
             off_policy = _off_policy(rows, selection, given).nonzero()[0]
+        if self.recorder is not None:
+            self._write_down(turn, actions, fetches, off_policy)
+            fetches = runner.without_recorded(fetches)
         if self.record:
             columns = {SampleBatch.OBS: obs, SampleBatch.ACTIONS: actions, **fetches}
             if memory.active:
@@ -149,6 +155,20 @@ class ColumnSampler(Sampler):
             self._trajectories[policy_id].append(slots, numbers, ids, columns, off_policy)
         if memory.active:
             memory.remember(_picked(rows.slots, selection), actions, states)
+
+    def _write_down(self, turn: _PolicyRows, actions: trees.Tree, fetches: dict, off_policy: np.ndarray | None) -> None:
+        """Gives the recorder what a policy decided, or the environment in its place."""
+        assert self._rows is not None
+        assert self.recorder is not None
+        rows, (policy_id, selection, _, given) = self._rows, turn
+        envs, slots = rows.places(selection)
+        numbers = self._slots["trajectory"][slots], self.episodes.ids_to_learn(envs), self.episodes["length"][envs]
+        taken = None
+        if given is not None:
+            everyone = np.arange(len(rows)) if selection is None else selection
+            assert rows.given_actions is not None
+            taken = given.nonzero()[0], [rows.given_actions[row] for row in everyone[given].tolist()]
+        self.recorder.act(policy_id, rows, selection, actions, fetches, numbers, taken, off_policy)
 
     def _act_around(self, turn: _PolicyRows, actions: trees.Tree, fetches: dict) -> tuple[trees.Tree, dict]:
         """Sends the actions of the rows that wait for one; returns all, with those that the environment has given."""
@@ -179,9 +199,7 @@ class ColumnSampler(Sampler):
     def _observe(self, rows: Rows) -> None:
         """Records the outcomes of a poll, resets what has ended, and prepares the next turns."""
         if len(rows.dropped_envs):
-            episodes = self.episodes.drop(rows.dropped_envs)
-            for trajectories in self._trajectories.values():
-                trajectories.drop(episodes)
+            self._drop(rows.dropped_envs)
         outcomes = starting = ended = None
         over = rows.terminateds | rows.truncateds
         if np.count_nonzero(rows.starts):
@@ -201,15 +219,29 @@ class ColumnSampler(Sampler):
             self._remember_outcomes(rows, policies, outcomes, ended)
         resets = len(rows.ended_envs) > 0 or len(rows.dropped_envs) > 0
         if resets:
+            if self.recorder is not None:
+                ended_envs = rows.ended_envs
+                columns = (self.episodes[name][ended_envs] for name in ("id", "length"))
+                self.recorder.end(*columns, ended_envs)
             self.episodes.end(rows.ended_envs)
         if starting is not None:  # now that the last trajectory of a slot that is used again has ended
             policies = self._begin_trajectories(rows, starting, policies)
         observed = self._take_in(rows, policies, outcomes, ended)
+        if self.recorder is not None:
+            self.recorder.polled()
         started = self.env.reset_rows(rows.over_envs()) if resets else None
         if started is None:
             self._rows, self._turns = rows, self._turns_of(rows, observed)
         else:
             self._join(rows, observed, started, self._start(started))
+
+    def _drop(self, env_index: np.ndarray) -> None:
+        """Drops the running episodes of these sub-environments."""
+        episodes = self.episodes.drop(env_index)
+        for trajectories in self._trajectories.values():
+            trajectories.drop(episodes)
+        if self.recorder is not None:
+            self.recorder.drop(episodes)
 
     def _start(self, rows: Rows) -> list[_PolicyRows]:
         """Takes in the rows of a reset."""
@@ -278,15 +310,18 @@ class ColumnSampler(Sampler):
         outcomes: np.ndarray | None,
         ended: np.ndarray | None,
     ) -> _PolicyRows:
-        runner, obs = self.runners[policy_id], None
+        runner, obs, raw = self.runners[policy_id], None, None
         if isinstance(rows.obs, list):
             everyone = np.arange(len(rows)) if selection is None else selection
             selection = everyone[rows.has_obs(everyone)]
         if selection is None or len(selection):
-            obs = runner.filter(rows.observations(selection, runner.policy.observation_space), self.record)
+            raw = rows.observations(selection, runner.policy.observation_space)
+            obs = runner.filter(raw, self.record)
         observed = _PolicyRows(policy_id, selection, obs)
         if self.record and (outcomes is None or len(outcomes)):
             self._record(rows, observed, outcomes, ended)
+        if self.recorder is not None:
+            self.recorder.observe(policy_id, rows, selection, raw, outcomes, ended)
         return observed
 
     def _record(self, rows: Rows, observed: _PolicyRows, outcomes: np.ndarray | None, ended: np.ndarray | None) -> None:

@@ -14,6 +14,7 @@ from rollax.evaluation.callbacks import overrides
 from rollax.evaluation.column_sampler import ColumnSampler
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.postprocess import BY_TRAJECTORY, overrides_trajectory
+from rollax.evaluation.recorder import make_recorder
 from rollax.evaluation.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def make_sampler(
     if by_trajectory or joins_rows:
         for runner in worker.runners.values():
             runner.store(BY_TRAJECTORY)
-    return _sampler_class(worker.config.sampler)(
+    sampler_class = _sampler_class(worker.config.sampler)
+    sampler = sampler_class(
         env,
         worker.runners,
         _episode_table(worker, env, keeps_past=by_trajectory),
@@ -56,6 +58,19 @@ def make_sampler(
         record=record,
         explore=worker.config.explore,
     )
+    if worker.config.output is not None:
+        if not issubclass(sampler_class, ColumnSampler):
+            raise ConfigError(
+                "A sampler that writes no experience.",
+                where="config keys 'output' and 'sampler'",
+                got=sampler_class.__name__,
+                expected="rollax's own sampler, or a subclass of it",
+                fix="leave one of the two out",
+            )
+        sampler.recorder = make_recorder(
+            worker.config, worker.runners, worker_index=worker.worker_index, timestep=lambda: sampler.timestep
+        )
+    return sampler
 
 
 def _sampler_class(given: Any) -> type[Sampler]:

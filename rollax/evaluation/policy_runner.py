@@ -72,6 +72,10 @@ class PolicyRunner:
         wanted = self.columns
         return _KEPT_ANYWAY if wanted is None else _KEPT_ANYWAY & wanted
 
+    def without_recorded(self, fetches: dict[str, Any]) -> dict[str, Any]:
+        """The columns to learn from, of those that were fetched to be learned from and to be written."""
+        return {name: column for name, column in fetches.items() if name not in self.policy.recorded_columns}
+
     def clipped(self, rewards: np.ndarray) -> np.ndarray:
         """The rewards that the policy acts on and learns from."""
         if self.clip_rewards is True:

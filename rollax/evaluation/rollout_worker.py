@@ -254,10 +254,11 @@ class RolloutWorker:
             self.sampler.restart()
             self.sampler.take_metrics()
             record, self.sampler.record = self.sampler.record, False
+            recorder, self.sampler.recorder = self.sampler.recorder, None
             try:
                 return self._play(num_episodes)
             finally:
-                self.sampler.record = record
+                self.sampler.record, self.sampler.recorder = record, recorder
                 self.sampler.restart()
 
     def _play(self, num_episodes: int) -> list[EpisodeMetrics]:
@@ -384,8 +385,11 @@ class RolloutWorker:
         return [function(policy, policy_id) for policy_id, policy in self.policies.items()]
 
     def stop(self) -> None:
-        """Closes the environments."""
+        """Closes the environments, and completes the file of experience."""
         with self._halted():
+            if self._sampler is not None and self._sampler.recorder is not None:
+                recorder, self._sampler.recorder = self._sampler.recorder, None
+                recorder.close()
             if self._env is not None:
                 self._env.stop()
 

@@ -11,6 +11,7 @@ from rollax.env.base_env import BaseEnv
 from rollax.evaluation.episode_table import EpisodeTable
 from rollax.evaluation.metrics import EpisodeMetrics
 from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.evaluation.recorder import Recorder
 
 
 @dataclass(eq=False, repr=False)
@@ -32,6 +33,7 @@ class Sampler(ABC):
         explore: whether actions are drawn from the policy's distribution.
     Attributes:
         timestep: environment steps trained on so far.
+        recorder: writes what is played; None: nothing does.
         next_trajectory: the number of the next trajectory that begins, unique across workers; part of a checkpoint.
     """
 
@@ -45,6 +47,7 @@ class Sampler(ABC):
     record: bool = True
     explore: bool = True
     timestep: int = field(default=0, init=False)
+    recorder: Recorder | None = field(default=None, init=False)
     next_trajectory: int = field(init=False)
 
     def __post_init__(self) -> None:

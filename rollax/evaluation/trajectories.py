@@ -40,14 +40,21 @@ class Trajectories:
         wanted: of `trajectory_id` and `off_policy`, those that batches are to hold.
         slots: gets a column with the row of each slot's last decision.
         name: the name of that column.
+        reward_dtype: of the column `rewards`.
     """
 
     def __init__(
-        self, wanted: frozenset[str] = frozenset(), slots: Table | None = None, name: str = "pending row"
+        self,
+        wanted: frozenset[str] = frozenset(),
+        slots: Table | None = None,
+        name: str = "pending row",
+        *,
+        reward_dtype: Any = np.float32,
     ) -> None:
         self._left_out = {_COMPLETE, *({_TRAJECTORY, SampleBatch.OFF_POLICY} - wanted)}
         self._columns: dict[str, trees.Tree] = {}
         self._given: Set[str] = frozenset()  # the names of the columns that a policy decides with
+        self._dtypes = {**_BOOKKEEPING, SampleBatch.REWARDS: reward_dtype}
         self._capacity = 0
         self._size = 0
         self._slots, self._name = Table() if slots is None else slots, name
@@ -258,7 +265,7 @@ class Trajectories:
             return  # discarding has made room enough
         capacity = max(needed, 2 * self._capacity, 256)
         if not self._columns:
-            empty = {name: np.empty(0, dtype) for name, dtype in _BOOKKEEPING.items()}
+            empty = {name: np.empty(0, dtype) for name, dtype in self._dtypes.items()}
             self._given = columns.keys() - empty.keys()
             self._columns = {**empty, **{name: trees.index(column, slice(0, 0)) for name, column in columns.items()}}
         grown = {name: trees.empty_like(column, capacity) for name, column in self._columns.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -91,6 +92,8 @@ class WorkerSet:
 
 def worker_arguments(config: TrainerConfig, policy_class: type[Policy]) -> dict[str, Any]:
     """The arguments of a `RolloutWorker`, by name."""
+    if config.output is not None:  # the folder is the same in processes with another current folder
+        config = config.changed(output=os.path.abspath(config.output))
     return {
         # Resolved here: a name may be registered in this process alone.
         "env_creator": _no_env if config.env is None else creator_of(config.env),

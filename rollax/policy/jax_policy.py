@@ -89,7 +89,11 @@ class JaxPolicy(Policy):
             count_rows=self._count_rows,
         )
         self.on_new_variables: Callable[[], Any] | None = None
-        self._acting = Acting(self.split, self.exploration, self.masks.present, self.sampled_columns, noisy=self._noisy)
+        wanted = self.sampled_columns
+        if wanted is not None and self.config.output is not None:
+            self.recorded_columns = self.exploration.recorded - wanted - {self._checked_fetch}
+            wanted |= self.recorded_columns
+        self._acting = Acting(self.split, self.exploration, self.masks.present, wanted, noisy=self._noisy)
         self._errors = jax.jit(lambda params, *rest: loss(params, params, *rest)[1][0][SampleBatch.TD_ERROR])
         self._logp = jax.jit(lambda inputs, actions: self.distribution.logp(inputs, actions))
 
@@ -247,6 +251,10 @@ class JaxPolicy(Policy):
             columns: `obs` [B, ...], and with memory its columns, as for `run_model`.
         """
         return self._acting.greedy(params, extra, columns)
+
+    def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:
+        noisy = self._noisy  # the parameters that have chosen are not known
+        return {} if noisy or not explore else self.exploration.behaviour(actions, fetches, self.timestep)
 
     def check_masks(self, obs_batch: Any) -> None:
         """Raises EnvError if an action mask allows no action."""

@@ -51,6 +51,9 @@ class Policy(ABC):
     arguments: frozenset[str] | None = None
     """The arguments of `compute_actions` to fill; None: all that it accepts."""
 
+    recorded_columns: frozenset[str] = frozenset()
+    """The columns that it fetches for `behaviour` alone, where experience is written to files."""
+
     sees_all_agents: bool = False
     """Whether the column `critic_obs` is filled with the observations and actions of all agents; see `JointRows`."""
 
@@ -193,6 +196,17 @@ class Policy(ABC):
             expected="a Discrete action space, and action_probabilities(obs_batch, explore=...) -> [N, n]",
             fix="implement action_probabilities in the policy's class",
         )
+
+    def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:
+        """How the actions were drawn, for off-policy estimates: `action_logp`, `action_dist_inputs`; {} if unknown.
+
+        Args:
+            actions: what `compute_actions` returned.
+            fetches: what it returned beside them.
+            explore: false for greedy actions, which have no probability.
+        """
+        names = (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS)
+        return {name: fetches[name] for name in names if name in fetches} if explore else {}
 
     def postprocess_trajectory(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
+from rollax.batch import SampleBatch
 from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.models.distributions.discrete import Categorical
 from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, Noise
@@ -120,6 +121,22 @@ class RandomAtFirst(ExplorationWrapper):
         actions = self.inner.sample(outputs, inner)
         is_random = own[:, -1].reshape(-1, *(1,) * len(self._shape)) > 0
         return jnp.where(is_random, self._uniform(outputs, own[:, :-1]), actions)
+
+    def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
+        """Without `action_dist_inputs`, which do not describe the random actions."""
+        inner = self.inner.behaviour(actions, fetches, timestep)
+        if SampleBatch.ACTION_LOGP not in inner:
+            return {}
+        logp, inputs = inner[SampleBatch.ACTION_LOGP], inner.get(SampleBatch.ACTION_DIST_INPUTS)
+        if timestep < self._steps:
+            if self._choices is None:
+                density = -self._width * math.log(2)
+            elif inputs is None:
+                return {}
+            else:
+                density = -np.log(np.count_nonzero(inputs > MASKED_LOGIT, axis=-1))
+            logp = np.broadcast_to(np.asarray(density, np.float32), logp.shape)
+        return {SampleBatch.ACTION_LOGP: logp}
 
     def _uniform(self, outputs: jax.Array, uniform: jax.Array) -> jax.Array:
         if self._choices is None:

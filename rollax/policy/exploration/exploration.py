@@ -30,6 +30,8 @@ class Exploration(ABC):
 
     num_inputs: int
     fetched: dict[str, int]
+    recorded: frozenset[str] = frozenset()
+    """The columns of `fetched` that `behaviour` reads."""
 
     def initial_state(self) -> list[np.ndarray]:
         """The exploration state at the start of a trajectory: arrays without the axis of rows."""
@@ -64,6 +66,13 @@ class Exploration(ABC):
         """
         return None
 
+    def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
+        """`action_logp` and `action_dist_inputs` of explored actions, as far as they are known, in NumPy.
+
+        The names are the same at every call. `fetches` are the columns of `fetched`.
+        """
+        return {}
+
     def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
         """The outputs with invalid actions made impossible, by default unchanged; traced by JAX."""
         return outputs
@@ -91,10 +100,15 @@ class Exploration(ABC):
 class FromDistribution(Exploration):
     """Draws from the distribution whose parameters are the outputs."""
 
+    recorded = frozenset({SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS})
+
     def __init__(self, distribution: ActionDistribution) -> None:
         self.distribution = distribution
         self.num_inputs = distribution.num_inputs
         self.fetched = {SampleBatch.ACTION_LOGP: 1, SampleBatch.ACTION_DIST_INPUTS: distribution.num_inputs}
+
+    def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
+        return {name: fetches[name] for name in sorted(self.recorded)}
 
     def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
         return rng.random((rows, self.distribution.num_noise), dtype=np.float32), []
@@ -123,6 +137,7 @@ class ExplorationWrapper(Exploration):
         self.inner = inner
         self.num_inputs = inner.num_inputs
         self.fetched = inner.fetched
+        self.recorded = inner.recorded
 
     def initial_state(self) -> list[np.ndarray]:
         return self.inner.initial_state()

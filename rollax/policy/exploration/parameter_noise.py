@@ -44,6 +44,10 @@ class ParameterNoise(ExplorationWrapper):
         self._perturbed: tuple[Params, Params] | None = None  # parameters, and the perturbed ones
         self._perturb = jax.jit(_perturb)
 
+    def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
+        """Nothing: the perturbed parameters that have chosen are not known."""
+        return {}
+
     def acting_params(self, params: Params, rng: np.random.Generator) -> Params:
         if not self._seed:
             self._seed = int(rng.integers(1, 2**63))

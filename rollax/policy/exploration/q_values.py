@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,9 @@ from rollax.batch import SampleBatch
 from rollax.models.distributions.base import MASKED_LOGIT
 from rollax.ops.q_learning import chosen
 from rollax.policy.exploration.exploration import Exploration, Noise, softmax
+
+CHOICE = "choice"
+"""[N, 2] whether the action is the greedy one, and the number of valid actions."""
 
 
 class ValueExploration(Exploration):
@@ -41,9 +44,22 @@ class EpsilonGreedy(ValueExploration):
         (2015).
     """
 
+    recorded = frozenset({CHOICE})
+
     def __init__(self, action_space: spaces.Discrete, epsilon: Callable[[float], float]) -> None:
         super().__init__(action_space)
         self.epsilon = epsilon
+        self.fetched = {**self.fetched, CHOICE: 2}
+
+    def fetches(self, outputs: jax.Array, actions: Any) -> dict[str, jax.Array]:
+        greedy, valid = actions == self.mode(outputs), (outputs > MASKED_LOGIT).sum(axis=-1)
+        return {**super().fetches(outputs, actions), CHOICE: jnp.stack([greedy, valid], axis=1).astype(outputs.dtype)}
+
+    def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
+        greedy, valid = fetches[CHOICE].T
+        epsilon = self.epsilon(timestep)
+        with np.errstate(divide="ignore"):  # an action of the environment's own may have probability 0
+            return {SampleBatch.ACTION_LOGP: np.log((1 - epsilon) * greedy + epsilon / valid).astype(np.float32)}
 
     def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
         uniform = rng.random((rows, 2), dtype=np.float32)
@@ -71,9 +87,19 @@ class SoftQ(ValueExploration):
         the Gumbel-max trick: argmax_a Q(a) / τ + G_a, with independent Gumbel numbers G_a.
     """
 
+    recorded = frozenset({SampleBatch.ACTION_LOGP})
+
     def __init__(self, action_space: spaces.Discrete, temperature: float) -> None:
         super().__init__(action_space)
         self.temperature = temperature
+        self.fetched = {**self.fetched, SampleBatch.ACTION_LOGP: 1}
+
+    def fetches(self, outputs: jax.Array, actions: Any) -> dict[str, jax.Array]:
+        logp = chosen(jax.nn.log_softmax(outputs / self.temperature), actions - self._start)
+        return {**super().fetches(outputs, actions), SampleBatch.ACTION_LOGP: logp[:, None]}
+
+    def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
+        return {SampleBatch.ACTION_LOGP: fetches[SampleBatch.ACTION_LOGP]}
 
     def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
         return rng.gumbel(size=(rows, self.num_inputs)).astype(np.float32), []

@@ -1,0 +1,31 @@
+"""The fields about writing experience to files."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rollax.config.rules import SET, FieldGroup
+
+
+class OutputFields(FieldGroup):
+    """Whether the experience of training is written to files, and how."""
+
+    requires = {("output_max_file_size", "output_compress", "output_infos"): {"output": SET}}
+
+    output: str | None = Field(
+        default=None,
+        min_length=1,
+        description="folder for the experience of training, as Parquet files; see [offline.md](offline.md); None: "
+        "nothing is written",
+    )
+    output_max_file_size: int = Field(
+        default=64 << 20,
+        ge=1,
+        description="bytes after which a file of experience is completed, and another begun",
+    )
+    output_compress: Literal["zstd", "snappy", "gzip", "none"] = Field(
+        default="zstd", description="compression of the files of experience"
+    )
+    output_infos: bool = Field(default=False, description="whether info dicts are written too, as JSON")

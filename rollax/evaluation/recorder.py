@@ -1,0 +1,339 @@
+"""`Recorder`: writes what a sampler plays into a data set, as the environment gave it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollax import spaces, trees
+from rollax.batch import Fragment, SampleBatch
+from rollax.config import TrainerConfig
+from rollax.data.dataset import ENV_ACTIONS, RecordedTrajectory
+from rollax.env.rows import DEFAULT_AGENT, NO_ENVS, Rows
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.evaluation.table import Table
+from rollax.evaluation.trajectories import Trajectories
+from rollax.importing import path_of
+
+if TYPE_CHECKING:
+    from rollax.data.writer import DatasetWriter
+
+_FINISHED_ROWS_AT_ONCE = 1 << 12
+_MOST_BYTES = 1 << 30
+_TRAJECTORY = "trajectory"
+
+
+class Recorder:
+    """Collects the trajectories of all policies, beside those that are learned from, and writes whole episodes.
+
+    Observations are those before filters; actions are the policy's, and those of the environment where they were scaled
+    or clipped for it. Episodes that nothing is learned from are left out. Running episodes are written as they are when
+    the recorder is closed, when they are dropped, and when the memory for them exceeds 1 GiB.
+
+    Args:
+        writer: gets the trajectories.
+        runners: policy id -> its runner.
+        explore: whether actions are drawn; else no log-probabilities are written, as greedy actions have none.
+        infos: whether info dicts are written.
+        counts: `(env_index) -> bool`, called where an episode ends; false leaves it out. None: every episode counts.
+    """
+
+    def __init__(
+        self,
+        writer: DatasetWriter,
+        runners: Mapping[str, PolicyRunner],
+        *,
+        explore: bool = True,
+        infos: bool = False,
+        counts: Callable[[int], bool] | None = None,
+    ) -> None:
+        self.writer, self.counts = writer, counts
+        self._runners, self._explore, self._infos = runners, explore, infos
+        self._number = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Drops what was not written yet; fresh episodes begin."""
+        self._slots = Table(**{_TRAJECTORY: -1})
+        self._trajectories: dict[str, Trajectories] = {}
+        for policy_id, runner in self._runners.items():
+            seen: dict[str, Any] = {"obs": trees.index(spaces.zeros(runner.policy.observation_space, 1), 0)}
+            if self._infos:
+                seen["infos"] = np.array(None, object)
+            self._slots.add(policy_id, seen)
+            kept, name = frozenset({SampleBatch.TRAJECTORY_ID}), f"pending row of {policy_id}"
+            self._trajectories[policy_id] = Trajectories(kept, self._slots, name, reward_dtype=np.float64)
+        self._finished: list[np.ndarray] = []
+        self._finished_rows = 0
+        self._row_bytes = 0
+
+    # What the sampler reports.
+
+    def observe(
+        self,
+        policy_id: str,
+        rows: Rows,
+        selection: np.ndarray | None,
+        obs: trees.Tree,
+        outcomes: np.ndarray | None,
+        ended: np.ndarray | None,
+    ) -> None:
+        """Records what one policy's rows of a poll bring.
+
+        Args:
+            selection: the rows with an observation; None: all.
+            obs: columns of their observations, as the environment gave them.
+            outcomes: the rows of the policy with a reward and flags; None: all.
+            ended: the rows, of any policy, whose trajectory has ended.
+        """
+        seen: dict[str, Any] = {"obs": obs}
+        if selection is None or len(selection):
+            if self._infos:
+                seen["infos"] = _infos_of(rows, selection)
+            self._slots.make_room(int(rows.slots.max(initial=-1)) + 1)
+        if outcomes is None or len(outcomes):
+            self._record_outcomes(policy_id, rows, selection, seen, outcomes, ended)
+        if selection is None or len(selection):
+            _put(self._slots[policy_id], rows.places(selection)[1], seen)
+
+    def _record_outcomes(
+        self,
+        policy_id: str,
+        rows: Rows,
+        selection: np.ndarray | None,
+        seen: Mapping[str, Any],
+        outcomes: np.ndarray | None,
+        ended: np.ndarray | None,
+    ) -> None:
+        trajectories, slots = self._trajectories[policy_id], rows.places(outcomes)[1]
+        chosen = slice(None) if outcomes is None else outcomes
+        complete: Any = True
+        if isinstance(rows.obs, list):
+            complete = rows.has_obs(np.arange(len(rows)) if outcomes is None else outcomes)
+        rewards = rows.rewards[chosen]
+        if ended is None:
+            trajectories.record_outcomes(slots, rewards, complete)
+            return
+        terminateds, truncateds = rows.terminateds[chosen], rows.truncateds[chosen]
+        trajectories.record_outcomes(slots, rewards, complete | terminateds | truncateds, terminateds, truncateds)
+        last = positions = ended
+        if selection is not None:
+            positions = np.isin(selection, ended).nonzero()[0]
+            last = selection[positions]
+        if len(last):
+            trajectories.set_final_inputs(rows.slots[last], {SampleBatch.OBS: trees.index(seen, positions)})
+
+    def act(
+        self,
+        policy_id: str,
+        rows: Rows,
+        selection: np.ndarray | None,
+        actions: trees.Tree,
+        columns: Mapping[str, Any],
+        numbers: tuple[np.ndarray, np.ndarray, np.ndarray],
+        given: tuple[np.ndarray, Sequence[Any]] | None = None,
+        off_policy: np.ndarray | None = None,
+    ) -> None:
+        """Records what one policy decided for some rows.
+
+        Args:
+            selection: the rows; None: all.
+            actions: as the policy chose them.
+            columns: what else the policy returned.
+            numbers: [K] the trajectory, the episode (-1: nothing is learned from it), and its length so far.
+            given: the positions among the rows whose action the environment has given, and these actions.
+            off_policy: the positions whose action no policy has chosen; its log-probability is written as NaN.
+        """
+        trajectory, episode, t = numbers
+        slots, runner = rows.places(selection)[1], self._runners[policy_id]
+        self._slots[_TRAJECTORY][slots] = trajectory
+        decided: dict[str, Any] = {
+            SampleBatch.OBS: trees.index(self._slots[policy_id], slots),
+            SampleBatch.ACTIONS: actions,
+            SampleBatch.T: t,
+            SampleBatch.AGENT_ID: _agents_of(rows, selection),
+            **runner.policy.behaviour(actions, columns, self._explore),
+        }
+        if off_policy is not None and len(off_policy) and SampleBatch.ACTION_LOGP in decided:
+            decided[SampleBatch.ACTION_LOGP] = logp = np.array(decided[SampleBatch.ACTION_LOGP])
+            logp[off_policy] = np.nan
+        if not runner.action_map.identity:
+            decided[ENV_ACTIONS] = runner.action_map(actions)
+            if given is not None:
+                decided[ENV_ACTIONS] = trees.tree_map(np.array, decided[ENV_ACTIONS])
+                trees.put(decided[ENV_ACTIONS], given[0], spaces.stack(runner.policy.action_space, given[1]))
+        self._row_bytes = sum(leaf[:1].nbytes for column in decided.values() for leaf in trees.leaves(column))
+        self._trajectories[policy_id].append(slots, trajectory, episode, decided)
+
+    def drop(self, episodes: np.ndarray) -> None:
+        """Drops episodes that were lost."""
+        for trajectories in self._trajectories.values():
+            trajectories.drop(episodes)
+
+    def end(self, episodes: np.ndarray, lengths: np.ndarray, env_index: np.ndarray) -> None:
+        """Notes the episodes that this poll ends."""
+        if self.counts is not None:
+            counted = np.array([self.counts(index) for index in env_index.tolist()], bool)
+            self.drop(episodes[~counted])
+            episodes, lengths = episodes[counted], lengths[counted]
+        self._finished.append(episodes)
+        self._finished_rows += int(lengths.sum())
+
+    def polled(self) -> None:
+        """Writes the finished episodes where there are enough; called when a poll was recorded."""
+        waiting = sum(map(len, self._trajectories.values()))
+        if self._finished_rows >= _FINISHED_ROWS_AT_ONCE and 2 * self._finished_rows >= waiting:
+            self.write_finished()
+        elif self._row_bytes * waiting > _MOST_BYTES:
+            self.write_running()
+
+    # Writing.
+
+    def write_finished(self) -> None:
+        """Writes the episodes that have ended."""
+        finished = np.concatenate(self._finished) if self._finished else NO_ENVS
+        self._finished, self._finished_rows = [], 0
+        if len(finished):
+            self._write(finished, finished)
+
+    def write_running(self) -> None:
+        """Writes all complete rows: those of running episodes as trajectories that were cut."""
+        self.write_finished()
+        self._write(None, NO_ENVS)
+
+    def cut_running(self) -> None:
+        """Writes all complete rows; fresh episodes begin."""
+        self.write_running()
+        self.restart()
+
+    def close(self) -> None:
+        """Writes all complete rows and completes the file."""
+        try:
+            self.write_running()
+        finally:
+            self.writer.close()
+
+    def _write(self, finished: np.ndarray | None, order: np.ndarray) -> None:
+        recorded: list[tuple[int, RecordedTrajectory]] = []
+        for policy_id, trajectories in self._trajectories.items():
+            fragment = trajectories.cut(lambda numbers, p=policy_id: self._waiting(p, numbers), finished)
+            if fragment is not None:
+                recorded += self._recorded(policy_id, fragment)
+        rank = {episode: place for place, episode in enumerate(order.tolist())}
+        recorded.sort(key=lambda one: rank.get(one[0], one[0]))  # stable: policies and trajectories keep their order
+        for _, trajectory in recorded:
+            self.writer.write(trajectory)
+
+    def _waiting(self, policy_id: str, numbers: np.ndarray) -> dict[str, trees.Tree]:
+        """What these trajectories are about to act on."""
+        held = self._slots[_TRAJECTORY]
+        order = np.argsort(held)
+        slots = order[np.searchsorted(held, numbers, sorter=order)]
+        return {SampleBatch.OBS: trees.index(self._slots[policy_id], slots)}
+
+    def _recorded(self, policy_id: str, fragment: Fragment) -> list[tuple[int, RecordedTrajectory]]:
+        """Each segment of a fragment, with the number of its episode."""
+        found = []
+        taken = [n for n in fragment if n not in _LEFT_OUT]
+        last = trees.concat((fragment.after[SampleBatch.OBS],))
+        for number, (start, end) in enumerate(zip(fragment.starts.tolist(), fragment.ends.tolist(), strict=True)):
+            rows = slice(start, end + 1)
+            columns = {name: trees.tree_map(np.copy, trees.index(fragment[name], rows)) for name in taken}
+            seen = trees.concat(
+                (trees.index(fragment[SampleBatch.OBS], rows), trees.index(last, slice(number, number + 1)))
+            )
+            columns = {SampleBatch.OBS: seen["obs"], **columns}
+            if self._infos:
+                columns[SampleBatch.INFOS] = seen["infos"]
+            episode = int(fragment[SampleBatch.EPS_ID][start])
+            trajectory = RecordedTrajectory(
+                columns,
+                bool(fragment[SampleBatch.TERMINATEDS][end]),
+                bool(fragment[SampleBatch.TRUNCATEDS][end]),
+                f"{episode:x}-{self.writer.token}",
+                fragment[SampleBatch.AGENT_ID][start],
+                policy_id,
+            )
+            found.append((episode, trajectory))
+        return found
+
+
+_LEFT_OUT = frozenset(
+    {
+        SampleBatch.OBS,
+        SampleBatch.TERMINATEDS,
+        SampleBatch.TRUNCATEDS,
+        SampleBatch.EPS_ID,
+        SampleBatch.TRAJECTORY_ID,
+        SampleBatch.AGENT_ID,
+    }
+)
+
+
+def make_recorder(
+    config: TrainerConfig,
+    runners: Mapping[str, PolicyRunner],
+    *,
+    worker_index: int,
+    timestep: Callable[[], int],
+    counts: Callable[[int], bool] | None = None,
+) -> Recorder:
+    """The recorder of a worker, into the folder `config.output`; ConfigError where PyArrow is missing."""
+    from rollax.errors import not_installed
+
+    try:
+        from rollax.data.writer import DatasetWriter
+    except ImportError as error:
+        what = "Writing experience needs a package that is not installed."
+        raise not_installed(what, error, where="config key 'output'", package="pyarrow", extra="offline") from error
+    assert config.output is not None
+
+    def header() -> dict[str, Any]:
+        filters = {policy_id: _plain(runner.filter.state()) for policy_id, runner in runners.items()}
+        policies = {policy_id: path_of(type(runner.policy)) for policy_id, runner in runners.items()}
+        return {
+            "env": config.env if isinstance(config.env, str) else getattr(config.env, "__qualname__", None),
+            "behaviour": {"policies": policies, "timesteps": timestep(), "explore": config.explore},
+            "normalize_actions": config.normalize_actions,
+            "clip_actions": config.clip_actions,
+            "observation_filter": config.observation_filter,
+            "filters": filters,
+            "worker_index": worker_index,
+        }
+
+    writer = DatasetWriter(
+        os.path.abspath(config.output),
+        {policy_id: runner.policy.observation_space for policy_id, runner in runners.items()},
+        {policy_id: runner.policy.action_space for policy_id, runner in runners.items()},
+        header=header,
+        actions_of="policy",
+        prefix=f"worker{worker_index:03d}",
+        compression=config.output_compress,
+        max_file_size=config.output_max_file_size,
+    )
+    return Recorder(writer, runners, explore=config.explore, infos=config.output_infos, counts=counts)
+
+
+def _put(target: trees.Tree, slots: Any, source: trees.Tree) -> None:
+    trees.tree_map(lambda to, values: to.__setitem__(slots, values), target, source)
+
+
+def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: np.asarray(values).tolist() for name, values in state.items()}
+
+
+def _agents_of(rows: Rows, selection: np.ndarray | None) -> np.ndarray:
+    chosen = range(len(rows)) if selection is None else selection.tolist()
+    ids = np.empty(len(chosen), object)
+    ids[:] = [DEFAULT_AGENT if rows.agents is None else rows.agents[row] for row in chosen]
+    return ids
+
+
+def _infos_of(rows: Rows, selection: np.ndarray | None) -> np.ndarray:
+    infos, chosen = rows.info_list(), range(len(rows)) if selection is None else selection.tolist()
+    column = np.empty(len(chosen), object)
+    column[:] = [infos[row] for row in chosen]
+    return column

@@ -1,0 +1,160 @@
+"""What `output` writes is what the environment gave and what the policy decided, for every kind of environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollax import ConfigError, RolloutWorker, open_dataset, trees
+from rollax.batch import Fragment
+from rollax.data.dataset import RecordedTrajectory
+from tests.data.worlds import ACTIONS, IMAGE, MASKED, NESTED, Acts, Random, Two
+from tests.env.kinds import EXTERNAL, KINDS, REMOTE
+
+CONFIG = {"num_envs_per_worker": 3, "rollout_fragment_length": 7, "seed": 1}
+Told = dict[str, list[RecordedTrajectory]]
+
+
+def played(env: Any, folder: Any, policies: Any = Acts, samples: int = 5, mapping: Any = None, **changes: Any):
+    """The fragments of some samples, by policy, and what was written, by policy."""
+    config = {**CONFIG, "output": str(folder), **changes}
+    worker = RolloutWorker(env, policies, policy_mapping_fn=mapping, config=config)
+    fragments: dict[str, list[Fragment]] = {}
+    for _ in range(samples):
+        for policy_id, fragment in worker.sampler.sample()[0].items():
+            fragments.setdefault(policy_id, []).append(fragment)
+    worker.stop()
+    reader = open_dataset(folder)
+    written: Told = {}
+    for trajectory in reader.trajectories():
+        written.setdefault(trajectory.policy_id, []).append(trajectory)
+    assert len(reader) == sum(len(one) for group in written.values() for one in group)
+    return fragments, written, reader
+
+
+def learned_from(fragments: Iterable[Fragment]) -> list[dict[str, Any]]:
+    """Each trajectory that was learned from, joined over fragments, in the order of its number."""
+    parts: dict[int, list[Fragment]] = {}
+    for fragment in fragments:
+        for segment in fragment.segments():
+            parts.setdefault(int(segment["trajectory_id"][0]), []).append(segment)
+    joined = []
+    for number in sorted(parts):
+        segments = parts[number]
+        columns = {name: trees.concat([part[name] for part in segments]) for name in segments[0]}
+        joined.append({**columns, "obs": trees.concat((columns["obs"], segments[-1].after["obs"]))})
+    return joined
+
+
+def check(fragments: list[Fragment], written: list[RecordedTrajectory]) -> None:
+    """Every row that was learned from was written, bit for bit; only the last rows of each slot may come on top."""
+    expected = learned_from(fragments)
+    assert expected
+    by_first = {first(one): one for one in expected}
+    assert len(by_first) == len(expected)
+    found = 0
+    for trajectory in written:
+        learned = by_first.get(first(trajectory.columns))
+        if learned is None:  # it began after the last fragment
+            assert len(trajectory) <= 2
+            continue
+        found += 1
+        steps, columns = len(learned["rewards"]), trajectory.columns
+        over = bool(learned["terminateds"][-1] or learned["truncateds"][-1])
+        assert len(trajectory) == steps if over else steps <= len(trajectory) <= steps + 1
+        if over:
+            ends = trajectory.terminated, trajectory.truncated
+            assert ends == (learned["terminateds"][-1], learned["truncateds"][-1])
+        assert trajectory.agent_id == learned["agent_id"][0]
+        for name in ("actions", "t", "action_logp", "action_dist_inputs"):
+            trees.tree_map(same, trees.index(columns[name], slice(steps)), learned[name])
+        trees.tree_map(same, trees.index(columns["obs"], slice(steps + 1)), learned["obs"])
+        assert columns["rewards"].dtype == np.float64
+        same(columns["rewards"][:steps].astype(np.float32), learned["rewards"])
+    assert found == len(expected)
+
+
+def first(columns: Any) -> bytes:
+    """What no other trajectory begins with."""
+    return columns["action_dist_inputs"][0].tobytes()
+
+
+def same(a: Any, b: Any) -> None:
+    assert a.dtype == b.dtype
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *EXTERNAL])
+def test_every_kind_of_environment(kind, tmp_path):
+    make = {**KINDS, **EXTERNAL}[kind].make
+    fragments, written, reader = played(lambda context: make(3), tmp_path)
+    check(fragments["default_policy"], written["default_policy"])
+    assert reader.actions_of == "policy"
+    by_episode = [trajectory.episode_id for trajectory in written["default_policy"]]
+    changes = sum(a != b for a, b in pairwise(by_episode))
+    assert changes + 1 == len(set(by_episode))  # those of an episode are neighbours
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", REMOTE)
+def test_environments_in_other_processes(kind, tmp_path):
+    fragments, written, _ = played(lambda context: REMOTE[kind].make(3), tmp_path)
+    check(fragments["default_policy"], written["default_policy"])
+
+
+@pytest.mark.parametrize("space", [NESTED, IMAGE, MASKED], ids=["nested", "image", "masked"])
+def test_every_shape_of_space(space, tmp_path):
+    fragments, written, reader = played(lambda context: Random(space, ACTIONS), tmp_path, output_infos=True)
+    check(fragments["default_policy"], written["default_policy"])
+    for trajectory in written["default_policy"]:
+        actions, sent = trajectory.columns["actions"], trajectory.columns["env_actions"]
+        assert all(reader.action_spaces["default_policy"].contains(row) for row in trees.unstack(sent))
+        same(sent[0], np.clip(2 + 4 * actions[0].astype(np.float64), -2, 6).astype(np.float32))
+        infos = trajectory.columns["infos"]
+        assert infos[0].keys() == {"left", "array"}
+        assert infos[0]["array"] == [0, 1]
+        assert [info["left"] for info in infos] == [infos[0]["left"] - i for i in range(len(infos))]
+        assert infos[1].keys() == {"left", "tuple"}  # without the object, which JSON does not hold
+
+
+def test_policies_with_different_spaces(tmp_path):
+    specs = {"sees": (Acts, IMAGE, Two.action_spaces["eye"], {}), "moves": (Acts, NESTED, ACTIONS, {})}
+    mapping = {"eye": "sees", 7: "moves"}
+    fragments, written, _ = played(Two, tmp_path, specs, mapping=lambda agent: mapping[agent])
+    assert written.keys() == fragments.keys() == {"sees", "moves"}
+    for policy_id in written:
+        check(fragments[policy_id], written[policy_id])
+    ended = [one for one in written["moves"] if not one.cut]
+    assert {(len(one), one.terminated, one.agent_id) for one in ended} == {(2, True, 7)}
+    assert [one.columns["t"].tolist() for one in ended] == [[0, 2]] * len(ended)
+
+
+def test_observations_before_the_filter(tmp_path):
+    env = KINDS["id"].make
+    raw, _, _ = played(lambda context: env(3), tmp_path / "raw")
+    _, written, reader = played(lambda context: env(3), tmp_path / "filtered", observation_filter="MeanStdFilter")
+    seen = np.concatenate([one["obs"] for one in learned_from(raw["default_policy"])])
+    told = np.concatenate([one.columns["obs"] for one in written["default_policy"]])
+    assert {row.tobytes() for row in told} >= {row.tobytes() for row in seen if row[0] == 0}
+    assert reader.header["filters"]["default_policy"]["count"] > 0
+
+
+def test_a_sampler_of_another_kind_writes_nothing(tmp_path):
+    from examples.own_sampler import PlainSampler
+
+    with pytest.raises(ConfigError, match="output"):
+        RolloutWorker("CartPole-v1", Acts, config={**CONFIG, "output": str(tmp_path), "sampler": PlainSampler})
+
+
+def test_evaluation_writes_nothing_and_cuts_what_was_running(tmp_path):
+    worker = RolloutWorker(lambda context: Random(MASKED, ACTIONS), Acts, config={**CONFIG, "output": str(tmp_path)})
+    steps = worker.sample().count
+    worker.evaluate(4)
+    worker.stop()
+    written = list(open_dataset(tmp_path).trajectories())
+    assert steps <= sum(map(len, written)) <= steps + 3
+    assert any(one.cut for one in written)
