@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from rollax.spaces import Path, leaves, walk, zeros
 
 OBS, ACTION, PREV_ACTION, PREV_REWARD = "obs", "action", "prev_action", "prev_reward"
 STATE_IN, STATE_OUT = "state_in", "state_out"
+_ONE_TRACE = threading.Lock()  # around a setting of the whole process
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class PolicyFunction:
         for number, part in enumerate(memory.initial_state):
             found.append(Tensor(f"{STATE_IN}_{number}", (), part.shape, part.dtype, initial=part))
         if SampleBatch.PREV_ACTIONS in memory.columns:
-            for path, tensor in self._tensors(PREV_ACTION, self.policy.action_space).items():
+            for path, tensor in self._tensors(PREV_ACTION, self.policy.action_space, of_policy=True).items():
                 # What the policy sees as an action of zeros, as in the first step of sampling.
                 initial = np.zeros(tensor.shape, tensor.dtype)
                 if path in self._boxes:
@@ -206,12 +208,13 @@ class PolicyFunction:
 @contextlib.contextmanager
 def _unchecked_shapes() -> Iterator[None]:
     """While it is open, jaxtyping checks nothing: it cannot compare symbolic dimensions."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", before)
+    with _ONE_TRACE:
+        before = jaxtyping.config.jaxtyping_disable
+        jaxtyping.config.update("jaxtyping_disable", True)
+        try:
+            yield
+        finally:
+            jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def _narrow(array: Any) -> Any:
@@ -263,7 +266,7 @@ def _to_policy(box: BoxMap, actions: Any) -> Any:
 def _fixed_rows(policy: JaxPolicy, error: Exception) -> PolicyError:
     return PolicyError(
         "The model cannot be traced for any number of observations.",
-        where=f"policy {policy.name!r}, model {type(policy.split).__name__}",
+        where=f"policy {policy.name!r}, while its model is traced",
         got=f"{type(error).__name__}: {error}",
         expected="a model whose shapes follow from the shapes of its inputs",
         fix="write x.shape[0] for len(x), and no Python numbers or branches that depend on the number of rows",

@@ -1,0 +1,79 @@
+"""`export_policy` and `rollax export`."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import onnxruntime
+import pytest
+from gymnasium import spaces
+from typer.testing import CliRunner
+
+import rollax
+from rollax.cli import app
+from rollax.errors import CheckpointError, ConfigError, PolicyError, RollaxError
+from rollax.evaluation.filters import NoFilter
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.export.onnx_model import policy_to_onnx
+
+VECTOR = spaces.Box(-2.0, 2.0, (3,), np.float32)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    trainer = rollax.PGTrainer(env="CartPole-v1", config={"model": {"fcnet_hiddens": [4]}, "seed": 0})
+    path = trainer.save(str(tmp_path_factory.mktemp("checkpoints") / "one"))
+    trainer.stop()
+    return path
+
+
+def test_a_checkpoint_as_onnx_with_its_description(checkpoint, tmp_path):
+    path = rollax.export_policy(checkpoint, out=tmp_path / "new" / "policy.onnx")
+    session = onnxruntime.InferenceSession(str(path))
+    obs = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    expected = rollax.load_policy(checkpoint).compute_actions(obs)[0]
+    np.testing.assert_array_equal(session.run(["action"], {"obs": obs})[0], expected)
+    properties = session.get_modelmeta().custom_metadata_map
+    assert properties["policy_id"] == "default_policy"
+    assert properties["policy_class"] == "PGPolicy"
+    assert json.loads(properties["action_space"])["type"] == "Discrete"
+    assert json.loads(properties["inputs"]) == [{"name": "obs", "path": [], "shape": [4], "dtype": "float32"}]
+    assert [child.name for child in path.parent.iterdir()] == ["policy.onnx"]
+
+
+def test_the_command(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["export", str(checkpoint), "--to=stablehlo", "--out=policy.bin"])
+    assert done.exit_code == 0, done.output
+    assert "policy.bin" in done.output
+    policy = jax.export.deserialize(bytearray((tmp_path / "policy.bin").read_bytes()))
+    obs = np.ones((2, 4), np.float32)
+    expected = rollax.load_policy(checkpoint).compute_actions(obs)[0]
+    np.testing.assert_array_equal(policy.call({"obs": obs})["action"], expected)
+
+
+def test_refusals(checkpoint, tmp_path):
+    with pytest.raises(ConfigError, match="did you mean 'onnx'"):
+        rollax.export_policy(checkpoint, to="onxx", out=tmp_path / "x")
+    with pytest.raises(CheckpointError, match="no such policy"):
+        rollax.export_policy(checkpoint, out=tmp_path / "x", policy_id="other")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(RollaxError, match="was not written"):
+        rollax.export_policy(checkpoint, out=tmp_path / "file" / "x")
+    assert [child.name for child in tmp_path.iterdir()] == ["file"]
+
+
+class InPython(rollax.Policy):
+    def compute_actions(self, obs_batch, **_):
+        return np.zeros(len(obs_batch), np.int64), [], {}
+
+
+def test_a_policy_in_python_is_refused():
+    from rollax.evaluation.actions import ActionMap
+
+    actions = ActionMap(spaces.Discrete(2), clip_actions=True, normalize_actions=False)
+    runner = PolicyRunner(InPython(VECTOR, spaces.Discrete(2)), NoFilter(VECTOR), actions)
+    with pytest.raises(PolicyError, match="chooses its actions in Python"):
+        policy_to_onnx(runner)
