@@ -1,0 +1,416 @@
+"""Episodes served by a policy get the actions that the policy alone gives them, whatever arrives together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import safetensors.numpy
+from gymnasium import spaces
+from hypothesis import given
+
+from rollax import CheckpointError, ConfigError, NonFiniteError, PPOPolicy, PPOTrainer
+from rollax.errors import RequestError, RollaxError
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.serving.policy_backend import PolicyBackend
+from rollax.serving.protocol import Actions, Episode, Trajectory
+from rollax.serving.weights import policy_from_bytes, policy_to_bytes, read_description, update_policy
+from tests.algorithms.envs import TwoAgents
+from tests.serving.served_policies import CONTINUOUS, DISCRETE, runner
+
+LSTM = {
+    "fcnet_hiddens": [4],
+    "use_lstm": True,
+    "lstm_cell_size": 4,
+    "lstm_use_prev_action": True,
+    "lstm_use_prev_reward": True,
+}
+RNG = np.random.default_rng(0)
+
+
+def observations(count: int) -> np.ndarray:
+    return RNG.normal(3.0, 2.0, (count, 2)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def recurrent() -> PolicyRunner:
+    return runner(action_space=CONTINUOUS, normalize_actions=True, model=LSTM)
+
+
+@pytest.fixture(scope="module")
+def plain() -> PolicyRunner:
+    return runner()
+
+
+def serve(backend: PolicyBackend, play: Any) -> None:
+    """Runs a coroutine with an attached backend, which is closed in any case."""
+
+    async def main() -> None:
+        backend.attach(asyncio.get_running_loop())
+        try:
+            await play()
+        finally:
+            backend.close()
+
+    asyncio.run(main())
+
+
+def ask(backend: PolicyBackend, asked: Mapping[str, Any]) -> asyncio.Future[Actions]:
+    """Requests actions; returns a future of the result."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+
+    def done(result: Actions | BaseException) -> None:
+        def set_result() -> None:
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        loop.call_soon_threadsafe(set_result)
+
+    backend.request_actions(asked, done)
+    return future
+
+
+class Alone:
+    """One episode of one agent, acted for by the policy alone."""
+
+    def __init__(self, policy: PolicyRunner) -> None:
+        self.policy, self.state, self.action, self.reward = policy, None, None, 0.0
+
+    def act(self, obs: np.ndarray) -> Any:
+        state = self.policy.policy.get_initial_state() if self.state is None else self.state
+        self.action, self.state, _ = self.policy.compute_single_action(
+            obs, state, prev_action=self.action, prev_reward=self.reward
+        )
+        self.reward = 0.0
+        return self.action
+
+    def log(self, obs: np.ndarray, action: Any) -> None:
+        self.act(obs)
+        self.action = action
+
+
+def test_memory_is_kept_by_episode(recurrent):
+    backend = PolicyBackend({"default_policy": recurrent})
+    alone = {name: Alone(recurrent) for name in "abc"}
+
+    async def play() -> None:
+        for name in "abc":
+            backend.start_episode(name, True)
+        for step, names in enumerate(["abc", "a", "cb", "abc", "b", "ab"]):
+            obs = dict(zip(names, observations(len(names)), strict=True))
+            # Single requests and one of many, in one pass.
+            futures = [ask(backend, {name: obs[name]}) for name in names[:1]] + [
+                ask(backend, {name: obs[name] for name in names[1:]}) for _ in names[1:2]
+            ]
+            actions = {key: value for future in futures for key, value in (await future).actions.items()}
+            assert list(actions) == list(names)
+            for name in names:
+                np.testing.assert_allclose(actions[name], alone[name].act(obs[name]), rtol=1e-5)
+                backend.log_returns(name, 0.5 * step, None)
+                alone[name].reward += 0.5 * step
+            if step in (1, 3):
+                seen, taken = observations(1)[0], CONTINUOUS.low
+                backend.log_action("a", seen, taken)
+                alone["a"].log(seen, taken)
+        backend.end_episode("a", observations(1)[0], False)
+        backend.start_episode("a", True)
+        first = observations(1)[0]
+        np.testing.assert_allclose(
+            (await ask(backend, {"a": first})).actions["a"], Alone(recurrent).act(first), rtol=1e-5
+        )
+
+    serve(backend, play)
+    assert backend.hello().policies["default_policy"].recurrent
+
+
+def test_a_logged_action_comes_before_the_next_request(recurrent):
+    backend, alone = PolicyBackend({"default_policy": recurrent}), Alone(recurrent)
+
+    async def play() -> None:
+        backend.start_episode("e", True)
+        seen, taken = observations(3), CONTINUOUS.high
+        for obs in seen[:2]:
+            backend.log_action("e", obs, taken)
+            alone.log(obs, taken)
+        got = await ask(backend, {"e": seen[2]})
+        np.testing.assert_allclose(got.actions["e"], alone.act(seen[2]), rtol=1e-5)
+
+    serve(backend, play)
+
+
+def test_what_arrives_together_shares_a_pass(plain):
+    backend = PolicyBackend({"default_policy": plain})
+
+    async def play() -> None:
+        names = [str(number) for number in range(20)]
+        seen = observations(20)
+        for name in names:
+            backend.start_episode(name, True)
+        for rounds in (1, 2):  # at first in a thread, because it compiles
+            got = await asyncio.gather(*[ask(backend, {name: obs}) for name, obs in zip(names, seen, strict=True)])
+            assert backend.statistics()["batches_total"] == rounds
+            assert [one.actions for one in got] == [
+                {name: plain.compute_single_action(obs)} for name, obs in zip(names, seen, strict=True)
+            ]
+        assert backend.statistics()["actions_total"] == 40
+
+    serve(backend, play)
+
+
+def test_passes_have_a_largest_size(plain, monkeypatch):
+    monkeypatch.setattr("rollax.serving.acting._MOST_ROWS", 8)
+    backend = PolicyBackend({"default_policy": plain})
+
+    async def play() -> None:
+        seen = observations(20)
+        for number in range(20):
+            backend.start_episode(str(number), True)
+        got = await ask(backend, {str(number): obs for number, obs in enumerate(seen)})
+        assert list(got.actions.values()) == [plain.compute_single_action(obs) for obs in seen]
+
+    serve(backend, play)
+
+
+def test_agents_have_policies_and_memories_of_their_own(recurrent, plain):
+    two = {"first": runner(policy_id="first"), "second": recurrent}
+    backend = PolicyBackend(
+        two, lambda agent, episode: "second" if agent.startswith("s") else "first", multi_agent=True
+    )
+    alone = {name: Alone(recurrent) for name in ("s1", "s2")}
+
+    async def play() -> None:
+        backend.start_episode("e", True)
+        for agents in (["f", "s1"], ["s2"], ["s1", "s2", "f"]):
+            obs = dict(zip(agents, observations(len(agents)), strict=True))
+            got = (await ask(backend, {"e": obs})).actions["e"]
+            assert list(got) == agents
+            for agent in agents:
+                expected = (
+                    two["first"].compute_single_action(obs[agent]) if agent == "f" else alone[agent].act(obs[agent])
+                )
+                np.testing.assert_allclose(got[agent], expected, rtol=1e-5)
+            backend.log_returns("e", dict.fromkeys(agents, 1.0), None)
+            for agent in set(agents) - {"f"}:
+                alone[agent].reward += 1.0
+        backend.end_agents("e", {"s1": None}, False)
+        obs = observations(1)[0]
+        got = (await ask(backend, {"e": {"s1": obs}})).actions["e"]["s1"]
+        np.testing.assert_allclose(got, Alone(recurrent).act(obs), rtol=1e-5)
+        assert backend.spaces_of("e", "s9")[1] == CONTINUOUS
+        assert backend.spaces_of("e", "f")[1] == DISCRETE
+        backend.log_action("e", {"s2": obs}, {"s2": CONTINUOUS.low})
+        backend.end_episode("e", {}, False)
+
+    serve(backend, play)
+    assert backend.statistics()["episode_reward_mean"] == 6.0
+
+
+def test_exploring_draws_and_greedy_does_not(plain):
+    drawn = {}
+    for explore in (False, True):
+        backend = PolicyBackend({"default_policy": plain}, explore=explore)
+
+        async def play(backend: PolicyBackend = backend, explore: bool = explore) -> None:
+            backend.start_episode("e", True)
+            seen = np.zeros(2, np.float32)
+            drawn[explore] = {(await ask(backend, {"e": seen})).actions["e"] for _ in range(50)}
+
+        serve(backend, play)
+    assert len(drawn[False]) == 1
+    assert len(drawn[True]) > 1
+
+
+def test_a_failed_pass_fails_its_requests_and_no_others():
+    broken = runner()
+    backend = PolicyBackend({"default_policy": broken})
+    weights = broken.policy.get_weights()
+
+    async def play() -> None:
+        for name in "ab":
+            backend.start_episode(name, True)
+        seen = observations(1)[0]
+        for _ in range(2):
+            broken.policy.set_weights({name: np.full_like(value, np.nan) for name, value in weights.items()})
+            futures = [ask(backend, {name: seen}) for name in "ab"]
+            got = await asyncio.gather(*futures, return_exceptions=True)
+            assert [type(one) for one in got] == [NonFiniteError] * 2
+            broken.policy.set_weights(weights)
+            assert (await ask(backend, {"a": seen})).actions == {"a": broken.compute_single_action(seen)}
+
+    serve(backend, play)
+
+
+def test_warming_up_compiles_what_requests_will_need():
+    masked = spaces.Dict({"action_mask": spaces.MultiBinary(3), "x": spaces.Box(1.0, 2.0, (2,))})
+    policy = runner(observation_space=masked)
+    backend = PolicyBackend({"default_policy": policy})
+    backend.warm_up(4)
+    actor = backend.actors["default_policy"]
+    assert sorted(actor._seconds) == [1, 2, 4]
+    assert policy.policy.timestep == 0
+    backend.close()
+
+
+def test_it_does_not_learn_and_counts(plain):
+    backend = PolicyBackend({"default_policy": plain}, version=5)
+
+    async def play() -> None:
+        assert not backend.hello().learns
+        backend.start_episode("e", True)
+        got = await ask(backend, {"e": observations(1)[0]})
+        assert got.version == 5
+        backend.log_returns("e", 2.0, None)
+        backend.log_action("e", observations(1)[0], 1)
+        backend.log_returns("e", 1.0, None)
+        backend.end_episode("e", observations(1)[0], False)
+        trajectory = Trajectory(obs=[0, 0], actions=[0], rewards=[5.0])
+        answer = backend.submit([Episode(agents={"agent0": trajectory})])
+        assert (answer.accepted, answer.too_old, answer.version) == (0, 0, 5)
+        backend.start_episode("dropped", True)
+        backend.drop_episode("dropped")
+
+    serve(backend, play)
+    statistics = backend.statistics()
+    assert statistics["episodes_total"] == 2
+    assert statistics["episode_reward_mean"] == 4.0
+    assert statistics["episode_len_mean"] == 1.5
+    assert statistics["actions_total"] == 1
+    assert backend._episodes == {}
+
+
+@pytest.fixture(scope="module")
+def two_policies(tmp_path_factory):
+    config = {
+        "multiagent": {"policies": {"p": None, "q": None}, "policy_mapping_fn": lambda agent: "p"},
+        "model": {"fcnet_hiddens": [4]},
+        "seed": 0,
+    }
+    with PPOTrainer(TwoAgents, config) as trainer:
+        return trainer.save(tmp_path_factory.mktemp("two"))
+
+
+class TestCheckpoints:
+    def test_a_mapping_that_was_code_has_to_be_given(self, two_policies):
+        with pytest.raises(CheckpointError, match="--policy-mapping"):
+            PolicyBackend.from_checkpoint(two_policies)
+        with pytest.raises(ConfigError, match="unknown policies"):
+            PolicyBackend.from_checkpoint(two_policies, policy_mapping={"a": "r"})
+        with pytest.raises(ConfigError, match="Several policies for a single agent"):
+            PolicyBackend.from_checkpoint(two_policies, policy_mapping={"a": "p"}, multi_agent=False)
+
+    def test_a_table_maps_agents(self, two_policies):
+        backend = PolicyBackend.from_checkpoint(two_policies, policy_mapping={"a": "p", "b": "q"})
+        assert backend.hello().multi_agent
+        assert sorted(backend.hello().policies) == ["p", "q"]
+        backend.start_episode("e", True)
+        assert backend._memory("e", "b").actor is backend.actors["q"]
+        with pytest.raises(RequestError, match="An agent without a policy") as caught:
+            backend.spaces_of("e", "c")
+        assert caught.value.status == 422
+        backend.close()
+
+    def test_a_function_maps_agents_and_may_read_the_episode(self, two_policies):
+        backend = PolicyBackend.from_checkpoint(
+            two_policies, policy_mapping=lambda agent, episode: "q" if episode.episode_id == "e1" else "p"
+        )
+        for episode_id, policy_id in (("e1", "q"), ("e2", "p")):
+            backend.start_episode(episode_id, True)
+            assert backend._memory(episode_id, "a").actor is backend.actors[policy_id]
+        backend.close()
+
+
+class TestWeights:
+    @pytest.mark.parametrize("kind", ["plain", "recurrent"])
+    def test_the_policy_is_the_same_elsewhere(self, request, kind):
+        policy = request.getfixturevalue(kind)
+        elsewhere = policy_from_bytes(policy_to_bytes(policy, 3))
+        assert elsewhere.policy.name == "default_policy"
+        there, here = Alone(elsewhere), Alone(policy)
+        for obs in observations(4):
+            np.testing.assert_allclose(there.act(obs), here.act(obs), rtol=1e-6)
+
+    def test_no_two_clients_explore_alike(self, plain):
+        data = policy_to_bytes(plain, 3)
+        seen = [np.zeros(2, np.float32)] * 64
+        one, two, three, four = (
+            policy_from_bytes(data, seed=seed).compute_actions(seen, explore=True)[0] for seed in (None, None, 1, 1)
+        )
+        assert (one != two).any()
+        np.testing.assert_array_equal(three, four)
+
+    def test_newer_weights_are_taken_over(self, plain):
+        newer = runner(seed=2)
+        elsewhere = policy_from_bytes(policy_to_bytes(plain, 3))
+        newer.policy.timestep = 77
+        assert update_policy(elsewhere, policy_to_bytes(newer, 4)) == 4
+        assert elsewhere.policy.timestep == 77
+        seen = list(observations(16))
+        np.testing.assert_array_equal(elsewhere.compute_actions(seen)[0], newer.compute_actions(seen)[0])
+        with pytest.raises(CheckpointError, match="another policy"):
+            update_policy(elsewhere, policy_to_bytes(runner(policy_id="other"), 5))
+
+    def test_nothing_of_the_environment_is_told(self, plain):
+        policy = runner(env_config={"password": "secret"})
+        description = read_description(policy_to_bytes(policy, 3))
+        assert "secret" not in json.dumps(description)
+        assert description["config"].keys().isdisjoint({"env", "env_config", "multiagent", "callbacks"})
+
+    def test_code_of_others_is_neither_sent_nor_imported(self, plain, tmp_path, monkeypatch):
+        class Own(PPOPolicy):
+            pass
+
+        with pytest.raises(RequestError, match="clients do not have") as caught:
+            policy_to_bytes(runner(Own), 3)
+        assert caught.value.status == 409
+        (tmp_path / "bomb.py").write_text("raise SystemExit('imported')")
+        monkeypatch.syspath_prepend(tmp_path)
+        good = read_description(policy_to_bytes(plain, 3))
+        model = {**good["config"]["model"], "custom_model": "bomb:Model"}
+        for changes in (
+            {"class": "bomb:Policy"},
+            {"class": "os:system"},
+            {"class": "rollax.algorithms.ppo:PPOTrainer"},
+            {"class": "rollax.policy.policy:Policy"},
+            {"config": {**good["config"], "model": model}},
+        ):
+            with pytest.raises(CheckpointError):
+                policy_from_bytes(forged(plain, changes))
+
+    def test_damaged_bytes_are_refused(self, plain):
+        data = policy_to_bytes(plain, 3)
+        for damaged in (b"", b"12345678", data[:100], data[:-1], b"\xff" * 8 + data[8:], safetensors.numpy.save({})):
+            with pytest.raises(CheckpointError):
+                policy_from_bytes(damaged)
+        for changes in (
+            {"format": "rollax-policy-9"},
+            {"version": -1},
+            {"timestep": 1.5},
+            {"policy_id": 3},
+            {"config": {}},
+            {"config": {"lr": "high"}},
+            {"observation_space": {"type": "Box"}},
+            {"observation_space": None},
+            {"observation_filter": "Other"},
+        ):
+            with pytest.raises(RollaxError):
+                policy_from_bytes(forged(plain, changes))
+
+    @given(st.binary(max_size=200))
+    def test_any_bytes(self, data):
+        with pytest.raises(CheckpointError):
+            read_description(data)
+
+
+def forged(policy: PolicyRunner, changes: Mapping[str, Any]) -> bytes:
+    """The bytes of a policy with another description."""
+    data = policy_to_bytes(policy, 3)
+    description = {**read_description(data), **changes}
+    return safetensors.numpy.save(safetensors.numpy.load(data), {"rollax": json.dumps(description)})
