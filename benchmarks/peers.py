@@ -17,6 +17,7 @@ REQUIREMENTS = {
     "rllib": ("ray[rllib]", "torch"),
     "sf": ("sample-factory", "torch"),
     "tianshou": ("tianshou",),
+    "d3rlpy": ("d3rlpy", "h5py", "torch"),
 }
 _OWN_FOLDER = "ROLLAX_PEER_VENVS"
 

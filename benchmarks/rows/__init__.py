@@ -7,6 +7,7 @@ from dataclasses import replace
 from benchmarks.measure import Row
 from benchmarks.rows.frames import frames_rows
 from benchmarks.rows.off_policy import off_policy_rows
+from benchmarks.rows.offline import offline_rows
 from benchmarks.rows.replay import replay_rows
 from benchmarks.rows.sampling import sampling_rows
 from benchmarks.rows.serving import serving_rows
@@ -22,6 +23,7 @@ def make_rows(*, quick: bool = False) -> dict[str, Row]:
         *worker_rows(),
         *replay_rows(),
         *off_policy_rows(),
+        *offline_rows(),
         *frames_rows(quick=quick),
         *serving_rows(),
     )
