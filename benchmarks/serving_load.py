@@ -92,8 +92,8 @@ class Load:
             return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
         message = {"id": 1, "verb": verb, **body}
         if self._transport == "json":
-            return _frame(_TEXT, json.dumps(message, separators=(",", ":")).encode())
-        return _frame(_BINARY, msgspec.msgpack.encode(message))
+            return frame(_TEXT, json.dumps(message, separators=(",", ":")).encode())
+        return frame(_BINARY, msgspec.msgpack.encode(message))
 
 
 class _Client(asyncio.Protocol):
@@ -184,7 +184,7 @@ class _StreamClient(_Client):
         return size if size <= len(data) else 0
 
 
-def _frame(kind: int, data: bytes) -> bytes:
+def frame(kind: int, data: bytes) -> bytes:
     """Returns a frame of a client; its mask is zero, so that the data stays what it is."""
     if len(data) < _SHORT:
         length = bytes([_MASKED | len(data)])

@@ -12,7 +12,9 @@ import tempfile
 from typing import Any
 
 from benchmarks.echo import EchoService
+from rollax.serving.limits import Limits
 from rollax.serving.server import PolicyServer
+from rollax.serving.service import Service
 
 
 def main() -> None:
@@ -20,9 +22,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--service", choices=("policy", "echo"), required=True)
     parser.add_argument("--core", type=int)
+    parser.add_argument("--token")
+    parser.add_argument("--idle-timeout-s", type=float, default=300.0)
+    parser.add_argument("--max-episodes", type=int, default=10_000)
     args = parser.parse_args()
     keep_to_core(args.core)
-    with PolicyServer(EchoService() if args.service == "echo" else policy_backend()) as server:
+    limits = Limits(
+        max_episodes=args.max_episodes, max_episodes_per_client=args.max_episodes, idle_timeout_s=args.idle_timeout_s
+    )
+    service = EchoService(limits) if args.service == "echo" else Service(policy_backend(), limits)
+    with PolicyServer(service, token=args.token) as server:
         print(server.address, flush=True)
         sys.stdin.read()
 

@@ -15,6 +15,7 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,16 +110,23 @@ def main() -> int:
     return 0 if report["flat"] and not lost else 1
 
 
-def compare(looks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns whether the median of the second half exceeds that of the first by more than the tolerance."""
+def compare(
+    looks: list[dict[str, Any]], allowed: Mapping[str, float] = _ALLOWED, percent: frozenset[str] = _PERCENT
+) -> dict[str, dict[str, Any]]:
+    """Returns whether the median of the second half exceeds that of the first by more than what is allowed.
+
+    Args:
+        looks: the records, in their order.
+        allowed: name -> difference; in percent for the names in `percent`.
+    """
     half = len(looks) // 2
     if not half:
         return {}
     verdicts = {}
-    for name, allowed in _ALLOWED.items():
+    for name, tolerance in allowed.items():
         first, second = (statistics.median(look[name] for look in part) for part in (looks[:half], looks[half:]))
-        grown = 100 * (second / first - 1) if name in _PERCENT else second - first
-        verdicts[name] = {"first_half": first, "second_half": second, "flat": grown <= allowed}
+        grown = 100 * (second / first - 1) if name in percent else second - first
+        verdicts[name] = {"first_half": first, "second_half": second, "flat": grown <= tolerance}
     return verdicts
 
 

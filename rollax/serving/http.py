@@ -268,12 +268,11 @@ class HttpApp:
         policy_id = self._policy_id(request)
         etag = f'"{self._nonce}-{self.query("health", {}).version}"'
         headers = [(b"etag", etag.encode())]
-        if etag.encode() in request.headers.get(b"if-none-match", b"").replace(b"W/", b"").replace(b" ", b"").split(
-            b","
-        ):
+        known = request.headers.get(b"if-none-match", b"").replace(b"W/", b"").replace(b" ", b"").split(b",")
+        if etag.encode() in known or b"*" in known:
             return Reply(status=304, headers=headers)
-        known, content = self._files.get((kind, policy_id), ("", None))
-        if content is None or known != etag or (content.done() and (content.cancelled() or content.exception())):
+        made, content = self._files.get((kind, policy_id), ("", None))
+        if content is None or made != etag or (content.done() and (content.cancelled() or content.exception())):
             content = make(policy_id)
             content.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._files[kind, policy_id] = (etag, content)

@@ -1,0 +1,74 @@
+"""Requests generated from the OpenAPI description: right and wrong ones, each answered as described."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode, checks
+
+from rollax.serving.openapi import description
+from rollax.serving.service import Service
+from tests.serving.stand_in_backend import StandIn
+from tests.serving.wire import PATIENCE_S, TOKEN, serving
+
+_CHECKS = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+    checks.response_headers_conformance,
+]
+_EXAMPLES = 50
+SCHEMA = schemathesis.openapi.from_dict(description())
+OPERATIONS = {found.ok().label: found.ok() for found in SCHEMA.get_all_operations()}
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def session():
+    """A session whose `base_url` is that of a server with a token."""
+    with serving(Service(StandIn()), token=TOKEN) as server, requests.Session() as found:
+        found.headers["Authorization"] = f"Bearer {TOKEN}"
+        found.base_url = server.address
+        yield found
+
+
+def _modes(label):
+    """Nothing about a request without a body and parameters can be wrong."""
+    operation = OPERATIONS[label]
+    return list(GenerationMode) if operation.body or operation.query else [GenerationMode.POSITIVE]
+
+
+@pytest.mark.parametrize(("label", "mode"), [(label, mode) for label in OPERATIONS for mode in _modes(label)])
+def test_generated_requests_are_answered_as_described(session, label, mode):
+    operation = OPERATIONS[label]
+    count = itertools.count()
+    demanded = [*_CHECKS, checks.negative_data_rejection] if mode == GenerationMode.NEGATIVE else _CHECKS
+
+    @settings(
+        max_examples=_EXAMPLES, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def attack(case):
+        number = next(count)
+        if mode == GenerationMode.POSITIVE and number % 2 and isinstance(case.body, dict) and "episode_id" in case.body:
+            run_an_episode(session, case, number)
+        case.call_and_validate(base_url=session.base_url, session=session, checks=demanded, timeout=PATIENCE_S)
+
+    attack()
+
+
+def run_an_episode(session, case, number):
+    """Lets a generated request be about an episode that runs, with an observation of its space."""
+    name = f"{case.operation.label}-{number}".replace("/", "-")
+    if "start_episode" not in case.operation.label:
+        answer = session.post(f"{session.base_url}/v1/start_episode", json={"episode_id": name}, timeout=PATIENCE_S)
+        assert answer.status_code == 200
+    case.body["episode_id"] = name
+    if "obs" in case.body:
+        case.body["obs"] = [0.5, -0.5]
