@@ -1,9 +1,13 @@
-"""TD3BC: TD3 whose actor stays near the recorded actions; and normalized critics.
+"""TD3BC: TD3 whose actor stays near the recorded actions; with the switches of ReBRAC.
 
 Source: Fujimoto and Gu (2021), arXiv:2106.06860, Eq. 3 and 5: the actor minimizes
     -λ mean Q_1(s, π(s)) + mean |π(s) - a|²,  λ = α / mean |Q_1(s, π(s))|,
-where |·|² is the mean over the elements of an action, as in the authors' code; observations are standardized. Of ReBRAC
-(Tarasov et al. (2023), arXiv:2305.09836): layer normalization in the critics, and with `model.fcnet_hiddens` the depth.
+where |·|² is the mean over the elements of an action, as in the authors' code; observations are standardized. The
+switches of ReBRAC (Tarasov et al. (2023), arXiv:2305.09836, section 3) are layer normalization in the critics, deeper
+networks (`model.fcnet_hiddens`), and a second penalty, in the targets of the critics,
+    y = r + γ (min_i Q⁻_i(s', a') - β₂ Σ (a' - â')²),
+with the recorded next action â' and the sum over the elements of an action. Where no next action is recorded, because
+the trajectory was truncated, there is no penalty.
 """
 
 from __future__ import annotations
@@ -11,19 +15,22 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 from pydantic import Field
 
 from rollax.algorithms.ddpg import TD3Config, TD3Policy, TD3Trainer
-from rollax.batch import SampleBatch
+from rollax.batch import Fragment, SampleBatch
 from rollax.models.action_values import ActorWithCritics, make_actor, make_critics
 from rollax.models.config import ModelConfig
 from rollax.ops.imitation import behaviour_regularized_loss, squared_distances
 from rollax.policy.jax_policy import Columns
 
+_NEW_ACTIONS, _ACTS_NEXT = "new_actions", "acts_next"
+
 
 class TD3BCConfig(TD3Config):
-    """The fields of TD3, and those of the penalty."""
+    """The fields of TD3, and those of the penalties."""
 
     defaults = {
         "lr": 3e-4,
@@ -31,13 +38,16 @@ class TD3BCConfig(TD3Config):
         "model": ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu"),
         "observation_filter": "MeanStdFilter",
     }
-    requires = {"critic_layer_norm": {"model.custom_model": None}}
+    requires = {"critic_layer_norm": {"model.custom_model": None}, "critic_penalty": {"n_step": 1}}
 
     alpha: float = Field(
         default=2.5,
         ge=0,
         description="α, weight of the normalized value beside the squared distance from the recorded action; 0 only "
         "imitates",
+    )
+    critic_penalty: float = Field(
+        default=0.0, ge=0, description="β₂ of ReBRAC, weight of the squared distance from the recorded next action"
     )
     critic_layer_norm: bool = Field(
         default=False, description="whether the critics' hidden layers are followed by layer normalization"
@@ -55,6 +65,27 @@ class TD3BCPolicy(TD3Policy):
         options: dict[str, Any] = {"layer_norm": config.critic_layer_norm, "rngs": rngs}
         critics = make_critics(observations, actions, 2 if config.twin_q else 1, config.model, **options)
         return ActorWithCritics(actor, critics, squashed=True)
+
+    @property
+    def replayed_columns(self) -> tuple[str, ...]:
+        return (_NEW_ACTIONS, _ACTS_NEXT) if self.config.critic_penalty else ()
+
+    def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
+        if self.config.critic_penalty:
+            actions = np.asarray(fragment[SampleBatch.ACTIONS])
+            fragment[_NEW_ACTIONS] = np.concatenate([actions[1:], actions[-1:]])
+            fragment[_ACTS_NEXT] = (~fragment.last).astype(np.float32)
+        return super().postprocess_rows(fragment)
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        return {**super().train_columns(batch), **{name: batch[name] for name in self.replayed_columns}}
+
+    def next_values(self, target_model: Any, actions: jax.Array, batch: Columns) -> jax.Array:
+        values = super().next_values(target_model, actions, batch)
+        if not self.config.critic_penalty:
+            return values
+        distances = squared_distances(actions, batch[_NEW_ACTIONS]).sum(axis=1)
+        return values - self.config.critic_penalty * batch[_ACTS_NEXT] * distances
 
     def actor_loss(self, actions: jax.Array, values: jax.Array, batch: Columns, mask: jax.Array) -> jax.Array:
         distances = squared_distances(actions, batch[SampleBatch.ACTIONS]).mean(axis=1)

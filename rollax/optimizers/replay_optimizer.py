@@ -78,7 +78,7 @@ class ReplayOptimizer(Optimizer):
             "gamma": policy.config.gamma,
             "n_step": policy.config.n_step,
             "where": f"replay buffer of policy {policy.name!r}",
-            "columns": columns if policy.replayed is None else (*columns, *policy.replayed.columns),
+            "columns": (*columns, *policy.replayed_columns, *(policy.replayed.columns if policy.replayed else ())),
             "frames": None if config.frame_stack_axis is None else _stacked_frames(policy, config.frame_stack_axis),
         }
         if not config.prioritized_replay:

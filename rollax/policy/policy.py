@@ -75,6 +75,9 @@ class Policy(ABC):
     replayed: ReplayedSequences | None = None
     """The sequences that it learns from if experience is replayed; None: it learns from single rows."""
 
+    replayed_columns: tuple[str, ...] = ()
+    """Further columns of a replay buffer, which `postprocess_rows` adds, beside those of transitions."""
+
     statistics: tuple[str, ...] = ()
     """The names of the statistics of `learn_on_batch`; results contain `None` for each before the first update."""
 

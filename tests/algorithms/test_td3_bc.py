@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import ConfigError, SampleBatch
+from rollax import ConfigError, SampleBatch, TD3BCTrainer
 from rollax.algorithms.ddpg import TD3Policy
 from rollax.algorithms.td3_bc import TD3BCConfig, TD3BCPolicy
+from rollax.batch import Fragment
+from tests.algorithms.replayed import SMALL as REPLAYED
+from tests.algorithms.replayed import drawn_of
 from tests.algorithms.tables import f32
 
 LINE = spaces.Discrete(3)
@@ -27,7 +30,7 @@ ROWS = SampleBatch(
 )
 
 
-def found(policy_class=TD3BCPolicy, **options):
+def found(policy_class=TD3BCPolicy, rows=None, **options):
     """Actions 0.5, 0 and 0, -0.2; Q_1 = 2 [s = 0] - 4 [s = 1] + a_1."""
     policy = policy_class(LINE, BOX, {**SMALL, **options})
     weights = {name: np.zeros_like(value) for name, value in policy.get_weights().items()}
@@ -35,7 +38,7 @@ def found(policy_class=TD3BCPolicy, **options):
     (critic,) = (name for name in weights if name.startswith("critics.") and name.endswith("kernel"))
     weights[critic][0, :, 0] = [2, -4, 0, 1, 0]
     policy.set_weights(weights)
-    gradients, stats = policy.compute_gradients(ROWS)
+    gradients, stats = policy.compute_gradients(SampleBatch({**ROWS, **(rows or {})}))
     return gradients["actor.head.kernel"], stats
 
 
@@ -62,6 +65,42 @@ def test_the_critics_are_those_of_td3():
     (_, ours), (_, theirs) = found(target_noise=0.0), found(TD3Policy, target_noise=0.0)
     names = ("critic_loss", "mean_q", "mean_target", "mean_td_error")
     assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
+
+
+class TestTheCriticsPenalty:
+    def test_targets(self):
+        # Row 0: π(1) = (0, -0.2), recorded (0.5, 0.4): distance 0.25 + 0.36; Q⁻ = -4: y = 1 + ½ (-4 - 0.3 · 0.61).
+        # Row 1 terminated.
+        columns = {"new_actions": f32(0.5, 0.4, 9, 9).reshape(2, 2), "acts_next": f32(1, 1)}
+        _, stats = found(target_noise=0.0, critic_penalty=0.3, rows=columns)
+        assert stats["mean_target"] == pytest.approx((1 + 0.5 * (-4 - 0.3 * 0.61) + 2) / 2, rel=1e-5)
+        _, stats = found(target_noise=0.0, critic_penalty=0.3, rows={**columns, "acts_next": f32(0, 0)})
+        assert stats["mean_target"] == pytest.approx((1 - 2 + 2) / 2, rel=1e-5)
+
+    def test_next_actions_are_those_of_the_same_trajectory(self):
+        policy = TD3BCPolicy(LINE, BOX, {**SMALL, "critic_penalty": 0.3})
+        columns = {
+            "obs": np.array([0, 1, 2]),
+            "actions": np.arange(6, dtype=np.float32).reshape(3, 2),
+            "rewards": f32(1, 2, 3),
+            "terminateds": np.array([False, False, False]),
+            "truncateds": np.array([False, True, False]),
+        }
+        fragment = policy.postprocess_rows(Fragment(columns, [1, 2], {"obs": np.array([2, 2])}))
+        np.testing.assert_array_equal(fragment["acts_next"], [1, 0, 0])
+        np.testing.assert_array_equal(fragment["new_actions"][0], [2, 3])
+
+    def test_it_is_drawn_from_the_buffer(self):
+        config = {**REPLAYED, "critic_penalty": 0.3, "random_steps": 0}
+        with TD3BCTrainer("Pendulum-v1", config) as trainer:
+            trainer.train()
+            drawn = drawn_of(trainer, 8)
+        assert drawn["new_actions"].shape == (8, 1)
+        assert set(drawn["acts_next"].tolist()) <= {0.0, 1.0}
+
+    def test_n_steps_are_refused(self):
+        with pytest.raises(ConfigError, match="critic_penalty has no effect: n_step is 3"):
+            TD3BCConfig(critic_penalty=0.3, n_step=3)
 
 
 def test_layer_normalization():

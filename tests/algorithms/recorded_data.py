@@ -1,0 +1,121 @@
+"""Data sets in memory, made by policies that are trained for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rollax.data import DatasetReader, RecordedTrajectory
+
+Chooses = Callable[[np.ndarray], np.ndarray]
+"""Observations [N, ...] -> actions of the environment [N, ...]."""
+
+
+class Recordings(DatasetReader):
+    """Trajectories of one policy, or of several in the same spaces."""
+
+    def __init__(self, env: gym.Env, trajectories: Sequence[RecordedTrajectory], policies: Sequence[str] = ()) -> None:
+        names = policies or ("default_policy",)
+        self.observation_spaces: Mapping[str, gym.Space] = dict.fromkeys(names, env.observation_space)
+        self.action_spaces: Mapping[str, gym.Space] = dict.fromkeys(names, env.action_space)
+        self.header: Mapping[str, Any] = {}
+        self.broken: list[str] = []
+        self.env, self.found = env, list(trajectories)
+
+    def trajectories(self) -> Iterator[RecordedTrajectory]:
+        return iter(self.found)
+
+    @property
+    def score(self) -> float:
+        """The mean return of a whole episode."""
+        return float(np.mean([found.columns["rewards"].sum() for found in self.found if not found.cut]))
+
+    def __add__(self, other: Recordings) -> Recordings:
+        numbered = [replace(found, episode_id=str(number)) for number, found in enumerate([*self.found, *other.found])]
+        return Recordings(self.env, numbered)
+
+
+class Recorder(gym.Wrapper):
+    """Keeps the episodes of an environment in a list, while it records."""
+
+    def __init__(self, env: gym.Env, kept: list[RecordedTrajectory], sees: Any = None) -> None:
+        super().__init__(env)
+        self.kept, self.sees, self.rows = kept, sees, []
+        self.obs: list[Any] = []
+
+    def reset(self, **arguments):
+        self._keep(False, False)
+        obs, info = self.env.reset(**arguments)
+        self.obs, self.rows = [obs], []
+        return obs, info
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.obs.append(obs)
+        self.rows.append((np.array(action), float(reward)))
+        if terminated or truncated:
+            self._keep(terminated, truncated)
+        return obs, reward, terminated, truncated, info
+
+    def _keep(self, terminated: bool, truncated: bool) -> None:
+        if self.rows:
+            actions, rewards = zip(*self.rows, strict=True)
+            obs = np.stack(self.obs)
+            columns: dict[str, Any] = {
+                "obs": obs if self.sees is None else obs[:, self.sees],
+                "actions": np.stack(actions),
+                "rewards": np.array(rewards, np.float32),
+            }
+            ids = (str(len(self.kept)), 0, "default_policy")
+            self.kept.append(RecordedTrajectory(columns, terminated, truncated, *ids))
+        self.rows = []
+
+
+def played(make: Callable[[], gym.Env], chooses: Chooses, rows: int, seed: int, sees: Any = None) -> Recordings:
+    """The whole episodes of 16 environments, until there are so many rows; `sees` selects what is recorded."""
+    kept: list[RecordedTrajectory] = []
+    envs = [Recorder(make(), kept, sees) for _ in range(16)]
+    seen = [env.reset(seed=seed + number)[0] for number, env in enumerate(envs)]
+    while sum(map(len, kept)) < rows:
+        for number, (env, action) in enumerate(zip(envs, chooses(np.stack(seen)), strict=True)):
+            obs, _, terminated, truncated, _ = env.step(action)
+            seen[number] = env.reset()[0] if terminated or truncated else obs
+    return Recordings(envs[0].env, kept)
+
+
+def trained_on(trainer_class: Any, make: Callable[[], gym.Env], steps: int, config: dict[str, Any]) -> tuple[Any, Any]:
+    """A trainer after so many steps, and all that it experienced in them."""
+    kept: list[RecordedTrajectory] = []
+    trainer = trainer_class(lambda context: Recorder(make(), kept), config)
+    while trainer.optimizer.env_steps < steps:
+        trainer.train()
+    for env in trainer.worker.env.envs if hasattr(trainer.worker.env, "envs") else ():
+        env._keep(False, False)
+    return trainer, Recordings(make(), kept)
+
+
+def of(trainer: Any, *, explore: bool = True) -> Chooses:
+    """The actions of a trainer's policy."""
+    return lambda obs: np.asarray(trainer.compute_actions(obs, explore=explore)[0])
+
+
+def mixed_with(chooses: Chooses, other: Chooses, share: float, seed: int) -> Chooses:
+    """Another choice in a share of the steps."""
+    rng = np.random.default_rng(seed)
+
+    def chosen(obs: np.ndarray) -> np.ndarray:
+        first, second = chooses(obs), other(obs)
+        takes = rng.random(len(obs)) < share
+        return np.where(takes.reshape(-1, *[1] * (first.ndim - 1)), second, first)
+
+    return chosen
+
+
+def at_random(space: gym.spaces.Discrete, seed: int) -> Chooses:
+    """Uniformly random actions."""
+    rng = np.random.default_rng(seed)
+    return lambda obs: rng.integers(int(space.n), size=len(obs))
