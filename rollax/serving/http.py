@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
@@ -54,6 +55,11 @@ class Page:
 
     content: bytes
     content_type: bytes = b"text/html; charset=utf-8"
+
+
+def _packaged(name: str) -> bytes:
+    """A file of this package."""
+    return (Path(__file__).parent / name).read_bytes()
 
 
 @dataclass(slots=True)
@@ -129,6 +135,8 @@ class HttpApp:
         self._files: dict[tuple[str, str], tuple[str, asyncio.Future[bytes]]] = {}
         self._nonce = secrets.token_hex(4)
         self._pages = {
+            "/": Page(_packaged("page.html")),
+            "/rollax.js": Page(_packaged("clients/rollax.js"), b"text/javascript; charset=utf-8"),
             "/docs": Page(description_page().encode()),
             "/openapi.json": Page(msgspec.json.encode(description()), b"application/json"),
             **(pages or {}),
