@@ -22,7 +22,7 @@ class DataInputFields(FieldGroup):
     """
 
     requires = {
-        ("input_config", "input_memory_gb", "updates_per_step", "then_online"): {"input": SET},
+        ("input_config", "input_folder", "input_memory_gb", "updates_per_step", "then_online"): {"input": SET},
         "offline_timesteps": {"then_online": True},
     }
 
@@ -35,10 +35,15 @@ class DataInputFields(FieldGroup):
     input_config: dict[str, Any] = Field(
         default={}, description="settings for reading the data, the arguments of open_dataset, such as its format"
     )
+    input_folder: str | None = Field(
+        default=None,
+        description="folder for the columns of data that is larger than memory: decoded once, then read from there by "
+        "every run; None keeps the data in memory",
+    )
     input_memory_gb: float | None = Field(
         default=None,
         gt=0,
-        description="GiB of memory that recorded data may take; None: half of what there is",
+        description="GiB of memory that recorded data may take without an input_folder; None: half of what there is",
     )
     updates_per_step: int = Field(
         default=200,

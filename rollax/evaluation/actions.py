@@ -31,6 +31,7 @@ class ActionMap:
         boxes = ((path, leaf) for path, leaf in leaves(action_space) if isinstance(leaf, spaces.Box))
         self.boxes = {path: BoxMap(leaf, clip_actions, normalize_actions) for path, leaf in boxes}
         self._space = action_space
+        self.settings = {"clip_actions": clip_actions, "normalize_actions": normalize_actions}
         self.identity = not self.boxes
 
     def __call__(self, columns: Tree) -> Tree:

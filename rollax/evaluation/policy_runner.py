@@ -87,6 +87,11 @@ class PolicyRunner:
         """Whether it can learn from actions that it has not chosen; also of one that does not learn."""
         return self._accepts_off_policy
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How actions and rewards differ from those of the environment, as JSON values."""
+        return {"clip_rewards": self._clip_rewards, **self.action_map.settings}
+
     def check_off_policy(self) -> None:
         """Raises a PolicyError where the policy cannot learn from off-policy actions."""
         if not self._accepts_off_policy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,6 +63,8 @@ class RecordedFragments:
         }
         self.trajectories = first_trajectory
         """The number of the next trajectory."""
+        self.policy_ids: dict[tuple[Hashable, str], str] = {}
+        """(agent id, recorded policy id) -> the policy that learns from it, as met so far."""
 
     def __iter__(self) -> Iterator[tuple[str, Fragment]]:
         """Policy ids and fragments of whole trajectories, in the order of the data.
@@ -74,7 +76,10 @@ class RecordedFragments:
         collected: dict[str, list[RecordedTrajectory]] = {policy_id: [] for policy_id in self._rows}
         sizes = dict.fromkeys(self._rows, 0)
         for trajectory in self._reader.trajectories():
-            policy_id = self._policy_id(trajectory)
+            who = trajectory.agent_id, trajectory.policy_id
+            policy_id = self.policy_ids.get(who)
+            if policy_id is None:
+                policy_id = self.policy_ids[who] = self.policy_id(*who)
             if policy_id not in self._rows or not len(trajectory):
                 continue
             self._rows[policy_id].check(trajectory)
@@ -92,16 +97,17 @@ class RecordedFragments:
         first, self.trajectories = self.trajectories, self.trajectories + len(trajectories)
         return self._rows[policy_id].fragment(trajectories, first)
 
-    def _policy_id(self, trajectory: RecordedTrajectory) -> str:
+    def policy_id(self, agent_id: Hashable, recorded: str) -> str:
+        """The policy that learns from the trajectories of an agent, for which the policy `recorded` acted."""
         if self._policy_of is None:
             assert self._only is not None
             return self._only
         try:
-            return self._policy_of(trajectory.agent_id, None)
+            return self._policy_of(agent_id, None)
         except PolicyError as error:
-            if error.__cause__ is None or trajectory.policy_id not in self._known:
+            if error.__cause__ is None or recorded not in self._known:
                 raise
-            return trajectory.policy_id  # the mapping reads the episode, which is not recorded
+            return recorded  # the mapping reads the episode, which is not recorded
 
 
 class _Rows:

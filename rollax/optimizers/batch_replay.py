@@ -14,6 +14,7 @@ from rollax.optimizers.data_sources import RecordedData
 from rollax.optimizers.optimizer import Stats
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.replay.mixed import MixedReplay, Part
+from rollax.replay.prioritized import PrioritizedReplay
 from rollax.state import count, section
 
 log = logging.getLogger("rollax.optimizers")
@@ -100,12 +101,19 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
             super().begin_exactly()
 
     def get_state(self) -> dict[str, Any]:
-        """As `SyncReplayOptimizer.get_state`, with the position in the data."""
+        """As `SyncReplayOptimizer.get_state`, with the position in the data; and priorities, if buffers are stored."""
         state: dict[str, Any] = {
             "offline_steps": self._offline_steps,
             "fingerprint": self.data.fingerprint,
             "drawn": {policy_id: [part.drawn for part in parts] for policy_id, parts in self.data.parts.items()},
         }
+        if self.config.prioritized_replay and self.config.store_buffer_in_checkpoints:
+            state["priorities"] = {
+                policy_id: [
+                    part.buffer.get_priorities() for part in parts if isinstance(part.buffer, PrioritizedReplay)
+                ]
+                for policy_id, parts in self.data.parts.items()
+            }
         return {**super().get_state(), "data": state}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -132,6 +140,9 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
         for policy_id, parts in self.data.parts.items():
             for part, number in zip(parts, drawn.get(policy_id, [0] * len(parts)), strict=False):
                 part.drawn = int(number)
+            for part, priorities in zip(parts, data.get("priorities", {}).get(policy_id, ()), strict=False):
+                if same and isinstance(part.buffer, PrioritizedReplay):
+                    part.buffer.set_priorities(priorities)
 
     def _updates_at_once(self) -> int:
         """The updates of one compiled call: as many as leave its rows small; with priorities one, which change them."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from rollax import trees
 from rollax.batch import Fragment, SampleBatch
+from rollax.config.stored import space_to_json
 from rollax.errors import ConfigError
 from rollax.evaluation.policy_mapping import policy_mapping
 from rollax.evaluation.recorded import RecordedFragments
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.memory import gib, memory_there
+from rollax.optimizers.decoded_data import DecodedData, fingerprint_of
 from rollax.policy.policy import Policy
+from rollax.replay.mapped import MappedReplay
 from rollax.replay.mixed import Part
 from rollax.replay.shard import BufferOfSize
 from rollax.replay.uniform import UniformReplay
@@ -80,11 +81,47 @@ class RecordedData:
                 columns=columns,
                 first_trajectory=self.trajectories,
             )
+            if self._config.input_folder is not None:
+                return self._on_disk(source, reader, fragments, columns)
             collected = self._collected(fragments, {i: {*names, *_MARKS} for i, names in columns.items()})
             self.trajectories = fragments.trajectories
         finally:
             reader.close()
         return {policy_id: _in_buffer(found, buffers[policy_id]) for policy_id, found in collected.items() if found}
+
+    def _on_disk(
+        self, source: Any, reader: DatasetReader, fragments: RecordedFragments, columns: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, UniformReplay]:
+        """The same, with rows in the files of `input_folder`."""
+        if self._config.prioritized_replay or self._config.frame_stack_axis is not None:
+            raise ConfigError(
+                "Recorded data on disk has no priorities, and stores observations as they are.",
+                where="config key 'input_folder'",
+                got=f"prioritized_replay={self._config.prioritized_replay}, "
+                f"frame_stack_axis={self._config.frame_stack_axis}",
+                expected="prioritized_replay=False, frame_stack_axis=None",
+                fix="leave these out, or leave input_folder out to keep the data in memory",
+            )
+        described = {policy_id: self._described(policy_id, names) for policy_id, names in columns.items()}
+        decoded = DecodedData(Path(self._config.input_folder), source, self._config.input_config, described)
+        found = decoded.opened(fragments) or decoded.decode(reader, fragments, columns)
+        self.trajectories += found.trajectories
+        self.fingerprint = zlib.crc32(str(found.fingerprint).encode(), self.fingerprint)
+        return {
+            policy_id: MappedReplay(
+                mapped,
+                gamma=self._policies[policy_id].config.gamma,
+                n_step=self._policies[policy_id].config.n_step,
+                where=f"recorded data of policy {policy_id!r}",
+            )
+            for policy_id, mapped in found.columns.items()
+        }
+
+    def _described(self, policy_id: str, columns: tuple[str, ...]) -> dict[str, Any]:
+        """All settings that decide about the rows of a policy, as JSON values."""
+        policy, runner = self._policies[policy_id], self._worker.runners[policy_id]
+        spaces = space_to_json(policy.observation_space), space_to_json(policy.action_space)
+        return {"spaces": spaces, "columns": columns, **runner.settings}
 
     def _collected(
         self, fragments: RecordedFragments, kept: Mapping[str, Collection[str]]
@@ -95,7 +132,7 @@ class RecordedData:
         for policy_id, fragment in fragments:
             fragment = fragment.select(*(name for name in fragment if name in kept[policy_id]))
             collected[policy_id].append(fragment)
-            self.fingerprint = _fingerprint(fragment, self.fingerprint)
+            self.fingerprint = fingerprint_of(fragment, self.fingerprint)
             size += fragment.nbytes
             if size > limit:
                 raise ConfigError(
@@ -103,7 +140,7 @@ class RecordedData:
                     where="config key 'input'",
                     got=f"more than {gib(size)}",
                     expected=f"at most {gib(limit)}",
-                    fix="learn from a part of the data, or raise input_memory_gb",
+                    fix="name a folder for its columns on disk (input_folder), or raise input_memory_gb",
                 )
         return collected
 
@@ -165,10 +202,3 @@ def _in_buffer(fragments: list[Fragment], buffer_of: BufferOfSize) -> UniformRep
     while fragments:
         buffer.add(fragments.pop())
     return buffer
-
-
-def _fingerprint(fragment: Fragment, before: int) -> int:
-    for tree in (*(fragment[name] for name in sorted(fragment)), fragment.after[SampleBatch.OBS]):
-        for leaf in trees.leaves(tree):
-            before = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1).data, before)
-    return before

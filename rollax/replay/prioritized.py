@@ -75,6 +75,18 @@ class PrioritizedReplay(UniformReplay):
         priorities = self._priorities(np.asarray(errors, np.float64))
         self._set(slots[there], priorities[there])
 
+    def get_priorities(self) -> dict[str, Any]:
+        """The priorities alone, for a buffer whose rows are stored elsewhere."""
+        return {"priorities": self._tree.leaves[: self._rows.links.filled].copy(), "largest_priority": self._largest}
+
+    def set_priorities(self, state: Mapping[str, Any]) -> None:
+        """Restores what `get_priorities` of a buffer with the same rows returned; CheckpointError where it differs."""
+        largest = number(state, "largest_priority", self.where)
+        filled = self._rows.links.filled
+        priorities = array(state, "priorities", self.where, shape=(filled,), dtype=np.float64)
+        self._largest = float(largest)
+        self._tree.set(np.arange(filled), priorities)
+
     def get_state(self) -> dict[str, Any]:
         state = super().get_state()
         if state:

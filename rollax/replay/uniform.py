@@ -160,10 +160,11 @@ class UniformReplay:
             BatchError: no transition can be drawn yet.
         """
         slots = self._slots_drawn(count, rng)
+        returns, discounts, targets = self._windows(slots)
         columns = {name: self._rows.read(name, slots) for name in self._rows.names}
-        columns[SampleBatch.REWARDS] = self._returns[slots].astype(columns[SampleBatch.REWARDS].dtype)
-        columns[SampleBatch.NEW_OBS] = self._rows.read(SampleBatch.OBS, self._targets[slots])
-        columns[SampleBatch.DISCOUNTS] = self._discounts[slots]
+        columns[SampleBatch.REWARDS] = returns.astype(columns[SampleBatch.REWARDS].dtype)
+        columns[SampleBatch.NEW_OBS] = self._rows.read(SampleBatch.OBS, targets)
+        columns[SampleBatch.DISCOUNTS] = discounts
         columns[SampleBatch.WEIGHTS] = self._weights(slots, beta)
         columns[SampleBatch.INDICES] = self._rows.links.indices(slots)
         return SampleBatch(columns)
@@ -196,7 +197,7 @@ class UniformReplay:
         """
         starts = self._slots_drawn(count, rng)
         weights = self._weights(starts, beta)
-        first = first_rows(starts, length, self._rows.links) if aligned else starts
+        first = self._first_rows(starts, length) if aligned else starts
         drawn = sequences_from(self._rows, first, weights, length, burn_in, n_step=self.n_step, gamma=self.gamma)
         drawn[SampleBatch.INDICES] = np.repeat(self._rows.links.indices(starts), drawn.max_seq_len)
         return drawn
@@ -247,6 +248,13 @@ class UniformReplay:
         self._discounts = np.zeros(self.capacity, np.float32)
         self._targets = np.zeros(self.capacity, np.int64)
         self._drawable = np.zeros(self.capacity, np.bool_)
+
+    def _first_rows(self, slots: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+        return first_rows(slots, length, self._rows.links)
+
+    def _windows(self, slots: NDArray[np.int64]) -> tuple[NDArray, NDArray, NDArray]:
+        """[K] the returns of transitions, the discounts of what came after, and the slots of its observations."""
+        return self._returns[slots], self._discounts[slots], self._targets[slots]
 
     def _complete(self, rows: NDArray[np.int64]) -> None:
         """Stores the windows of rows where they are complete; the others wait."""

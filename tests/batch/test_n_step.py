@@ -42,3 +42,40 @@ def test_by_hand(n: int, expected: dict[int, tuple]):
 def test_no_rows():
     windows = n_step_windows(np.zeros(0, int), FOLLOWING, REWARDS, TERMINATED, TRUNCATED, OBSERVED, n_step=3, gamma=0.9)
     assert all(len(column) == 0 for column in windows)
+
+
+def test_up_to_the_end_of_the_trajectory_by_hand():
+    #   4 → 5 terminated: 4.5, 5; 6 truncated: 6 and the value of 7; 0 → 1 → 2 → 3 may go on
+    expected = {
+        6: (True, 6, 0.1, 7),
+        0: (False, 1.23, 1e-3, 3),
+        5: (True, 5, 0, 5),
+        2: (False, 3, 0.1, 3),
+        4: (True, 4.5, 0, 5),
+        1: (False, 2.3, 0.01, 3),
+    }
+    rows = np.array(list(expected))
+    windows = n_step_windows(rows, FOLLOWING, REWARDS, TERMINATED, TRUNCATED, OBSERVED, n_step=None, gamma=0.1)
+    np.testing.assert_allclose(np.stack([*windows], axis=1), [list(row) for row in expected.values()], rtol=1e-12)
+    none = n_step_windows(rows[:0], FOLLOWING, REWARDS, TERMINATED, TRUNCATED, OBSERVED, n_step=None, gamma=0.1)
+    assert all(len(column) == 0 for column in none)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
+def test_up_to_the_end_is_as_many_steps_as_the_longest_trajectory_has(gamma):
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 40, size=25)
+    starts = np.cumsum(np.append(0, lengths + 1))[:-1]  # behind each trajectory a place for what followed
+    size = int((lengths + 1).sum())
+    observed, terminated, truncated = np.zeros((3, size), bool)
+    observed[starts + lengths] = True
+    kind = rng.integers(3, size=25)
+    terminated[(starts + lengths - 1)[kind == 0]] = True
+    truncated[(starts + lengths - 1)[kind == 1]] = True  # the others may go on
+    rows = rng.permutation(np.flatnonzero(~observed))
+    given = rows, np.arange(size) + 1, rng.random(size), terminated, truncated, observed
+    whole, steps = (n_step_windows(*given, n_step=n, gamma=gamma) for n in (None, 100))
+    for name in ("complete", "targets"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(steps, name))
+    np.testing.assert_allclose(whole.returns, steps.returns, rtol=1e-12)
+    np.testing.assert_allclose(whole.discounts, steps.discounts, rtol=1e-10)

@@ -6,9 +6,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import ConfigError, DQNTrainer
+from rollax import ConfigError, DQNTrainer, NonFiniteError, SampleBatch
 from rollax.algorithms.apex import ApexDQNTrainer
+from rollax.algorithms.trainer import Trainer
+from rollax.data.writer import DatasetWriter
 from rollax.optimizers.batch_replay import BatchReplayOptimizer
+from rollax.replay.column_files import ColumnWriter
 from tests.optimizers.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
 TINY = {
@@ -48,6 +51,13 @@ def reader(count=6, steps=5):
     return ListReader([trajectory(number, steps) for number in range(count)])
 
 
+def written(folder, trajectories):
+    spaces = {"default_policy": OBSERVATIONS}, {"default_policy": ACTIONS}
+    with DatasetWriter(folder, *spaces) as writer:
+        for each in trajectories:
+            writer.write(each)
+
+
 def weights_of(trainer):
     return trainer.get_weights()["default_policy"]
 
@@ -83,3 +93,172 @@ class TestAlone:
             assert trainer.train()["info"]["replay"]["num_updates"] == 5
         with pytest.raises(ConfigError, match="APEX cannot learn from recorded data"):
             ApexDQNTrainer(line, {**settings, "input": {"sampler": 1, "x": 1}})
+
+    def test_the_data_in_files_is_the_same_run(self, line, tmp_path):
+        data, settings = reader(), {**TINY, "n_step": 2, "observation_filter": "MeanStdFilter"}
+        with DQNTrainer(line, {**settings, "input": data}) as memory:
+            memory.train()
+            with DQNTrainer(line, {**settings, "input": data, "input_folder": str(tmp_path)}) as files:
+                files.train()
+                assert same_weights(memory, files)
+                ours, theirs = (trainer.worker.get_filters()["default_policy"] for trainer in (memory, files))
+                assert ours["count"] == theirs["count"] == 30  # what follows a termination has no value
+                np.testing.assert_array_equal(ours["mean"], theirs["mean"])
+
+    def test_more_data_than_memory_is_refused_without_a_folder(self, line, tmp_path):
+        settings = {**TINY, "input": reader(60, 50), "input_memory_gb": 2e-5}  # 21 KB, and 3000 rows of 45 bytes
+        with pytest.raises(ConfigError, match=r"larger than the memory(.|\n)*input_folder"):
+            DQNTrainer(line, settings)
+        with DQNTrainer(line, {**settings, "input_folder": str(tmp_path)}) as trainer:
+            assert trainer.train()["info"]["data"]["rows"] == {"default_policy": 3000}
+
+    def test_priorities_are_updated(self, line):
+        with DQNTrainer(line, {**TINY, "input": reader(), "prioritized_replay": True}) as trainer:
+            buffer = trainer.optimizer.data.parts["default_policy"][0].buffer
+            before = buffer.total_priority
+            trainer.train()
+            assert buffer.total_priority != before
+
+    def test_files_are_used_again_while_the_data_is_the_same(self, line, tmp_path, monkeypatch):
+        decoded, of = [], ColumnWriter.finish
+        monkeypatch.setattr(ColumnWriter, "finish", lambda self, about: (decoded.append(1), of(self, about)))
+        folder, data = str(tmp_path / "columns"), tmp_path / "data"
+        written(data, [trajectory(number, 5) for number in range(3)])
+
+        def run(**changes):
+            config = {**TINY, "input": str(data), "input_folder": folder, **changes}
+            with DQNTrainer(line, config) as trainer:
+                trainer.train()
+                return len(decoded), trainer.optimizer.data.fingerprint, trainer.get_weights()["default_policy"]
+
+        first, again = run(), run(n_step=3)  # which is no matter of the rows
+        assert (first[0], again[0]) == (1, 1)
+        assert first[1] == again[1]
+        assert run(clip_rewards=True)[0] == 2
+        written(data, [trajectory(9, 2)])
+        count, fingerprint, _ = run()
+        assert count == 3
+        assert fingerprint != first[1]
+
+    def test_a_decoding_that_breaks_off_leaves_nothing(self, line, tmp_path):
+        bad = trajectory(1, 3)
+        bad.columns["rewards"][1] = np.nan
+        data = ListReader([trajectory(0, 3), bad])
+        with pytest.raises(NonFiniteError, match=r"list, line 2, step 1, column 'rewards'"):
+            DQNTrainer(line, {**TINY, "input": data, "input_folder": str(tmp_path)})
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestSaved:
+    @pytest.mark.parametrize("settings", [{}, {"prioritized_replay": True, "store_buffer_in_checkpoints": True}])
+    @pytest.mark.parametrize("exact", [False, True])
+    def test_a_restored_run_is_the_same_run(self, line, tmp_path, exact, settings):
+        config = {**TINY, **settings, "input": reader(), "observation_filter": "MeanStdFilter"}
+        with DQNTrainer(line, config) as trainer, DQNTrainer(line, {**config, "seed": 1}) as other:
+            trainer.train()
+            path = trainer.save(tmp_path, exact=exact)
+            result = trainer.train()
+            other.restore(path)
+            assert other.train()["info"] == result["info"]
+            assert same_weights(trainer, other)
+
+    def test_priorities_that_are_not_stored_make_it_another_run(self, line, tmp_path):
+        with DQNTrainer(line, {**TINY, "input": reader(), "prioritized_replay": True}) as trainer:
+            with pytest.raises(ConfigError, match="cannot be saved exactly"):
+                trainer.save(tmp_path, exact=True)
+
+    def test_other_data_is_learned_from_with_a_warning(self, line, tmp_path, caplog):
+        with DQNTrainer(line, {**TINY, "input": reader()}) as trainer:
+            trainer.train()
+            path = trainer.save(tmp_path)
+        with Trainer.from_checkpoint(path, input=reader(3), env=line) as other:
+            assert "not that of the checkpoint" in caplog.text
+            assert other.train()["info"]["data"]["epochs"] == 20 / 15
+
+
+class TestWithFreshExperience:
+    settings = {"learning_starts": 8, "rollout_fragment_length": 4, "training_intensity": 0.5, "buffer_size": 100}
+
+    def test_rows_are_drawn_by_weight(self, line, tmp_path):
+        for name, first in (("one", 100), ("two", 200)):
+            written(tmp_path / name, [trajectory(first + number, 5) for number in range(3)])
+        sources = {"sampler": 1, str(tmp_path / "one"): 1, str(tmp_path / "two"): 2}
+        with DQNTrainer(line, {**TINY, **self.settings, "input": sources, "train_batch_size": 50}) as trainer:
+            results = [trainer.train() for _ in range(4)]
+            assert [result["info"]["replay"]["num_updates"] for result in results] == [0, 0, 2, 4]
+            assert results[0]["info"]["data"]["offline"] is False
+            batch = trainer.optimizer.drawn_from["default_policy"].sample(4000, np.random.default_rng(0))
+        of = np.digitize(batch[SampleBatch.OBS][:, 0], [100, 200])
+        np.testing.assert_allclose(np.bincount(of) / 4000, [1 / 4, 1 / 4, 2 / 4], atol=0.03)
+
+    def test_offline_first_and_then_online(self, line, tmp_path):
+        config = {**TINY, **self.settings, "input": reader(), "then_online": True, "offline_timesteps": 40}
+        config["store_buffer_in_checkpoints"] = True
+        with DQNTrainer(line, config) as trainer:
+            results = [trainer.train() for _ in range(2)]
+            assert [result["timesteps_total"] for result in results] == [20, 40]
+            assert [result["info"]["data"]["offline"] for result in results] == [True, False]
+            assert line.steps == 0
+            results = [trainer.train() for _ in range(4)]
+            # Four steps each; the first eight of them make nothing due, each one after them half an update.
+            assert [result["timesteps_total"] for result in results] == [44, 48, 52, 56]
+            assert [result["info"]["replay"]["num_updates"] for result in results] == [10, 10, 12, 14]
+            assert line.steps == 16
+            fresh = trainer.optimizer.buffers["default_policy"]
+            assert len(fresh) == 16
+            data, sampled = trainer.optimizer.drawn_from["default_policy"].parts
+            assert data.drawn + sampled.drawn == 14 * 4
+            assert sampled.drawn > 0
+            path = trainer.save(tmp_path, exact=True)
+            with DQNTrainer(line, config) as other:
+                other.restore(path)
+                assert not other.optimizer.is_offline
+                assert other.train()["info"] == trainer.train()["info"]
+                assert same_weights(trainer, other)
+
+
+class TestRefused:
+    def test_an_algorithm_that_needs_data_and_has_none(self, line):
+        class Offline(DQNTrainer):
+            optimizer_class = BatchReplayOptimizer
+
+        with pytest.raises(ConfigError, match="DQN learns from recorded data, and there is none"):
+            Offline(line, {"train_batch_size": 4})
+
+    def test_an_optimizer_of_another_kind(self, line):
+        class Own(DQNTrainer.optimizer_class):
+            pass
+
+        class OwnTrainer(DQNTrainer):
+            optimizer_class = Own
+
+        with pytest.raises(ConfigError, match="DQN cannot learn from recorded data"):
+            OwnTrainer(line, {**TINY, "input": reader()})
+
+    def test_data_without_a_row_for_a_policy(self, line):
+        with pytest.raises(ConfigError, match="without a row for a policy"):
+            DQNTrainer(line, {**TINY, "input": ListReader([])})
+
+    @pytest.mark.parametrize(
+        ("config", "message"),
+        [
+            ({}, "No environment"),
+            ({"input": reader(), "then_online": True}, "No environment"),
+            ({"input": reader(), "evaluation_interval": 1}, "No environment to evaluate in"),
+        ],
+    )
+    def test_no_environment_where_one_is_needed(self, config, message):
+        with pytest.raises(ConfigError, match=message):
+            DQNTrainer(config=config)
+
+
+def test_batches_of_the_data_are_those_of_the_rows(line):
+    with DQNTrainer(line, {**TINY, "input": reader(), "n_step": None, "gamma": 0.5}) as trainer:
+        batch = trainer.optimizer.drawn_from["default_policy"].sample(100, np.random.default_rng(0))
+    numbers, t = batch[SampleBatch.OBS].T
+    assert set(numbers) == set(range(6))
+    np.testing.assert_array_equal(batch[SampleBatch.ACTIONS], t % 3)
+    # G_t = Σ_k 2^-k (t + k + 1) over the five steps; all trajectories terminate
+    returns = [sum(0.5**k * (step + k + 1) for k in range(5 - step)) for step in range(5)]
+    np.testing.assert_allclose(batch[SampleBatch.REWARDS], np.array(returns)[t.astype(int)])
+    assert not batch[SampleBatch.DISCOUNTS].any()

@@ -1,0 +1,127 @@
+"""Recorded data that was decoded into column files, and whether it can be used again."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import logging
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollax import trees
+from rollax.batch import Fragment, SampleBatch
+from rollax.evaluation.recorded import RecordedFragments
+from rollax.replay.column_files import ColumnWriter, MappedColumns, open_columns, read_about
+
+if TYPE_CHECKING:
+    from rollax.data import DatasetReader
+
+log = logging.getLogger("rollax.optimizers")
+
+
+@dataclass
+class Decoded:
+    """The columns of a data set, by policy id."""
+
+    columns: dict[str, MappedColumns]
+    trajectories: int
+    fingerprint: int
+
+
+class DecodedData:
+    """A data set in a folder of its own inside `input_folder`.
+
+    It is used again while the files of the data have the same names, sizes and times of change, and the settings that
+    decide about rows are the same. Data that comes from a reader or a function is decoded for every run.
+
+    Args:
+        folder: `input_folder`.
+        source: of the data.
+        settings: for reading it.
+        described: policy id -> all settings that decide about its rows, as JSON values.
+    """
+
+    def __init__(
+        self, folder: Path, source: Any, settings: Mapping[str, Any], described: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        self._files = _files_of(source)
+        self._key = json.loads(json.dumps({"settings": settings, "policies": described}, default=str))
+        name = json.dumps([self._key, [file for file, *_ in self._files or ()]], sort_keys=True)
+        self._path = folder / f"data-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+    def opened(self, fragments: RecordedFragments) -> Decoded | None:
+        """What is there already; None where it is missing, damaged, or of other data."""
+        about = read_about(self._path)
+        if about is None or self._files is None or about.get("files") != _as_json(self._files):
+            return None
+        agents = about.get("agents")
+        if agents is None or any(fragments.policy_id(agent, recorded) != ours for agent, recorded, ours in agents):
+            return None  # policy_mapping_fn is another one
+        columns = open_columns(self._path)
+        if columns is None:
+            log.warning("%s is damaged: the data is decoded again.", self._path)
+            return None
+        return Decoded(columns, about["trajectories"], about["fingerprint"])
+
+    def decode(
+        self, reader: DatasetReader, fragments: RecordedFragments, columns: Mapping[str, tuple[str, ...]]
+    ) -> Decoded:
+        """Decodes the data; memory holds one fragment at a time."""
+        writer, first, fingerprint = ColumnWriter(self._path, columns), fragments.trajectories, 0
+        log.info("Recorded data is decoded into %s.", self._path)
+        try:
+            for policy_id, fragment in fragments:
+                writer.add(policy_id, fragment)
+                fingerprint = fingerprint_of(fragment.select(*columns[policy_id], *_ENDS), fingerprint)
+            agents: Any = [[agent, recorded, ours] for (agent, recorded), ours in fragments.policy_ids.items()]
+            if not all(isinstance(agent, str | int) for agent, *_ in agents):
+                agents = None
+            about = {
+                **self._key,
+                "files": self._files,
+                "agents": agents,
+                "trajectories": fragments.trajectories - first,
+                "fingerprint": fingerprint,
+            }
+            writer.finish(about)
+        finally:
+            writer.discard()
+        found = open_columns(self._path)
+        assert found is not None
+        return Decoded(found, fragments.trajectories - first, fingerprint)
+
+
+_ENDS = (SampleBatch.TERMINATEDS, SampleBatch.TRUNCATEDS)
+
+
+def fingerprint_of(fragment: Fragment, before: int) -> int:
+    """A checksum of all columns of a fragment, and of those before it."""
+    for tree in (*(fragment[name] for name in sorted(fragment)), fragment.after[SampleBatch.OBS]):
+        for leaf in trees.leaves(tree):
+            before = zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1).data, before)
+    return before
+
+
+def _files_of(source: Any) -> list[tuple[str, int, int]] | None:
+    """`(path, size, time of change)` of all files of a source; None where it is code."""
+    if isinstance(source, str | Path):
+        found = [source] if os.path.exists(source) else sorted(glob.glob(str(source), recursive=True))
+        paths = [Path(path) for path in found]
+        inside = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+        stats = [(file, file.stat()) for file in inside if file.is_file()]
+        return [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
+    if not isinstance(source, list | tuple):
+        return None
+    parts = [_files_of(part) for part in source]
+    return None if None in parts else [file for part in parts for file in part or ()]
+
+
+def _as_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))

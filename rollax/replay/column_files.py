@@ -1,0 +1,227 @@
+"""Columns of recorded experience in files: written once, row after row, and then mapped into memory.
+
+A folder holds the rows of several policies. Rows lie trajectory by trajectory; behind each trajectory that does not
+terminate is the observation that followed it. A column of a nested space is a file for each of its arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollax import storage, trees
+from rollax.batch import Fragment
+from rollax.errors import CheckpointError, DatasetError
+from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of
+
+_MANIFEST, _FORMAT = "columns.json", 1
+_INDEX = ("starts", "lasts", "terminated")
+_INDEX_DTYPES = {"starts": np.dtype("<i8"), "lasts": np.dtype("<i8"), "terminated": np.dtype("?")}
+
+
+class ColumnWriter:
+    """Writes fragments of whole trajectories into the column files of a new folder.
+
+    The folder gets its name by `finish`, when it is complete on disk.
+
+    Args:
+        path: the folder; one that is there is replaced by `finish`.
+        columns: policy id -> the columns to store.
+    Raises:
+        DatasetError: the folder cannot be written.
+    """
+
+    def __init__(self, path: Path, columns: Mapping[str, tuple[str, ...]]) -> None:
+        self._path = path
+        self._columns = columns
+        self._temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+        self._files: dict[str, BinaryIO] = {}
+        self._layouts: dict[str, dict[str, Layout]] = {}
+        self._slots = dict.fromkeys(columns, 0)
+        try:
+            storage.make_parents(path.parent)
+            os.mkdir(self._temporary)
+        except OSError as error:
+            raise _failed(error, path) from error
+
+    def add(self, policy_id: str, fragment: Fragment) -> None:
+        """Appends the rows of a fragment."""
+        names, where = self._columns[policy_id], f"recorded data of policy {policy_id!r}"
+        fragment = check_fragment(fragment, names, where)
+        layouts = self._layouts.setdefault(policy_id, {name: layout_of(fragment[name]) for name in names})
+        check_layouts(fragment, layouts, where)
+        goes_on = np.flatnonzero(fragment.goes_on)
+        rows = np.arange(len(fragment))
+        rows += np.searchsorted(fragment.ends[goes_on], rows)  # each moves by the observations before it
+        behind, size = rows[fragment.ends[goes_on]] + 1, len(fragment) + len(goes_on)
+        number = list(self._columns).index(policy_id)
+        try:
+            for name in names:
+                after = fragment.after.get(name)
+                after = None if after is None else list(trees.leaves(trees.index(after, goes_on)))
+                for part, leaf in enumerate(trees.leaves(fragment[name])):
+                    column = np.zeros((size, *leaf.shape[1:]), leaf.dtype)
+                    column[rows] = leaf
+                    if after is not None:
+                        column[behind] = after[part]
+                    self._append(_file_name(number, name, part), column)
+            first = self._slots[policy_id]
+            index = {
+                "starts": first + rows[fragment.starts],
+                "lasts": first + rows[fragment.ends],
+                "terminated": ~np.isin(np.arange(len(fragment.ends)), goes_on),
+            }
+            for name in _INDEX:
+                self._append(_file_name(number, f"@{name}", 0), index[name].astype(_INDEX_DTYPES[name]))
+        except OSError as error:
+            raise _failed(error, self._path) from error
+        self._slots[policy_id] += size
+
+    def finish(self, about: Mapping[str, Any]) -> None:
+        """Completes the folder; `about` is stored with it, as JSON values."""
+        policies = {
+            policy_id: {"slots": self._slots[policy_id], "columns": self._layouts.get(policy_id, {})}
+            for policy_id in self._columns
+        }
+        manifest = {"format": _FORMAT, "about": dict(about), "policies": policies}
+        try:
+            for file in self._files.values():
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
+            with open(self._temporary / _MANIFEST, "x", encoding="utf-8") as file:
+                json.dump(manifest, file)
+                file.flush()
+                os.fsync(file.fileno())
+            storage.sync_folder(self._temporary)
+            self._replace()
+            storage.sync_folder(self._path.parent)
+        except OSError as error:
+            raise _failed(error, self._path) from error
+
+    def discard(self) -> None:
+        """Removes what was written, unless it is finished."""
+        for file in self._files.values():
+            with suppress(OSError):
+                file.close()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _append(self, name: str, array: NDArray) -> None:
+        if name not in self._files:
+            self._files[name] = open(self._temporary / name, "xb")  # noqa: SIM115  closed by finish or discard
+        self._files[name].write(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
+
+    def _replace(self) -> None:
+        """Gives the folder its name; processes that have mapped the files of an older one keep them."""
+        old = self._path.parent / f".{self._path.name}.{secrets.token_hex(4)}.tmp"
+        if self._path.exists():
+            os.rename(self._path, old)
+        os.rename(self._temporary, self._path)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+class MappedColumns:
+    """The columns of one policy in a folder, mapped into memory; pages that were read can be given back.
+
+    Attributes:
+        slots: rows and the observations behind trajectories.
+        columns: name -> column.
+        starts, lasts: [P] the slots of the first and the last row of each trajectory.
+        terminated: [P].
+    """
+
+    def __init__(self, folder: Path, number: int, about: Mapping[str, Any]) -> None:
+        self.folder, self.number = folder, number
+        self._maps: list[mmap.mmap] = []
+        self.slots = int(about["slots"])
+        self.columns: dict[str, trees.Tree] = {}
+        for name, layout in about["columns"].items():
+            self.columns[name] = self._mapped(name, empty_column(layout, f"{folder}, column {name!r}"))
+        self.starts, self.lasts, self.terminated = (self._index(name) for name in _INDEX)
+        ends = self.lasts + ~self.terminated
+        chained = len(self.starts) and np.array_equal(self.starts, np.append(0, ends[:-1] + 1))
+        if not chained or ends[-1] + 1 != self.slots:
+            raise ValueError("trajectories that do not follow each other")
+
+    def map(self, name: str, dtype: Any, shape: tuple[int, ...]) -> NDArray:
+        """The file of that name as a read-only array."""
+        dtype, path = np.dtype(dtype), self.folder / name
+        expected = dtype.itemsize * int(np.prod(shape))
+        if path.stat().st_size != expected:
+            raise ValueError(f"{name}: {path.stat().st_size} bytes, not {expected}")
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), expected, access=mmap.ACCESS_READ)
+        if hasattr(mmap, "MADV_RANDOM"):
+            mapped.madvise(mmap.MADV_RANDOM)
+        self._maps.append(mapped)
+        return np.frombuffer(mapped, dtype).reshape(shape)
+
+    def release(self) -> None:
+        """Gives back the memory of the pages that were read; the system may keep them as a cache of the files."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            for mapped in self._maps:
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+    def _mapped(self, name: str, empty: trees.Tree) -> trees.Tree:
+        parts = iter(range(len(list(trees.leaves(empty)))))
+
+        def mapped(leaf: NDArray) -> NDArray:
+            return self.map(_file_name(self.number, name, next(parts)), leaf.dtype, (self.slots, *leaf.shape[1:]))
+
+        return trees.tree_map(mapped, empty)
+
+    def _index(self, name: str) -> NDArray:
+        return np.fromfile(self.folder / _file_name(self.number, f"@{name}", 0), _INDEX_DTYPES[name])
+
+
+def read_about(path: Path) -> dict[str, Any] | None:
+    """What `ColumnWriter.finish` was given; None where no complete folder is."""
+    manifest = _manifest(path)
+    return None if manifest is None else manifest["about"]
+
+
+def open_columns(path: Path) -> dict[str, MappedColumns] | None:
+    """Policy id -> its columns, of the policies that have rows; None where the folder is damaged or missing."""
+    manifest = _manifest(path)
+    if manifest is None:
+        return None
+    try:
+        return {
+            policy_id: MappedColumns(path, number, about)
+            for number, (policy_id, about) in enumerate(manifest["policies"].items())
+            if about["slots"]
+        }
+    except (OSError, ValueError, KeyError, TypeError, CheckpointError):
+        return None
+
+
+def _manifest(path: Path) -> dict[str, Any] | None:
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        return manifest if manifest["format"] == _FORMAT and isinstance(manifest["about"], dict) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _file_name(number: int, column: str, part: int) -> str:
+    return f"{number}-{column}-{part}.bin"
+
+
+def _failed(error: OSError, path: Path) -> DatasetError:
+    return DatasetError(
+        "The columns of recorded data cannot be written.",
+        where=str(path),
+        got=f"{type(error).__name__}: {error}",
+        expected="a folder with room for the decoded data",
+        fix="free some space on the disk, or name another input_folder",
+    )
