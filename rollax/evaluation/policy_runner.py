@@ -90,7 +90,7 @@ class PolicyRunner:
     @property
     def settings(self) -> dict[str, Any]:
         """How actions and rewards differ from those of the environment, as JSON values."""
-        return {"clip_rewards": self._clip_rewards, **self.action_map.settings}
+        return {"clip_rewards": self.clip_rewards, **self.action_map.settings}
 
     def check_off_policy(self) -> None:
         """Raises a PolicyError where the policy cannot learn from off-policy actions."""
