@@ -17,7 +17,7 @@ from rollax.algorithms import checkpoint
 from rollax.algorithms.load_policy import load_policies
 from rollax.algorithms.trainer import Trainer
 from rollax.config.stored import space_to_json
-from rollax.errors import ConfigError, RequestError
+from rollax.errors import ConfigError
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.serving.acting import Actor, AgentMemory
 from rollax.serving.agents_of_policies import PolicyMapping, policy_mapping_of
@@ -69,6 +69,7 @@ class PolicyBackend(Backend):
         self._executor = ThreadPoolExecutor(1, "rollax-policy")
         self._scheduled = self._in_thread = False
         self._weights: dict[str, bytes] = {}
+        self._onnx: dict[str, bytes] = {}
         self._rewards: deque[float] = deque(maxlen=_EPISODES_AVERAGED)
         self._lengths: deque[int] = deque(maxlen=_EPISODES_AVERAGED)
         self._counts = {"episodes_total": 0, "actions_total": 0, "batches_total": 0, "episodes_submitted": 0}
@@ -201,7 +202,11 @@ class PolicyBackend(Backend):
         return self._weights[policy_id]
 
     def onnx(self, policy_id: str) -> bytes:
-        raise RequestError("This server has no ONNX models.", status=501, where=f"policy {policy_id!r}")
+        if policy_id not in self._onnx:
+            from rollax.export.onnx_model import policy_to_onnx  # requires an extra
+
+            self._onnx[policy_id] = policy_to_onnx(self.actors[policy_id].runner)
+        return self._onnx[policy_id]
 
     def statistics(self) -> dict[str, Any]:
         played = len(self._rewards)

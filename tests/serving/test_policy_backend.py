@@ -297,6 +297,17 @@ def two_policies(tmp_path_factory):
         return trainer.save(tmp_path_factory.mktemp("two"))
 
 
+def test_the_policy_is_served_as_onnx(plain):
+    session = pytest.importorskip("onnxruntime", reason="pip install 'rollax[test]'").InferenceSession
+    backend = PolicyBackend({"default_policy": plain})
+    model = session(backend.onnx("default_policy"))
+    seen = observations(5)
+    (actions,) = model.run(None, {model.get_inputs()[0].name: seen})
+    assert actions.tolist() == [plain.compute_single_action(obs) for obs in seen]
+    assert backend.onnx("default_policy") is backend.onnx("default_policy")
+    backend.close()
+
+
 class TestCheckpoints:
     def test_a_mapping_that_was_code_has_to_be_given(self, two_policies):
         with pytest.raises(CheckpointError, match="--policy-mapping"):
