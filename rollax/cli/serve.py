@@ -147,9 +147,14 @@ def _serve(server: Any, line: str) -> int:
     stopped = threading.Event()
     with StopRequest(stopped.set) as request, server:
         print(line, flush=True)
-        stopped.wait()
+        wait_for_signal(stopped)
     assert request.signal is not None
     return request.signal
+
+
+def wait_for_signal(stopped: threading.Event) -> None:
+    """Returns when a signal has set the event."""
+    stopped.wait()
 
 
 def _given(**settings: Any) -> dict[str, Any]:
