@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,8 +18,28 @@ log = logging.getLogger("rollax.data")
 
 FORMATS: dict[str, str] = {
     "rollax": "rollax.data.parquet_reader:ParquetReader",
+    "rllib_json": "rollax.data.formats.rllib_json:RLlibJsonReader",
+    "rllib_parquet": "rollax.data.formats.rllib_parquet:RLlibParquetReader",
+    "minari": "rollax.data.formats.minari_format:MinariReader",
+    "d4rl": "rollax.data.formats.d4rl:D4RLReader",
+    "json_lines": "rollax.data.formats.json_lines:JsonLinesReader",
+    "csv": "rollax.data.formats.csv_log:CsvReader",
 }
 """Name -> the reader class."""
+_SUFFIXES = {
+    "json": (".json", ".jsonl"),
+    "parquet": (".parquet",),
+    "d4rl": (".hdf5", ".h5"),
+    "csv": (".csv",),
+}
+_SUFFIX_OF = {
+    "rollax": "parquet",
+    "rllib_parquet": "parquet",
+    "rllib_json": "json",
+    "json_lines": "json",
+    "d4rl": "d4rl",
+    "csv": "csv",
+}
 
 Source = str | Path | Sequence[Any] | Callable[[], DatasetReader] | DatasetReader
 
@@ -107,29 +128,67 @@ def _paths(source: str | Path) -> list[Path]:
 
 
 def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[Any, list[Path]]]:
-    """`(format, paths)`, for a reader each."""
-    if given != "auto":
-        return [(given, [file for path in paths for file in _files_of(path, given)])]
-    return [("rollax", [file for path in paths for file in _files_of(path, "rollax")])]
+    """`(format, paths)`, for a reader each: neighbours of the same format share one."""
+    groups: list[tuple[Any, list[Path]]] = []
+    for path in paths:
+        for kind, file in _files_of(path, given):
+            if groups and groups[-1][0] == kind:
+                groups[-1][1].append(file)
+            else:
+                groups.append((kind, [file]))
+    return groups
 
 
-def _files_of(path: Path, kind: Any) -> list[Path]:
+def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[Any, Path]]:
+    """The files of a path with their formats; a data set of Minari, and what a reader of your own gets, is a folder."""
+    if isinstance(given, str) and given != "auto" and ":" not in given and given not in FORMATS:
+        raise ConfigError("No such format.", where="format", got=given, fix=nearest(given, ["auto", *FORMATS]))
+    if given != "auto" and given not in _SUFFIX_OF:
+        yield given, path
+        return
     if not path.is_dir():
-        return [path]
+        yield (_format_of(path) if given == "auto" else given), path
+        return
+    if given == "auto" and any((folder / "metadata.json").is_file() for folder in (path, path / "data")):
+        yield "minari", path
+        return
     for unfinished in unfinished_in([path]):
         log.warning("%s was never completed: its process was killed, or still writes. It is not read.", unfinished)
-    if kind != "rollax":
-        return [path]
-    files = sorted(path.rglob("*.parquet"))
+    suffixes = [suffix for group in _SUFFIXES.values() for suffix in group]
+    if given != "auto":
+        suffixes = list(_SUFFIXES[_SUFFIX_OF[str(given)]])
+    files = sorted(file for file in path.rglob("*") if file.suffix in suffixes and not file.name.startswith("."))
     if not files:
-        raise DatasetError("A folder without data.", where=path, expected="Parquet files", fix="check the path")
-    return files
+        expected = f"files that end in {', '.join(suffixes)}"
+        raise DatasetError("A folder without data.", where=path, expected=expected, fix="check the path, or the format")
+    for file in files:
+        yield (_format_of(file) if given == "auto" else given), file
+
+
+def _format_of(path: Path) -> str:
+    """The format of a file, from its name and its first bytes."""
+    if path.suffix in _SUFFIXES["parquet"]:
+        with open(path, "rb") as file:  # the names of columns are in the footer
+            file.seek(max(path.stat().st_size - (1 << 16), 0))
+            return "rllib_parquet" if b"eps_id" in file.read() else "rollax"
+    if path.suffix in _SUFFIXES["json"]:
+        with open(path, "rb") as file:
+            start = file.read(1 << 12)
+        return "rllib_json" if b'"SampleBatch"' in start or b'"MultiAgentBatch"' in start else "json_lines"
+    for name, suffixes in _SUFFIXES.items():
+        if path.suffix in suffixes:
+            return name
+    raise DatasetError(
+        "A file of an unknown format.",
+        where=path,
+        got=f"the name {path.name}",
+        expected=f"a name that ends in {', '.join(suffix for group in _SUFFIXES.values() for suffix in group)}",
+        fix=f"name the format, one of {', '.join(FORMATS)}",
+    )
 
 
 def _made(kind: Any, paths: list[Path], settings: dict[str, Any]) -> DatasetReader:
     if isinstance(kind, str):
-        if ":" not in kind and kind not in FORMATS:
-            raise ConfigError("No such format.", where="format", got=kind, fix=nearest(kind, ["auto", *FORMATS]))
         try:
             kind = import_object(FORMATS.get(kind, kind), "format")
         except ConfigError as error:
@@ -140,7 +199,19 @@ def _made(kind: Any, paths: list[Path], settings: dict[str, Any]) -> DatasetRead
                     what, error.__cause__, where="open_dataset", package=package, extra="offline"
                 ) from error
             raise
-    return kind(paths, **settings)
+    try:
+        return kind(paths, **settings)
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        raise ConfigError(
+            "Settings that do not fit the format.",
+            where=f"the settings for {kind.__name__}",
+            got=str(error),
+            expected=", ".join(name for name in inspect.signature(kind).parameters if name not in ("paths", "settings"))
+            or "none but those that all formats have",
+            fix="see docs/offline.md, Formats",
+        ) from error
 
 
 def _returned(reader: Any, function: Any) -> DatasetReader:

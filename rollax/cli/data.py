@@ -1,0 +1,85 @@
+"""The commands `rollax data info`, `check` and `convert`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollax.cli.console import EachOptionOnce, TracebackOption, readable_errors
+from rollax.cli.experiment import parse_config
+from rollax.runs.display import shown_path
+
+if TYPE_CHECKING:
+    from rollax.data import DatasetReader
+
+BROKEN = 1
+
+app = typer.Typer(no_args_is_help=True, help="Look at, check and convert data sets.", rich_markup_mode=None)
+
+Sources = Annotated[list[str], typer.Argument(help="Files, folders, or patterns.")]
+FormatOption = Annotated[str, typer.Option("--format", help="The format, if it is not found out.")]
+SettingsOption = Annotated[str, typer.Option(metavar="JSON", help="Settings of the format, such as the env.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")]
+
+
+@app.command("info", cls=EachOptionOnce)
+def info(
+    sources: Sources,
+    format: FormatOption = "auto",  # noqa: A002
+    settings: SettingsOption = "{}",
+    as_json: JsonOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Show what is in a data set: spaces, episodes, returns, lengths, coverage."""
+    from rollax.data.describe import describe
+
+    with readable_errors(traceback):
+        report = describe(_opened(sources, format, settings))
+        print(json.dumps(report.as_json(), indent=2) if as_json else report)
+
+
+@app.command("check", cls=EachOptionOnce)
+def check(
+    sources: Sources,
+    format: FormatOption = "auto",  # noqa: A002
+    settings: SettingsOption = "{}",
+    as_json: JsonOption = False,
+    traceback: TracebackOption = False,
+) -> None:
+    """Read a data set in full and report what is broken, with file and line; the exit code is then 1."""
+    from rollax.data.describe import describe
+
+    with readable_errors(traceback):
+        report = describe(_opened(sources, format, settings), check=True)
+        print(json.dumps(report.as_json(), indent=2) if as_json else report)
+        if report.errors:
+            raise typer.Exit(BROKEN)
+        if not as_json:
+            print("no errors")
+
+
+@app.command("convert", cls=EachOptionOnce)
+def convert(
+    sources: Sources,
+    out: Annotated[Path, typer.Option(help="The folder, or file, to write.")],
+    to: Annotated[str, typer.Option(help="rollax, minari, minari_arrow or json_lines.")] = "rollax",
+    format: FormatOption = "auto",  # noqa: A002
+    settings: SettingsOption = "{}",
+    traceback: TracebackOption = False,
+) -> None:
+    """Write a data set in another format."""
+    from rollax.data.convert import convert as written
+
+    with readable_errors(traceback):
+        count = written(_opened(sources, format, settings), out, to)
+        print(f"{count} trajectories in {shown_path(out)}")
+
+
+def _opened(sources: list[str], format: str, settings: str) -> DatasetReader:  # noqa: A002
+    from rollax.data import open_dataset
+
+    given: dict[str, Any] = parse_config(settings, "--settings")
+    return open_dataset(sources, format=format, **given)

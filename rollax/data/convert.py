@@ -1,0 +1,133 @@
+"""A data set in one format written in another: `rollax data convert`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory
+from rollax.data.new_file import NewFile
+from rollax.errors import ConfigError, DatasetError, nearest
+
+TARGETS = ("rollax", "minari", "minari_arrow", "json_lines")
+
+
+def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settings: Any) -> int:
+    """Writes all trajectories of a data set in another format; returns their number.
+
+    Args:
+        out: a new folder; for "json_lines" a new file.
+        to: "rollax", "minari" (HDF5), "minari_arrow" or "json_lines". In all but rollax's own format, actions are those
+            of the environment, and log-probabilities are kept in JSON lines only.
+        settings: of `DatasetWriter` or `write_minari`.
+    Raises:
+        DatasetError: the target exists, or the format cannot hold the data.
+    """
+    path = Path(out)
+    if to == "rollax":
+        return _to_rollax(reader, path, settings)
+    if to in ("minari", "minari_arrow"):
+        from rollax.data.formats.minari_format import write_minari
+
+        return write_minari(reader, path, storage="hdf5" if to == "minari" else "arrow", **settings)
+    if to == "json_lines":
+        return _to_json_lines(reader, path)
+    raise ConfigError("No format to write.", where="to", got=to, fix=nearest(to, TARGETS))
+
+
+def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any]) -> int:
+    from rollax.data.writer import DatasetWriter
+
+    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
+        raise DatasetError("The folder to write is not empty.", where=folder, expected="a new folder")
+    missing = [name for name in ("observation_spaces", "action_spaces") if not getattr(reader, name)]
+    if missing:
+        raise DatasetError(
+            "Data whose spaces are not known.",
+            where=folder,
+            got=f"no {' and no '.join(missing)}",
+            expected="the spaces, which rollax's files hold",
+            fix='give them as settings: {"env": "CartPole-v1"}, or observation_space and action_space',
+        )
+    header = {key: value for key, value in reader.header.items() if key not in ("policies", "format_version")}
+    writer = DatasetWriter(
+        folder,
+        reader.observation_spaces,
+        reader.action_spaces,
+        header={**header, "converted": True},
+        actions_of=reader.actions_of,
+        **settings,
+    )
+    count = 0
+    try:
+        for trajectory in reader.trajectories():
+            writer.write(trajectory)
+            count += 1
+    except BaseException:
+        writer.abandon()
+        raise
+    writer.close()
+    return count
+
+
+def _to_json_lines(reader: DatasetReader, path: Path) -> int:
+    count = 0
+    with NewFile(path) as new:
+        for episode in _episodes(reader):
+            agents = {str(one.agent_id): _plain_trajectory(one) for one in episode}
+            if len(agents) < len(episode):
+                raise DatasetError(
+                    "An agent with several trajectories in one episode, which a line cannot hold.",
+                    where=episode[0].where,
+                    got=[one.agent_id for one in episode],
+                    expected="one trajectory for each agent",
+                    fix="convert to rollax's own format",
+                )
+            line = json.dumps({"episode_id": episode[0].episode_id, "agents": agents})
+            new.file.write(line.encode() + b"\n")
+            count += len(episode)
+    return count
+
+
+def _episodes(reader: DatasetReader) -> Iterator[list[RecordedTrajectory]]:
+    episode: list[RecordedTrajectory] = []
+    for trajectory in reader.trajectories():
+        if episode and trajectory.episode_id != episode[0].episode_id:
+            yield episode
+            episode = []
+        episode.append(trajectory)
+    if episode:
+        yield episode
+
+
+def _plain_trajectory(trajectory: RecordedTrajectory) -> dict[str, Any]:
+    columns = trajectory.columns
+    plain: dict[str, Any] = {
+        "obs": [_plain(row) for row in _rows(columns[SampleBatch.OBS], len(trajectory) + 1)],
+        "actions": [_plain(row) for row in _rows(columns.get(ENV_ACTIONS, columns[SampleBatch.ACTIONS]), len(trajectory))],
+        "rewards": columns[SampleBatch.REWARDS].tolist(),
+        "terminated": trajectory.terminated,
+        "truncated": trajectory.truncated and not trajectory.terminated,
+    }
+    for name in (SampleBatch.T, SampleBatch.ACTION_LOGP):
+        if name in columns:
+            plain[name] = columns[name].tolist()
+    return plain
+
+
+def _rows(column: Any, rows: int) -> Iterator[Any]:
+    return (trees.tree_map(lambda leaf, row=row: leaf[row], column) for row in range(rows))
+
+
+def _plain(row: Any) -> Any:
+    if isinstance(row, Mapping):
+        return {key: _plain(part) for key, part in row.items()}
+    if isinstance(row, tuple | list):
+        return [_plain(part) for part in row]
+    return np.asarray(row).tolist()

@@ -1,0 +1,302 @@
+"""What is in a data set, and what is wrong with it: `rollax data info` and `rollax data check`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rollax import spaces, trees
+from rollax.batch import SampleBatch
+from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory
+from rollax.errors import DatasetError
+from rollax.spaces import at, leaves, path_text, space_text
+
+_SHOWN = 20
+_BINS = 10
+
+
+@dataclass
+class PolicySummary:
+    """The trajectories of one policy.
+
+    Attributes:
+        returns: of the trajectories that were not cut.
+        lengths: of all.
+        low, high: of each element of the observations, by path.
+        actions: how often each discrete action was taken, or how many actions lie in each tenth of a bounded range, by
+            path.
+    """
+
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    terminated: int = 0
+    truncated: int = 0
+    cut: int = 0
+    columns: dict[str, str] = field(default_factory=dict)
+    low: dict[str, np.ndarray] = field(default_factory=dict)
+    high: dict[str, np.ndarray] = field(default_factory=dict)
+    actions: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass
+class DatasetReport:
+    """A data set in numbers, and its problems.
+
+    Attributes:
+        policies: policy id -> its trajectories.
+        episodes: how many there are.
+        agents: the ids of the agents.
+        errors: what makes the data useless as it is, with its file and line.
+        warnings: what limits its use.
+    """
+
+    reader: DatasetReader
+    policies: dict[str, PolicySummary]
+    episodes: int
+    agents: list[Any]
+    errors: list[str]
+    warnings: list[str]
+    more_errors: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """All numbers, as JSON values."""
+        header = {key: value for key, value in self.reader.header.items() if key not in ("policies", "filters")}
+        return {
+            "header": header,
+            "episodes": self.episodes,
+            "agents": [str(agent) for agent in self.agents],
+            "policies": {policy_id: self._policy(policy_id) for policy_id in self.policies},
+            "errors": self.errors,
+            "warnings": self.warnings,
+        }
+
+    def _policy(self, policy_id: str) -> dict[str, Any]:
+        summary = self.policies[policy_id]
+        return {
+            "observation_space": _text(self.reader.observation_spaces.get(policy_id)),
+            "action_space": _text(self.reader.action_spaces.get(policy_id)),
+            "trajectories": len(summary.lengths),
+            "steps": sum(summary.lengths),
+            "terminated": summary.terminated,
+            "truncated": summary.truncated,
+            "cut": summary.cut,
+            "return": _statistics(summary.returns),
+            "length": _statistics(summary.lengths),
+            "columns": summary.columns,
+            "obs_low": {name: values.min().item() for name, values in summary.low.items()},
+            "obs_high": {name: values.max().item() for name, values in summary.high.items()},
+            "constant_obs_elements": {
+                name: int(np.count_nonzero(values == summary.high[name])) for name, values in summary.low.items()
+            },
+            "action_counts": {name: counts.tolist() for name, counts in summary.actions.items()},
+        }
+
+    def __str__(self) -> str:
+        data = self.as_json()
+        behaviour = data["header"].get("behaviour") or {}
+        lines = [f"env        {data['header'].get('env') or 'not known'}"]
+        if behaviour:
+            lines.append("behaviour  " + ", ".join(f"{key} {value}" for key, value in behaviour.items()))
+        lines.append(f"episodes   {self.episodes}, agents {', '.join(data['agents'][:_SHOWN])}")
+        for policy_id, numbers in data["policies"].items():
+            lines += _policy_lines(policy_id, numbers)
+        lines += [f"warning    {message}" for message in self.warnings]
+        lines += [f"error      {message}" for message in self.errors]
+        if self.more_errors:
+            lines.append(f"           and {self.more_errors} more errors")
+        return "\n".join(lines)
+
+
+def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
+    """Reads a data set once.
+
+    Args:
+        check: compare every value with the spaces; else a file that cannot be read raises.
+    Returns:
+        What is in it, and what is wrong.
+    Raises:
+        DatasetError: without `check`, the data cannot be read.
+    """
+    report = DatasetReport(reader, {}, 0, [], [], [])
+    episodes: set[str] = set()
+    without_logp: dict[str, int] = {}
+    try:
+        for trajectory in reader.trajectories():
+            episodes.add(trajectory.episode_id)
+            if trajectory.agent_id not in report.agents:
+                report.agents.append(trajectory.agent_id)
+            _add(report.policies.setdefault(trajectory.policy_id, PolicySummary()), trajectory, reader)
+            if SampleBatch.ACTION_LOGP not in trajectory.columns:
+                without_logp[trajectory.policy_id] = without_logp.get(trajectory.policy_id, 0) + 1
+            if check:
+                for message in problems(trajectory, reader):
+                    _note(report, message)
+    except DatasetError as error:
+        if not check:
+            raise
+        _note(report, f"{error}\n  Nothing after it was read; max_broken skips it.")
+    report.episodes = len(episodes)
+    for message in reader.broken:
+        _note(report, message)
+    for policy_id, summary in report.policies.items():
+        if summary.cut:
+            report.warnings.append(
+                f"policy {policy_id!r}: {summary.cut} trajectories were cut: their returns are not known"
+            )
+        if without_logp.get(policy_id):
+            report.warnings.append(f"policy {policy_id!r}: no action_logp: importance sampling estimates need it")
+    if not report.policies:
+        _note(report, "no trajectory could be read")
+    return report
+
+
+def problems(trajectory: RecordedTrajectory, reader: DatasetReader) -> list[str]:
+    """What is wrong with the values of a trajectory, one message for each column."""
+    found = []
+    named = [
+        (SampleBatch.OBS, reader.observation_spaces.get(trajectory.policy_id)),
+        (ENV_ACTIONS, reader.action_spaces.get(trajectory.policy_id)),
+        (SampleBatch.ACTIONS, reader.action_spaces.get(trajectory.policy_id)),
+    ]
+    for name, space in named:
+        column = trajectory.columns.get(name)
+        if column is None:
+            continue
+        of_policy = name == SampleBatch.ACTIONS and reader.actions_of == "policy"
+        where = f"{trajectory.where}, column {name!r}"
+        if space is None:
+            found += [f"{where}: {row}" for row in _not_finite(column)]
+        else:
+            found += [f"{where}{message}" for message in _outside(space, column, bounded=not of_policy)]
+    for name in (SampleBatch.REWARDS, SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS):
+        if name in trajectory.columns:
+            found += [f"{trajectory.where}, column {name!r}: {row}" for row in _not_finite(trajectory.columns[name])]
+    t = trajectory.columns.get(SampleBatch.T)
+    if t is not None and len(t) > 1 and (np.diff(t) <= 0).any():
+        found.append(f"{trajectory.where}, column 't': the steps are not in order")
+    return found
+
+
+def _note(report: DatasetReport, message: str) -> None:
+    if len(report.errors) < _SHOWN:
+        report.errors.append(message)
+    else:
+        report.more_errors += 1
+
+
+def _outside(space: Any, column: Any, *, bounded: bool) -> list[str]:
+    found = []
+    for path, leaf in leaves(space):
+        try:
+            part = np.asarray(at(column, path))
+        except (KeyError, IndexError, TypeError):
+            found.append(f"{path_text(path)}: nothing, expected {space_text(leaf)}")
+            continue
+        if part.shape[1:] != (leaf.shape or ()):
+            found.append(f"{path_text(path)}: rows of shape {part.shape[1:]}, expected {space_text(leaf)}")
+            continue
+        if not np.isfinite(part).all():
+            found += [f"{path_text(path)}: {row}" for row in _not_finite(part)]
+        elif bounded or part.dtype.kind in "iu":
+            low, high = spaces.bounds(leaf)
+            wrong = (part < low) | (part > high)
+            if wrong.any():
+                row = int(np.argwhere(wrong)[0][0])
+                found.append(f"{path_text(path)}: {part[row]} in step {row} is not in {leaf}")
+    return found
+
+
+def _not_finite(column: Any) -> list[str]:
+    for leaf in trees.leaves(column):
+        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            row = int(np.argwhere(~np.isfinite(leaf))[0][0])
+            return [f"{leaf[row]} in step {row}, expected finite numbers"]
+    return []
+
+
+def _add(summary: PolicySummary, trajectory: RecordedTrajectory, reader: DatasetReader) -> None:
+    columns = trajectory.columns
+    summary.lengths.append(len(trajectory))
+    summary.terminated += trajectory.terminated
+    summary.truncated += trajectory.truncated and not trajectory.terminated
+    summary.cut += trajectory.cut
+    if not trajectory.cut:
+        summary.returns.append(float(np.sum(columns[SampleBatch.REWARDS], dtype=np.float64)))
+    if not summary.columns:
+        summary.columns = {name: _shape_text(column) for name, column in columns.items()}
+    for path, leaf in _named_leaves(columns[SampleBatch.OBS]):
+        if leaf.dtype.kind == "O" or not len(leaf):
+            continue
+        low, high = leaf.min(axis=0), leaf.max(axis=0)
+        summary.low[path] = np.minimum(summary.low.get(path, low), low)
+        summary.high[path] = np.maximum(summary.high.get(path, high), high)
+    space = reader.action_spaces.get(trajectory.policy_id)
+    if space is not None:
+        _count_actions(summary, space, columns.get(ENV_ACTIONS, columns[SampleBatch.ACTIONS]))
+
+
+def _count_actions(summary: PolicySummary, space: Any, actions: Any) -> None:
+    for path, leaf in leaves(space):
+        low, high = spaces.bounds(leaf)
+        low, high = np.asarray(low, np.float64).min(), np.asarray(high, np.float64).max()
+        try:
+            part = np.asarray(at(actions, path), np.float64).ravel()
+        except (KeyError, IndexError, TypeError, ValueError):
+            continue
+        if not (np.isfinite([low, high]).all() and np.isfinite(part).all()):
+            continue
+        whole = type(leaf).__name__ != "Box"
+        bins, top = (int(high - low) + 1, high + 1) if whole else (_BINS, max(high, low + 1e-9))
+        counts, _ = np.histogram(part, bins=bins, range=(low, top))
+        name = "/".join(map(str, path)) or "actions"
+        summary.actions[name] = summary.actions.get(name, np.zeros(bins, np.int64)) + counts
+
+
+def _named_leaves(tree: Any, name: str = "obs") -> list[tuple[str, np.ndarray]]:
+    if isinstance(tree, Mapping):
+        return [leaf for key, part in tree.items() for leaf in _named_leaves(part, f"{name}/{key}")]
+    if isinstance(tree, tuple | list):
+        return [leaf for key, part in enumerate(tree) for leaf in _named_leaves(part, f"{name}/{key}")]
+    return [(name, np.asarray(tree))]
+
+
+def _shape_text(column: Any) -> str:
+    return ", ".join(f"{leaf.dtype}{list(leaf.shape[1:])}" for _, leaf in _named_leaves(column))
+
+
+def _statistics(values: list[Any]) -> dict[str, float] | None:
+    if not values:
+        return None
+    array = np.array(values, np.float64)
+    return {"mean": float(array.mean()), "std": float(array.std()), "min": float(array.min()), "max": float(array.max())}
+
+
+def _text(space: Any) -> str:
+    return "not known" if space is None else space_text(space)
+
+
+def _policy_lines(policy_id: str, numbers: Mapping[str, Any]) -> list[str]:
+    ends = ", ".join(f"{numbers[end]} {end}" for end in ("terminated", "truncated", "cut"))
+    lines = [
+        f"policy     {policy_id}",
+        f"  spaces   {numbers['observation_space']} -> {numbers['action_space']}",
+        f"  steps    {numbers['steps']} in {numbers['trajectories']} trajectories: {ends}",
+    ]
+    for name in ("return", "length"):
+        found = numbers[name]
+        if found is not None:
+            span = f"{found['min']:.2f} to {found['max']:.2f}"
+            lines.append(f"  {name:<8} mean {found['mean']:.2f}, deviation {found['std']:.2f}, {span}")
+    lines.append("  columns  " + ", ".join(f"{name} {kind}" for name, kind in numbers["columns"].items()))
+    for name, low in numbers["obs_low"].items():
+        still = numbers["constant_obs_elements"][name]
+        note = f", {still} elements never change" if still else ""
+        lines.append(f"  {name:<8} {low:.4g} to {numbers['obs_high'][name]:.4g}{note}")
+    for name, counts in numbers["action_counts"].items():
+        total = max(sum(counts), 1)
+        shares = ", ".join(f"{100 * count / total:.0f}" for count in counts[:_SHOWN])
+        lines.append(f"  {name:<8} coverage in %: {shares}{' …' if len(counts) > _SHOWN else ''}")
+    return lines

@@ -1,0 +1,201 @@
+"""What the formats share: spaces as settings, values as columns, pieces of trajectories, and what may be broken."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Dict
+
+from rollax import spaces, trees
+from rollax.batch import SampleBatch
+from rollax.config.stored import space_from_json
+from rollax.data.dataset import DatasetReader, RecordedTrajectory
+from rollax.errors import ConfigError, DatasetError
+from rollax.trees import Tree
+
+log = logging.getLogger("rollax.data")
+DEFAULT_POLICY, DEFAULT_AGENT = "default_policy", "agent0"
+
+
+class FormatReader(DatasetReader):
+    """A reader whose files do not name all spaces, and of which some pieces may be broken.
+
+    Args:
+        observation_space: the space of one agent's observations, or its JSON; None: not known.
+        action_space: the action space of the environment, or its JSON; None: not known.
+        env: a Gymnasium id, to take spaces that are not given from.
+        max_broken: how many broken lines or files are skipped; one more raises.
+    """
+
+    def __init__(
+        self,
+        *,
+        observation_space: Space | Mapping[str, Any] | None = None,
+        action_space: Space | Mapping[str, Any] | None = None,
+        env: str | None = None,
+        max_broken: int = 0,
+    ) -> None:
+        self.broken: list[str] = []
+        self._max_broken = max_broken
+        self.header: Mapping[str, Any] = {} if env is None else {"env": env}
+        self.observation_space = _space(observation_space, "observation_space", env)
+        self.action_space = _space(action_space, "action_space", env)
+        self.observation_spaces = _by_policy(self.observation_space)
+        self.action_spaces = _by_policy(self.action_space)
+
+    def skip(self, error: DatasetError) -> None:
+        """Notes a broken piece; raises the error where there are too many."""
+        if len(self.broken) >= self._max_broken:
+            if self._max_broken:
+                raise DatasetError(
+                    f"More than max_broken={self._max_broken} broken lines or files. The last one: {error}"
+                ) from error
+            raise error
+        self.broken.append(str(error))
+        log.warning("Skipped. %s", error)
+
+
+def _space(given: Any, name: str, env: str | None) -> Space | None:
+    if isinstance(given, Mapping) and not isinstance(given, Space):
+        return space_from_json(given, name)
+    if given is None and env is not None:
+        import gymnasium
+
+        try:
+            made = gymnasium.make(env)
+        except gymnasium.error.Error as error:
+            raise ConfigError("An unknown environment.", where="env", got=f"{env} ({error})") from error
+        try:
+            return getattr(made, name)
+        finally:
+            made.close()
+    return given
+
+
+def _by_policy(space: Space | None) -> dict[str, Space]:
+    return {} if space is None else {DEFAULT_POLICY: space}
+
+
+def columns_of(space: Space | None, values: Any, name: str, where: str) -> Tree:
+    """Columns from a list of values; without a space, numbers become float32 and integers int64.
+
+    Raises:
+        DatasetError: values that do not make an array of numbers, or are not of the space.
+    """
+    if isinstance(values, Mapping):  # a column for each key
+        parts = {} if space is None else {**space.spaces} if isinstance(space, Dict) else {}
+        return {key: columns_of(parts.get(key), part, f"{name}[{key!r}]", where) for key, part in values.items()}
+    try:
+        if space is not None:
+            column = spaces.stack(space, values)
+            spaces.walk(lambda leaf, path, part: _check_leaf(leaf, part, len(values)), space, column)
+            return column
+        return _plain_columns(values)
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise DatasetError(
+            "Values that are not of the space." if space is not None else "Values that do not make an array.",
+            where=f"{where}, {name}",
+            got=f"{type(error).__name__}: {error}",
+            expected=str(space) if space is not None else "numbers, in rows of equal shape",
+            fix="check the line, or the setting of the space",
+        ) from error
+
+
+def _check_leaf(leaf: Space, part: np.ndarray, rows: int) -> None:
+    if part.shape != (rows, *(leaf.shape or ())):
+        raise ValueError(f"an array of shape {part.shape}, for {rows} values of {leaf}")
+
+
+def _plain_columns(values: Any) -> Tree:
+    if len(values) and isinstance(values[0], Mapping):
+        return {key: _plain_columns([value[key] for value in values]) for key in values[0]}
+    array = np.array(values)
+    if array.dtype.kind == "f":
+        return array.astype(np.float32)
+    if array.dtype.kind not in "biu":
+        raise ValueError(f"values of type {array.dtype}")
+    return array
+
+
+class Assembler:
+    """Joins the pieces of trajectories that come in rows, each piece after the one before."""
+
+    def __init__(self) -> None:
+        self._open: dict[Hashable, list[dict[str, Tree]]] = {}
+        self._where: dict[Hashable, str] = {}
+
+    def add(
+        self,
+        key: tuple[str, Hashable, str],
+        columns: dict[str, Tree],
+        ends: tuple[bool, bool],
+        new_obs: Tree | None,
+        where: str,
+    ) -> Iterator[RecordedTrajectory]:
+        """Adds rows of (episode, agent, policy); the trajectory if they end it.
+
+        Args:
+            columns: of equal length; `obs` as long as the others.
+            ends: terminated, truncated, after the last row.
+            new_obs: one observation, which followed the last row; None: not known.
+        """
+        self._open.setdefault(key, []).append({**columns, "_new_obs": new_obs})
+        self._where.setdefault(key, where)
+        if any(ends):
+            yield from self._finish(key, ends)
+
+    def rest(self) -> Iterator[RecordedTrajectory]:
+        """The trajectories without an end."""
+        for key in list(self._open):
+            yield from self._finish(key, (False, False))
+
+    def _finish(self, key: Any, ends: tuple[bool, bool]) -> Iterator[RecordedTrajectory]:
+        parts, where = self._open.pop(key), self._where.pop(key)
+        last = parts[-1].pop("_new_obs")
+        for part in parts[:-1]:
+            part.pop("_new_obs")
+        columns = {name: trees.concat([part[name] for part in parts]) for name in parts[0]}
+        columns = with_last_obs(columns, last, terminated=ends[0])
+        if columns is not None:
+            episode, agent, policy = key
+            yield RecordedTrajectory(columns, *ends, str(episode), agent, policy, where)
+
+
+def with_last_obs(columns: dict[str, Tree], last: Tree | None, *, terminated: bool) -> dict[str, Tree] | None:
+    """The columns with T + 1 observations; None where no step is left.
+
+    A terminal observation that is not known has no value that counts: the last one stands in for it. Where the
+    trajectory did not terminate, the last step is left out, as its successor is not known.
+    """
+    obs = columns[SampleBatch.OBS]
+    if last is not None:
+        return {
+            **columns,
+            SampleBatch.OBS: trees.concat((obs, trees.tree_map(lambda leaf: np.asarray(leaf)[None], last))),
+        }
+    steps = trees.length(columns[SampleBatch.REWARDS])
+    if terminated:
+        return {**columns, SampleBatch.OBS: trees.concat((obs, trees.index(obs, slice(steps - 1, steps))))}
+    if steps < 2:
+        return None
+    shorter = {name: trees.index(column, slice(steps - 1)) for name, column in columns.items()}
+    return {**shorter, SampleBatch.OBS: obs}
+
+
+def check_finite(trajectory: RecordedTrajectory) -> None:
+    """Raises a DatasetError for NaN or infinity in observations, actions or rewards."""
+    for name in (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS):
+        for leaf in trees.leaves(trajectory.columns[name]):
+            if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+                row = int(np.argwhere(~np.isfinite(leaf))[0][0])
+                raise DatasetError(
+                    "A NaN or infinite number.",
+                    where=f"{trajectory.where}, step {row}, column {name!r}",
+                    got=leaf[row],
+                    expected="finite numbers",
+                    fix="remove the episode, or fill the gap",
+                )

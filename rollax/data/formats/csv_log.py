@@ -1,0 +1,183 @@
+"""CSV logs: one row per step; settings name the columns."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollax.batch import SampleBatch
+from rollax.data.dataset import RecordedTrajectory
+from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, columns_of, with_last_obs
+from rollax.errors import ConfigError, DatasetError
+
+_TRUE, _FALSE = frozenset({"1", "true", "yes", "1.0"}), frozenset({"", "0", "false", "no", "0.0"})
+Names = str | Sequence[str]
+
+
+class CsvReader(FormatReader):
+    """Reads logs in CSV, with a header line.
+
+    The rows of an episode follow one another. A row without an action ends its episode: its observation is the last
+    one. An episode that ends otherwise, and did not terminate, loses its last step, as what followed is not known.
+
+    Args:
+        paths: the files.
+        obs: the column or columns of the observation.
+        actions: the column or columns of the action.
+        rewards: the column of the reward that followed the action.
+        episode: the column whose change begins another episode; None: each file is one.
+        terminated, truncated: columns with 1 or true in the last row of an episode that ended so. Without both,
+            `ends` says how episodes end.
+        action_logp: the column of the log-probability of the action.
+        agent: the column of the agent's id.
+        ends: "terminated", "truncated" or "cut".
+        delimiter: between columns.
+        settings: as for `FormatReader`. Without spaces, a column of whole numbers as the only action is an integer.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        obs: Names,
+        actions: Names,
+        rewards: str,
+        episode: str | None = None,
+        terminated: str | None = None,
+        truncated: str | None = None,
+        action_logp: str | None = None,
+        agent: str | None = None,
+        ends: str = "truncated",
+        delimiter: str = ",",
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        if ends not in ("terminated", "truncated", "cut"):
+            raise ConfigError("No way to end.", where="ends", got=ends, expected="terminated, truncated or cut")
+        self._paths, self._ends, self._delimiter = list(paths), ends, delimiter
+        self._obs, self._actions, self._rewards = _listed(obs), _listed(actions), rewards
+        self._scalar_obs, self._scalar_action = isinstance(obs, str), isinstance(actions, str)
+        self._episode, self._agent, self._logp = episode, agent, action_logp
+        self._flags = {"terminated": terminated, "truncated": truncated}
+
+    def trajectories(self) -> Iterator[RecordedTrajectory]:
+        self.broken.clear()
+        for number, path in enumerate(self._paths):
+            rows: dict[str, list[tuple[int, Mapping[str, str]]]] = {}
+            current: str | None = None
+            for line, row in self._rows(path):
+                episode = f"{number}:{row[self._episode]}" if self._episode else str(number)
+                if episode != current:
+                    yield from self._finished(rows, current, path)
+                    rows, current = {}, episode
+                rows.setdefault(row[self._agent] if self._agent else DEFAULT_AGENT, []).append((line, row))
+            yield from self._finished(rows, current, path)
+
+    def _rows(self, path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+        wanted = [*self._obs, *self._actions, self._rewards, self._episode, self._agent, self._logp]
+        names = [name for name in (*wanted, *self._flags.values()) if name is not None]
+        try:
+            with open(path, encoding="utf-8-sig", newline="") as file:
+                table = csv.DictReader(file, delimiter=self._delimiter)
+                missing = [name for name in names if name not in (table.fieldnames or ())]
+                if missing:
+                    raise DatasetError(
+                        "A CSV file without a column.",
+                        where=path,
+                        got=", ".join(table.fieldnames or ()),
+                        expected=", ".join(missing),
+                        fix="name the columns of the file in the settings",
+                    )
+                for row in table:
+                    if any(row[name] is None for name in names):
+                        where = f"{path}, line {table.line_num}"
+                        self.skip(
+                            DatasetError("A line that is truncated.", where=where, expected=f"{len(names)} columns")
+                        )
+                        continue
+                    yield table.line_num, row
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise DatasetError(
+                "A file that cannot be read.", where=path, got=str(error), expected="CSV in UTF-8"
+            ) from error
+
+    def _finished(
+        self, rows: Mapping[str, list[tuple[int, Mapping[str, str]]]], episode: str | None, path: Path
+    ) -> Iterator[RecordedTrajectory]:
+        for agent, lines in rows.items():
+            where = f"{path}, line {lines[0][0]}"
+            try:
+                made = self._trajectory(lines, path, where)
+            except DatasetError as error:
+                self.skip(error)
+                continue
+            if made is not None:
+                columns, ends = made
+                yield RecordedTrajectory(columns, *ends, str(episode), agent, DEFAULT_POLICY, where)
+
+    def _trajectory(
+        self, lines: list[tuple[int, Mapping[str, str]]], path: Path, where: str
+    ) -> tuple[dict[str, Any], tuple[bool, bool]] | None:
+        has_last = all(not lines[-1][1][name].strip() for name in self._actions)
+        steps = lines[:-1] if has_last else lines
+        if not steps:
+            return None
+        obs = self._numbers(lines, self._obs, path, scalar=self._scalar_obs)
+        actions = self._numbers(steps, self._actions, path, scalar=self._scalar_action)
+        if self.action_space is None and self._scalar_action and np.array_equal(actions, np.rint(actions)):
+            actions = actions.astype(np.int64)
+        columns: dict[str, Any] = {
+            SampleBatch.OBS: columns_of(self.observation_space, obs, "obs", where),
+            SampleBatch.ACTIONS: columns_of(self.action_space, actions, "actions", where),
+            SampleBatch.REWARDS: self._numbers(steps, [self._rewards], path, scalar=True),
+            SampleBatch.T: np.arange(len(steps)),
+        }
+        if self._logp is not None:
+            columns[SampleBatch.ACTION_LOGP] = self._numbers(steps, [self._logp], path, scalar=True).astype(np.float32)
+        terminated, truncated = self._ended(lines, path)
+        if not has_last:
+            found = with_last_obs(columns, None, terminated=terminated)
+            return None if found is None else (found, (terminated, truncated))
+        return columns, (terminated, truncated)
+
+    def _ended(self, lines: list[tuple[int, Mapping[str, str]]], path: Path) -> tuple[bool, bool]:
+        if not any(self._flags.values()):
+            return self._ends == "terminated", self._ends == "truncated"
+        found = []
+        for name in self._flags.values():
+            texts = [] if name is None else [(line, row[name].strip().casefold()) for line, row in lines[-2:]]
+            for line, text in texts:
+                if text not in _TRUE | _FALSE:
+                    where = f"{path}, line {line}, column {name!r}"
+                    raise DatasetError(
+                        "A flag that is none.", where=where, got=text, expected="1, true, 0, false, or nothing"
+                    )
+            found.append(any(text in _TRUE for _, text in texts))
+        return found[0], found[1] and not found[0]
+
+    def _numbers(
+        self, lines: list[tuple[int, Mapping[str, str]]], names: Sequence[str], path: Path, *, scalar: bool
+    ) -> np.ndarray:
+        values = []
+        for line, row in lines:
+            for name in names:
+                try:
+                    values.append(float(row[name]))
+                except ValueError as error:
+                    raise DatasetError(
+                        "A value that is no number.",
+                        where=f"{path}, line {line}, column {name!r}",
+                        got=row[name],
+                        expected="a number",
+                        fix="correct or remove the line, or skip some episodes with max_broken",
+                    ) from error
+        array = np.array(values)
+        return array if scalar else array.reshape(len(lines), len(names))
+
+
+def _listed(names: Names) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)

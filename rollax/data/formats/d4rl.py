@@ -1,0 +1,153 @@
+"""D4RL's HDF5 files: flat arrays of all steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from rollax.batch import SampleBatch
+from rollax.data.dataset import RecordedTrajectory
+from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, with_last_obs
+from rollax.errors import DatasetError
+
+_REQUIRED = ("observations", "actions", "rewards", "terminals")
+
+
+class D4RLReader(FormatReader):
+    """Reads `observations, actions, rewards, terminals`, and `timeouts` and `next_observations` where they are there.
+
+    Without `next_observations`, the last step before a timeout is left out, as what followed it is not known. One
+    trajectory is in memory at a time.
+
+    Args:
+        paths: the files.
+        time_limit: steps after which an episode is truncated, in files without `timeouts`.
+        settings: as for `FormatReader`.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, time_limit: int | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._paths, self._time_limit = list(paths), time_limit
+
+    def __len__(self) -> int:
+        return sum(self._ends(path)[-1][1] if self._ends(path) else 0 for path in self._paths)
+
+    def trajectories(self) -> Iterator[RecordedTrajectory]:
+        self.broken.clear()
+        for number, path in enumerate(self._paths):
+            try:
+                ends = self._ends(path)
+            except DatasetError as error:
+                self.skip(error)
+                continue
+            with h5py.File(path, "r") as file:
+                for start, end, terminated, truncated in ends:
+                    found = self._trajectory(file, start, end, terminated)
+                    if found is not None:
+                        name, where = f"{number}:{start}", f"{path}, row {start}"
+                        yield RecordedTrajectory(
+                            found, terminated, truncated, name, DEFAULT_AGENT, DEFAULT_POLICY, where
+                        )
+
+    def _trajectory(self, file: Any, start: int, end: int, terminated: bool) -> dict[str, Any] | None:
+        rows = slice(start, end)
+        columns = {
+            SampleBatch.OBS: file["observations"][rows],
+            SampleBatch.ACTIONS: file["actions"][rows],
+            SampleBatch.REWARDS: np.asarray(file["rewards"][rows], np.float64).reshape(-1),
+            SampleBatch.T: np.arange(end - start),
+        }
+        last = file["next_observations"][end - 1] if "next_observations" in file else None
+        return with_last_obs(columns, last, terminated=terminated)
+
+    def _ends(self, path: Path) -> list[tuple[int, int, bool, bool]]:
+        """(first row, row after the last, terminated, truncated) of each trajectory."""
+        with opened(path) as file:
+            missing = [name for name in _REQUIRED if name not in file]
+            if missing:
+                raise DatasetError(
+                    "An HDF5 file without the arrays of D4RL.",
+                    where=path,
+                    got=sorted(file),
+                    expected=f"{', '.join(_REQUIRED)}: missing {', '.join(missing)}",
+                )
+            names = [name for name in (*_REQUIRED, "timeouts", "next_observations") if name in file]
+            lengths = {name: len(file[name]) for name in names}
+            if len(set(lengths.values())) > 1:
+                raise DatasetError("Arrays of different lengths.", where=path, got=lengths, expected="equal lengths")
+            terminals = np.asarray(file["terminals"][:], bool).reshape(-1)
+            timeouts = np.zeros_like(terminals)
+            if "timeouts" in file:
+                timeouts = np.asarray(file["timeouts"][:], bool).reshape(-1)
+            elif self._time_limit is not None:
+                timeouts = _timeouts(terminals, self._time_limit)
+        over = np.flatnonzero(terminals | timeouts)
+        if not len(over) or over[-1] != len(terminals) - 1:
+            over = np.append(over, len(terminals) - 1)
+        starts = np.append(0, over[:-1] + 1)
+        flags = [(bool(terminals[end]), bool(timeouts[end]) and not terminals[end]) for end in over]
+        return [(int(s), int(e) + 1, *f) for s, e, f in zip(starts, over, flags, strict=True)] if len(terminals) else []
+
+
+def _timeouts(terminals: np.ndarray, limit: int) -> np.ndarray:
+    timeouts, begun = np.zeros_like(terminals), 0
+    for row, terminal in enumerate(terminals.tolist()):
+        if terminal:
+            begun = row + 1
+        elif row + 1 - begun == limit:
+            timeouts[row], begun = True, row + 1
+    return timeouts
+
+
+def opened(path: Path) -> Any:
+    """An HDF5 file without links to other files and without objects; DatasetError otherwise."""
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise DatasetError(
+            "A damaged file.",
+            where=path,
+            got=str(error),
+            expected="an HDF5 file",
+            fix="use another copy, or skip some with max_broken",
+        ) from error
+    try:
+        _refuse(file, path)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _refuse(group: Any, path: Path) -> None:
+    for name in group:
+        link = group.get(name, getlink=True)
+        where = f"{path}, {group.name.rstrip('/')}/{name}"
+        if not isinstance(link, h5py.HardLink):
+            raise DatasetError(
+                "A link, which may lead to another file.",
+                where=where,
+                got=type(link).__name__,
+                expected="data in the file itself",
+                fix="copy the data into the file",
+            )
+        found = group[name]
+        if isinstance(found, h5py.Group):
+            _refuse(found, path)
+        elif isinstance(found, h5py.Dataset) and (found.external or found.is_virtual):
+            raise DatasetError("Data in other files.", where=where, expected="data in the file itself")
+        elif isinstance(found, h5py.Dataset) and found.dtype.kind not in "biuf":
+            string = h5py.check_string_dtype(found.dtype)
+            bytes_of_image = h5py.check_vlen_dtype(found.dtype) is not None
+            if string is None and not bytes_of_image and found.dtype.kind != "S":
+                raise DatasetError(
+                    "An array of objects.",
+                    where=where,
+                    got=found.dtype,
+                    expected="numbers",
+                    fix="convert it to numbers",
+                )

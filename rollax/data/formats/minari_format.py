@@ -1,0 +1,182 @@
+"""Minari's data sets, in HDF5 and in Arrow: read with Minari's own storage classes, and written with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import minari
+import numpy as np
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+
+import rollax
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory
+from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader
+from rollax.errors import DatasetError
+from rollax.storage import make_parents, sync_folder
+
+METADATA = "metadata.json"
+
+
+def data_folder(path: Path) -> Path | None:
+    """The folder with Minari's metadata: `path`, or `data` in it; None where there is none."""
+    for folder in (path, path / "data"):
+        if (folder / METADATA).is_file():
+            return folder
+    return None
+
+
+class MinariReader(FormatReader):
+    """Reads the folders of Minari data sets.
+
+    Images that Minari stored as JPEG are not those that the environment returned.
+
+    Args:
+        paths: the folders, each with `data/metadata.json`.
+        settings: as for `FormatReader`; spaces come from the data.
+    """
+
+    def __init__(self, paths: Sequence[Path], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._storages = [(path, _storage(path)) for path in paths]
+        first = self._storages[0][1]
+        self.observation_spaces = {DEFAULT_POLICY: first.observation_space}
+        self.action_spaces = {DEFAULT_POLICY: first.action_space}
+        metadata = first.metadata
+        spec = json.loads(metadata["env_spec"]) if isinstance(metadata.get("env_spec"), str) else {}
+        behaviour = {"algorithm": metadata["algorithm_name"]} if "algorithm_name" in metadata else {}
+        self.header = {"env": spec.get("id"), "behaviour": behaviour, "dataset_id": metadata.get("dataset_id")}
+
+    def __len__(self) -> int:
+        return sum(int(storage.total_steps) for _, storage in self._storages)
+
+    def trajectories(self) -> Iterator[RecordedTrajectory]:
+        self.broken.clear()
+        for number, (path, storage) in enumerate(self._storages):
+            for index in range(int(storage.total_episodes)):
+                try:
+                    # One by one: several Arrow episodes at once come in batches that may divide long ones.
+                    trajectory = _trajectory(storage, index, f"{number}:{index}", f"{path}, episode {index}")
+                except DatasetError as error:
+                    self.skip(error)
+                    continue
+                yield trajectory
+
+
+def _storage(path: Path) -> Any:
+    folder = data_folder(path)
+    if folder is None:
+        raise DatasetError("No Minari data set.", where=path, expected=f"a folder with data/{METADATA}")
+    hdf5 = folder / "main_data.hdf5"
+    if hdf5.exists():
+        from rollax.data.formats.d4rl import opened
+
+        opened(hdf5).close()
+    try:
+        return MinariStorage.read(folder)
+    except (ValueError, KeyError, OSError, AssertionError) as error:
+        raise _damaged(str(path), error) from error
+
+
+def _trajectory(storage: Any, index: int, episode: str, where: str) -> RecordedTrajectory:
+    try:
+        (data,) = storage.get_episodes([index])
+        rewards = np.asarray(data["rewards"], np.float64)
+        columns = {
+            SampleBatch.OBS: data["observations"],
+            SampleBatch.ACTIONS: data["actions"],
+            SampleBatch.REWARDS: rewards,
+            SampleBatch.T: np.arange(len(rewards)),
+        }
+        for name, expected in ((SampleBatch.OBS, len(rewards) + 1), (SampleBatch.ACTIONS, len(rewards))):
+            columns[name] = trees.tree_map(_numbers, columns[name])
+            if any(len(leaf) != expected for leaf in trees.leaves(columns[name])):
+                raise ValueError(f"{trees.length(columns[name])} {name} for {len(rewards)} rewards")
+        ends = bool(data["terminations"][-1]), bool(data["truncations"][-1])
+    except (ValueError, KeyError, OSError, IndexError, AssertionError, RuntimeError) as error:
+        raise _damaged(where, error) from error
+    return RecordedTrajectory(columns, *ends, episode, DEFAULT_AGENT, DEFAULT_POLICY, where)
+
+
+def _numbers(leaf: Any) -> np.ndarray:
+    array = np.asarray(leaf)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"values of type {array.dtype}")
+    return array
+
+
+def write_minari(
+    reader: DatasetReader, path: Path, *, storage: Literal["hdf5", "arrow"] = "hdf5", dataset_id: str | None = None
+) -> int:
+    """Writes a data set with one agent for Minari, images without loss; returns the number of episodes.
+
+    Args:
+        path: a new folder, which gets a folder `data`.
+        storage: HDF5 in one file, or Arrow with a folder for each episode.
+        dataset_id: the id of the data set; by default `NAME-v0`, from the name of the folder.
+    Raises:
+        DatasetError: the folder exists, or the data has several agents.
+    """
+    if len(reader.observation_spaces) != 1:
+        raise DatasetError(
+            "Minari holds one agent.",
+            where=path,
+            got=f"policies {sorted(reader.observation_spaces)}",
+            expected="data with the spaces of one policy",
+        )
+    (policy_id, observation_space), *_ = reader.observation_spaces.items()
+    if path.exists():
+        raise DatasetError("The folder to write exists.", where=path, expected="a new name")
+    make_parents(path.absolute().parent)
+    temporary = path.absolute().parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        os.makedirs(temporary / "data")
+        stored = MinariStorage.new(
+            temporary / "data", observation_space, reader.action_spaces[policy_id], None, storage, jpeg_encoding=False
+        )
+        count, agents = 0, {}
+        for trajectory in reader.trajectories():
+            if agents.setdefault(trajectory.episode_id, trajectory.agent_id) != trajectory.agent_id:
+                raise DatasetError("Minari holds one agent.", where=trajectory.where, got=trajectory.agent_id)
+            stored.update_episodes([_buffer(trajectory)])
+            count += 1
+        metadata = {"dataset_id": dataset_id or f"{path.name}-v0", "minari_version": minari.__version__, "author": {"rollax"}}
+        algorithm = reader.header.get("behaviour", {}).get("algorithm")
+        stored.update_metadata({**metadata, "algorithm_name": str(algorithm or f"rollax {rollax.__version__}")})
+        os.rename(temporary, path)
+        sync_folder(path.absolute().parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return count
+
+
+def _buffer(trajectory: RecordedTrajectory) -> Any:
+    columns, steps = trajectory.columns, len(trajectory)
+    flags = np.zeros((2, steps), bool)
+    flags[:, -1] = trajectory.terminated, trajectory.truncated
+    return EpisodeBuffer(
+        observations=columns[SampleBatch.OBS],
+        actions=columns.get(ENV_ACTIONS, columns[SampleBatch.ACTIONS]),
+        rewards=columns[SampleBatch.REWARDS],
+        terminations=flags[0],
+        truncations=flags[1],
+    )
+
+
+def _damaged(where: str, error: Exception) -> DatasetError:
+    return DatasetError(
+        "Data of Minari that cannot be read.",
+        where=where,
+        got=f"{type(error).__name__}: {error}",
+        expected="T + 1 observations, T actions and rewards, of numbers",
+        fix="use another copy, or skip some with max_broken",
+    )

@@ -1,0 +1,326 @@
+"""Data sets of other libraries: read as they are, or refused with the place and the way out."""
+
+from __future__ import annotations
+
+import json
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from gymnasium import spaces
+
+from rollax import ConfigError, DatasetError, DatasetReader, open_dataset, trees
+from rollax.data.formats.minari_format import write_minari
+from rollax.data.writer import DatasetWriter
+from tests.data.test_parquet import trajectory
+from tests.data.worlds import IMAGE
+
+BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+def read(source, **settings):
+    return list(open_dataset(source, **settings).trajectories())
+
+
+def lines(path, *values):
+    path.write_text("".join(json.dumps(value) + "\n" for value in values))
+    return path
+
+
+class TestJsonLines:
+    EPISODE = {
+        "episode_id": "e",
+        "agents": {
+            "left": {"obs": [[1, 2], [3, 4], [5, 6]], "actions": [0, 1], "rewards": [0.1, 2], "terminated": True},
+            "right": {"obs": [[7, 8], [9, 9]], "actions": [1], "rewards": [3], "action_logp": [-0.5], "t": [1]},
+        },
+    }
+
+    def test_agents_of_an_episode(self, tmp_path):
+        left, right = read(lines(tmp_path / "log.jsonl", self.EPISODE), observation_space=BOX)
+        assert left.columns["obs"].dtype == np.float32
+        assert left.columns["obs"].tolist() == [[1, 2], [3, 4], [5, 6]]
+        assert left.columns["rewards"].tolist() == [0.1, 2]
+        assert (left.terminated, right.terminated, right.cut) == (True, False, True)
+        assert right.columns["action_logp"].tolist() == [-0.5]
+        assert (left.columns["t"].tolist(), right.columns["t"].tolist()) == ([0, 1], [1])
+        assert [one.agent_id for one in (left, right)] == ["left", "right"]
+        assert {one.episode_id for one in (left, right)} == {"e"}
+
+    def test_truncated_lines_are_counted(self, tmp_path):
+        path = tmp_path / "log.jsonl"
+        path.write_text(json.dumps(self.EPISODE) + "\n" + json.dumps(self.EPISODE)[:50])
+        with pytest.raises(DatasetError, match=r"(?s)truncated.*log.jsonl, line 2.*max_broken"):
+            read(path)
+        reader = open_dataset(path, max_broken=1)
+        assert len(list(reader.trajectories())) == 2
+        assert len(reader.broken) == 1
+        path.write_text("{\n{\n" + json.dumps(self.EPISODE))
+        with pytest.raises(DatasetError, match=r"(?s)max_broken=1.*line 2"):
+            read(path, max_broken=1)
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            ({"obs": [[1, 2]]}, "wrong length"),
+            ({"obs": [[1, 2], [3], [4, 5]]}, "Values"),
+            ({"obs": [{"a": 1}] * 3}, "not of the space"),
+            ({"rewards": ["x", 1]}, "reward|Values|float"),
+        ],
+    )
+    def test_what_is_no_trajectory(self, tmp_path, change, says):
+        agents = {"left": {**self.EPISODE["agents"]["left"], **change}}
+        path = lines(tmp_path / "log.jsonl", self.EPISODE, {"agents": agents})
+        with pytest.raises(DatasetError, match=rf"(?s){says}.*line 2"):
+            read(path, observation_space=BOX)
+
+
+class TestRLlibJson:
+    ROWS = {
+        "type": "SampleBatch",
+        "obs": [[0.0], [1.0], [10.0], [11.0]],
+        "new_obs": [[1.0], [2.0], [11.0], [12.0]],
+        "actions": [0, 1, 2, 3],
+        "rewards": [1.0, 2.0, 3.0, 4.0],
+        "terminateds": [False, True, False, False],
+        "truncateds": [False, False, False, False],
+        "eps_id": [5, 5, 6, 6],
+        "agent_index": [0, 0, 0, 0],
+        "action_logp": [-1.0, -2.0, -3.0, -4.0],
+    }
+
+    def test_episodes_over_lines(self, tmp_path):
+        more = {**self.ROWS, **{name: column[:1] for name, column in self.ROWS.items() if name != "type"}}
+        more |= {"obs": [[12.0]], "new_obs": [[13.0]], "eps_id": [6], "truncateds": [True], "actions": [4]}
+        first, second = read(lines(tmp_path / "out.json", self.ROWS, more))
+        assert first.columns["obs"].ravel().tolist() == [0, 1, 2]
+        assert (first.terminated, first.truncated) == (True, False)
+        assert second.columns["obs"].ravel().tolist() == [10, 11, 12, 13]
+        assert second.columns["actions"].tolist() == [2, 3, 4]
+        assert second.columns["action_logp"].tolist() == [-3, -4, -1]
+        assert (second.terminated, second.truncated) == (False, True)
+
+    def test_without_new_obs_the_last_step_of_what_goes_on_is_left_out(self, tmp_path):
+        rows = {name: column for name, column in self.ROWS.items() if name != "new_obs"}
+        first, second = read(lines(tmp_path / "out.json", rows))
+        assert first.columns["obs"].ravel().tolist() == [0, 1, 1]
+        assert second.columns["obs"].ravel().tolist() == [10, 11]
+        assert second.columns["rewards"].tolist() == [3]
+        assert second.cut
+
+    def test_several_policies(self, tmp_path):
+        batch = {"type": "MultiAgentBatch", "count": 4, "policy_batches": {"a": self.ROWS, "b": self.ROWS}}
+        assert [one.policy_id for one in read(lines(tmp_path / "out.json", batch))] == ["a", "b", "a", "b"]
+
+    def test_packed_columns_are_refused(self, tmp_path):
+        with pytest.raises(DatasetError, match=r"(?s)packed.*line 1, column 'obs'.*output_compress_columns=\[\]"):
+            read(lines(tmp_path / "out.json", {**self.ROWS, "obs": "BCJNGGhAggAAA"}))
+
+
+class TestRLlibParquet:
+    def table(self, **changes):
+        t = [1, 0, 0, 1]
+        columns = {
+            "eps_id": ["a", "a", "b", "b"],
+            "agent_id": [None] * 4,
+            "module_id": ["default_policy"] * 4,
+            "obs": [[1.0], [0.0], [10.0], [11.0]],
+            "new_obs": [[2.0], [1.0], [11.0], [12.0]],
+            "actions": [1, 0, 2, 3],
+            "rewards": [1.0, 0.0, 2.0, 3.0],
+            "terminateds": [True, False, False, False],
+            "truncateds": [False, False, False, True],
+            "t": t,
+        }
+        return pa.table({**columns, **changes})
+
+    def test_rows_become_episodes(self, tmp_path):
+        pq.write_table(self.table(), tmp_path / "out.parquet")
+        first, second = read(tmp_path)
+        assert first.columns["obs"].ravel().tolist() == [0, 1, 2]
+        assert first.columns["actions"].tolist() == [0, 1]
+        assert (first.terminated, second.truncated) == (True, True)
+        assert second.columns["obs"].ravel().tolist() == [10, 11, 12]
+
+    def test_objects_are_refused(self, tmp_path):
+        pq.write_table(self.table(obs=[b"x"] * 4), tmp_path / "out.parquet")
+        with pytest.raises(DatasetError, match=r"(?s)objects.*out.parquet, column 'obs'.*output_compress_columns"):
+            read(tmp_path)
+
+    def test_truncated_files_are_counted(self, tmp_path):
+        pq.write_table(self.table(), tmp_path / "a.parquet")
+        (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-40] + b"eps_id" + b" " * 20)
+        with pytest.raises(DatasetError, match=r"(?s)damaged.*b.parquet"):
+            read(tmp_path)
+        reader = open_dataset(tmp_path, max_broken=1)
+        assert len(list(reader.trajectories())) == 2
+        assert len(reader.broken) == 1
+
+
+class TestD4RL:
+    def write(self, path, **changes):
+        arrays = {
+            "observations": np.arange(6, dtype=np.float32)[:, None],
+            "actions": np.arange(6, dtype=np.float32)[:, None] / 10,
+            "rewards": np.arange(6, dtype=np.float32),
+            "terminals": np.array([0, 1, 0, 0, 0, 0], bool),
+            "timeouts": np.array([0, 0, 0, 1, 0, 0], bool),
+        }
+        with h5py.File(path, "w") as file:
+            for name, array in {**arrays, **changes}.items():
+                if array is not None:
+                    file[name] = array
+        return path
+
+    def test_what_followed_a_timeout_is_not_known(self, tmp_path):
+        reader = open_dataset(self.write(tmp_path / "a.hdf5"))
+        ended, timed_out, cut = reader.trajectories()
+        assert ended.columns["obs"].ravel().tolist() == [0, 1, 1]
+        assert timed_out.columns["obs"].ravel().tolist() == [2, 3]
+        assert timed_out.columns["rewards"].tolist() == [2]
+        assert [(one.terminated, one.truncated) for one in (ended, timed_out, cut)] == [
+            (True, False),
+            (False, True),
+            (False, False),
+        ]
+        assert cut.columns["obs"].ravel().tolist() == [4, 5]
+
+    def test_next_observations_and_a_time_limit(self, tmp_path):
+        following = np.arange(1, 7, dtype=np.float32)[:, None]
+        path = self.write(tmp_path / "a.hdf5", timeouts=None, next_observations=following)
+        ended, first, second = read(path, time_limit=2)
+        assert ended.columns["obs"].ravel().tolist() == [0, 1, 2]
+        assert first.columns["obs"].ravel().tolist() == [2, 3, 4]
+        assert (first.truncated, second.truncated, second.columns["rewards"].tolist()) == (True, True, [4, 5])
+
+    def test_links_and_objects_are_refused(self, tmp_path):
+        path = self.write(tmp_path / "a.hdf5", rewards=None)
+        with h5py.File(path, "a") as file:
+            file["rewards"] = h5py.ExternalLink(str(tmp_path / "b.hdf5"), "/x")
+        with pytest.raises(DatasetError, match=r"(?s)link.*/rewards.*ExternalLink"):
+            read(path)
+        path = self.write(tmp_path / "c.hdf5")
+        with h5py.File(path, "a") as file:
+            file.create_dataset("infos", data=np.array([1, 2]).astype("V8"))
+        with pytest.raises(DatasetError, match=r"(?s)objects.*/infos"):
+            read(path)
+
+    def test_truncated_files(self, tmp_path):
+        path = self.write(tmp_path / "a.hdf5")
+        path.write_bytes(path.read_bytes()[:200])
+        with pytest.raises(DatasetError, match=r"(?s)damaged.*a.hdf5"):
+            read(path)
+
+
+NESTED = spaces.Dict({"a": spaces.Box(-1, 1, (3,), np.float32), "b": spaces.Tuple([spaces.Discrete(3)])})
+
+
+@pytest.mark.parametrize("storage", ["hdf5", "arrow"])
+@pytest.mark.parametrize("space", [NESTED, IMAGE, spaces.Discrete(5)], ids=["nested", "image", "discrete"])
+def test_minari_there_and_back(tmp_path, storage, space):
+    import minari
+
+    rng = np.random.default_rng(0)
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+    written = [
+        trajectory(rng, steps, i, ends=end, obs=space, acts=action_space)
+        for i, (steps, end) in enumerate([(3, "terminated"), (2, "truncated"), (4, "cut")])
+    ]
+    own = tmp_path / "own"
+    with DatasetWriter(own, {"default_policy": space}, {"default_policy": action_space}) as writer:
+        for one in written:
+            writer.write(one)
+    assert write_minari(open_dataset(own), tmp_path / "out", storage=storage) == 3
+    theirs = minari.MinariDataset(tmp_path / "out" / "data")
+    assert (theirs.total_episodes, theirs.total_steps) == (3, 9)
+    reader = open_dataset(tmp_path / "out")
+    assert len(reader) == 9
+    for one, episode, back in zip(written, theirs.iterate_episodes(), reader.trajectories(), strict=True):
+        for found in (episode.observations, back.columns["obs"]):
+            trees.tree_map(np.testing.assert_array_equal, one.columns["obs"], found)
+        for found in (episode.actions, back.columns["actions"]):
+            np.testing.assert_array_equal(one.columns["actions"], found)
+        np.testing.assert_array_equal(one.columns["rewards"], back.columns["rewards"])
+        ends = (one.terminated, one.truncated)
+        assert ends == (back.terminated, back.truncated) == (episode.terminations[-1], episode.truncations[-1])
+
+
+class TestCsv:
+    TEXT = """batch,temp,pressure,valve,profit,done
+1,20.0,1.0,0,0.5,
+1,21.0,1.1,1,0.25,
+1,22.0,1.2,,,
+2,30.0,2.0,1,1.0,
+2,31.0,2.1,0,2.0,1
+3,40.0,3.0,1,1.0,
+3,41.0,3.1,1,1.0,
+"""
+    SETTINGS = {
+        "obs": ["temp", "pressure"],
+        "actions": "valve",
+        "rewards": "profit",
+        "episode": "batch",
+        "terminated": "done",
+    }
+
+    def test_episodes(self, tmp_path):
+        (tmp_path / "log.csv").write_text(self.TEXT)
+        first, second, third = read(tmp_path / "log.csv", **self.SETTINGS)
+        np.testing.assert_allclose(first.columns["obs"], [[20, 1], [21, 1.1], [22, 1.2]], rtol=1e-6)
+        assert first.columns["actions"].dtype == np.int64
+        assert first.columns["actions"].tolist() == [0, 1]
+        assert [len(one) for one in (first, second, third)] == [2, 2, 1]
+        assert [(one.terminated, one.cut) for one in (first, second, third)] == [
+            (False, True),
+            (True, False),
+            (False, True),
+        ]
+
+    def test_what_is_broken_is_named(self, tmp_path):
+        path = tmp_path / "log.csv"
+        path.write_text(self.TEXT.replace("31.0", "n/a"))
+        with pytest.raises(DatasetError, match=r"(?s)no number.*line 6, column 'temp'.*n/a"):
+            read(path, **self.SETTINGS)
+        assert len(read(path, **self.SETTINGS, max_broken=1)) == 2
+        with pytest.raises(DatasetError, match=r"(?s)without a column.*heat"):
+            read(path, **{**self.SETTINGS, "obs": "heat"})
+        with pytest.raises(ConfigError, match=r"(?s)Settings.*CsvReader.*obs"):
+            read(path)
+
+
+class Countdown(DatasetReader):
+    """A reader of a format of one's own."""
+
+    def __init__(self, paths, steps=3):
+        self.observation_spaces = {"default_policy": BOX}
+        self.action_spaces = {"default_policy": spaces.Discrete(2)}
+        self.header, self.broken, self.steps = {"paths": [path.name for path in paths]}, [], steps
+
+    def trajectories(self):
+        yield trajectory(np.random.default_rng(0), self.steps, 0, obs=BOX, acts=spaces.Discrete(2))
+
+
+def test_a_format_of_ones_own(tmp_path):
+    (tmp_path / "x.bin").touch()
+    reader = open_dataset(tmp_path / "x.bin", format="tests.data.test_formats:Countdown", steps=5)
+    assert (len(reader), reader.header) == (5, {"paths": ["x.bin"]})
+    assert len(open_dataset(lambda steps: Countdown([], steps), steps=4)) == 4
+    both = open_dataset([Countdown([]), lambda: Countdown([])])
+    assert [one.episode_id for one in both.trajectories()] == ["0:0", "1:0"]
+    assert len(both) == 6
+
+
+def test_what_is_no_data(tmp_path):
+    with pytest.raises(DatasetError, match="No such data"):
+        open_dataset(tmp_path / "nothing*")
+    with pytest.raises(DatasetError, match="without data"):
+        open_dataset(tmp_path)
+    (tmp_path / "x.bin").touch()
+    with pytest.raises(DatasetError, match=r"(?s)unknown format.*x.bin"):
+        open_dataset(tmp_path / "x.bin")
+    with pytest.raises(ConfigError, match="did you mean 'minari'"):
+        open_dataset(tmp_path / "x.bin", format="minary")
+    with pytest.raises(DatasetError, match="returns no reader"):
+        open_dataset(list)
