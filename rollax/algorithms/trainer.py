@@ -211,11 +211,40 @@ class Trainer:
         finally:
             worker.stop()
 
+    def record(
+        self, num_episodes: int, out: str | Path, *, explore: bool = True, infos: bool = False
+    ) -> EvaluationResult:
+        """Plays `num_episodes` in separate environments and writes them as a data set into the folder `out`.
+
+        Args:
+            explore: false for greedy actions, which are written without log-probabilities.
+            infos: write the info dicts too.
+        Returns:
+            As `evaluate`, with the paths of the files under `files`.
+        """
+        runtime.refuse_forked()
+        config = self._evaluation_config()
+        envs = min(self.config.num_envs_per_worker, num_episodes)
+        output = {"output": str(out), **({"output_infos": True} if infos else {})}
+        worker = self._evaluating_worker(config.changed(num_envs_per_worker=envs, explore=explore, **output))
+        try:
+            self._hand_over(worker)
+            result = evaluation_result(worker.write_episodes(num_episodes))
+            recorder = worker.sampler.recorder
+        finally:
+            worker.stop()
+        assert recorder is not None
+        result["files"] = list(map(str, recorder.writer.paths))
+        return result
+
     def _played(self, worker: RolloutWorker, count: int) -> list[EpisodeMetrics]:
+        self._hand_over(worker)
+        return worker.evaluate(count)
+
+    def _hand_over(self, worker: RolloutWorker) -> None:
         worker.set_weights(self.worker.get_weights())
         worker.set_filters(self.worker.get_filters())
         worker.set_timestep(self.optimizer.steps)
-        return worker.evaluate(count)
 
     def compute_single_action(
         self,

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import rollax
-from rollax.cli import commands, estimate, export, serve, train
+from rollax.cli import commands, data, estimate, export, record, serve, train
 from rollax.cli.console import EachOptionOnce, search_current_folder
 
 # Python's own tracebacks, which debuggers and editors can parse.
@@ -26,6 +26,8 @@ app.command("estimate", cls=EachOptionOnce)(estimate.estimate)
 app.command("serve", cls=EachOptionOnce)(serve.serve)
 app.command("export", cls=EachOptionOnce)(export.export)
 app.command("list", cls=EachOptionOnce)(commands.list_known)
+app.command("record", cls=EachOptionOnce)(record.record)
+app.add_typer(data.app, name="data")
 app.command("plot", cls=EachOptionOnce)(commands.plot)
 
 

@@ -6,6 +6,7 @@ calls the class with the paths and settings.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from rollax.batch import SampleBatch
 from rollax.errors import DatasetError
 from rollax.spaces import same_space, space_text
 from rollax.trees import Tree
+
+log = logging.getLogger("rollax.data")
 
 ENV_ACTIONS = "env_actions"
 """The column of what the environment got, where a policy's `actions` were scaled or clipped for it."""
@@ -96,6 +99,16 @@ class DatasetReader(ABC):
 
     def close(self) -> None:  # noqa: B027  most readers hold nothing open
         """Closes what is open."""
+
+
+def skip(broken: list[str], error: DatasetError, most: int) -> None:
+    """Notes a broken line or file in `broken`; raises the error where there would be more than `most`."""
+    if len(broken) >= most:
+        if most:
+            raise DatasetError(f"More than max_broken={most} broken lines or files. The last one: {error}") from error
+        raise error
+    broken.append(str(error))
+    log.warning("Skipped. %s", error)
 
 
 def check_same_spaces(first: DatasetReader, other: DatasetReader, where: str) -> None:

@@ -271,7 +271,12 @@ def _statistics(values: list[Any]) -> dict[str, float] | None:
     if not values:
         return None
     array = np.array(values, np.float64)
-    return {"mean": float(array.mean()), "std": float(array.std()), "min": float(array.min()), "max": float(array.max())}
+    return {
+        "mean": float(array.mean()),
+        "std": float(array.std()),
+        "min": float(array.min()),
+        "max": float(array.max()),
+    }
 
 
 def _text(space: Any) -> str:

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from gymnasium import Space
 
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.config.stored import space_from_json
-from rollax.data.dataset import WITH_LAST, DatasetReader, RecordedTrajectory
+from rollax.data.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, skip
 from rollax.data.layout import FORMAT_VERSION, HEADER, IDS, IS_LAST, TERMINATED, TRUNCATED, Columns, id_from_text
 from rollax.errors import DatasetError, SpaceError
 from rollax.spaces import same_space, space_text
@@ -25,7 +26,7 @@ class _File(NamedTuple):
     path: Path
     header: Mapping[str, Any]
     columns: Mapping[str, Columns]
-    steps: int
+    contents: Mapping[str, Any]
 
 
 class ParquetReader(DatasetReader):
@@ -34,22 +35,30 @@ class ParquetReader(DatasetReader):
     Args:
         paths: the files.
         columns: the columns to read; None: all. `obs`, `actions` and `rewards` are always read.
+        max_broken: how many damaged files are skipped; one more raises.
     Raises:
         DatasetError: a file that is truncated, of a newer format, or with other spaces than the first.
     """
 
-    def __init__(self, paths: Sequence[Path], *, columns: Sequence[str] | None = None) -> None:
-        self.broken = []
+    def __init__(self, paths: Sequence[Path], *, columns: Sequence[str] | None = None, max_broken: int = 0) -> None:
+        self.broken: list[str] = []
         self._wanted = None if columns is None else {*columns, "obs", "actions", "rewards"}
-        self._files = [_opened(path) for path in paths]
-        self.header = self._files[0].header
+        self._files = []
+        for path in paths:
+            try:
+                self._files.append(_opened(path))
+            except DatasetError as error:
+                skip(self.broken, error, max_broken)
+        if not self._files:
+            raise DatasetError("No file can be read.", where=", ".join(map(str, paths)), got=self.broken)
+        self.header = {**self._files[0].header, **self._score()}
         self.actions_of = self.header.get("actions_of", "environment")
-        self.observation_spaces, self.action_spaces = {}, {}
+        self.observation_spaces, self.action_spaces = spaces = ({}, {})
         for file in self._files:
-            self._take_spaces(file)
+            self._take_spaces(file, *spaces)
 
     def __len__(self) -> int:
-        return sum(file.steps for file in self._files)
+        return sum(int(file.contents.get("steps", 0)) for file in self._files)
 
     def trajectories(self) -> Iterator[RecordedTrajectory]:
         for file in self._files:
@@ -61,6 +70,15 @@ class ParquetReader(DatasetReader):
                         yield from _trajectories_of(table, file.columns, self._wanted, where)
                     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
                         raise _damaged(where, error) from error
+
+    def _score(self) -> dict[str, Any]:
+        """The behaviour policy, with the mean return of the whole episodes of all files."""
+        found = [(one.contents.get("episodes", 0), one.contents.get("episode_reward_mean")) for one in self._files]
+        episodes = sum(count for count, _ in found)
+        if not episodes:
+            return {}
+        score = sum(count * mean for count, mean in found if count) / episodes
+        return {"behaviour": {**self._files[0].header.get("behaviour", {}), "score": score}}
 
     def _names(self, file: _File) -> list[str] | None:
         if self._wanted is None:
@@ -74,9 +92,9 @@ class ParquetReader(DatasetReader):
         }
         return [*IDS, IS_LAST, TERMINATED, TRUNCATED, *sorted(leaves)]
 
-    def _take_spaces(self, file: _File) -> None:
+    def _take_spaces(self, file: _File, observations: dict[str, Space], actions: dict[str, Space]) -> None:
         for policy_id, described in file.header["policies"].items():
-            for kind, known in (("observation_space", self.observation_spaces), ("action_space", self.action_spaces)):
+            for kind, known in (("observation_space", observations), ("action_space", actions)):
                 try:
                     space = space_from_json(described[kind], f"{file.path}, policy {policy_id!r}")
                 except (SpaceError, KeyError) as error:
@@ -129,7 +147,7 @@ def _opened(path: Path) -> _File:
         metadata = pq.read_metadata(path)
         contents = json.loads((metadata.metadata or {}).get(b"rollax.contents", b"{}"))
         columns = {i: Columns.from_json(p["columns"]) for i, p in header["policies"].items() if "columns" in p}
-        return _File(path, header, columns, int(contents.get("steps", 0)))
+        return _File(path, header, columns, contents)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(path, error) from error
 

@@ -90,7 +90,9 @@ class DatasetWriter:
         self._pending_rows = self._pending_bytes = 0
         self._last_episode: str | None = None
         self._steps = self._trajectories = 0
-        self._return_sum = 0.0
+        self._episodes = 0
+        self._score = 0.0  # the sum of the returns of whole episodes
+        self._episode: list[float] | None = None  # the returns of the running one; None: a trajectory was cut
         # Names sort in the order of writing. The token keeps those of another process apart.
         self._number, self.token = len(list(self.folder.glob(f"{prefix}-*.parquet"))), secrets.token_hex(4)
 
@@ -102,7 +104,12 @@ class DatasetWriter:
         """
         _check_lengths(trajectory)
         if trajectory.episode_id != self._last_episode:
+            self._end_episode()
             self._between_episodes()
+        if trajectory.cut:
+            self._episode = None
+        elif self._episode is not None:
+            self._episode.append(float(np.sum(trajectory.columns[SampleBatch.REWARDS])))
         self._last_episode = trajectory.episode_id
         self._note_columns(trajectory)
         self._pending.append(trajectory)
@@ -111,6 +118,7 @@ class DatasetWriter:
 
     def close(self) -> None:
         """Completes the open file."""
+        self._end_episode()
         try:
             self._write_pending()
         finally:
@@ -128,6 +136,12 @@ class DatasetWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def _end_episode(self) -> None:
+        if self._episode:
+            self._episodes += 1
+            self._score += sum(self._episode)
+        self._episode = []
 
     def _between_episodes(self) -> None:
         if self._pending_rows >= _ROWS_AT_ONCE or self._pending_bytes >= min(_BYTES_AT_ONCE, self._max_file_size):
@@ -183,7 +197,6 @@ class DatasetWriter:
         self._writer.write_table(table_of(self._pending, layout), row_group_size=self._pending_rows)
         self._trajectories += len(self._pending)
         self._steps += self._pending_rows - len(self._pending)
-        self._return_sum += sum(float(np.sum(one.columns[SampleBatch.REWARDS])) for one in self._pending)
         self._pending.clear()
         self._pending_rows = self._pending_bytes = 0
 
@@ -219,10 +232,11 @@ class DatasetWriter:
         contents = {
             "trajectories": self._trajectories,
             "steps": self._steps,
-            "reward_sum": self._return_sum,
+            "episodes": self._episodes,
+            "episode_reward_mean": self._score / self._episodes if self._episodes else None,
         }
-        self._trajectories = self._steps = 0
-        self._return_sum = 0.0
+        self._trajectories = self._steps = self._episodes = 0
+        self._score = 0.0
         try:
             writer.add_key_value_metadata({b"rollax.contents": json.dumps(contents).encode()})
             writer.close()

@@ -296,7 +296,12 @@ def make_recorder(
         policies = {policy_id: path_of(type(runner.policy)) for policy_id, runner in runners.items()}
         return {
             "env": config.env if isinstance(config.env, str) else getattr(config.env, "__qualname__", None),
-            "behaviour": {"policies": policies, "timesteps": timestep(), "explore": config.explore},
+            "behaviour": {
+                "algorithm": type(config).__name__.removesuffix("Config"),
+                "policies": policies,
+                "timesteps": timestep(),
+                "explore": config.explore,
+            },
             "normalize_actions": config.normalize_actions,
             "clip_actions": config.clip_actions,
             "observation_filter": config.observation_filter,

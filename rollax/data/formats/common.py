@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
@@ -13,11 +12,10 @@ from gymnasium.spaces import Dict
 from rollax import spaces, trees
 from rollax.batch import SampleBatch
 from rollax.config.stored import space_from_json
-from rollax.data.dataset import DatasetReader, RecordedTrajectory
+from rollax.data.dataset import DatasetReader, RecordedTrajectory, skip
 from rollax.errors import ConfigError, DatasetError
 from rollax.trees import Tree
 
-log = logging.getLogger("rollax.data")
 DEFAULT_POLICY, DEFAULT_AGENT = "default_policy", "agent0"
 
 
@@ -49,14 +47,7 @@ class FormatReader(DatasetReader):
 
     def skip(self, error: DatasetError) -> None:
         """Notes a broken piece; raises the error where there are too many."""
-        if len(self.broken) >= self._max_broken:
-            if self._max_broken:
-                raise DatasetError(
-                    f"More than max_broken={self._max_broken} broken lines or files. The last one: {error}"
-                ) from error
-            raise error
-        self.broken.append(str(error))
-        log.warning("Skipped. %s", error)
+        skip(self.broken, error, self._max_broken)
 
 
 def _space(given: Any, name: str, env: str | None) -> Space | None:
@@ -184,18 +175,3 @@ def with_last_obs(columns: dict[str, Tree], last: Tree | None, *, terminated: bo
         return None
     shorter = {name: trees.index(column, slice(steps - 1)) for name, column in columns.items()}
     return {**shorter, SampleBatch.OBS: obs}
-
-
-def check_finite(trajectory: RecordedTrajectory) -> None:
-    """Raises a DatasetError for NaN or infinity in observations, actions or rewards."""
-    for name in (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS):
-        for leaf in trees.leaves(trajectory.columns[name]):
-            if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-                row = int(np.argwhere(~np.isfinite(leaf))[0][0])
-                raise DatasetError(
-                    "A NaN or infinite number.",
-                    where=f"{trajectory.where}, step {row}, column {name!r}",
-                    got=leaf[row],
-                    expected="finite numbers",
-                    fix="remove the episode, or fill the gap",
-                )

@@ -1,0 +1,201 @@
+"""What a data set holds, what is broken in it, and what it becomes in another format."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from typer.testing import CliRunner
+
+from rollax import DatasetError, DatasetWriter, PPOTrainer, open_dataset, trees
+from rollax.cli import app
+from rollax.data.convert import convert
+from rollax.data.describe import describe
+from tests.data.test_parquet import same, trajectory
+
+BOX, TWO = spaces.Box(-100, 100, (3,), np.float32), spaces.Discrete(2)
+SPACES = {"default_policy": BOX}, {"default_policy": TWO}
+
+
+def written(folder, trajectories, **settings):
+    with DatasetWriter(folder, *SPACES, **settings) as writer:
+        for one in trajectories:
+            writer.write(one)
+    return writer.paths
+
+
+def some(count=3, seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    return [trajectory(rng, 2 + i, i, obs=BOX, acts=TWO, **changes) for i in range(count)]
+
+
+def test_returns_and_coverage(tmp_path):
+    data = some()
+    data[2].terminated = False
+    for i, one in enumerate(data):
+        one.columns["rewards"][:] = 10**i
+        one.columns["obs"][:, 0] = 7
+        one.columns["actions"][:] = [i % 2] * len(one)
+    written(tmp_path, data, header={"env": "E", "behaviour": {"algorithm": "PPO"}})
+    report = describe(open_dataset(tmp_path), check=True)
+    numbers = report.as_json()["policies"]["default_policy"]
+    # Trajectories of 2, 3 and 4 steps with rewards 1, 10 and 100; the last one was cut, so it has no return.
+    assert numbers["return"] == {"mean": 16, "std": 14, "min": 2, "max": 30}
+    assert numbers["length"]["mean"] == 3
+    assert (numbers["steps"], numbers["terminated"], numbers["truncated"], numbers["cut"]) == (9, 2, 0, 1)
+    assert numbers["constant_obs_elements"] == {"obs": 1}
+    assert numbers["action_counts"] == {"actions": [6, 3]}
+    assert open_dataset(tmp_path).header["behaviour"] == {"algorithm": "PPO", "score": 16}
+    assert report.errors == []
+    assert any("1 trajectories were cut" in warning for warning in report.warnings)
+    assert "mean 16.00" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [("obs", np.nan, "nan in step 1"), ("rewards", np.inf, "inf in step 1"), ("actions", 5, "5 in step 1 is not in")],
+)
+def test_wrong_values_are_named(tmp_path, column, value, says):
+    data = some()
+    data[1].columns[column][1] = value
+    (path,) = written(tmp_path, data)
+    (error,) = describe(open_dataset(tmp_path), check=True).errors
+    assert says in error
+    assert f"{path}, row group 0, row 3" in error
+
+
+def test_a_truncated_file_is_named_and_the_others_may_be_read(tmp_path):
+    paths = written(tmp_path, some(6), max_file_size=1)
+    assert len(paths) == 6
+    whole = paths[2].read_bytes()
+    paths[2].write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DatasetError, match=rf"(?s)damaged.*{paths[2].name}"):
+        open_dataset(tmp_path)
+    reader = open_dataset(tmp_path, max_broken=1)
+    assert len(list(reader.trajectories())) == 5
+    assert len(reader.broken) == 1
+    assert paths[2].name in describe(reader, check=True).errors[0]
+
+
+def test_files_with_other_spaces_are_refused(tmp_path):
+    written(tmp_path / "a", some())
+    with DatasetWriter(tmp_path / "b", {"default_policy": TWO}, {"default_policy": TWO}) as writer:
+        writer.write(trajectory(np.random.default_rng(0), 2, 0, obs=TWO, acts=TWO))
+    with pytest.raises(DatasetError, match=r"(?s)another observation space.*Discrete.*Box"):
+        open_dataset([tmp_path / "a", tmp_path / "b"])
+
+
+def test_objects_and_wrong_lengths_are_not_written(tmp_path):
+    (one,) = some(1)
+    writer = DatasetWriter(tmp_path, *SPACES)
+    for column, says in ((np.array([{}, {}], object), "not made of numbers"), (np.zeros(5), "wrong length")):
+        one.columns["more"] = column
+        with pytest.raises(DatasetError, match=says):
+            writer.write(one)
+    writer.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_that_come_later_begin_a_new_file(tmp_path):
+    first, second, third = some()
+    second.columns["vf_preds"] = np.zeros(3, np.float32)
+    paths = written(tmp_path, [first, second, third])
+    assert len(paths) == 3
+    for a, b in zip([first, second, third], open_dataset(tmp_path).trajectories(), strict=True):
+        same(a, b)
+
+
+KILLED = """
+import sys, numpy as np
+from tests.data.test_describe import SPACES, some
+from rollax import DatasetWriter
+writer = DatasetWriter(sys.argv[1], *SPACES, max_file_size=1 << 14)
+for seed in range(10**9):
+    for one in some(20, seed):
+        one.episode_id = f"{seed}:{one.episode_id}"
+        writer.write(one)
+    if len(writer.paths) == 3:
+        print("three", flush=True)
+"""
+
+
+def test_a_killed_process_loses_the_open_file_alone(tmp_path, caplog):
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "three\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    complete = [path for path in tmp_path.iterdir() if path.suffix == ".parquet"]
+    assert len(complete) >= 3
+    reader = open_dataset(tmp_path)
+    read = list(reader.trajectories())
+    rows = [f"{seed}:{i}" for seed in range(10**3) for i in range(20)]
+    assert [one.episode_id for one in read] == rows[: len(read)]
+    assert len(reader) == sum(map(len, read))
+    left = [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
+    assert bool(left) == ("never completed" in caplog.text)
+
+
+@pytest.mark.parametrize("to", ["rollax", "minari", "minari_arrow", "json_lines"])
+def test_converted_and_read_again(tmp_path, to):
+    data = some()
+    data[0].truncated, data[0].terminated = True, False
+    written(tmp_path / "a", data)
+    out = tmp_path / ("b.jsonl" if to == "json_lines" else "b")
+    assert convert(open_dataset(tmp_path / "a"), out, to) == 3
+    settings = {"observation_space": BOX, "action_space": TWO} if to == "json_lines" else {}
+    for a, b in zip(data, open_dataset(out, **settings).trajectories(), strict=True):
+        assert (a.terminated, a.truncated) == (b.terminated, b.truncated)
+        for name in ("obs", "actions", "rewards"):
+            trees.tree_map(np.testing.assert_array_equal, a.columns[name], b.columns[name])
+    with pytest.raises(DatasetError, match="exists|not empty"):
+        convert(open_dataset(tmp_path / "a"), out, to)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_commands(tmp_path):
+    written(tmp_path / "a", some(), header={"env": "E"})
+    shown = run("data", "info", tmp_path / "a")
+    assert shown.exit_code == 0
+    assert "9 in 3 trajectories" in shown.stdout
+    assert json.loads(run("data", "info", tmp_path / "a", "--json").stdout)["episodes"] == 3
+    assert run("data", "check", tmp_path / "a").stdout.endswith("no errors\n")
+    done = run("data", "convert", tmp_path / "a", "--out", tmp_path / "b.jsonl", "--to", "json_lines")
+    assert done.exit_code == 0, done.output
+    with open(tmp_path / "b.jsonl", "a") as file:
+        file.write('{"agents": {"agent0": {"obs": [[1')
+    broken = run("data", "check", tmp_path / "b.jsonl")
+    assert broken.exit_code == 1
+    assert "line 4" in broken.stdout
+    assert run("data", "info", tmp_path / "b.jsonl").exit_code == 2
+    skipping = run("data", "info", tmp_path / "b.jsonl", "--settings", '{"max_broken": 1}')
+    assert skipping.exit_code == 0
+    assert "3 trajectories" in skipping.stdout
+
+
+def test_a_recorded_checkpoint(tmp_path):
+    config = {"train_batch_size": 40, "sgd_minibatch_size": 20, "num_sgd_iter": 1, "model": {"fcnet_hiddens": (4,)}}
+    with PPOTrainer(env="CartPole-v1", config={**config, "num_envs_per_worker": 2, "seed": 0}) as trainer:
+        result = trainer.record(5, tmp_path / "drawn")
+        checkpoint = trainer.save(tmp_path)
+    read = list(open_dataset(tmp_path / "drawn").trajectories())
+    assert [path for path in result["files"]] == [str(path) for path in sorted((tmp_path / "drawn").iterdir())]
+    assert not any(one.cut for one in read)
+    assert sorted(float(one.columns["rewards"].sum()) for one in read) == sorted(result["episode_rewards"])
+    assert all("action_logp" in one.columns for one in read)
+    assert open_dataset(tmp_path / "drawn").header["behaviour"]["score"] == result["episode_reward_mean"]
+    done = run("record", checkpoint, "--episodes", 2, "--out", tmp_path / "greedy", "--greedy", "--infos")
+    assert done.exit_code == 0, done.output
+    first, second = open_dataset(tmp_path / "greedy").trajectories()
+    assert "action_logp" not in first.columns
+    assert second.columns["infos"].tolist() == [{}] * (len(second) + 1)
+    assert os.listdir(tmp_path / "greedy")[0] in done.stdout
