@@ -108,11 +108,10 @@ def _episodes(reader: DatasetReader) -> Iterator[list[RecordedTrajectory]]:
 
 def _plain_trajectory(trajectory: RecordedTrajectory) -> dict[str, Any]:
     columns = trajectory.columns
+    sent = columns.get(ENV_ACTIONS, columns[SampleBatch.ACTIONS])
     plain: dict[str, Any] = {
         "obs": [_plain(row) for row in _rows(columns[SampleBatch.OBS], len(trajectory) + 1)],
-        "actions": [
-            _plain(row) for row in _rows(columns.get(ENV_ACTIONS, columns[SampleBatch.ACTIONS]), len(trajectory))
-        ],
+        "actions": [_plain(row) for row in _rows(sent, len(trajectory))],
         "rewards": columns[SampleBatch.REWARDS].tolist(),
         "terminated": trajectory.terminated,
         "truncated": trajectory.truncated and not trajectory.terminated,

@@ -141,16 +141,21 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
     report.episodes = len(episodes)
     for message in reader.broken:
         _note(report, message)
-    for policy_id, summary in report.policies.items():
-        if summary.cut:
-            report.warnings.append(
-                f"policy {policy_id!r}: {summary.cut} trajectories were cut: their returns are not known"
-            )
-        if without_logp.get(policy_id):
-            report.warnings.append(f"policy {policy_id!r}: no action_logp: importance sampling estimates need it")
+    report.warnings += _limits(report, without_logp)
     if not report.policies:
         _note(report, "no trajectory could be read")
     return report
+
+
+def _limits(report: DatasetReport, without_logp: Mapping[str, int]) -> list[str]:
+    """What the data cannot be used for."""
+    found = []
+    for policy_id, summary in report.policies.items():
+        if summary.cut:
+            found.append(f"policy {policy_id!r}: {summary.cut} trajectories were cut: their returns are not known")
+        if without_logp.get(policy_id):
+            found.append(f"policy {policy_id!r}: no action_logp, which importance sampling estimates need")
+    return found
 
 
 def problems(trajectory: RecordedTrajectory, reader: DatasetReader) -> list[str]:
@@ -271,12 +276,7 @@ def _statistics(values: list[Any]) -> dict[str, float] | None:
     if not values:
         return None
     array = np.array(values, np.float64)
-    return {
-        "mean": float(array.mean()),
-        "std": float(array.std()),
-        "min": float(array.min()),
-        "max": float(array.max()),
-    }
+    return {name: float(getattr(array, name)()) for name in ("mean", "std", "min", "max")}
 
 
 def _text(space: Any) -> str:

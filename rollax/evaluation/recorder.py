@@ -293,15 +293,12 @@ def make_recorder(
 
     def header() -> dict[str, Any]:
         filters = {policy_id: _plain(runner.filter.state()) for policy_id, runner in runners.items()}
+        algorithm = type(config).__name__.removesuffix("Config")
+        played = {"timesteps": timestep(), "explore": config.explore}
         policies = {policy_id: path_of(type(runner.policy)) for policy_id, runner in runners.items()}
         return {
             "env": config.env if isinstance(config.env, str) else getattr(config.env, "__qualname__", None),
-            "behaviour": {
-                "algorithm": type(config).__name__.removesuffix("Config"),
-                "policies": policies,
-                "timesteps": timestep(),
-                "explore": config.explore,
-            },
+            "behaviour": {"algorithm": algorithm, "policies": policies, **played},
             "normalize_actions": config.normalize_actions,
             "clip_actions": config.clip_actions,
             "observation_filter": config.observation_filter,

@@ -59,7 +59,7 @@ def test_returns_and_coverage(tmp_path):
 
 @pytest.mark.parametrize(
     ("column", "value", "says"),
-    [("obs", np.nan, "nan in step 1"), ("rewards", np.inf, "inf in step 1"), ("actions", 5, "5 in step 1 is not in")],
+    [("obs", np.nan, "nan] in step 1"), ("rewards", np.inf, "inf in step 1"), ("actions", 5, "5 in step 1 is not in")],
 )
 def test_wrong_values_are_named(tmp_path, column, value, says):
     data = some()
@@ -116,11 +116,13 @@ import sys, numpy as np
 from tests.data.test_describe import SPACES, some
 from rollax import DatasetWriter
 writer = DatasetWriter(sys.argv[1], *SPACES, max_file_size=1 << 14)
+told = False
 for seed in range(10**9):
     for one in some(20, seed):
         one.episode_id = f"{seed}:{one.episode_id}"
         writer.write(one)
-    if len(writer.paths) == 3:
+    if len(writer.paths) >= 3 and not told:
+        told = True
         print("three", flush=True)
 """
 
@@ -188,7 +190,7 @@ def test_a_recorded_checkpoint(tmp_path):
         result = trainer.record(5, tmp_path / "drawn")
         checkpoint = trainer.save(tmp_path)
     read = list(open_dataset(tmp_path / "drawn").trajectories())
-    assert [path for path in result["files"]] == [str(path) for path in sorted((tmp_path / "drawn").iterdir())]
+    assert result["files"] == [str(path) for path in sorted((tmp_path / "drawn").iterdir())]
     assert not any(one.cut for one in read)
     assert sorted(float(one.columns["rewards"].sum()) for one in read) == sorted(result["episode_rewards"])
     assert all("action_logp" in one.columns for one in read)

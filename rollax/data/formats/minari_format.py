@@ -148,11 +148,8 @@ def write_minari(
                 raise DatasetError("Minari holds one agent.", where=trajectory.where, got=trajectory.agent_id)
             stored.update_episodes([_buffer(trajectory)])
             count += 1
-        metadata = {
-            "dataset_id": dataset_id or f"{path.name}-v0",
-            "minari_version": minari.__version__,
-            "author": {"rollax"},
-        }
+        name = dataset_id or f"{path.name}-v0"
+        metadata = {"dataset_id": name, "minari_version": minari.__version__, "author": {"rollax"}}
         algorithm = reader.header.get("behaviour", {}).get("algorithm")
         stored.update_metadata({**metadata, "algorithm_name": str(algorithm or f"rollax {rollax.__version__}")})
         os.rename(temporary, path)
