@@ -49,9 +49,13 @@ class Load:
         started = time.perf_counter()
         for client in self._clients:
             client.begin(latencies, started + seconds, self._loop.create_future())
-        self._loop.run_until_complete(asyncio.gather(*(client.ended for client in self._clients)))
+        self._loop.run_until_complete(self._done())
         took = time.perf_counter() - started
         return len(latencies) * self._episodes / took, latencies
+
+    async def _done(self) -> None:
+        for client in self._clients:
+            await client.done()
 
     def close(self) -> None:
         """Closes the connections."""
@@ -63,7 +67,7 @@ class Load:
     async def _connect(self, number: int) -> _Client:
         parts = urlsplit(self._address)
         make: Callable[[], _Client] = _HttpClient if self._transport == "http" else _StreamClient
-        _, client = await self._loop.create_connection(make, parts.hostname, parts.port)
+        _, client = await self._loop.create_connection(make, parts.hostname or "", parts.port or 0)
         names = [f"episode-{number}-{i}" for i in range(self._episodes)]
         if isinstance(client, _StreamClient):
             await client.call(_HANDSHAKE.encode())
@@ -127,6 +131,11 @@ class _Client(asyncio.Protocol):
         self._latencies, self._until, self.ended = latencies, until, ended
         self._sent = time.perf_counter()
         self.transport.write(self.message)
+
+    async def done(self) -> None:
+        """Returns when the response to the last message has arrived."""
+        assert self.ended is not None
+        await self.ended
 
     def data_received(self, data: bytes) -> None:
         self._data += data

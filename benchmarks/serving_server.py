@@ -30,7 +30,7 @@ def main() -> None:
     limits = Limits(
         max_episodes=args.max_episodes, max_episodes_per_client=args.max_episodes, idle_timeout_s=args.idle_timeout_s
     )
-    service = EchoService(limits) if args.service == "echo" else Service(policy_backend(), limits)
+    service: Any = EchoService(limits) if args.service == "echo" else Service(policy_backend(), limits)
     with PolicyServer(service, token=args.token) as server:
         print(server.address, flush=True)
         sys.stdin.read()

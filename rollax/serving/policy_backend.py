@@ -252,12 +252,12 @@ class PolicyBackend(Backend):
         requests = self._take()
         rows = _rows_by_actor(requests)
         if all(actor.is_quick(len(memories)) for actor, (memories, _) in rows.items()):
-            self._answer(requests)
+            self._answer(requests, rows)
             if self._waiting:
                 self._schedule()
             return
         self._in_thread = True
-        self._executor.submit(self._answer_in_thread, requests)
+        self._executor.submit(self._answer_in_thread, requests, rows)
 
     def _take(self) -> list[_Request]:
         """The waiting requests up to the second one of an agent, which depends on the first."""
@@ -267,8 +267,8 @@ class PolicyBackend(Backend):
             seen.update(taken[-1].memories)
         return taken
 
-    def _answer_in_thread(self, requests: list[_Request]) -> None:
-        self._answer(requests)
+    def _answer_in_thread(self, requests: list[_Request], rows: _Rows) -> None:
+        self._answer(requests, rows)
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._thread_done)
@@ -278,10 +278,10 @@ class PolicyBackend(Backend):
         if self._waiting:
             self._schedule()
 
-    def _answer(self, requests: list[_Request]) -> None:
+    def _answer(self, requests: list[_Request], rows: _Rows) -> None:
         try:
             actions: dict[int, Any] = {}
-            for actor, (memories, values) in _rows_by_actor(requests).items():
+            for actor, (memories, values) in rows.items():
                 given = [request.given for request in requests for _ in request.memories if _.actor is actor]
                 acted = actor.act(memories, values, given)
                 actions.update(zip(map(id, memories), acted, strict=True))
@@ -333,11 +333,16 @@ class _Request:
         self.memories, self.values, self.given = memories or [], values or [], given
 
 
-def _rows_by_actor(requests: list[_Request]) -> dict[Actor, tuple[list[AgentMemory], list[Any]]]:
-    rows: dict[Actor, tuple[list[AgentMemory], list[Any]]] = {}
+_Rows = dict[Actor, tuple[list[AgentMemory], list[Any]]]
+
+
+def _rows_by_actor(requests: list[_Request]) -> _Rows:
+    rows: _Rows = {}
     for request in requests:
         for memory, value in zip(request.memories, request.values, strict=True):
-            memories, values = rows.setdefault(memory.actor, ([], []))
-            memories.append(memory)
-            values.append(value)
+            found = rows.get(memory.actor)
+            if found is None:
+                found = rows[memory.actor] = ([], [])
+            found[0].append(memory)
+            found[1].append(value)
     return rows

@@ -68,8 +68,13 @@ class SpaceValues:
         return concat(rows)
 
 
+_PLAIN = frozenset({int, float, bool, str})
+
+
 def plain(value: Any) -> Any:
     """The plain value of an action, or of any tree of arrays and numbers."""
+    if type(value) in _PLAIN:  # most actions
+        return value
     if hasattr(value, "tolist"):  # an array, or a number of NumPy
         return value.tolist()
     if isinstance(value, Mapping):
@@ -229,6 +234,8 @@ class _Leaf:
     def _cast(self, column: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
             cast = column.astype(self._dtype)
+            if self._dtype.kind == "f" and np.isfinite(cast).all():
+                return cast
             lost = (cast != column) if self._dtype.kind != "f" else np.isinf(cast) & np.isfinite(column)
         if lost.any():
             raise self._misfit(f"A number that {self._dtype} cannot hold.", column[lost].flat[0].item())
