@@ -48,6 +48,15 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="One setting, as in lr=1e-4 or model.fcnet_hiddens=[64,64]."),
     ] = None,
+    input_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="DATA", help="Recorded data to learn from: a folder, file or pattern; may be repeated."
+        ),
+    ] = None,
+    then_online: Annotated[
+        bool, typer.Option("--then-online", help="Learn from the data first, then in the environment too.")
+    ] = False,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="YAML with run, env, config and stop; options override it.")
     ] = None,
@@ -83,6 +92,9 @@ def train(
     with readable_errors(traceback):
         import_first(imports)
         given = merged({} if config is None else parse_config(config), parse_settings(settings or ()))
+        data = _given_once("input", input_[0] if input_ and len(input_) == 1 else input_, given)
+        online = _given_once("then_online", True if then_online else None, given)
+        given |= {key: value for key, value in (("input", data), ("then_online", online)) if value is not None}
         stop = {
             "--stop-reward": ("episode_reward_mean", stop_reward),
             "--stop-evaluation-reward": ("evaluation_reward_mean", stop_evaluation_reward),
@@ -121,7 +133,7 @@ def run_experiment(
 ) -> FitResult:
     """Trains, and prints the outcome and the paths; `fit` holds the keyword arguments of `Trainer.fit`."""
     if out is None:
-        out = new_folder(f"{trainer.name}-{trainer.config.env}")
+        out = new_folder(f"{trainer.name}-{trainer.config.env or 'data'}")
     to_open = [f"--import={name}" for name in imports] + ["--trust-code"] * names_code(trainer)
     to_open += [f"--run={experiment.run}"] if ":" in (experiment.run or "") else []
     try:
@@ -129,7 +141,8 @@ def run_experiment(
     except BaseException:
         print("\n".join(["Training broke off.", *_where_things_are(out, to_open)]), file=sys.stderr)
         raise
-    print("\n".join([*_how_it_ended(fitted, experiment.stop), *_where_things_are(out, to_open)]))
+    watched = trainer.config.env is not None
+    print("\n".join([*_how_it_ended(fitted, experiment.stop), *_where_things_are(out, to_open, watched=watched)]))
     return fitted
 
 
@@ -157,12 +170,12 @@ def make_trainer(experiment: Experiment, resume: Path | None, trust_code: bool) 
             fix="as in --run=PPO",
         )
     trainer_class = trainer_class_named(run)
-    if config.get("env") is None:
+    if config.get("env") is None and config.get("input") is None:
         raise ConfigError(
             "No environment is named.",
             where="--env",
             expected="a Gymnasium id, a registered name, or module:Class",
-            fix="as in --env=CartPole-v1",
+            fix="as in --env=CartPole-v1; with recorded data (--input) it may be left out",
         )
     return trainer_class(config=config)
 
@@ -190,9 +203,9 @@ def _given_once(key: str, value: Any, settings: dict[str, Any]) -> Any:
     if key in settings:
         raise ConfigError(
             f"{key} is given twice.",
-            where=f"--{key}, and --set or --config",
+            where=f"--{key.replace('_', '-')}, and --set or --config",
             got=f"{value}, {settings[key]}",
-            fix=f"leave one of them out; --{key} alone is enough",
+            fix=f"leave one of them out; --{key.replace('_', '-')} alone is enough",
         )
     return value
 
@@ -211,8 +224,11 @@ def _how_it_ended(fitted: FitResult, stop: Mapping[str, float]) -> list[str]:
     return lines
 
 
-def _where_things_are(run: Path, to_open: Sequence[str]) -> list[str]:
-    """Returns the lines on the files of a run folder; `to_open` are the options that its checkpoints require."""
+def _where_things_are(run: Path, to_open: Sequence[str], *, watched: bool = True) -> list[str]:
+    """Returns the lines on the files of a run folder.
+
+    `to_open` are the options that its checkpoints require; `watched`: there is an environment to watch the policy in.
+    """
     logs = shlex.quote(shown_path(run))
     lines = [f"TensorBoard log:  {logs}  (tensorboard --logdir {logs})"]
     if (run / CURVE).exists():
@@ -226,4 +242,4 @@ def _where_things_are(run: Path, to_open: Sequence[str]) -> list[str]:
     checkpoint = shown_path(last)
     watch = f"{command_name()} evaluate {shlex.quote(checkpoint)} --episodes 5 --video videos/"
     watch = " ".join([watch, *map(shlex.quote, to_open)])
-    return [*lines, f"Checkpoint:       {checkpoint}", f"Watch the policy: {watch}"]
+    return [*lines, f"Checkpoint:       {checkpoint}", *([f"Watch the policy: {watch}"] if watched else [])]

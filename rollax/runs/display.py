@@ -183,6 +183,8 @@ def where_time_went(result: Mapping[str, Any]) -> str:
     lag, depth = (number_in(result, "info", "queue", name) for name in ("policy_lag_mean", "queue_depth_mean"))
     parts += [f"policy lag {lag:.1f}"] if lag else []
     parts += [f"queue {depth:.1f}"] if depth else []
+    epochs = number_in(result, "info", "data", "epochs")
+    parts += [f"epochs of the data {epochs:.1f}"] if epochs else []
     restarts = number_in(result, "info", "workers", "restarts")
     return "  ".join([*parts, *([f"worker restarts {restarts:.0f}"] if restarts else [])])
 
@@ -210,7 +212,7 @@ def make_display(title: str, progress: ProgressMode) -> Display:
 
 
 def title_of(run: str, env: Any, path: Path | None = None) -> str:
-    return f"{run} on {env}" + ("" if path is None else f"  →  {shown_path(path)}")
+    return f"{run} on {'recorded data' if env is None else env}" + ("" if path is None else f"  →  {shown_path(path)}")
 
 
 def shown_path(path: Path) -> str:

@@ -64,7 +64,7 @@ def fit(
     """Trains until a stop condition or a signal; `Trainer.fit` describes the arguments. `run` names the algorithm."""
     _check_at_least(0, checkpoint_interval=checkpoint_interval)
     _check_at_least(1, keep_checkpoints=keep_checkpoints)
-    conditions = checked_stop(stop, "fit(stop=...)")
+    conditions = _checked_conditions(trainer, stop)
     path = None if out is None else Path(out)
     display, left = make_display(title_of(run, trainer.config.env, path), progress), TimeLeft(conditions)
     interval = trainer.config.evaluation_interval
@@ -109,6 +109,19 @@ def fit(
     )
 
 
+def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str, float]:
+    conditions = checked_stop(stop, "fit(stop=...)")
+    if "evaluation_reward_mean" in conditions and trainer.config.env is None:
+        raise ConfigError(
+            "No environment to evaluate in.",
+            where="fit(stop=...): evaluation_reward_mean",
+            got="env=None",
+            expected="an environment",
+            fix="set env, or stop by timesteps_total, training_iteration or time_total_s",
+        )
+    return conditions
+
+
 def _check_at_least(lowest: int, **given: int | None) -> None:
     for name, value in given.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < lowest):
@@ -134,7 +147,9 @@ def _run_folder(
 
 
 def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | None) -> None:
-    """Adds a greedy evaluation to the last result, unless Ctrl-C interrupts it."""
+    """Adds a greedy evaluation to the last result, where there is an environment, unless Ctrl-C interrupts it."""
+    if trainer.config.env is None:  # learning from recorded data
+        return
     try:
         result["evaluation"] = trainer.evaluate()
     except KeyboardInterrupt:

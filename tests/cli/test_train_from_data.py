@@ -1,0 +1,69 @@
+"""`rollax train --input`: learning from recorded data, without an environment and before one."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rollax import load_policy
+from rollax.cli import app
+from rollax.data import RecordedTrajectory
+from rollax.data.writer import DatasetWriter
+
+SMALL = ["--run=DQN", "--set=train_batch_size=4", "--set=updates_per_step=5", "--set=timesteps_per_iteration=20"]
+SMALL += ["--set=model.fcnet_hiddens=[4]", "--seed=0"]
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A folder with recorded steps in the spaces of CartPole."""
+    monkeypatch.chdir(tmp_path)
+    env, rng = gym.make("CartPole-v1"), np.random.default_rng(0)
+    spaces = {"default_policy": env.observation_space}, {"default_policy": env.action_space}
+    with DatasetWriter("data/one", *spaces) as writer:
+        for number in range(4):
+            obs, actions = rng.random((11, 4), np.float32), rng.integers(2, size=10)
+            columns = {"obs": obs, "actions": actions, "rewards": np.ones(10, np.float32)}
+            writer.write(RecordedTrajectory(columns, True, False, str(number), "agent0", "default_policy"))
+    return "data/one"
+
+
+def train(*words):
+    return CliRunner().invoke(app, ["train", *SMALL, *words])
+
+
+def test_without_an_environment(data, tmp_path):
+    done = train(f"--input={data}", "--stop-iterations=2", "--out=run")
+    assert done.exit_code == 0, done.output
+    assert "training_iteration 2 reached 2 (40 steps" in done.output
+    assert "Watch the policy" not in done.output
+    resumed = CliRunner().invoke(app, ["train", "--resume=run", "--stop-iterations=3", "--out=more"])
+    assert resumed.exit_code == 0, resumed.output
+    assert "(60 steps" in resumed.output
+    policy = load_policy(tmp_path / "more" / "checkpoints" / "checkpoint_000003")  # it does not read the data
+    assert policy.compute_single_action(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_then_online(data):
+    online = ["--env=CartPole-v1", "--then-online", "--set=offline_timesteps=20", "--set=learning_starts=4"]
+    done = train(f"--input={data}", "--input=data/*", *online, "--stop-timesteps=60", "--no-evaluate", "--out=run")
+    assert done.exit_code == 0, done.output
+    assert "timesteps_total 60 reached 60" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--then-online"], "then_online has no effect"),
+        (["--input=x", "--set=input=y"], "input is given twice"),
+        (["--input=nowhere"], "No such data"),
+        (["--input=nowhere", "--then-online", "--set=then_online=true"], "then_online is given twice"),
+    ],
+)
+def test_refused(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["train", "--run=DQN", "--env=CartPole-v1", *words])
+    assert done.exit_code == 2
+    assert message in done.output

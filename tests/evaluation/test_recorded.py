@@ -1,0 +1,169 @@
+"""Recorded trajectories become the fragments that sampling would have returned, or are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+
+from rollax import NonFiniteError, PolicyError, ShapeError, SpaceError
+from rollax.evaluation.actions import ActionMap
+from rollax.evaluation.filters import make_filter
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.evaluation.recorded import RecordedFragments
+from rollax.policy.policy import Policy
+from tests.optimizers.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
+
+MASKED = Dict({"action_mask": Box(0, 1, (3,), np.int8), "x": Box(-9, 9, (1,), np.float32)})
+
+
+class Still(Policy):
+    """Does nothing, and begins with a memory of two numbers."""
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        return np.zeros(len(obs_batch), np.int64), [], {}
+
+    def get_initial_state(self):
+        return [np.array([7.0, 8.0], np.float32)]
+
+
+def runner(observation_space=OBSERVATIONS, action_space=ACTIONS, name="default_policy", **settings):
+    policy = Still(observation_space, action_space)
+    policy.name = name
+    maps = {"clip_actions": True, "normalize_actions": True}
+    return PolicyRunner(policy, make_filter("NoFilter", observation_space), ActionMap(action_space, **maps), **settings)
+
+
+def fragments(reader, runners=None, **settings):
+    runners = {"default_policy": runner()} if runners is None else runners
+    return list(RecordedFragments(reader, runners, settings.pop("learning", runners.keys()), **settings))
+
+
+def with_column(name: str, values: Any, **changes: Any):
+    """A reader with one trajectory of three steps, a column replaced."""
+    one = trajectory(4, 3)
+    one.columns[name] = values
+    return ListReader([trajectory(0, 2), one], **changes)
+
+
+def test_segments_rows_and_what_came_after():
+    ends = ("terminated", "truncated", "cut")
+    reader = ListReader([trajectory(number, 2 + number, end) for number, end in enumerate(ends)])
+    ((policy_id, fragment),) = fragments(reader, first_trajectory=5)
+    assert policy_id == "default_policy"
+    assert fragment.ends.tolist() == [1, 4, 8]
+    assert fragment["obs"][:, 0].tolist() == [0, 0, 1, 1, 1, 2, 2, 2, 2]
+    assert fragment["obs"][:, 1].tolist() == [0, 1, 0, 1, 2, 0, 1, 2, 3]
+    assert fragment.after["obs"].tolist() == [[0, 2], [1, 3], [2, 4]]
+    assert fragment["rewards"].tolist() == [1, 2, 1, 2, 3, 1, 2, 3, 4]
+    assert fragment["trajectory_id"].tolist() == [5, 5, 6, 6, 6, 7, 7, 7, 7]
+    # What follows a cut has a value, as after a truncation.
+    assert np.flatnonzero(fragment["terminateds"]).tolist() == [1]
+    assert np.flatnonzero(fragment["truncateds"]).tolist() == [4, 8]
+
+
+def test_types_of_the_spaces_and_clipped_rewards():
+    one = trajectory(0, 3)
+    one.columns = {name: column.astype(np.float64) for name, column in one.columns.items()}
+    ((_, fragment),) = fragments(ListReader([one]), {"default_policy": runner(clip_rewards=2.0)})
+    assert fragment["obs"].dtype == fragment.after["obs"].dtype == fragment["rewards"].dtype == np.float32
+    assert fragment["actions"].dtype == np.int64
+    assert fragment["rewards"].tolist() == [1, 2, 2]
+
+
+class TestActions:
+    space = Box(np.array([0, -4], np.float32), np.array([2, 4], np.float32))
+
+    def actions(self, recorded, **changes):
+        reader = with_column("actions", np.array(recorded, np.float32), action_space=self.space, **changes)
+        reader._trajectories = reader._trajectories[1:]
+        ((_, fragment),) = fragments(reader, {"default_policy": runner(action_space=self.space)})
+        return fragment["actions"].tolist()
+
+    def test_those_of_the_environment_are_scaled(self):
+        assert self.actions([[0, -4], [1, 0], [2, 2]]) == [[-1, -1], [0, 0], [1, 0.5]]
+
+    def test_those_of_a_policy_are_what_the_environment_made_of_them(self):
+        recorded = [[-1, -3], [0, 0], [2, 0.5]]
+        assert self.actions(recorded, actions_of="policy") == [[-1, -1], [0, 0], [1, 0.5]]
+        # A policy in the scale of the environment: -3 stands for itself, and is clipped to the bounds otherwise.
+        unscaled = self.actions(recorded, actions_of="policy", normalize_actions=False, clip_actions=True)
+        assert unscaled == [[-1, -0.75], [-1, 0], [1, 0.125]]
+
+
+def test_columns_of_memory():
+    columns = {"default_policy": ("obs", "prev_actions", "prev_rewards", "state_in", "t")}
+    reader = ListReader([trajectory(0, 3), trajectory(1, 1, "truncated")])
+    for each in reader._trajectories:
+        each.columns["t"] = np.arange(len(each)) + 10
+    ((_, fragment),) = fragments(reader, columns=columns)
+    assert fragment["prev_actions"].tolist() == [0, 0, 1, 0]
+    assert fragment["prev_rewards"].tolist() == [0, 1, 2, 0]
+    assert fragment["t"].tolist() == [10, 11, 12, 10]
+    assert fragment.after["prev_actions"].tolist() == [2, 0]
+    assert fragment.after["prev_rewards"].tolist() == [3, 1]
+    (state,) = fragment["state_in"]
+    assert state.tolist() == [[7, 8]] * 4
+
+
+class TestSeveralPolicies:
+    def test_the_mapping_of_agents_decides(self):
+        reader = ListReader([trajectory(0, 2, agent_id="left"), trajectory(1, 1, agent_id="right")])
+        runners = {name: runner(name=name) for name in ("a", "b")}
+        mapping = {"left": "b", "right": "a"}
+        found = fragments(reader, runners, policy_of=lambda agent, episode: mapping[agent])
+        assert {policy_id: len(fragment) for policy_id, fragment in found} == {"a": 1, "b": 2}
+        found = fragments(reader, runners, learning=["a"], policy_of=lambda agent, episode: mapping[agent])
+        assert [policy_id for policy_id, _ in found] == ["a"]
+
+    def test_the_recorded_policy_where_the_mapping_reads_the_episode(self):
+        def policy_of(agent, episode):
+            raise PolicyError("It reads the episode.") from AttributeError()
+
+        runners = {name: runner(name=name) for name in ("a", "b")}
+        found = fragments(ListReader([trajectory(0, 2, policy_id="b")]), runners, policy_of=policy_of)
+        assert [policy_id for policy_id, _ in found] == ["b"]
+        with pytest.raises(PolicyError, match="reads the episode"):
+            fragments(ListReader([trajectory(0, 2, policy_id="c")]), runners, policy_of=policy_of)
+
+    def test_one_policy_learns_from_all(self):
+        reader = ListReader([trajectory(0, 2, policy_id="x"), trajectory(1, 3, policy_id="y", agent_id="other")])
+        ((_, fragment),) = fragments(reader)
+        assert len(fragment) == 5
+
+
+def test_many_rows_come_in_several_fragments():
+    found = fragments(ListReader([trajectory(number, 3000) for number in range(5)]))
+    assert [len(fragment) for _, fragment in found] == [9000, 6000]
+    assert found[1][1]["trajectory_id"][0] == 3
+
+
+@pytest.mark.parametrize(
+    ("reader", "error", "message"),
+    [
+        (with_column("obs", np.zeros((4, 2)), observation_space=Box(-1, 1, (2,))), SpaceError, "observation_space"),
+        (with_column("obs", np.zeros((4, 2)), action_space=Discrete(4)), SpaceError, "Discrete\\(4\\)"),
+        (with_column("obs", np.zeros((4, 5))), ShapeError, "line 5, column 'obs'(.|\n)*\\(4, 2\\)"),
+        (with_column("actions", np.zeros(2)), ShapeError, "column 'actions'(.|\n)*\\(3,\\)"),
+        (with_column("actions", np.array([0, 3, 1])), PolicyError, "outside the action space(.|\n)*line 5, step 1"),
+        (with_column("rewards", np.array([0, 1, np.inf])), NonFiniteError, "line 5, step 2, column 'rewards'"),
+        (with_column("obs", np.full((4, 2), np.nan)), NonFiniteError, "line 5, step 0, column 'obs'"),
+    ],
+)
+def test_refused(reader, error, message):
+    with pytest.raises(error, match=message):
+        fragments(reader)
+
+
+def test_an_action_that_its_mask_forbids():
+    one = trajectory(3, 2)
+    mask = np.array([[1, 0, 0], [1, 0, 1], [0, 0, 0]], np.int8)
+    one.columns["obs"] = {"action_mask": mask, "x": np.zeros((3, 1), np.float32)}
+    runners = {"default_policy": runner(MASKED)}
+    with pytest.raises(PolicyError, match=r"the action mask forbids(.|\n)*line 4, step 1"):
+        fragments(ListReader([one], MASKED), runners)
+    one.columns["actions"] = np.array([0, 2])
+    ((_, fragment),) = fragments(ListReader([one], MASKED), runners)
+    assert fragment["obs"]["action_mask"].tolist() == mask[:2].tolist()
