@@ -127,5 +127,7 @@ from rollax.replay.prioritized import PrioritizedReplay as PrioritizedReplay
 from rollax.replay.uniform import UniformReplay as UniformReplay
 from rollax.runs.fit import FitResult as FitResult
 from rollax.serving.client import PolicyClient as PolicyClient
+from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv as MultiAgentPolicyServerEnv
+from rollax.serving.policy_server_env import PolicyServerEnv as PolicyServerEnv
 
 __version__: str

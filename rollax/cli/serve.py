@@ -13,12 +13,12 @@ from rollax.cli.checkpoints import newest_checkpoint, trainer_class_named
 from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
 from rollax.errors import ConfigError
 from rollax.importing import import_object
+from rollax.serving.token import read_token
 
 if TYPE_CHECKING:
     from rollax.serving.policy_backend import PolicyBackend
 
 _SIGNALLED = 128
-_MAX_TOKEN = 4096
 
 
 def serve(
@@ -81,28 +81,6 @@ def serve(
         )
         number = _serve(server, f"{found.name} is served at {server.address}")
     raise typer.Exit(_SIGNALLED + number)
-
-
-def read_token(file: Path) -> str:
-    """Returns the token in a file: its only line.
-
-    Raises:
-        ConfigError: the file cannot be read, or does not hold one line of printable ASCII.
-    """
-    try:
-        with file.open("rb") as opened:
-            text = opened.read(_MAX_TOKEN + 1).decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("The token cannot be read.", where="--token-file", got=f"{file} ({error})") from error
-    if not text or len(text) > _MAX_TOKEN or not text.isprintable() or " " in text:
-        raise ConfigError(
-            "A file without a token.",
-            where=f"--token-file {file}",
-            got=f"{len(text)} characters",
-            expected=f"one line of 1 to {_MAX_TOKEN} printable ASCII characters without spaces",
-            fix=f"make one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > {file}",
-        )
-    return text
 
 
 def _backend(

@@ -80,7 +80,7 @@ class RolloutWorker:
         context = EnvContext(self.config.env_config, worker_index=worker_index, num_workers=num_workers)
         self._env = make_env(creator, context, self.config) if samples else None
         self.callbacks = make_callbacks(self.config.callbacks)
-        policy_of = policy_mapping(policy_mapping_fn, list(specs))
+        policy_of = self.policy_of = policy_mapping(policy_mapping_fn, list(specs))
         source = nullcontext(self._env) if samples else env_with_spaces(creator, context, self.config, specs)
         with source as env:
             self.runners, self._joint_rows = make_runners(

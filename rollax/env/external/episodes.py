@@ -19,7 +19,7 @@ from rollax.env.external.queue import Call, Event, EventQueue, ExternalEpisode, 
 from rollax.env.observations import as_columns, check_observation, stacked
 from rollax.errors import EnvError, MultiAgentError
 
-ByAgent = Mapping[Hashable, Any]
+ByAgent = Mapping[Any, Any]
 """Agent id -> an observation, an action, a reward or an info."""
 
 OnActions = Callable[[dict[Hashable, dict[Hashable, Any]] | EnvError], None]

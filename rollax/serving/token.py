@@ -1,0 +1,31 @@
+"""The token of a policy server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rollax.errors import ConfigError
+
+_MAX_TOKEN = 4096
+
+
+def read_token(file: Path, where: str = "--token-file") -> str:
+    """Returns the token in a file: its only line.
+
+    Raises:
+        ConfigError: the file cannot be read, or does not hold one line of printable ASCII.
+    """
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_MAX_TOKEN + 1).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("The token cannot be read.", where=where, got=f"{file} ({error})") from error
+    if not text or len(text) > _MAX_TOKEN or not text.isprintable() or " " in text:
+        raise ConfigError(
+            "A file without a token.",
+            where=f"{where} {file}",
+            got=f"{len(text)} characters",
+            expected=f"one line of 1 to {_MAX_TOKEN} printable ASCII characters without spaces",
+            fix=f"make one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > {file}",
+        )
+    return text

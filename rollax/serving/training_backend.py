@@ -1,0 +1,325 @@
+"""`TrainingBackend`: answers requests with the policies of a run, which learns from the episodes."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from rollax import __version__, trees
+from rollax.config.stored import space_to_json
+from rollax.env.external.episodes import ByAgent, ExternalEpisodes
+from rollax.env.external.queue import EnvStoppedError, QueueFullError
+from rollax.env.rows import DEFAULT_AGENT
+from rollax.errors import EnvError, PolicyError, RequestError
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.serving.backend import Backend, OnActions
+from rollax.serving.learning_curve import LearningCurve
+from rollax.serving.protocol import PROTOCOL_VERSION, Actions, Episode, Hello, PolicyInfo, Submitted, Trajectory
+
+_RETRY_AFTER_S = 0.05
+_MOST_AGENTS = 10_000
+
+
+class TrainingBackend(Backend):
+    """Passes requests to the sampler of a worker, whose thread chooses the actions.
+
+    Args:
+        episodes: of the external environment that the worker samples.
+        worker: has the policies.
+        multi_agent: whether observations, actions and rewards are dicts by agent id.
+        curve: what `statistics` shows of the run before.
+    """
+
+    def __init__(
+        self,
+        episodes: ExternalEpisodes,
+        worker: RolloutWorker,
+        *,
+        multi_agent: bool = False,
+        curve: LearningCurve | None = None,
+    ) -> None:
+        self.worker = worker
+        self.curve = LearningCurve() if curve is None else curve
+        self._episodes, self._several = episodes, multi_agent
+        self._only = next(iter(worker.runners.values())) if len(worker.runners) == 1 else None
+        self._of_agents: dict[str, PolicyRunner] = {}
+        self._running: dict[str, _Running] = {}
+        self._lock = threading.Lock()  # of the counts, which `submit` changes in another thread
+        self._counts = {"episodes_submitted": 0, "episodes_too_old": 0, "episodes_dropped": 0}
+
+    def hello(self) -> Hello:
+        return Hello(
+            protocol=PROTOCOL_VERSION,
+            server=f"rollax {__version__}",
+            learns=True,
+            multi_agent=self._several,
+            policies={
+                policy_id: PolicyInfo(
+                    observation_space=space_to_json(runner.policy.observation_space),
+                    action_space=space_to_json(runner.policy.action_space),
+                    recurrent=bool(runner.policy.memory_of(1, None, None, None)["state_batches"]),
+                )
+                for policy_id, runner in self.worker.runners.items()
+            },
+            version=self.version,
+            addresses=[],
+            limits={},
+        )
+
+    @property
+    def version(self) -> int:
+        return self.worker.version
+
+    def spaces_of(self, episode_id: str | None, agent_id: str | None) -> tuple[Space, Space]:
+        policy = self._runner(agent_id).policy
+        return policy.observation_space, policy.action_space
+
+    def start_episode(self, episode_id: str, training_enabled: bool) -> None:
+        self._episodes.start(episode_id, training_enabled)
+        self._running[episode_id] = _Running(training_enabled)
+
+    def request_actions(self, observations: Mapping[str, Any], on_done: OnActions) -> None:
+        def on_actions(answers: dict[Hashable, dict[Hashable, Any]] | EnvError) -> None:
+            if isinstance(answers, EnvError):
+                on_done(_stopping() if isinstance(answers, EnvStoppedError) else answers)
+                return
+            chosen: Any = answers
+            if not self._several:
+                chosen = {episode_id: by_agent[DEFAULT_AGENT] for episode_id, by_agent in answers.items()}
+            on_done(Actions(chosen, self.worker.version))
+
+        by_agent = observations
+        if not self._several:
+            by_agent = {episode_id: {DEFAULT_AGENT: obs} for episode_id, obs in observations.items()}
+        self._episodes.request(by_agent, on_actions)
+        for episode_id in observations:
+            self._running[episode_id].steps += 1
+
+    def log_action(self, episode_id: str, obs: Any, action: Any) -> None:
+        running, values = self._running[episode_id], self._by_agent(obs)
+        if running.trains:
+            for agent in values:
+                self._check_off_policy(agent)
+        try:
+            self._episodes.log(episode_id, values, self._by_agent(action), blocking=False)
+        except QueueFullError as error:
+            raise RequestError(
+                "Too many logged actions wait for the sampler.",
+                status=429,
+                retry_after_s=_RETRY_AFTER_S,
+                got=error.parts.get("got"),
+                fix="wait, then send it again",
+            ) from None
+        running.steps += 1
+
+    def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None) -> None:
+        rewards = self._by_agent(reward)
+        self._episodes.add_returns(episode_id, rewards, {} if info is None else self._by_agent(info))
+        self._running[episode_id].reward += sum(rewards.values())
+
+    def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool) -> None:
+        self._episodes.end_agents(episode_id, observations, truncated)
+
+    def end_episode(self, episode_id: str, obs: Any, truncated: bool) -> None:
+        running = self._running.pop(episode_id)
+        self._episodes.end(episode_id, self._by_agent(obs), truncated)
+        self._count(running.reward, running.steps)
+
+    def drop_episode(self, episode_id: str) -> None:
+        if self._running.pop(episode_id, None) is not None and not self._episodes.queue.stopped:
+            self._episodes.drop(episode_id)
+            with self._lock:
+                self._counts["episodes_dropped"] += 1
+
+    def submit(self, episodes: list[Episode]) -> Submitted:
+        taken = []
+        for episode in episodes:
+            if self._is_too_old(episode):
+                steps = max(len(trajectory.rewards) for trajectory in episode.agents.values())
+                self.worker.note_dropped(steps)
+            else:
+                taken.append(episode)
+        for episode in taken:
+            self._play(episode)
+        with self._lock:
+            self._counts["episodes_submitted"] += len(episodes)
+            self._counts["episodes_too_old"] += len(episodes) - len(taken)
+        return Submitted(accepted=len(taken), too_old=len(episodes) - len(taken), version=self.version)
+
+    def weights(self, policy_id: str) -> bytes:
+        from rollax.serving.weights import policy_to_bytes
+
+        version = self.version  # before the weights are read: they may be newer, but not older
+        return policy_to_bytes(self.worker.runners[policy_id], version)
+
+    def onnx(self, policy_id: str) -> bytes:
+        raise RequestError("This server has no ONNX models.", status=501, where=f"policy {policy_id!r}")
+
+    def statistics(self) -> dict[str, Any]:
+        with self._lock:
+            counts = dict(self._counts)
+        return {
+            **counts,
+            "episodes_total": self.curve.episodes,
+            "steps_total": self.curve.steps,
+            "timestep": max(runner.policy.timestep for runner in self.worker.runners.values()),
+            "episode_reward_mean": self.curve.reward,
+            "episode_len_mean": self.curve.length,
+            "curve": list(self.curve.points),
+        }
+
+    # Policies of agents.
+
+    def _runner(self, agent_id: Hashable) -> PolicyRunner:
+        """The policy of an agent."""
+        if self._only is not None or agent_id is None:
+            return self._only or next(iter(self.worker.runners.values()))
+        name = str(agent_id)
+        runner = self._of_agents.get(name)
+        if runner is None:
+            assert self.worker.policy_of is not None
+            try:
+                runner = self.worker.runners[self.worker.policy_of(name, None)]
+            except PolicyError as error:
+                raise RequestError(
+                    "An agent without a policy.",
+                    status=422,
+                    where="agent id",
+                    got=name,
+                    expected="an agent for which policy_mapping_fn(agent_id) returns a policy id",
+                    fix="use another agent id; a policy mapping for a server depends on the agent id only",
+                ) from error
+            if len(self._of_agents) >= _MOST_AGENTS:
+                self._of_agents.clear()
+            self._of_agents[name] = runner
+        return runner
+
+    def _by_agent(self, value: Any) -> ByAgent:
+        return value if self._several else {DEFAULT_AGENT: value}
+
+    def _check_off_policy(self, agent: Hashable) -> None:
+        try:
+            self._runner(agent).check_off_policy()
+        except PolicyError as error:
+            raise RequestError(
+                "A logged action for a policy that learns only from its own.",
+                status=422,
+                where=f"policy {self._runner(agent).policy.name!r}",
+                got="an action that the policy has not chosen, or without action_logp and policy_version",
+                expected="actions of this policy",
+                fix="use get_action, start the episode with training_enabled false, or serve an off-policy algorithm "
+                "such as DQN",
+            ) from error
+
+    # Episodes that were played elsewhere.
+
+    def _is_too_old(self, episode: Episode) -> bool:
+        """Whether an on-policy algorithm does not learn from it; 422 where it cannot learn from it at all."""
+        runners = [self._runner(agent) for agent in episode.agents]
+        if not episode.training_enabled or all(runner.learns_off_policy for runner in runners):
+            return False
+        for agent, trajectory in episode.agents.items():
+            if trajectory.action_logp is None or episode.policy_version is None:
+                self._check_off_policy(agent)
+        if episode.policy_version is None:
+            return False
+        # Weights of the future: this server has been restarted from a checkpoint before them.
+        return self.worker.is_too_old(episode.policy_version) or episode.policy_version > self.version
+
+    def _play(self, episode: Episode) -> None:
+        """Queues the events of an episode in the order of time; blocks while the queue is full."""
+        episode_id = f"submitted-{uuid.uuid4().hex}"
+        self._episodes.start(episode_id, episode.training_enabled)
+        try:
+            steps = self._play_steps(episode_id, episode)
+        except EnvStoppedError:
+            raise _stopping() from None
+        except BaseException:
+            self._episodes.drop(episode_id)
+            raise
+        reward = sum(float(np.sum(trajectory.rewards)) for trajectory in episode.agents.values())
+        self._count(reward, steps)
+
+    def _play_steps(self, episode_id: str, episode: Episode) -> int:
+        knows_logp = episode.policy_version is not None
+        left: dict[str, Iterator[_Step]] = {agent: _steps(part) for agent, part in episode.agents.items()}
+        following = {agent: next(steps) for agent, steps in left.items()}
+        count = 0
+        while following:
+            now = min(step.t for step in following.values())
+            acting = {agent: step for agent, step in following.items() if step.t == now}
+            ending = {agent: step for agent, step in acting.items() if step.action is None}
+            acting = {agent: step for agent, step in acting.items() if step.action is not None}
+            if ending:
+                for agent in ending:
+                    del following[agent]
+                self._end(episode_id, episode, ending, closes=not following)
+            if not acting:
+                continue
+            count += 1
+            logps = {agent: step.logp for agent, step in acting.items()}
+            known = logps if knows_logp and None not in logps.values() else None
+            values = {agent: step.obs for agent, step in acting.items()}
+            self._episodes.log(episode_id, values, {a: step.action for a, step in acting.items()}, known)
+            infos = {agent: step.info for agent, step in acting.items() if step.info}
+            self._episodes.add_returns(episode_id, {agent: step.reward for agent, step in acting.items()}, infos)
+            for agent in acting:
+                following[agent] = next(left[agent])
+        return count
+
+    def _end(self, episode_id: str, episode: Episode, ending: Mapping[str, _Step], *, closes: bool) -> None:
+        """Ends agents, and with the last of them the episode."""
+        for terminated in (True, False):
+            agents = {a: step.obs for a, step in ending.items() if episode.agents[a].terminated is terminated}
+            others = any(episode.agents[agent].terminated is not terminated for agent in ending)
+            if not agents:
+                continue
+            if closes and not (others and terminated):
+                self._episodes.end(episode_id, agents, not terminated)
+            else:
+                self._episodes.end_agents(episode_id, agents, not terminated)
+
+    def _count(self, reward: float, steps: int) -> None:
+        with self._lock:
+            self.curve.steps += steps
+            self.curve.add(reward, steps)
+
+
+class _Running:
+    """A running episode: whether it is learned from, and its reward and steps so far."""
+
+    __slots__ = ("reward", "steps", "trains")
+
+    def __init__(self, trains: bool) -> None:
+        self.trains, self.reward, self.steps = trains, 0.0, 0
+
+
+class _Step:
+    """One step of a trajectory; the last one has no action."""
+
+    __slots__ = ("action", "info", "logp", "obs", "reward", "t")
+
+    def __init__(self, t: int, obs: Any, action: Any, reward: float, logp: float | None, info: Any) -> None:
+        self.t, self.obs, self.action, self.reward = t, obs, action, reward
+        self.logp, self.info = logp, info
+
+
+def _steps(trajectory: Trajectory) -> Iterator[_Step]:
+    observations, actions = trees.unstack(trajectory.obs), trees.unstack(trajectory.actions)
+    times = range(len(actions)) if trajectory.t is None else trajectory.t
+    logps = [None] * len(actions) if trajectory.action_logp is None else [float(x) for x in trajectory.action_logp]
+    infos = trajectory.infos or [{}] * len(actions)
+    rewards = [float(reward) for reward in trajectory.rewards]
+    for columns in zip(times, observations[:-1], actions, rewards, logps, infos, strict=True):
+        yield _Step(*columns)
+    yield _Step(times[-1] + 1, observations[-1], None, 0.0, None, {})
+
+
+def _stopping() -> RequestError:
+    return RequestError("The server is shutting down.", status=503, retry_after_s=1.0)

@@ -1,0 +1,56 @@
+"""Worlds and runs for the tests of servers that learn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rollax.serving.protocol import Actions, Episode, Trajectory
+
+LONG = 60.0
+TINY = {"fcnet_hiddens": [4]}
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Waits for what another thread does."""
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(1e-3)
+
+
+class Answers(list):
+    """Collects what `request_actions` reports."""
+
+    def wait(self, count: int) -> list[Any]:
+        until(lambda: len(self) >= count)
+        for answer in self:
+            if isinstance(answer, BaseException):
+                raise answer
+        return self
+
+
+def ask(backend: Any, observations: dict[str, Any]) -> Actions:
+    """The answer of a backend."""
+    answers = Answers()
+    backend.request_actions(observations, answers.append)
+    return answers.wait(1)[0]
+
+
+def trajectory(steps: int, *, logp: float | None = None, **ends: bool) -> Trajectory:
+    """A trajectory of CartPole with zeros, as the server's service hands it over."""
+    return Trajectory(
+        obs=np.zeros((steps + 1, 4), np.float32),  # type: ignore[arg-type]
+        actions=np.zeros(steps, np.int64),  # type: ignore[arg-type]
+        rewards=np.ones(steps),  # type: ignore[arg-type]
+        action_logp=None if logp is None else np.full(steps, logp, np.float32),  # type: ignore[arg-type]
+        **(ends or {"terminated": True}),
+    )
+
+
+def episode(steps: int, version: int | None = None, **values: Any) -> Episode:
+    """An episode of one agent."""
+    return Episode(agents={"agent0": trajectory(steps, **values)}, policy_version=version)

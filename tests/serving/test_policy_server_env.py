@@ -1,0 +1,159 @@
+"""An environment that is a policy server: clients over HTTP, addresses, and what is refused."""
+
+import threading
+
+import gymnasium as gym
+import pytest
+
+from rollax import ConfigError, DQNTrainer, EnvContext, RequestError
+from rollax.config.stored import space_to_json
+from rollax.serving.client import PolicyClient
+from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv, PolicyServerEnv
+from tests.serving.learning_runs import TINY
+
+CONFIG = {
+    "env_config": {"spaces_of": "CartPole-v1", "port": 0},
+    "model": TINY,
+    "learning_starts": 16,
+    "rollout_fragment_length": 4,
+    "timesteps_per_iteration": 16,
+    "seed": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    with DQNTrainer(env=PolicyServerEnv, config=CONFIG) as trainer:
+        yield trainer
+
+
+def server_env(trainer):
+    (env,) = trainer.worker.env.get_sub_environments()
+    return env
+
+
+def while_training(trainer, play):
+    """One iteration during which a client plays."""
+    raised = []
+
+    def run():
+        try:
+            with PolicyClient(server_env(trainer).address) as client:
+                play(client)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    result = trainer.train()
+    thread.join(60)
+    if raised:
+        raise raised[0]
+    return result
+
+
+def play_cartpole(client, steps=24):
+    env = gym.make("CartPole-v1")
+    while steps > 0:
+        obs, _ = env.reset(seed=steps)
+        episode, over = client.episode(), False
+        while not over:
+            obs, reward, terminated, truncated, _ = env.step(episode.get_action(obs))
+            episode.log_returns(reward)
+            over, steps = terminated or truncated, steps - 1
+        episode.end(obs, truncated=truncated)
+    env.close()
+
+
+class TestServing:
+    def test_clients_play_and_it_learns(self, trainer):
+        result = while_training(trainer, play_cartpole)
+        assert result["timesteps_this_iter"] >= 16
+        assert trainer.worker.samples_in_background
+
+    def test_it_answers_before_and_between_iterations(self, trainer):
+        with PolicyClient(server_env(trainer).address) as client:
+            assert client.hello()["learns"]
+            assert client.hello()["addresses"] == [server_env(trainer).address]
+            play_cartpole(client, 4)
+        assert server_env(trainer).server.service.backend.statistics()["episodes_total"] >= 1
+
+    def test_logged_actions_are_taken(self, trainer):
+        def log(client):
+            episode = client.episode()
+            for step in range(20):
+                episode.log_action([0.0, 0.0, 0.0, 0.0], step % 2)
+                episode.log_returns(1.0)
+            episode.end([0.0, 0.0, 0.0, 0.0])
+
+        assert while_training(trainer, log)["timesteps_this_iter"] >= 16
+
+    @pytest.mark.parametrize(
+        ("obs", "reward"),
+        [([0.0, 0.0, 0.0], 1.0), ([0.0, 0.0, 0.0, 1e30], 1.0), ([0.0, 0.0, 0.0, 0.0], 1e30), ("x", 1.0)],
+    )
+    def test_what_would_harm_the_run_is_refused(self, trainer, obs, reward):
+        with PolicyClient(server_env(trainer).address) as client:
+            episode = client.episode()
+
+            def send():
+                if reward != 1.0:
+                    episode.log_action([0.0] * 4, 1)
+                    episode.log_returns(reward)
+                else:
+                    episode.get_action(obs)
+
+            with pytest.raises(RequestError) as refusal:
+                send()
+            assert refusal.value.status == 422
+        assert while_training(trainer, play_cartpole)["timesteps_this_iter"] >= 16
+
+    def test_evaluation_requires_another_environment(self, trainer):
+        with pytest.raises(ConfigError, match=r"to be evaluated on(?s:.)*evaluation_config"):
+            trainer.evaluate(1)
+
+    def test_stopping_frees_the_port(self):
+        before = set(threading.enumerate())
+        with DQNTrainer(env=PolicyServerEnv, config=CONFIG) as trainer:
+            address = server_env(trainer).address
+        port = int(address.rpartition(":")[2])
+        with DQNTrainer(env=PolicyServerEnv, config={**CONFIG, "env_config": {**CONFIG["env_config"], "port": port}}):
+            pass
+        assert not {thread for thread in set(threading.enumerate()) - before if thread.name == "policy-server"}
+
+
+class TestConfig:
+    def test_an_unknown_key_is_refused(self):
+        with pytest.raises(ConfigError, match="did you mean 'port'"):
+            PolicyServerEnv({"prt": 1})
+
+    def test_spaces_are_needed(self):
+        with pytest.raises(ConfigError, match="without spaces"):
+            PolicyServerEnv({})
+        assert MultiAgentPolicyServerEnv({"agents": ["a"]}).observation_space is None
+
+    def test_spaces_may_be_json(self):
+        spaces = {"observation_space": gym.spaces.Box(0, 1, (2,)), "action_space": gym.spaces.Discrete(3)}
+        env = PolicyServerEnv({name: space_to_json(space) for name, space in spaces.items()})
+        assert env.observation_space == spaces["observation_space"]
+        assert env.action_space == spaces["action_space"]
+
+    def test_limits_are_checked(self):
+        config = {**CONFIG, "env_config": {**CONFIG["env_config"], "limits": {"max_episode": 3}}}
+        with pytest.raises(ConfigError, match="unknown limit"):
+            DQNTrainer(env=PolicyServerEnv, config=config)
+
+    def test_another_address_needs_a_token(self, tmp_path):
+        config = {**CONFIG, "env_config": {**CONFIG["env_config"], "host": "0.0.0.0"}}
+        with pytest.raises(ConfigError, match="token"):
+            DQNTrainer(env=PolicyServerEnv, config=config)
+
+    def test_workers_have_ports_of_their_own(self):
+        context = EnvContext({"spaces_of": "CartPole-v1", "port": 9900}, worker_index=2, num_workers=2)
+        env = PolicyServerEnv(context)
+
+        class Server:
+            address = "http://127.0.0.1:9902"
+
+        env._server = Server()
+        assert env._addresses() == ["http://127.0.0.1:9901", "http://127.0.0.1:9902"]

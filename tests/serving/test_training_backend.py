@@ -1,0 +1,326 @@
+"""What a server that learns does with the episodes of its clients."""
+
+import threading
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollax import DQNTrainer, ExternalEnv, ExternalMultiAgentEnv, PPOTrainer, RequestError
+from rollax.env.external import queue as external_queue
+from rollax.evaluation.policy_runner import MOST_LOGP_CHANGE
+from rollax.serving.learning_curve import LearningCurve
+from rollax.serving.protocol import Episode
+from rollax.serving.training_backend import TrainingBackend
+from rollax.serving.weights import policy_from_bytes
+from tests.serving.learning_runs import TINY, Answers, ask, episode, trajectory
+
+OBS = np.zeros(4, np.float32)
+CARTPOLE = gym.make("CartPole-v1")
+
+
+class Waits:
+    """Serves nothing by itself: the tests call the backend."""
+
+    samples_in_background = True
+
+    def run(self):
+        self.end.wait()
+
+    def close(self):
+        self.end.set()
+
+    def sampled_by(self, worker):
+        several = isinstance(self, ExternalMultiAgentEnv)
+        self.backend = TrainingBackend(self._external_episodes, worker, multi_agent=several)
+
+
+class Alone(Waits, ExternalEnv):
+    def __init__(self, env_config):
+        self.end = threading.Event()
+        super().__init__(CARTPOLE.observation_space, CARTPOLE.action_space)
+
+
+class Several(Waits, ExternalMultiAgentEnv):
+    def __init__(self, env_config):
+        self.end = threading.Event()
+        super().__init__(CARTPOLE.observation_space, CARTPOLE.action_space)
+
+
+def backend_of(trainer):
+    (env,) = trainer.worker.env.get_sub_environments()
+    return env.backend
+
+
+class Learning:
+    """Trains in a thread, as a run does."""
+
+    def __init__(self, trainer):
+        self.trainer, self.backend, self.results = trainer, backend_of(trainer), []
+        self.worker = trainer.worker
+
+    def train_while(self, play):
+        """One iteration during which `play` is called in another thread."""
+        raised = []
+
+        def run():
+            try:
+                play()
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        result = self.trainer.train()
+        thread.join(60)
+        assert not thread.is_alive()
+        if raised:
+            raise raised[0]
+        return result
+
+
+CONFIG = {"train_batch_size": 8, "sgd_minibatch_size": 8, "num_sgd_iter": 1, "model": TINY, "seed": 0}
+
+
+@pytest.fixture(scope="module")
+def ppo():
+    with PPOTrainer(env=Alone, config=CONFIG) as trainer:
+        yield Learning(trainer)
+
+
+@pytest.fixture(scope="module")
+def dqn():
+    config = {"model": TINY, "learning_starts": 8, "rollout_fragment_length": 4, "timesteps_per_iteration": 8}
+    with DQNTrainer(env=Alone, config=config) as trainer:
+        yield Learning(trainer)
+
+
+def play(backend, name, steps):
+    backend.start_episode(name, True)
+    for _ in range(steps):
+        action = ask(backend, {name: OBS}).actions[name]
+        assert action in (0, 1)
+        backend.log_returns(name, 1.0, {"note": 1})
+    backend.end_episode(name, OBS, truncated=False)
+
+
+class TestRequests:
+    def test_are_answered_and_learned_from(self, ppo):
+        result = ppo.train_while(lambda: play(ppo.backend, "whole", 9))
+        assert result["timesteps_this_iter"] == 8
+        assert result["info"]["learner"]["default_policy"]["total_loss"] is not None
+        assert ppo.backend.version == ppo.trainer.optimizer.version >= 1
+        statistics = ppo.backend.statistics()
+        assert (statistics["episodes_total"], statistics["steps_total"]) == (1, 9)
+        assert statistics["episode_reward_mean"] == 9.0
+        assert statistics["curve"][-1]["reward"] == 9.0
+
+    def test_a_lost_episode_is_not_learned_from(self, ppo):
+        def lose():
+            ppo.backend.start_episode("lost", True)
+            for _ in range(3):
+                ask(ppo.backend, {"lost": OBS})
+                ppo.backend.log_returns("lost", 1e6, None)
+            ppo.backend.drop_episode("lost")
+            play(ppo.backend, "kept", 12)
+
+        seen = []
+        learn = ppo.trainer.get_policy().learn_on_batch
+        ppo.trainer.get_policy().learn_on_batch = lambda batch: seen.append(batch) or learn(batch)
+        try:
+            ppo.train_while(lose)
+        finally:
+            del ppo.trainer.get_policy().learn_on_batch
+        assert max(np.abs(batch["advantages"]).max() for batch in seen) < 100
+        assert ppo.backend.statistics()["episodes_dropped"] == 1
+
+    def test_stopping_fails_them_with_503(self):
+        with PPOTrainer(env=Alone, config=CONFIG) as trainer:
+            backend, answers = backend_of(trainer), Answers()
+            backend.start_episode("a", True)
+            backend.request_actions({"a": OBS}, answers.append)
+        (error,) = answers
+        assert isinstance(error, RequestError)
+        assert error.status == 503
+        backend.drop_episode("a")
+
+
+class TestHello:
+    def test_says_what_it_is(self, ppo):
+        hello = ppo.backend.hello()
+        assert hello.learns
+        assert not hello.multi_agent
+        assert hello.policies["default_policy"].observation_space["type"] == "Box"
+        assert not hello.policies["default_policy"].recurrent
+
+    def test_weights_are_those_that_act(self, ppo):
+        runner = policy_from_bytes(ppo.backend.weights("default_policy"))
+        own = ppo.worker.runners["default_policy"]
+        assert runner.compute_single_action(OBS) == own.compute_single_action(OBS)
+
+
+class TestLoggedActions:
+    def test_an_on_policy_algorithm_refuses_them(self, ppo):
+        ppo.backend.start_episode("logged", True)
+        with pytest.raises(RequestError, match="learns only from its own") as refusal:
+            ppo.backend.log_action("logged", OBS, 1)
+        assert refusal.value.status == 422
+        ppo.backend.drop_episode("logged")
+
+    def test_except_in_episodes_without_training(self, ppo):
+        def log():
+            ppo.backend.start_episode("watched", False)
+            ppo.backend.log_action("watched", OBS, 1)
+            ppo.backend.end_episode("watched", OBS, truncated=True)
+            play(ppo.backend, "other", 9)
+
+        ppo.train_while(log)
+
+    def test_dqn_learns_from_them_alone(self, dqn):
+        def log():
+            dqn.backend.start_episode("logged", True)
+            for step in range(20):
+                dqn.backend.log_action("logged", OBS, step % 2)
+                dqn.backend.log_returns("logged", 1.0, None)
+            dqn.backend.end_episode("logged", OBS, truncated=False)
+
+        result = dqn.train_while(log)
+        assert result["timesteps_this_iter"] >= 8
+        (buffer,) = dqn.trainer.optimizer.buffers.values()
+        assert set(buffer.sample(32, np.random.default_rng(0), beta=0.0)["actions"].tolist()) == {0, 1}
+
+    def test_a_full_queue_is_429(self, dqn, monkeypatch):
+        monkeypatch.setattr(external_queue, "MOST_QUEUED", 0)
+        dqn.backend.start_episode("full", True)
+        with pytest.raises(RequestError) as refusal:
+            dqn.backend.log_action("full", OBS, 1)
+        assert refusal.value.status == 429
+        assert refusal.value.retry_after_s > 0
+        dqn.backend.drop_episode("full")
+
+
+class TestSubmittedEpisodes:
+    def test_of_recent_weights_are_learned_from_with_their_probabilities(self, ppo):
+        seen = []
+        learn = ppo.trainer.get_policy().learn_on_batch
+        ppo.trainer.get_policy().learn_on_batch = lambda batch: seen.append(batch) or learn(batch)
+        submitted = []
+
+        def submit(version):
+            submitted.append(ppo.backend.submit([episode(9, version, logp=-0.5)]))
+
+        try:
+            for _ in range(5):  # fragments of earlier tests may wait
+                version = ppo.backend.version
+                ppo.train_while(partial(submit, version))
+                if any(np.isclose(batch["action_logp"], -0.5).any() for batch in seen):
+                    break
+        finally:
+            del ppo.trainer.get_policy().learn_on_batch
+        assert (submitted[0].accepted, submitted[0].too_old) == (1, 0)
+        assert any(np.isclose(batch["action_logp"], -0.5).any() for batch in seen)
+
+    def test_of_old_weights_are_counted_and_dropped(self, ppo):
+        submitted = ppo.backend.submit([episode(9, ppo.backend.version - 3, logp=-0.5)])
+        assert (submitted.accepted, submitted.too_old) == (0, 1)
+        result = ppo.train_while(lambda: play(ppo.backend, "fresh", 9))
+        assert result["info"]["queue"]["dropped_steps"] >= 9
+        assert ppo.backend.statistics()["episodes_too_old"] >= 1
+
+    def test_so_are_those_of_weights_that_a_restart_has_lost(self, ppo):
+        assert ppo.backend.submit([episode(2, ppo.backend.version + 1, logp=-0.5)]).too_old == 1
+
+    @pytest.mark.parametrize("values", [{"version": None, "logp": -0.5}, {"version": 0}])
+    def test_an_on_policy_algorithm_refuses_those_of_another_origin(self, ppo, values):
+        with pytest.raises(RequestError, match="without action_logp and policy_version") as refusal:
+            ppo.backend.submit([episode(2, **values)])
+        assert refusal.value.status == 422
+
+    def test_dqn_learns_from_any(self, dqn):
+        submitted = []
+        dqn.train_while(lambda: submitted.append(dqn.backend.submit([episode(9), episode(9, 0, logp=-0.1)])))
+        assert submitted[0].accepted == 2
+
+
+def test_an_invented_probability_stays_near_the_policys(ppo):
+    runner = ppo.worker.runners["default_policy"]
+    actions, _, fetches = runner.act(np.zeros((2, 4), np.float32), True, 0, {})
+    _, changed = runner.with_given_actions(actions, fetches, np.array([0, 1]), [0, 1], {0: -50.0})
+    own = runner.policy.fetches_of(np.array([0, 1]), fetches)["action_logp"]
+    np.testing.assert_allclose(changed["action_logp"], [own[0] - MOST_LOGP_CHANGE, own[1]], rtol=1e-5)
+
+
+class TestSeveralAgents:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def run():
+        policies = {"policies": {"x": None, "y": None}, "policy_mapping_fn": {"x": "x", "y": "y"}.__getitem__}
+        with PPOTrainer(env=Several, config={**CONFIG, "multiagent": policies}) as trainer:
+            yield Learning(trainer)
+
+    def test_have_their_policies(self, run):
+        def play_both():
+            run.backend.start_episode("a", True)
+            for _ in range(10):
+                (actions,) = ask(run.backend, {"a": {"x": OBS, "y": OBS}}).actions.values()
+                assert actions.keys() == {"x", "y"}
+                run.backend.log_returns("a", {"x": 1.0, "y": 2.0}, None)
+            run.backend.end_agents("a", {"x": OBS}, truncated=False)
+            run.backend.end_episode("a", {"y": OBS}, truncated=True)
+
+        result = run.train_while(play_both)
+        assert result["info"]["learner"].keys() == {"x", "y"}
+        assert run.backend.statistics()["episode_reward_mean"] == 30.0
+
+    def test_an_unknown_agent_is_refused(self, run):
+        with pytest.raises(RequestError, match="agent without a policy") as refusal:
+            run.backend.spaces_of(None, "z")
+        assert refusal.value.status == 422
+
+    def test_submitted_agents_act_at_their_times(self, run, monkeypatch):
+        calls = []
+        for name in ("log", "end_agents", "end"):
+            monkeypatch.setattr(
+                run.backend._episodes, name, lambda *given, name=name: calls.append((name, sorted(given[1])))
+            )
+        monkeypatch.setattr(run.backend._episodes, "add_returns", lambda *given: None)
+        monkeypatch.setattr(run.backend._episodes, "start", lambda *given: None)
+        x, y = trajectory(2, logp=-0.5, terminated=True), trajectory(2, logp=-0.5, truncated=True)
+        x.t, y.t = [0, 1], [1, 3]
+        run.backend.submit([Episode(agents={"x": x, "y": y}, policy_version=run.backend.version)])
+        assert calls == [
+            ("log", ["x"]),
+            ("log", ["x", "y"]),
+            ("end_agents", ["x"]),
+            ("log", ["y"]),
+            ("end", ["y"]),
+        ]
+
+
+class TestLearningCurve:
+    def test_is_bounded(self):
+        now = [0.0]
+        curve = LearningCurve(10, clock=lambda: now[0])
+        for number in range(1000):
+            now[0] += 1.0
+            curve.add(float(number), 1)
+        assert 5 <= len(curve.points) <= 10
+        assert curve.points[0]["time_s"] == 1.0
+        times = [point["time_s"] for point in curve.points]
+        assert times == sorted(times)
+        assert curve.reward == sum(range(900, 1000)) / 100
+
+    def test_goes_on_where_the_run_has_ended(self):
+        now = [50.0]
+        curve = LearningCurve(clock=lambda: now[0])
+        curve.restore(
+            [
+                {"time_total_s": 10.0, "timesteps_total": 100, "episode_reward_mean": 1.0, "episodes_this_iter": 2},
+                {"time_total_s": 20.0, "timesteps_total": 200, "episode_reward_mean": None, "episodes_this_iter": 0},
+            ]
+        )
+        assert (curve.steps, curve.episodes) == (200, 2)
+        now[0] += 5.0
+        curve.add(3.0, 7)
+        assert [point["time_s"] for point in curve.points] == [10.0, 25.0]
