@@ -22,7 +22,9 @@ def runner_of(
     policy_class: Any, observation_space: spaces.Space, action_space: spaces.Space, **config: Any
 ) -> PolicyRunner:
     """A policy with weights far from their small initial values, and a filter that has seen some observations."""
-    model = {"fcnet_hiddens": [8], **config.pop("model", {})}
+    model = config.pop("model", {})
+    if "custom_model" not in model:
+        model = {"fcnet_hiddens": [8], **model}
     settings = {"normalize_actions": False, "clip_actions": True, "observation_filter": "NoFilter", "seed": 0, **config}
     policy = policy_class(observation_space, action_space, {**settings, "model": model})
     random = np.random.default_rng(0)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import onnxruntime
 import pytest
+from flax import nnx
 from gymnasium import spaces
 from typer.testing import CliRunner
 
@@ -17,6 +18,7 @@ from rollax.errors import CheckpointError, ConfigError, PolicyError, RollaxError
 from rollax.evaluation.filters import NoFilter
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.export.onnx_model import policy_to_onnx
+from tests.export.policies import check_without_memory, runner_of
 
 VECTOR = spaces.Box(-2.0, 2.0, (3,), np.float32)
 
@@ -63,6 +65,28 @@ def test_refusals(checkpoint, tmp_path):
     with pytest.raises(RollaxError, match="was not written"):
         rollax.export_policy(checkpoint, out=tmp_path / "file" / "x")
     assert [child.name for child in tmp_path.iterdir()] == ["file"]
+
+
+class Own(nnx.Module):
+    """A custom model; `by_length` uses the number of rows as a Python number."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs, by_length=False):
+        self.layer = nnx.Linear(3, num_outputs + 1, rngs=rngs)
+        self.norm = nnx.LayerNorm(3, rngs=rngs)
+        self.by_length = by_length
+
+    def __call__(self, obs):
+        out = self.layer(self.norm(obs))
+        if self.by_length:
+            out = out.reshape(len(obs), -1)
+        return rollax.Outputs(policy=out[:, 1:], value=out[:, 0])
+
+
+def test_custom_models():
+    check_without_memory(runner_of(rollax.PPOPolicy, VECTOR, spaces.Discrete(3), model={"custom_model": Own}))
+    sized = {"custom_model": Own, "custom_model_config": {"by_length": True}}
+    with pytest.raises(PolicyError, match=r"x\.shape\[0\] for len"):
+        policy_to_onnx(runner_of(rollax.PPOPolicy, VECTOR, spaces.Discrete(3), model=sized))
 
 
 class InPython(rollax.Policy):
