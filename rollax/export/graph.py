@@ -126,7 +126,8 @@ class Graph:
         parts = [list(group) for _, group in itertools.groupby(dims, key=lambda size: isinstance(size, int))]
         names = []
         for part in parts:
-            names += [self.integers(part)] if isinstance(part[0], int) else [self.dim(size) for size in part]
+            known = [size for size in part if isinstance(size, int)]
+            names += [self.integers(known)] if known else [self.dim(size) for size in part]
         return names[0] if len(names) == 1 else self.node("Concat", *names, axis=0)
 
     def dim(self, size: Dim) -> str:

@@ -60,7 +60,8 @@ def _inline(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Operand], into: 
     known.update(zip(jaxpr.invars, inputs, strict=True))
 
     def operand(atom: Any) -> Operand:
-        return np.asarray(atom.val, atom.aval.dtype) if isinstance(atom, core.Literal) else known[atom]
+        aval: Any = atom.aval
+        return np.asarray(atom.val, aval.dtype) if isinstance(atom, core.Literal) else known[atom]
 
     for equation in jaxpr.eqns:
         operands = tuple(map(operand, equation.invars))

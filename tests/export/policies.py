@@ -64,7 +64,7 @@ def onnx_session(runner: PolicyRunner) -> onnxruntime.InferenceSession:
 
 def in_onnx(session: onnxruntime.InferenceSession, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, inputs), strict=True))
+    return dict(zip(names, map(np.asarray, session.run(names, inputs)), strict=True))
 
 
 def in_stablehlo(runner: PolicyRunner, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -59,6 +59,7 @@ def test_steps_are_equal(model):
         now = {"state_in_0": got["state_out_0"], "prev_reward": rewards, **named("prev_action", ACTIONS, actions)}
         memory = {name: now[name] for name in memory}
     one = trees.index(columns_of(OBS, 1), 0)
+    assert states is not None
     action, state, _ = runner.compute_single_action(one, [part[0] for part in states])
     assert state[0].shape == (got["state_out_0"].shape[1],)
     assert len(action) == 2

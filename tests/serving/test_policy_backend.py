@@ -425,3 +425,13 @@ def forged(policy: PolicyRunner, changes: Mapping[str, Any]) -> bytes:
     data = policy_to_bytes(policy, 3)
     description = {**read_description(data), **changes}
     return safetensors.numpy.save(safetensors.numpy.load(data), {"rollax": json.dumps(description)})
+
+
+def test_the_onnx_model_of_a_served_policy_acts_as_the_policy(plain):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    backend = PolicyBackend({"default_policy": plain})
+    session = onnxruntime.InferenceSession(backend.onnx("default_policy"), providers=["CPUExecutionProvider"])
+    obs = observations(5)
+    (actions,) = session.run(["action"], {"obs": obs})
+    np.testing.assert_allclose(actions, plain.compute_actions(obs)[0], atol=1e-5)
+    backend.close()
