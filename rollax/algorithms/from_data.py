@@ -90,16 +90,29 @@ def _with_spaces(config: Any) -> Any:
     finally:
         reader.close()
     if not specs:
-        policy_id = next(iter(observations))
+        policy_id = next(iter(observations.keys() & actions.keys()), None)
+        if policy_id is None:
+            raise ConfigError(
+                "Neither an environment nor the data has the spaces.",
+                where="config keys 'env', 'observation_space' and 'action_space'",
+                got="recorded data without spaces",
+                expected="spaces",
+                fix="set env, or both spaces",
+            )
         return config.changed(observation_space=observations[policy_id], action_space=actions[policy_id])
     policies = {}
     for policy_id, spec in specs.items():
-        if policy_id not in observations and spec.observation_space is None:
+        missing = [
+            kind
+            for kind, known in (("observation_space", observations), ("action_space", actions))
+            if getattr(spec, kind) is None and policy_id not in known
+        ]
+        if missing:
             raise ConfigError(
                 "A policy whose spaces are not known: there is no environment, and it is not in the data.",
                 where=f"multiagent.policies[{policy_id!r}]",
                 got=f"data of the policies {sorted(observations)}",
-                expected="spaces",
+                expected=" and ".join(missing),
                 fix="set env, or name the spaces in the policy's spec",
             )
         policies[policy_id] = spec._replace(

@@ -262,3 +262,31 @@ def test_batches_of_the_data_are_those_of_the_rows(line):
     returns = [sum(0.5**k * (step + k + 1) for k in range(5 - step)) for step in range(5)]
     np.testing.assert_allclose(batch[SampleBatch.REWARDS], np.array(returns)[t.astype(int)])
     assert not batch[SampleBatch.DISCOUNTS].any()
+
+
+class TestSeveralPolicies:
+    mapping = {"left": "one", "right": "two"}
+
+    def multiagent(self, **changes):
+        policies = {
+            "multiagent": {"policies": {"one": None, "two": None}, "policy_mapping_fn": self.mapping.__getitem__}
+        }
+        return {**TINY, **policies, **changes}
+
+    def test_each_learns_from_the_rows_of_its_agents(self):
+        parts = [
+            trajectory(number, 3 + number, agent_id=agent, policy_id=self.mapping[agent])
+            for number, agent in enumerate(("left", "right", "left"))
+        ]
+        # Without an environment the spaces are those of the recorded policies.
+        with DQNTrainer(config=self.multiagent(input=ListReader(parts), count_steps_by="agent_steps")) as trainer:
+            result = trainer.train()
+            assert result["info"]["data"]["rows"] == {"one": 3 + 5, "two": 4}
+            assert result["timesteps_total"] == 2 * 5 * 4
+            assert trainer.optimizer.env_steps == 5 * 4
+            first = trainer.optimizer.drawn_from["two"].sample(50, np.random.default_rng(0))
+        assert set(first[SampleBatch.OBS][:, 0]) == {1}
+
+    def test_a_policy_that_is_not_recorded_has_no_spaces(self):
+        with pytest.raises(ConfigError, match=r"spaces are not known(.|\n)*data of the policies \['one'\]"):
+            DQNTrainer(config=self.multiagent(input=ListReader([trajectory(0, 3, policy_id="one")])))
