@@ -82,6 +82,8 @@ SYNONYMS: dict[str, str] = {
     **_all("restart_failed_env_runners recreate_failed_env_runners", "recreate_failed_workers"),
     "ignore_env_runner_failures": "ignore_worker_failures",
     "callbacks_class": "callbacks",
+    "output_compress_columns": "output output_compress: it names a compression, for all columns",
+    "output_max_rows_per_file": "output output_max_file_size: it counts bytes",
     "stats_window_size": "metrics_num_episodes_for_smoothing",
     # Replay
     "replay_buffer_config": "buffer_size prioritized_replay: keys of the config itself",
