@@ -6,9 +6,11 @@ Messages are prepared and responses are only counted, so that the clients need a
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
@@ -24,6 +26,7 @@ _HANDSHAKE = (
 )
 _HEAD_END = b"\r\n\r\n"
 _MASKED, _TEXT, _BINARY = 0x80, 0x81, 0x82
+_STEPS = 20
 _SHORT, _MEDIUM, _LONG = 126, 2**16, 127
 
 
@@ -35,10 +38,14 @@ class Load:
         transport: how messages are sent.
         clients: number of connections.
         episodes: of each client, all in one message.
+        play: whether clients report rewards and play one episode after another, of 20 steps; only the latencies of
+            actions count.
     """
 
-    def __init__(self, address: str, transport: Transport, clients: int, episodes: int = 1) -> None:
-        self._address, self._transport = address, transport
+    def __init__(
+        self, address: str, transport: Transport, clients: int, episodes: int = 1, *, play: bool = False
+    ) -> None:
+        self._address, self._transport, self._play = address, transport, play
         self._loop = _new_loop()
         self._episodes = episodes
         self._clients = [self._loop.run_until_complete(self._connect(number)) for number in range(clients)]
@@ -68,10 +75,14 @@ class Load:
         parts = urlsplit(self._address)
         make: Callable[[], _Client] = _HttpClient if self._transport == "http" else _StreamClient
         _, client = await self._loop.create_connection(make, parts.hostname or "", parts.port or 0)
-        names = [f"episode-{number}-{i}" for i in range(self._episodes)]
+        run = secrets.token_hex(4)
+        names = [f"episode-{run}-{number}-{i}" for i in range(self._episodes)]
         if isinstance(client, _StreamClient):
             await client.call(_HANDSHAKE.encode())
             client.open = True
+        if self._play:
+            client.messages = self._episodes_of(f"{run}-{number}")
+            return client
         for name in names:
             await client.call(self._message("start_episode", {"episode_id": name}))
         rng = np.random.default_rng(number)
@@ -79,10 +90,22 @@ class Load:
         # Five digits, as a game would send them.
         values = [self._value(row) for row in obs]
         if self._episodes == 1:
-            client.message = self._message("get_action", {"episode_id": names[0], "obs": values[0]})
+            message = self._message("get_action", {"episode_id": names[0], "obs": values[0]})
         else:
-            client.message = self._message("get_actions", {"observations": dict(zip(names, values, strict=True))})
+            message = self._message("get_actions", {"observations": dict(zip(names, values, strict=True))})
+        client.messages = itertools.repeat((message, True))
         return client
+
+    def _episodes_of(self, name: str) -> Iterator[tuple[bytes, bool]]:
+        """Yields the messages of one episode after another, and whether they request an action."""
+        obs = [0.01, -0.02, 0.03, -0.04]
+        for number in itertools.count():
+            episode = {"episode_id": f"{name}-{number}"}
+            yield self._message("start_episode", episode), False
+            for _ in range(_STEPS):
+                yield self._message("get_action", {**episode, "obs": obs}), True
+                yield self._message("log_returns", {**episode, "reward": 1.0}), False
+            yield self._message("end_episode", {**episode, "obs": obs}), False
 
     def _value(self, obs: np.ndarray) -> Any:
         if self._transport == "msgpack":
@@ -104,11 +127,12 @@ class _Client(asyncio.Protocol):
     """One connection with one request in flight."""
 
     def __init__(self) -> None:
-        self.message = b""
+        self.messages: Iterator[tuple[bytes, bool]] = iter(())
         self._data = bytearray()
         self._reply: asyncio.Future[bytes] | None = None
         self._latencies: list[float] = []
         self._sent = self._until = 0.0
+        self._counts = False
         self.ended: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -129,8 +153,12 @@ class _Client(asyncio.Protocol):
     def begin(self, latencies: list[float], until: float, ended: asyncio.Future[None]) -> None:
         """Sends messages one after another until that time."""
         self._latencies, self._until, self.ended = latencies, until, ended
+        self._send_next()
+
+    def _send_next(self) -> None:
+        message, self._counts = next(self.messages)
         self._sent = time.perf_counter()
-        self.transport.write(self.message)
+        self.transport.write(message)
 
     async def done(self) -> None:
         """Returns when the response to the last message has arrived."""
@@ -153,10 +181,10 @@ class _Client(asyncio.Protocol):
         if b'"error"' in reply or b"\xa5error" in reply:
             self.ended.set_exception(RuntimeError(f"the server has refused: {reply[:500]!r}"))
             return
-        self._latencies.append(now - self._sent)
+        if self._counts:
+            self._latencies.append(now - self._sent)
         if now < self._until:
-            self._sent = now
-            self.transport.write(self.message)
+            self._send_next()
         else:
             self.ended.set_result(None)
 

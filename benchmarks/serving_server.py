@@ -1,14 +1,20 @@
 """A policy server as a process of its own: prints its address, and ends with its standard input.
 
-`--service policy` answers with a 64×64 policy for CartPole, `echo` with the observations it was sent.
+`--service policy` answers with a 64×64 policy for CartPole, `learn` with one that PPO trains meanwhile, `echo` with the
+observations that it was sent.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
 import tempfile
+import threading
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from benchmarks.echo import EchoService
@@ -20,7 +26,7 @@ from rollax.serving.service import Service
 def main() -> None:
     """Serves until standard input is closed."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--service", choices=("policy", "echo"), required=True)
+    parser.add_argument("--service", choices=("policy", "echo", "learn"), required=True)
     parser.add_argument("--core", type=int)
     parser.add_argument("--token")
     parser.add_argument("--idle-timeout-s", type=float, default=300.0)
@@ -30,10 +36,43 @@ def main() -> None:
     limits = Limits(
         max_episodes=args.max_episodes, max_episodes_per_client=args.max_episodes, idle_timeout_s=args.idle_timeout_s
     )
+    if args.service == "learn":
+        learn(args.token, limits)
+        return
     service: Any = EchoService(limits) if args.service == "echo" else Service(policy_backend(), limits)
     with PolicyServer(service, token=args.token) as server:
         print(server.address, flush=True)
         sys.stdin.read()
+
+
+def learn(token: str | None, limits: Limits) -> None:
+    """Trains PPO with its defaults on the episodes of the clients, until standard input is closed."""
+    from rollax import PPOTrainer
+    from rollax.serving.policy_server_env import PolicyServerEnv
+
+    with tempfile.TemporaryDirectory() as folder:
+        token_file = Path(folder) / "token"
+        token_file.write_text(token or "")
+        env_config = {
+            "spaces_of": "CartPole-v1",
+            "port": 0,
+            "token_file": str(token_file) if token else None,
+            "limits": asdict(limits),
+        }
+        config = {"env_config": env_config, "model": {"fcnet_hiddens": [64, 64]}, "seed": 0, "train_batch_size": 1000}
+        with PPOTrainer(env=PolicyServerEnv, config=config) as trainer:
+            (env,) = trainer.worker.env.get_sub_environments()
+            print(env.address, flush=True)
+            threading.Thread(target=_interrupt_at_the_end, daemon=True).start()
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    trainer.train()
+
+
+def _interrupt_at_the_end() -> None:
+    """Interrupts the main thread when standard input is closed: an iteration waits for clients, who are gone."""
+    sys.stdin.read()
+    signal.raise_signal(signal.SIGINT)
 
 
 def policy_backend() -> Any:

@@ -21,6 +21,7 @@ def serving_rows() -> tuple[Row, ...]:
         _row("serving_clients", "64 clients over WebSockets, JSON", "actions/s", ("at least", 8_000), clients=64),
         _batch("json"),
         _batch("msgpack"),
+        _learning(),
         _row("serving_http", "16 clients over HTTP", "requests/s", ("at least", 2_000), transport="http", clients=16),
     )
 
@@ -30,6 +31,22 @@ def _batch(transport: str) -> Row:
     work = f"64 episodes a message over one WebSocket, {name}"
     limit = ("at least", 40_000)
     return _row(f"serving_{transport}", work, "actions/s", limit, at_least=0.5, transport=transport, episodes=64)
+
+
+def _learning() -> Row:
+    arguments = flags(transport="json", clients=8, play=1, percentile=99)
+    return Row(
+        name="serving_learning",
+        work="8 clients play episodes over WebSockets while PPO learns from them: 99 % of the answers take at most",
+        unit="ms",
+        better="less",
+        sides=(
+            Side("learns", own("rollax_serving", *flags(service="learn"), *arguments)),
+            Side("does not learn", own("rollax_serving", *flags(service="policy"), *arguments)),
+        ),
+        targets=(Bound("learns", "at most", 50.0), Against("does not learn", None)),
+        notes="PPO updates every 1,000 steps, on the core of the server.",
+    )
 
 
 def _row(

@@ -19,11 +19,12 @@ _PERCENT = 100
 def main() -> None:
     """Serves rounds."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--service", choices=("policy", "echo"), required=True)
+    parser.add_argument("--service", choices=("policy", "echo", "learn"), required=True)
     parser.add_argument("--transport", choices=("http", "json", "msgpack"), required=True)
     parser.add_argument("--clients", type=int, required=True)
     parser.add_argument("--episodes", type=int, default=1, help="of each client, in one message")
     parser.add_argument("--percentile", type=int, help="report this percentile of the latencies, not actions/s")
+    parser.add_argument("--play", type=int, default=0, help="1: whole episodes with rewards, as learning needs")
     args = parser.parse_args()
     keep_to_core(1)
     command = [sys.executable, "-m", "benchmarks.serving_server", "--service", args.service, "--core", "0"]
@@ -31,7 +32,7 @@ def main() -> None:
     assert server.stdin is not None
     assert server.stdout is not None
     link = Link()
-    load = Load(server.stdout.readline().strip(), args.transport, args.clients, args.episodes)
+    load = Load(server.stdout.readline().strip(), args.transport, args.clients, args.episodes, play=bool(args.play))
     load.run(_WARM_UP_S)
     link.send(event="ready", facts={"versions": versions("rollax", "uvicorn", "websockets", "msgspec", "uvloop")})
     for settings in link.rounds():
