@@ -236,8 +236,8 @@ def _add(summary: PolicySummary, trajectory: RecordedTrajectory, reader: Dataset
         if leaf.dtype.kind == "O" or not len(leaf):
             continue
         low, high = leaf.min(axis=0), leaf.max(axis=0)
-        summary.low[path] = np.minimum(summary.low.get(path, low), low)
-        summary.high[path] = np.maximum(summary.high.get(path, high), high)
+        summary.low[path] = np.minimum(summary.low[path], low) if path in summary.low else low
+        summary.high[path] = np.maximum(summary.high[path], high) if path in summary.high else high
     space = reader.action_spaces.get(trajectory.policy_id)
     if space is not None:
         _count_actions(summary, space, columns.get(ENV_ACTIONS, columns[SampleBatch.ACTIONS]))

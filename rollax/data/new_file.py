@@ -40,7 +40,7 @@ class NewFile:
             self.temporary = self.path.parent / f".{self.path.name}.{secrets.token_hex(4)}.tmp"
             self.file = open(self.temporary, "xb")  # noqa: SIM115  closed by commit or discard
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     def commit(self) -> Path:
         """Gives the file its name; returns its path."""
@@ -52,7 +52,7 @@ class NewFile:
             sync_folder(self.path.parent)
         except OSError as error:
             self.discard()
-            raise self._failed(error) from error
+            raise self.failed(error) from error
         return self.path
 
     def discard(self) -> None:
@@ -71,7 +71,8 @@ class NewFile:
         else:
             self.discard()
 
-    def _failed(self, error: OSError) -> DatasetError:
+    def failed(self, error: OSError) -> DatasetError:
+        """The error of a write that failed."""
         return DatasetError(
             "The file could not be written.",
             where=self.path,

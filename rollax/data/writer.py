@@ -127,9 +127,10 @@ class DatasetWriter:
     def abandon(self) -> None:
         """Removes the open file, which was not completed."""
         self._pending.clear()
-        if self._file is not None:
-            self._file.discard()
-        self._file = self._writer = None
+        self._pending_rows = self._pending_bytes = 0
+        file, self._file, self._writer = self._file, None, None
+        if file is not None:
+            file.discard()
 
     def __enter__(self) -> Self:
         return self
@@ -193,8 +194,14 @@ class DatasetWriter:
         layout = self._layout()
         if self._writer is None:
             self._open(layout)
+        assert self._file is not None
         assert self._writer is not None
-        self._writer.write_table(table_of(self._pending, layout), row_group_size=self._pending_rows)
+        try:
+            self._writer.write_table(table_of(self._pending, layout), row_group_size=self._pending_rows)
+        except OSError as error:
+            failed = self._file.failed(error)
+            self.abandon()
+            raise failed from error
         self._trajectories += len(self._pending)
         self._steps += self._pending_rows - len(self._pending)
         self._pending.clear()
@@ -216,12 +223,10 @@ class DatasetWriter:
             "policies": policies,
         }
         schema = schema_of(layout).with_metadata({HEADER: json.dumps(header).encode()})
+        names: Any = list(IDS)
+        compression = "NONE" if self._compression == "none" else self._compression
         self._writer = pq.ParquetWriter(
-            self._file.file,
-            schema,
-            compression="NONE" if self._compression == "none" else self._compression,
-            use_dictionary=list(IDS),
-            write_statistics=list(IDS),
+            self._file.file, schema, compression=compression, use_dictionary=names, write_statistics=names
         )
 
     def _complete(self) -> None:
@@ -240,9 +245,9 @@ class DatasetWriter:
         try:
             writer.add_key_value_metadata({b"rollax.contents": json.dumps(contents).encode()})
             writer.close()
-        except BaseException:
+        except OSError as error:
             file.discard()
-            raise
+            raise file.failed(error) from error
         self.paths.append(file.commit())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,11 @@ from rollax.importing import path_of
 if TYPE_CHECKING:
     from rollax.data.writer import DatasetWriter
 
+log = logging.getLogger("rollax.data")
+
 _FINISHED_ROWS_AT_ONCE = 1 << 12
 _MOST_BYTES = 1 << 30
-_TRAJECTORY = "trajectory"
+_TRAJECTORY, _SEEN = "trajectory", "seen"
 
 
 class Recorder:
@@ -63,7 +66,7 @@ class Recorder:
             seen: dict[str, Any] = {"obs": trees.index(spaces.zeros(runner.policy.observation_space, 1), 0)}
             if self._infos:
                 seen["infos"] = np.array(None, object)
-            self._slots.add(policy_id, seen)
+            self._slots.add((_SEEN, policy_id), seen)
             kept, name = frozenset({SampleBatch.TRAJECTORY_ID}), f"pending row of {policy_id}"
             self._trajectories[policy_id] = Trajectories(kept, self._slots, name, reward_dtype=np.float64)
         self._finished: list[np.ndarray] = []
@@ -97,7 +100,7 @@ class Recorder:
         if outcomes is None or len(outcomes):
             self._record_outcomes(policy_id, rows, selection, seen, outcomes, ended)
         if selection is None or len(selection):
-            _put(self._slots[policy_id], rows.places(selection)[1], seen)
+            _put(self._slots[_SEEN, policy_id], rows.places(selection)[1], seen)
 
     def _record_outcomes(
         self,
@@ -151,7 +154,7 @@ class Recorder:
         slots, runner = rows.places(selection)[1], self._runners[policy_id]
         self._slots[_TRAJECTORY][slots] = trajectory
         decided: dict[str, Any] = {
-            SampleBatch.OBS: trees.index(self._slots[policy_id], slots),
+            SampleBatch.OBS: trees.index(self._slots[_SEEN, policy_id], slots),
             SampleBatch.ACTIONS: actions,
             SampleBatch.T: t,
             SampleBatch.AGENT_ID: _agents_of(rows, selection),
@@ -213,6 +216,8 @@ class Recorder:
         """Writes all complete rows and completes the file."""
         try:
             self.write_running()
+        except (IndexError, ValueError, KeyError):  # an interrupt left the rows in disorder
+            log.warning("Sampling was interrupted: the last episodes are not in the data.", exc_info=True)
         finally:
             self.writer.close()
 
@@ -232,7 +237,7 @@ class Recorder:
         held = self._slots[_TRAJECTORY]
         order = np.argsort(held)
         slots = order[np.searchsorted(held, numbers, sorter=order)]
-        return {SampleBatch.OBS: trees.index(self._slots[policy_id], slots)}
+        return {SampleBatch.OBS: trees.index(self._slots[_SEEN, policy_id], slots)}
 
     def _recorded(self, policy_id: str, fragment: Fragment) -> list[tuple[int, RecordedTrajectory]]:
         """Each segment of a fragment, with the number of its episode."""

@@ -416,11 +416,15 @@ class RolloutWorker:
     def stop(self) -> None:
         """Closes the environments, and completes the file of experience."""
         with self._halted():
-            if self._sampler is not None and self._sampler.recorder is not None:
+            recorder = None
+            if self._sampler is not None:
                 recorder, self._sampler.recorder = self._sampler.recorder, None
-                recorder.close()
-            if self._env is not None:
-                self._env.stop()
+            try:
+                if recorder is not None:
+                    recorder.close()
+            finally:
+                if self._env is not None:
+                    self._env.stop()
 
     @property
     def samples_in_background(self) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import numpy as np
+import pytest
 from gymnasium import spaces
 
-from rollax import trees
+from rollax import DatasetError, trees
 from rollax.data.dataset import RecordedTrajectory
+from rollax.data.new_file import NewFile
 from rollax.data.reader import open_dataset
 from rollax.data.writer import DatasetWriter
 from rollax.spaces import same_space
@@ -68,3 +73,42 @@ def test_nested_spaces_and_ends(tmp_path):
     for a, b in zip(written, reader.trajectories(), strict=True):
         same(a, b)
     assert [path.name for path in tmp_path.iterdir()] == [writer.paths[0].name]
+
+
+def test_a_disk_that_fails_leaves_no_file(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    (tmp_path / "file").touch()
+    with pytest.raises(DatasetError, match=r"(?s)could not be written.*fix"):
+        NewFile(tmp_path / "file" / "part.parquet")
+    writer = DatasetWriter(tmp_path / "data", {"default_policy": OBS}, {"default_policy": ACTIONS})
+    writer.write(trajectory(rng, 3, 0))
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DatasetError, match=r"(?s)could not be written.*No space left"):
+        writer.close()
+    assert list((tmp_path / "data").iterdir()) == []
+    assert writer.paths == []
+
+
+def test_ids_of_agents(tmp_path):
+    agents = ["a", 7, ("team", 1), "json:x", ""]
+    rng = np.random.default_rng(0)
+    with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}) as writer:
+        for agent in agents:
+            writer.write(trajectory(rng, 2, 0, agent=agent))
+    assert [one.agent_id for one in open_dataset(tmp_path).trajectories()] == agents
+
+
+def test_only_some_columns_and_an_order_that_stays(tmp_path):
+    rng = np.random.default_rng(0)
+    written = [trajectory(rng, 30, i) for i in range(40)]
+    with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}, max_file_size=1 << 12) as writer:
+        for one in written:
+            writer.write(one)
+    assert len(writer.paths) > 2
+    found = list(open_dataset(tmp_path, columns=["t"]).trajectories())
+    assert [one.episode_id for one in found] == [str(i) for i in range(40)]
+    assert list(found[0].columns) == ["obs", "actions", "rewards", "t"]
