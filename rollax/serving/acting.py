@@ -79,17 +79,23 @@ class Actor:
             values: N observations in the dtypes of the space.
             given: N logged actions, or None for those that the policy chooses.
         """
+        return self.act_on(columns_of(values), memories, given)
+
+    def act_on(self, columns: trees.Tree, memories: Sequence[AgentMemory], given: Sequence[Any]) -> list[Any]:
+        """The same for columns of N observations; `memories` and `given` are not read unless the actor remembers."""
+        rows = trees.length(columns)
+        if rows <= _MOST_ROWS:
+            return self._pass(columns, rows, memories, given)
         chosen: list[Any] = []
-        for start in range(0, len(memories), _MOST_ROWS):
+        for start in range(0, rows, _MOST_ROWS):
             part = slice(start, start + _MOST_ROWS)
-            began = time.perf_counter()
-            chosen += self._act(memories[part], values[part], given[part])
-            bucket = acting_bucket(len(memories[part]))
-            self._seconds[bucket] = time.perf_counter() - began if bucket in self._seconds else 1.0
+            few = trees.index(columns, part)
+            chosen += self._pass(few, trees.length(few), memories[part], given[part])
         return chosen
 
-    def _act(self, memories: Sequence[AgentMemory], values: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-        columns = _columns(values)
+    def _pass(self, columns: trees.Tree, rows: int, memories: Sequence[AgentMemory], given: Sequence[Any]) -> list[Any]:
+        """One forward pass, timed."""
+        began = time.perf_counter()
         context = self._memory(memories) if self.remembers else {}
         runner = self.runner
         actions, states, fetches = runner.act(
@@ -97,7 +103,10 @@ class Actor:
         )
         if self.remembers:
             self._remember(memories, actions, states, given)
-        return self.rows(runner.action_map(actions), fetches)
+        chosen = self.rows(runner.action_map(actions), fetches)
+        bucket = acting_bucket(rows)
+        self._seconds[bucket] = time.perf_counter() - began if bucket in self._seconds else 1.0
+        return chosen
 
     def rows(self, actions: trees.Tree, fetches: Mapping[str, Any]) -> list[Any]:
         """What `act` returns of the environment's actions and the policy's further columns: the actions."""
@@ -135,5 +144,6 @@ def _any_observation(space: Space) -> trees.Tree:
     return spaces.walk(column, space)
 
 
-def _columns(values: Sequence[Any]) -> trees.Tree:
+def columns_of(values: Sequence[Any]) -> trees.Tree:
+    """Columns of single observations."""
     return np.array(values) if isinstance(values[0], np.ndarray | np.generic) else trees.stack(values)

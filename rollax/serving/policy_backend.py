@@ -5,27 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from gymnasium import Space
 
-from rollax import __version__
+from rollax import __version__, trees
 from rollax.algorithms import checkpoint
 from rollax.algorithms.load_policy import load_policies
 from rollax.algorithms.trainer import Trainer
 from rollax.config.stored import space_to_json
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, RequestError
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.serving.acting import Actor, AgentMemory
+from rollax.serving.acting import Actor, AgentMemory, columns_of
 from rollax.serving.agents_of_policies import PolicyMapping, policy_mapping_of
 from rollax.serving.backend import Backend, OnActions
 from rollax.serving.protocol import PROTOCOL_VERSION, Actions, Episode, Hello, PolicyInfo, Submitted
 from rollax.serving.weights import policy_to_bytes
 
 _EPISODES_AVERAGED = 100
+_MOST_AGENTS = 4_096
 
 
 class PolicyBackend(Backend):
@@ -62,9 +63,9 @@ class PolicyBackend(Backend):
         self.actors = {policy_id: Actor(runner, explore) for policy_id, runner in runners.items()}
         self._mapping, self._several, self._version = mapping, multi_agent, version
         self._only = next(iter(self.actors.values()))
+        self._remembers = any(actor.remembers for actor in self.actors.values())
         self._episodes: dict[str, _Episode] = {}
         self._waiting: deque[_Request] = deque()
-        self._logged: list[tuple[AgentMemory, Any, Any]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._executor = ThreadPoolExecutor(1, "rollax-policy")
         self._scheduled = self._in_thread = False
@@ -149,18 +150,36 @@ class PolicyBackend(Backend):
         self._episodes[episode_id] = _Episode()
 
     def request_actions(self, observations: Mapping[str, Any], on_done: OnActions) -> None:
-        request = _Request(observations, on_done)
-        for episode_id, obs in observations.items():
-            self._episodes[episode_id].length += 1
-            if not self._several:
-                request.memories.append(self._memory(episode_id, ""))
-                request.values.append(obs)
-                continue
-            for agent, value in obs.items():
-                request.memories.append(self._memory(episode_id, agent))
-                request.values.append(value)
-        self._waiting.append(request)
+        episodes = self._episodes
+        for episode_id in observations:
+            episodes[episode_id].length += 1
+        if self._several:
+            parts = self._parts_of_agents(observations)
+        else:
+            columns = getattr(observations, "columns", None)
+            if columns is None:
+                columns = columns_of(list(observations.values()))
+            part = _Part(self._only, columns, len(observations))
+            if self._only.remembers:
+                part.memories = [self._memory(episode_id, "") for episode_id in observations]
+                part.given = [None] * part.rows
+            parts = [part]
+        self._waiting.append(_Request(observations, on_done, parts))
         self._schedule()
+
+    def _parts_of_agents(self, observations: Mapping[str, Any]) -> list[_Part]:
+        by_actor: dict[Actor, tuple[list[AgentMemory], list[Any], list[tuple[str, str]]]] = {}
+        for episode_id, obs in observations.items():
+            for agent, value in obs.items():
+                memory = self._memory(episode_id, agent)
+                memories, values, agents = by_actor.setdefault(memory.actor, ([], [], []))
+                memories.append(memory)
+                values.append(value)
+                agents.append((episode_id, agent))
+        return [
+            _Part(actor, columns_of(values), len(values), memories, [None] * len(values), agents)
+            for actor, (memories, values, agents) in by_actor.items()
+        ]
 
     def log_action(self, episode_id: str, obs: Any, action: Any) -> None:
         self._episodes[episode_id].length += 1
@@ -168,7 +187,8 @@ class PolicyBackend(Backend):
             memory = self._memory(episode_id, agent)
             if memory.actor.remembers:
                 value, taken = (obs[agent], action[agent]) if self._several else (obs, action)
-                self._waiting.append(_Request({}, None, [memory], [value], taken))
+                part = _Part(memory.actor, columns_of([value]), 1, [memory], [taken])
+                self._waiting.append(_Request({}, None, [part]))
                 self._schedule()
 
     def log_returns(self, episode_id: str, reward: Any, info: Mapping[str, Any] | None) -> None:
@@ -178,8 +198,10 @@ class PolicyBackend(Backend):
             self._memory(episode_id, agent).reward += amount
 
     def end_agents(self, episode_id: str, observations: Mapping[str, Any], truncated: bool) -> None:
+        episode = self._episodes[episode_id]
         for agent in observations:
-            self._episodes[episode_id].agents.pop(agent, None)
+            episode.agents.pop(agent, None)
+            episode.actors.pop(agent, None)
 
     def end_episode(self, episode_id: str, obs: Any, truncated: bool) -> None:
         episode = self._episodes.pop(episode_id)
@@ -222,12 +244,24 @@ class PolicyBackend(Backend):
         self._counts["episodes_total"] += 1
 
     def _actor(self, episode_id: str | None, agent_id: str | None) -> Actor:
+        """The actor of an agent; a mapping is called once for each agent of an episode."""
         if self._mapping is None or agent_id is None:
             return self._only
         episode = self._episodes.get(episode_id or "")
-        if episode is not None and agent_id in episode.agents:
-            return episode.agents[agent_id].actor
-        return self.actors[self._mapping(agent_id, episode_id or "")]
+        if episode is None:  # one that was played elsewhere
+            return self.actors[self._mapping(agent_id, episode_id or "")]
+        if agent_id not in episode.actors:
+            if len(episode.actors) >= _MOST_AGENTS:
+                raise RequestError(
+                    "Too many agents in an episode.",
+                    status=413,
+                    where=f"episode {episode_id!r}",
+                    got=len(episode.actors) + 1,
+                    expected=f"at most {_MOST_AGENTS} different ids",
+                    fix="use the id of an agent again, or end agents",
+                )
+            episode.actors[agent_id] = self.actors[self._mapping(agent_id, episode_id)]
+        return episode.actors[agent_id]
 
     def _memory(self, episode_id: str, agent_id: str) -> AgentMemory:
         agents = self._episodes[episode_id].agents
@@ -250,25 +284,33 @@ class PolicyBackend(Backend):
         if self._in_thread or not self._waiting:
             return
         requests = self._take()
-        rows = _rows_by_actor(requests)
-        if all(actor.is_quick(len(memories)) for actor, (memories, _) in rows.items()):
-            self._answer(requests, rows)
+        parts = _by_actor(requests)
+        if all(actor.is_quick(sum(part.rows for part in of_actor)) for actor, of_actor in parts.items()):
+            self._answer(requests, parts)
             if self._waiting:
                 self._schedule()
             return
         self._in_thread = True
-        self._executor.submit(self._answer_in_thread, requests, rows)
+        self._executor.submit(self._answer_in_thread, requests, parts)
 
     def _take(self) -> list[_Request]:
-        """The waiting requests up to the second one of an agent, which depends on the first."""
-        taken, seen = [], set()
-        while self._waiting and seen.isdisjoint(self._waiting[0].memories):
-            taken.append(self._waiting.popleft())
-            seen.update(taken[-1].memories)
-        return taken
+        """The waiting requests up to the second one of an agent with memory, which depends on the first."""
+        waiting = self._waiting
+        if not self._remembers:
+            requests = list(waiting)
+            waiting.clear()
+            return requests
+        requests, seen = [], set()
+        while waiting:
+            memories = [memory for part in waiting[0].parts for memory in part.memories]
+            if not seen.isdisjoint(memories):
+                break
+            seen.update(memories)
+            requests.append(waiting.popleft())
+        return requests
 
-    def _answer_in_thread(self, requests: list[_Request], rows: _Rows) -> None:
-        self._answer(requests, rows)
+    def _answer_in_thread(self, requests: list[_Request], parts: _Parts) -> None:
+        self._answer(requests, parts)
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._thread_done)
@@ -278,14 +320,11 @@ class PolicyBackend(Backend):
         if self._waiting:
             self._schedule()
 
-    def _answer(self, requests: list[_Request], rows: _Rows) -> None:
+    def _answer(self, requests: list[_Request], parts: _Parts) -> None:
+        """Makes one pass of each policy, and answers."""
         try:
-            actions: dict[int, Any] = {}
-            for actor, (memories, values) in rows.items():
-                given = [request.given for request in requests for _ in request.memories if _.actor is actor]
-                acted = actor.act(memories, values, given)
-                actions.update(zip(map(id, memories), acted, strict=True))
-            self._counts["actions_total"] += len(actions)
+            for actor, of_actor in parts.items():
+                self._act(actor, of_actor)
             self._counts["batches_total"] += 1
         except Exception as error:
             for request in requests:
@@ -294,55 +333,84 @@ class PolicyBackend(Backend):
             return
         for request in requests:
             if request.on_done is not None:
-                request.on_done(self._actions_of(request, actions))
+                request.on_done(Actions(self._actions_of(request), self._version))
 
-    def _actions_of(self, request: _Request, actions: Mapping[int, Any]) -> Actions:
-        chosen = iter([actions[id(memory)] for memory in request.memories])
+    def _act(self, actor: Actor, parts: list[_Part]) -> None:
+        first = parts[0]
+        if len(parts) == 1:
+            first.actions = actor.act_on(first.columns, first.memories, first.given)
+            self._counts["actions_total"] += first.rows
+            return
+        columns = trees.concat([part.columns for part in parts])
+        memories, given = ([row for part in parts for row in getattr(part, name)] for name in ("memories", "given"))
+        actions = actor.act_on(columns, memories, given)
+        self._counts["actions_total"] += len(actions)
+        start = 0
+        for part in parts:
+            part.actions = actions[start : start + part.rows]
+            start += part.rows
+
+    def _actions_of(self, request: _Request) -> dict[str, Any]:
         if not self._several:
-            return Actions(dict(zip(request.observations, chosen, strict=True)), self._version)
-        by_agent = {
-            episode_id: {agent: next(chosen) for agent in obs} for episode_id, obs in request.observations.items()
-        }
-        return Actions(by_agent, self._version)
+            return dict(zip(request.observations, request.parts[0].actions, strict=True))
+        actions = {episode_id: dict.fromkeys(obs) for episode_id, obs in request.observations.items()}
+        for part in request.parts:
+            for (episode_id, agent), action in zip(part.agents, part.actions, strict=True):
+                actions[episode_id][agent] = action
+        return actions
 
 
 class _Episode:
-    """A running episode: the memories of its agents, and its reward and length so far."""
+    """A running episode: the memories and the actors of its agents, and its reward and length so far."""
 
-    __slots__ = ("agents", "length", "reward")
+    __slots__ = ("actors", "agents", "length", "reward")
 
     def __init__(self) -> None:
         self.agents: dict[str, AgentMemory] = {}
+        self.actors: dict[str, Actor] = {}
         self.reward, self.length = 0.0, 0
 
 
-class _Request:
-    """Observations that wait for a forward pass; `given` is the action of one that was logged, without `on_done`."""
+class _Part:
+    """The rows of a request that one policy acts on.
 
-    __slots__ = ("given", "memories", "observations", "on_done", "values")
+    Attributes:
+        memories, given: of each row, as for `Actor.act`; may be empty if the actor does not remember.
+        agents: (episode id, agent id) of each row, with several agents.
+        actions: of each row, once they are chosen.
+    """
+
+    __slots__ = ("actions", "actor", "agents", "columns", "given", "memories", "rows")
 
     def __init__(
         self,
-        observations: Mapping[str, Any],
-        on_done: Callable[[Actions | BaseException], None] | None,
-        memories: list[AgentMemory] | None = None,
-        values: list[Any] | None = None,
-        given: Any = None,
+        actor: Actor,
+        columns: trees.Tree,
+        rows: int,
+        memories: Sequence[AgentMemory] = (),
+        given: Sequence[Any] = (),
+        agents: Sequence[tuple[str, str]] = (),
     ) -> None:
-        self.observations, self.on_done = observations, on_done
-        self.memories, self.values, self.given = memories or [], values or [], given
+        self.actor, self.columns, self.rows = actor, columns, rows
+        self.memories, self.given, self.agents = memories, given, agents
+        self.actions: list[Any] = []
 
 
-_Rows = dict[Actor, tuple[list[AgentMemory], list[Any]]]
+class _Request:
+    """Observations that wait for a forward pass; a logged action has no `on_done`."""
+
+    __slots__ = ("observations", "on_done", "parts")
+
+    def __init__(self, observations: Mapping[str, Any], on_done: OnActions | None, parts: list[_Part]) -> None:
+        self.observations, self.on_done, self.parts = observations, on_done, parts
 
 
-def _rows_by_actor(requests: list[_Request]) -> _Rows:
-    rows: _Rows = {}
+_Parts = dict[Actor, list[_Part]]
+
+
+def _by_actor(requests: list[_Request]) -> _Parts:
+    parts: _Parts = {}
     for request in requests:
-        for memory, value in zip(request.memories, request.values, strict=True):
-            found = rows.get(memory.actor)
-            if found is None:
-                found = rows[memory.actor] = ([], [])
-            found[0].append(memory)
-            found[1].append(value)
-    return rows
+        for part in request.parts:
+            parts.setdefault(part.actor, []).append(part)
+    return parts

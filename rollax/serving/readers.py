@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
 
-from rollax.env.base_env import row_values
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import RequestError
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
+from rollax.serving.observations import Observations, rows_of
 from rollax.serving.protocol import Episode, Hello, Trajectory
 from rollax.serving.request_checks import AllowedActions, check_finite_number, check_plain
 from rollax.serving.sessions import Session
@@ -58,17 +58,19 @@ class Readers:
 
     def observations(
         self, sessions: Sequence[Session], observations: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], list[Any]]:
+    ) -> tuple[Mapping[str, Any], Iterable[frozenset[str]]]:
         """`(episode id -> observation, the agents that act in each)`."""
         if self._only is not None:
             ids = list(observations)
-            rows = self._only.observations(list(observations.values()), lambda row: f"observation of {ids[row]!r}")
-            return dict(zip(ids, rows, strict=True)), [ONE_AGENT] * len(ids)
+            columns = self._only.columns(list(observations.values()), lambda row: f"observation of {ids[row]!r}")
+            return Observations(ids, columns), repeat(ONE_AGENT, len(ids))
         for session in sessions:
-            self._check_agents(observations[session.id], "observations", session)
-            if not observations[session.id]:
+            agents = observations[session.id]
+            self._check_agents(agents, "observations", session)
+            if not agents:
                 raise _no_agents(session)
-        return self._of_agents(sessions, observations), [list(observations[session.id]) for session in sessions]
+            self._check_count(len(session.agents.union(agents)), f"episode {session.id!r}")
+        return self._of_agents(sessions, observations), [frozenset(observations[session.id]) for session in sessions]
 
     def _of_agents(self, sessions: Sequence[Session], observations: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Checks the observations of one space together."""
@@ -80,7 +82,7 @@ class Readers:
                 values.append(value)
         read: dict[str, dict[str, Any]] = {session.id: dict.fromkeys(observations[session.id]) for session in sessions}
         for reader, (places, values) in groups.items():
-            rows = reader.observations(values, _where(places))
+            rows = rows_of(reader.columns(values, _where(places)))
             for (episode_id, agent), row in zip(places, rows, strict=True):
                 read[episode_id][agent] = row
         return read
@@ -88,7 +90,7 @@ class Readers:
     def logged(self, session: Session, obs: Any, action: Any) -> tuple[Any, Any, Any]:
         """`(observation, action, agents)` of an action that the policy has not chosen."""
         if self._only is not None:
-            value = self._only.observations([obs], lambda _: f"observation of {session.id!r}")[0]
+            value = index(self._only.columns([obs], lambda _: f"observation of {session.id!r}"), 0)
             return value, self._only.action(value, action, f"action of {session.id!r}"), ONE_AGENT
         self._check_agents(obs, "observations", session)
         self._check_agents(action, "actions", session)
@@ -108,7 +110,7 @@ class Readers:
             agent: self._reader(session.id, agent).action(values[agent], one, f"action of {session.id!r}, {agent!r}")
             for agent, one in action.items()
         }
-        return values, actions, list(obs)
+        return values, actions, frozenset(obs)
 
     def returns(self, session: Session, reward: Any, info: Any) -> tuple[Any, Any]:
         """`(reward, info)`, only for agents that have acted."""
@@ -160,19 +162,19 @@ class Readers:
     def last(self, session: Session, obs: Any) -> Any:
         """The last observation of an episode."""
         if self._only is not None:
-            return self._only.observations([obs], lambda _: f"observation of {session.id!r}", masks=False)[0]
+            return index(self._only.columns([obs], lambda _: f"observation of {session.id!r}", masks=False), 0)
         self._check_agents(obs, "observations", session)
         return self._last_of_agents(session, {agent: value for agent, value in obs.items() if value is not None})
 
     def _last_of_agents(self, session: Session, observations: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            agent: None
-            if value is None
-            else self._reader(session.id, agent).observations(
-                [value], lambda _, agent=agent: f"observation of {session.id!r}, agent {agent!r}", masks=False
-            )[0]
-            for agent, value in observations.items()
-        }
+        last = dict[str, Any]()
+        for agent, value in observations.items():
+            where = f"observation of {session.id!r}, agent {agent!r}"
+            reader = self._reader(session.id, agent)
+            last[agent] = (
+                None if value is None else index(reader.columns([value], lambda _, where=where: where, masks=False), 0)
+            )
+        return last
 
     def episodes(self, episodes: Sequence[Episode]) -> list[Episode]:
         """Whole episodes; the columns of their trajectories become arrays."""
@@ -210,18 +212,16 @@ class Readers:
         self._check_agent_ids(by_agent, f"{what} of {session.id!r}")
 
     def _check_agent_ids(self, agents: Mapping[Any, Any], where: str) -> None:
-        if len(agents) > self._limits.max_agents:
-            raise RequestError(
-                "Too many agents.",
-                status=413,
-                where=where,
-                got=len(agents),
-                expected=f"at most {self._limits.max_agents}",
-            )
+        self._check_count(len(agents), where)
         for agent in agents:
             if not isinstance(agent, str):
                 raise RequestError("An agent id that is no string.", status=422, where=where, got=agent)
             self.check_id(agent, f"agent id in the {where}")
+
+    def _check_count(self, agents: int, where: str) -> None:
+        most = self._limits.max_agents
+        if agents > most:
+            raise RequestError("Too many agents.", status=413, where=where, got=agents, expected=f"at most {most}")
 
 
 class _Reader:
@@ -237,11 +237,12 @@ class _Reader:
             choices(action_space)
         )
 
-    def observations(self, values: Sequence[Any], where: Where, *, masks: bool = True) -> list[Any]:
+    def columns(self, values: Sequence[Any], where: Where, *, masks: bool = True) -> Tree:
+        """Columns of observations; those that nobody acts on may have masks without a valid action."""
         columns = self._observations.columns(values, where)
         if masks:
             self._masks.check(columns, where)
-        return list(columns) if isinstance(columns, np.ndarray) else row_values(columns)
+        return columns
 
     def action(self, obs: Any, action: Any, where: str) -> Any:
         column = self._actions.columns([action], lambda _: where)

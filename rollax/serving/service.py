@@ -14,8 +14,8 @@ from rollax.errors import RequestError, RollaxError
 from rollax.serving import protocol as messages
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
-from rollax.serving.readers import Readers
-from rollax.serving.sessions import EXPIRED, Session, Sessions
+from rollax.serving.readers import ONE_AGENT, Readers
+from rollax.serving.sessions import EXPIRED, NOBODY, Session, Sessions
 from rollax.serving.values import plain
 
 Response = Any
@@ -208,15 +208,16 @@ class Service:
             known = self.sessions.response_to(next(iter(observations)), request_id)
             if known is not None:
                 return known.future() if isinstance(known, _Call) else known
-        sessions = [self.sessions.running(episode_id) for episode_id in observations]
+        sessions = self.sessions.all_running(observations)
         values, agents = self._readers.observations(sessions, observations)
+        agents = list(agents)
         for session, names in zip(sessions, agents, strict=True):
             if session.waiting:
                 _refuse_waiting(session, names)
         self._admit(client, len(sessions))
         call = _Call(self, client, sessions, agents, single, request_id)
         for session, names in zip(sessions, agents, strict=True):
-            session.waiting.update(names)
+            session.waiting = session.waiting | names if session.waiting else names
         self._calls.add(call)
         if request_id is not None:
             sessions[0].remember(request_id, call)
@@ -326,7 +327,7 @@ class Service:
         if not self._pending_by_client[call.client]:
             del self._pending_by_client[call.client]
         for session, names in zip(call.sessions, call.agents, strict=True):
-            session.waiting.difference_update(names)
+            session.waiting = NOBODY if session.waiting is names else session.waiting - names
         first = call.sessions[0]
         if call.request_id is not None and first.responses is not None:
             first.responses.pop(call.request_id, None)
@@ -359,10 +360,11 @@ class Service:
             return
         now = self._clock()
         for session, names in zip(call.sessions, call.agents, strict=True):
-            session.agents.update(names)
+            if names is not ONE_AGENT:
+                session.agents.update(names)
             session.acted = True
             session.last_response = now
-        actions = {episode_id: plain(action) for episode_id, action in result.actions.items()}
+        actions = plain(result.actions)
         response: Response = messages.Actions(actions, result.version)
         if call.single:
             response = messages.Action(actions[call.sessions[0].id], result.version)

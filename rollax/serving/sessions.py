@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
 from rollax.errors import RequestError
@@ -14,6 +14,7 @@ _REMEMBERED_RESPONSES = 4
 _REMEMBERED_ENDS = 20_000
 
 EXPIRED, ENDED = "expired", "ended"
+NOBODY: frozenset[str] = frozenset()
 
 
 class Session:
@@ -24,7 +25,7 @@ class Session:
         client: who has started it.
         trains: whether it is learned from.
         agents: the agents that have acted and not ended; the agent of a single-agent server is "".
-        waiting: the agents with a pending request.
+        waiting: the agents with a pending request; replaced, never changed.
         acted: whether any agent has acted.
         last_response: when its last request was answered.
         responses: request id -> response, or the pending request, of its last requests.
@@ -35,7 +36,7 @@ class Session:
     def __init__(self, episode_id: str, client: Hashable, trains: bool, now: float) -> None:
         self.id, self.client, self.trains = episode_id, client, trains
         self.agents: set[str] = set()
-        self.waiting: set[str] = set()
+        self.waiting: frozenset[str] = NOBODY
         self.acted = False
         self.last_response = now
         self.responses: OrderedDict[str, Any] | None = None
@@ -132,6 +133,13 @@ class Sessions:
         if session is None:
             raise self._not_running(episode_id)
         return session
+
+    def all_running(self, episode_ids: Iterable[str]) -> list[Session]:
+        """The running episodes; see `running`."""
+        try:
+            return list(map(self._running.__getitem__, episode_ids))
+        except KeyError:
+            return list(map(self.running, episode_ids))
 
     def _not_running(self, episode_id: str) -> RequestError:
         ended = self._ended.get(episode_id)

@@ -69,6 +69,7 @@ class SpaceValues:
 
 
 _PLAIN = frozenset({int, float, bool, str})
+_STRINGS = frozenset({str})
 
 
 def plain(value: Any) -> Any:
@@ -78,6 +79,8 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # an array, or a number of NumPy
         return value.tolist()
     if isinstance(value, Mapping):
+        if _PLAIN.issuperset(map(type, value.values())) and _STRINGS.issuperset(map(type, value)):
+            return value
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, tuple | list):
         return [plain(part) for part in value]

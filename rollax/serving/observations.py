@@ -1,0 +1,42 @@
+"""`Observations`: what a backend gets of a single agent's episodes: a mapping with columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rollax.env.base_env import row_values
+from rollax.trees import Tree
+
+
+class Observations(Mapping[str, Any]):
+    """Episode id -> observation.
+
+    Attributes:
+        ids: of the episodes.
+        columns: the same observations as columns [N, ...], in that order.
+    """
+
+    __slots__ = ("_rows", "columns", "ids")
+
+    def __init__(self, ids: Sequence[str], columns: Tree) -> None:
+        self.ids, self.columns = ids, columns
+        self._rows: dict[str, Any] | None = None
+
+    def __getitem__(self, episode_id: str) -> Any:
+        if self._rows is None:
+            self._rows = dict(zip(self.ids, rows_of(self.columns), strict=True))
+        return self._rows[episode_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def rows_of(columns: Tree) -> list[Any]:
+    """Single observations from columns."""
+    return list(columns) if isinstance(columns, np.ndarray) else row_values(columns)
