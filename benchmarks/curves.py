@@ -109,6 +109,24 @@ _SOAKED = {
 }
 
 
+def larger_than_memory_summary(report: Mapping[str, Any]) -> str:
+    """Returns the memory that learning from a data set larger than it took."""
+    whole, part = report["whole"], report["sixteenth"]
+    verdict = "flat" if report["flat"] else "**grows**"
+    return "\n".join(
+        [
+            "### Recorded data of four times the memory that it may take",
+            "",
+            f"BC from {report['data_mb']:,} MiB of observations ({whole['rows']:,} rows) with "
+            f"`input_memory_gb` at {report['allowed_mb']} MiB and `input_folder`: the process has "
+            f"{whole['warm_mb']} MiB of memory of its own after warm-up and {whole['end_mb']} MiB at the end, "
+            f"{report['more_than_sixteenth_mb']} MiB more than with a sixteenth of the data: {verdict}. Decoding takes "
+            f"{whole['decoded_s']} s once; {rounded(whole['rows_learned_per_s'])} rows/s are learned from, "
+            f"{rounded(part['rows_learned_per_s'])} with a sixteenth of the data.",
+        ]
+    )
+
+
 def _medians(result: Mapping[str, Any]) -> dict[int, float]:
     return dict(sorted((int(name.split()[0]), side["median"]) for name, side in result["sides"].items()))
 

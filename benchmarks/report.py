@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.curves import driver_curve, pendulum_curve, soak_summary
+from benchmarks.curves import driver_curve, larger_than_memory_summary, pendulum_curve, soak_summary
+from benchmarks.larger_than_memory import RESULT as LARGER
 from benchmarks.learning import draw_learned, learning_table, read_learned
 from benchmarks.measure import BUSY_PERCENT
 from benchmarks.numbers import rounded
@@ -44,6 +45,8 @@ def _curves(results: list[dict[str, Any]]) -> list[str]:
     curves = [learning_table(learned), driver_curve(by_name), pendulum_curve(by_name)]
     if SOAKED.exists():
         curves.append(soak_summary(json.loads(SOAKED.read_text())))
+    if LARGER.exists():
+        curves.append(larger_than_memory_summary(json.loads(LARGER.read_text())))
     return [curve for curve in curves if curve]
 
 
