@@ -129,7 +129,7 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
             if trajectory.agent_id not in report.agents:
                 report.agents.append(trajectory.agent_id)
             _add(report.policies.setdefault(trajectory.policy_id, PolicySummary()), trajectory, reader)
-            if SampleBatch.ACTION_LOGP not in trajectory.columns:
+            if not _has_logp(trajectory):
                 without_logp[trajectory.policy_id] = without_logp.get(trajectory.policy_id, 0) + 1
             if check:
                 for message in problems(trajectory, reader):
@@ -154,7 +154,10 @@ def _limits(report: DatasetReport, without_logp: Mapping[str, int]) -> list[str]
         if summary.cut:
             found.append(f"policy {policy_id!r}: {summary.cut} trajectories were cut: their returns are not known")
         if without_logp.get(policy_id):
-            found.append(f"policy {policy_id!r}: no action_logp, which importance sampling estimates need")
+            found.append(
+                f"policy {policy_id!r}: {without_logp[policy_id]} trajectories without action_logp, which importance "
+                "sampling estimates need"
+            )
     return found
 
 
@@ -176,13 +179,18 @@ def problems(trajectory: RecordedTrajectory, reader: DatasetReader) -> list[str]
             found += [f"{where}: {row}" for row in _not_finite(column)]
         else:
             found += [f"{where}{message}" for message in _outside(space, column, bounded=not of_policy)]
-    for name in (SampleBatch.REWARDS, SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS):
+    for name in (SampleBatch.REWARDS, SampleBatch.ACTION_DIST_INPUTS):
         if name in trajectory.columns:
             found += [f"{trajectory.where}, column {name!r}: {row}" for row in _not_finite(trajectory.columns[name])]
     t = trajectory.columns.get(SampleBatch.T)
     if t is not None and len(t) > 1 and (np.diff(t) <= 0).any():
         found.append(f"{trajectory.where}, column 't': the steps are not in order")
     return found
+
+
+def _has_logp(trajectory: RecordedTrajectory) -> bool:
+    logp = trajectory.columns.get(SampleBatch.ACTION_LOGP)
+    return logp is not None and not np.isnan(logp).any()  # NaN: the environment has logged the action
 
 
 def _note(report: DatasetReport, message: str) -> None:

@@ -247,6 +247,33 @@ def test_minari_there_and_back(tmp_path, storage, space):
         assert ends == (back.terminated, back.truncated) == (episode.terminations[-1], episode.truncations[-1])
 
 
+@pytest.mark.parametrize("storage", ["hdf5", "arrow"])
+@pytest.mark.filterwarnings("ignore")  # those of Minari
+def test_what_minari_collects_is_read(tmp_path, storage, monkeypatch):
+    import gymnasium as gym
+    from minari import DataCollector
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    env = DataCollector(gym.make("CartPole-v1"), data_format=storage)
+    env.action_space.seed(0)
+    played = []
+    for seed in range(3):
+        steps, over = [env.reset(seed=seed)[0]], False
+        while not over:
+            obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            steps.append(obs)
+            over = terminated or truncated
+        played.append(np.array(steps))
+    env.create_dataset("cartpole/random-v0", algorithm_name="random")
+    env.close()
+    reader = open_dataset(tmp_path / "cartpole" / "random-v0")
+    assert (reader.header["env"], reader.header["behaviour"]) == ("CartPole-v1", {"algorithm": "random"})
+    for obs, one in zip(played, reader.trajectories(), strict=True):
+        np.testing.assert_array_equal(one.columns["obs"], obs)
+        assert one.terminated
+    assert len(reader) == sum(map(len, played)) - 3
+
+
 class TestCsv:
     TEXT = """batch,temp,pressure,valve,profit,done
 1,20.0,1.0,0,0.5,

@@ -14,6 +14,7 @@ from rollax.batch import Fragment
 from rollax.data.dataset import RecordedTrajectory
 from tests.data.worlds import ACTIONS, IMAGE, MASKED, NESTED, Acts, Random, Two
 from tests.env.kinds import EXTERNAL, KINDS, REMOTE
+from tests.evaluation.test_given_served_lost import Slots
 
 CONFIG = {"num_envs_per_worker": 3, "rollout_fragment_length": 7, "seed": 1}
 Told = dict[str, list[RecordedTrajectory]]
@@ -158,3 +159,18 @@ def test_evaluation_writes_nothing_and_cuts_what_was_running(tmp_path):
     written = list(open_dataset(tmp_path).trajectories())
     assert steps <= sum(map(len, written)) <= steps + 3
     assert any(one.cut for one in written)
+
+
+def test_logged_actions_served_and_lost_episodes(tmp_path):
+    env = Slots(4, given={1: 7}, served=(2,), lost={6: (0,)})
+    fragments, written, _ = played(lambda context: env, tmp_path, samples=3, accept_off_policy_actions=True)
+    slots = {int(one.columns["obs"][0, 0]) - 1 for one in written["default_policy"]}
+    assert slots == {0, 1, 3}  # nothing is learned from what was only served
+    for trajectory in written["default_policy"]:
+        logged = trajectory.columns["obs"][0, 0] == 2
+        assert np.isnan(trajectory.columns["action_logp"]).all() == logged
+        assert np.isnan(trajectory.columns["action_logp"]).any() == logged
+        assert not logged or set(trajectory.columns["actions"].tolist()) == {7}
+    cut = [trajectory for trajectory in written["default_policy"] if trajectory.cut]
+    assert len(cut) <= 3  # those that ran at the end, and not the lost one
+    assert sum(map(len, written["default_policy"])) >= sum(map(len, fragments["default_policy"]))
