@@ -11,6 +11,7 @@ import mmap
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from rollax.errors import CheckpointError, DatasetError
 from rollax.replay.fragment_checks import Layout, check_fragment, check_layouts, empty_column, layout_of
 
 _MANIFEST, _FORMAT = "columns.json", 1
+_LEFT_FOR_S = 3600.0
 _INDEX = ("starts", "lasts", "terminated")
 _INDEX_DTYPES = {"starts": np.dtype("<i8"), "lasts": np.dtype("<i8"), "terminated": np.dtype("?")}
 
@@ -50,6 +52,7 @@ class ColumnWriter:
         self._slots = dict.fromkeys(columns, 0)
         try:
             storage.make_parents(path.parent)
+            _remove_leftovers(path)
             os.mkdir(self._temporary)
         except OSError as error:
             raise _failed(error, path) from error
@@ -182,6 +185,15 @@ class MappedColumns:
 
     def _index(self, name: str) -> NDArray:
         return np.fromfile(self.folder / _file_name(self.number, f"@{name}", 0), _INDEX_DTYPES[name])
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Removes what a process that was killed has left; one that still writes has changed a file lately."""
+    for folder in path.parent.glob(f".{path.name}.*.tmp"):
+        with suppress(OSError):
+            changed = max(file.stat().st_mtime for file in (folder, *folder.iterdir()))
+            if time.time() - changed > _LEFT_FOR_S:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_about(path: Path) -> dict[str, Any] | None:

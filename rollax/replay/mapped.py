@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,7 +16,8 @@ from rollax.errors import ConfigError
 from rollax.replay.column_files import MappedColumns
 from rollax.replay.uniform import UniformReplay
 
-_MOST_BYTES_READ = 64 << 20
+_MOST_BYTES_TOUCHED = 64 << 20
+_ROWS_READ = 4096
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -47,25 +49,6 @@ class MappedReplay(UniformReplay):
         """Raises ConfigError: the rows are those of the files."""
         raise ConfigError("Rows cannot be added to files of recorded data.", where=self.where)
 
-    def sample(self, count: int, rng: np.random.Generator, *, beta: float = 1.0) -> SampleBatch:
-        drawn = super().sample(count, rng, beta=beta)
-        self._rows.gave(drawn)  # pyright: ignore[reportAttributeAccessIssue]
-        return drawn
-
-    def sample_sequences(
-        self,
-        count: int,
-        length: int,
-        rng: np.random.Generator,
-        *,
-        burn_in: int = 0,
-        beta: float = 1.0,
-        aligned: bool = False,
-    ) -> SampleBatch:
-        drawn = super().sample_sequences(count, length, rng, burn_in=burn_in, beta=beta, aligned=aligned)
-        self._rows.gave(drawn)  # pyright: ignore[reportAttributeAccessIssue]
-        return drawn
-
     def observations(self, count: int) -> Iterator[trees.Tree]:
         for obs in super().observations(count):
             yield obs
@@ -86,7 +69,7 @@ class MappedReplay(UniformReplay):
         over = (steps == lasts[:, None]).ravel()
         ends = np.repeat(terminated, self.n_step + 1)
         windows = n_step_windows(
-            *(positions[:: self.n_step + 1], positions + 1, self._rows.rewards[flat]),
+            *(positions[:: self.n_step + 1], positions + 1, self._rows.read(SampleBatch.REWARDS, flat)),
             *(over & ends, over & ~ends, (steps > lasts[:, None]).ravel()),
             n_step=self.n_step,
             gamma=self.gamma,
@@ -100,6 +83,8 @@ class MappedReplay(UniformReplay):
 
 class _Computed:
     """An array whose elements are computed."""
+
+    dtype: np.dtype = np.dtype(np.bool_)
 
     def __init__(self, compute: Callable[[Any], NDArray]) -> None:
         self._compute = compute
@@ -149,32 +134,30 @@ class _MappedRows:
 
     def __init__(self, columns: MappedColumns) -> None:
         self._mapped = columns
-        self._read = 0  # bytes since pages were given back
+        self._touched = 0  # bytes of pages since some were given back
         self.names = tuple(columns.columns)
         self.links = _MappedLinks(columns)
-        self.rewards: NDArray = columns.columns[SampleBatch.REWARDS]
+        self.rewards = _Computed(lambda slots: self.read(SampleBatch.REWARDS, slots))
+        self.rewards.dtype = columns.columns[SampleBatch.REWARDS].dtype
         leaves = [leaf for column in columns.columns.values() for leaf in trees.leaves(column)]
         self.bytes_per_slot = sum(leaf.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves)
 
     def read(self, name: str, slots: NDArray[np.integer]) -> trees.Tree:
         """A copy of one column's rows at K slots."""
-        return trees.tree_map(lambda leaf: _taken(leaf, slots), self._mapped.columns[name])
+        return trees.tree_map(lambda leaf: self._taken(leaf, slots), self._mapped.columns[name])
 
-    def gave(self, drawn: SampleBatch) -> None:
-        """Counts what was read, and gives pages back from time to time."""
-        self._read += len(drawn) * 2 * max(self.bytes_per_slot, len(self.names) * 4096)
-        if self._read > _MOST_BYTES_READ:
-            self._mapped.release()
-            self._read = 0
-
-
-def _taken(column: NDArray, slots: NDArray[np.integer]) -> NDArray:
-    """The rows at these slots, read in the order of the file."""
-    flat = np.asarray(slots).ravel()
-    order = np.argsort(flat)
-    out = np.empty((len(flat), *column.shape[1:]), column.dtype)
-    out[order] = np.take(column, flat[order], axis=0)
-    return out.reshape(*np.shape(slots), *column.shape[1:])
+    def _taken(self, column: NDArray, slots: NDArray[np.integer]) -> NDArray:
+        """The rows at these slots, read in the order of the file; pages are given back from time to time."""
+        order = np.argsort(slots)
+        out = np.empty((len(slots), *column.shape[1:]), column.dtype)
+        for start in range(0, len(order), _ROWS_READ):
+            rows = order[start : start + _ROWS_READ]
+            out[rows] = np.take(column, slots[rows], axis=0)
+            self._touched += len(rows) * max(column[:1].nbytes, mmap.PAGESIZE)
+            if self._touched > _MOST_BYTES_TOUCHED:
+                self._mapped.release()
+                self._touched = 0
+        return out
 
 
 def _whole_returns(columns: MappedColumns, gamma: float) -> Sequence[NDArray]:

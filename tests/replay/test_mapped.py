@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
+
 import numpy as np
 import pytest
 
@@ -120,6 +124,21 @@ def test_what_is_not_finished_leaves_nothing(tmp_path):
     writer.add("p", FRAGMENTS[0])
     writer.discard()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_removed_once_it_is_old(tmp_path):
+    for age in (0, 7200):
+        killed = ColumnWriter(tmp_path / "data", {"p": COLUMNS})
+        killed.add("p", FRAGMENTS[0])
+        for file in killed._files.values():
+            file.close()
+        (left,) = tmp_path.iterdir()
+        for path in (*left.iterdir(), left):
+            os.utime(path, (time.time() - age,) * 2)
+        writer = ColumnWriter(tmp_path / "data", {"p": COLUMNS})
+        assert left.exists() == (age == 0)
+        writer.discard()
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def test_a_folder_is_replaced_while_it_is_mapped(tmp_path):
