@@ -116,8 +116,8 @@ from rollax.models.outputs import Outputs as Outputs
 from rollax.optimizers.async_gradients import AsyncGradientsOptimizer as AsyncGradientsOptimizer
 from rollax.optimizers.async_replay import AsyncReplayOptimizer as AsyncReplayOptimizer
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer as AsyncSamplesOptimizer
-from rollax.optimizers.optimizer import Optimizer as Optimizer
 from rollax.optimizers.batch_replay import BatchReplayOptimizer as BatchReplayOptimizer
+from rollax.optimizers.optimizer import Optimizer as Optimizer
 from rollax.optimizers.sync_replay import SyncReplayOptimizer as SyncReplayOptimizer
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer as SyncSamplesOptimizer
 from rollax.policy.jax_policy import JaxPolicy as JaxPolicy
