@@ -33,6 +33,7 @@ from rollax.ops.imitation import advantage_weights, moving_mean_square
 from rollax.ops.masked import masked_mean
 from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.ops.values import explained_variance, value_loss
+from rollax.optimizers.batch_replay import BatchReplayOptimizer
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.minibatches import TRANSITION, transitions
@@ -54,7 +55,7 @@ _OF_WEIGHTS = (
 class MARWILConfig(BurnInFields, WeightedImitationFields, ValueLossFields, ReplayFields):
     """The fields of MARWIL in addition to those of replay."""
 
-    defaults = {"lr": 1e-4, "train_batch_size": 2000, "n_step": 100, "vf_loss_coeff": 1.0}
+    defaults = {"lr": 1e-4, "train_batch_size": 2000, "n_step": None, "vf_loss_coeff": 1.0}
     requires = {
         _OF_WEIGHTS: {"beta": But(0)},
         "burn_in": [{"model.use_lstm": True}, {"model.use_gru": True}, {"model.custom_model": But(None)}],
@@ -204,3 +205,4 @@ class BCTrainer(MARWILTrainer):
     name = "BC"
     config_class = BCConfig
     policy_class = BCPolicy
+    optimizer_class = BatchReplayOptimizer  # its own actions teach it nothing

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from rollax.data import DatasetReader, RecordedTrajectory
+from rollax.data import RecordedTrajectory
+from tests.optimizers.recorded import ListReader
 
 Chooses = Callable[[np.ndarray], np.ndarray]
 """Observations [N, ...] -> actions of the environment [N, ...]."""
 
 
-class Recordings(DatasetReader):
-    """Trajectories of one policy, or of several in the same spaces."""
+class Recordings(ListReader):
+    """Trajectories in the spaces of an environment."""
 
-    def __init__(self, env: gym.Env, trajectories: Sequence[RecordedTrajectory], policies: Sequence[str] = ()) -> None:
-        names = policies or ("default_policy",)
-        self.observation_spaces: Mapping[str, gym.Space] = dict.fromkeys(names, env.observation_space)
-        self.action_spaces: Mapping[str, gym.Space] = dict.fromkeys(names, env.action_space)
-        self.header: Mapping[str, Any] = {}
-        self.broken: list[str] = []
+    def __init__(self, env: gym.Env, trajectories: Sequence[RecordedTrajectory]) -> None:
+        super().__init__(trajectories, env.observation_space, env.action_space)
         self.env, self.found = env, list(trajectories)
-
-    def trajectories(self) -> Iterator[RecordedTrajectory]:
-        return iter(self.found)
 
     @property
     def score(self) -> float:

@@ -13,6 +13,8 @@ from rollax.config.groups import ReplayFields
 
 OF_GROUPS = {"QMIX", "VDN"}
 """They act for groups of agents; what is tested here by one agent is tested there by groups."""
+OF_DATA = {"BC"}
+"""They learn from recorded data only."""
 CONTINUOUS = {"DDPG", "TD3", "APEX_DDPG", "TD3BC", "CQL"}
 
 SMALL: dict[str, Any] = {
@@ -46,7 +48,7 @@ def drawn_of(trainer: Trainer, count: int) -> SampleBatch:
 
 
 def _replayed() -> list[type[Trainer]]:
-    classes = [get_trainer_class(name) for name in ALGORITHMS if name not in OF_GROUPS]
+    classes = [get_trainer_class(name) for name in ALGORITHMS if name not in OF_GROUPS | OF_DATA]
     return [trainer_class for trainer_class in classes if issubclass(trainer_class.config_class, ReplayFields)]
 
 

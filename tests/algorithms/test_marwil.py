@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax import BCTrainer, ConfigError, SampleBatch
+from rollax import ConfigError, SampleBatch
 from rollax.algorithms.marwil import BCConfig, BCPolicy, MARWILConfig, MARWILPolicy
 from tests.algorithms.tables import Table, f32
 
@@ -259,14 +259,3 @@ def test_marwil_prefers_what_paid():
             policy.learn_on_batch(SampleBatch(columns))
         greedy.append(policy.compute_actions(np.arange(4), explore=False)[0])
     np.testing.assert_array_equal(greedy, [paying, 1 - paying])
-
-
-def test_policies_of_several_agents():
-    from tests.algorithms.envs import TwoAgents
-    from tests.algorithms.replayed import SMALL
-
-    multiagent = {"policies": {"left": None, "right": None}, "policy_mapping_fn": lambda agent: agent}
-    with BCTrainer(TwoAgents, {**SMALL, "multiagent": multiagent}) as trainer:
-        stats = trainer.train()["info"]["learner"]
-    assert stats.keys() == {"left", "right"}
-    assert all(found["policy_loss"] > 0 for found in stats.values())

@@ -1,0 +1,124 @@
+"""The offline algorithms with their trainers, on recorded data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import BCTrainer, CQLTrainer, IQLTrainer, MARWILTrainer, TD3BCTrainer
+from rollax.data import RecordedTrajectory
+from rollax.errors import ConfigError
+from tests.optimizers.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
+
+TINY: dict[str, Any] = {
+    "model": {"fcnet_hiddens": (4,)},
+    "train_batch_size": 8,
+    "updates_per_step": 4,
+    "timesteps_per_iteration": 0,
+    "seed": 0,
+}
+BOX = spaces.Box(-2, 2, (2,), np.float32)
+
+
+def recorded(end="terminated", count=4):
+    return ListReader([trajectory(number, 5, end) for number in range(count)])
+
+
+def continuous():
+    """Observations [k, t] and actions [-2, t / 4] of trajectory k."""
+    found = []
+    for number in range(4):
+        t = np.arange(6, dtype=np.float32)
+        columns = {
+            "obs": np.stack([np.full(6, number, np.float32), t], axis=1),
+            "actions": np.stack([np.full(5, -2, np.float32), t[:5] / 4], axis=1),
+            "rewards": t[:5],
+        }
+        found.append(RecordedTrajectory(columns, False, True, str(number), "agent0", "default_policy"))
+    return ListReader(found, OBSERVATIONS, BOX)
+
+
+def drawn_by(trainer, count=64):
+    return trainer.optimizer.drawn_from["default_policy"].sample(count, np.random.default_rng(0))
+
+
+def test_bc_has_nothing_to_learn_from_without_data():
+    with pytest.raises(ConfigError, match="BC learns from recorded data"):
+        BCTrainer("CartPole-v1")
+
+
+def test_bc_of_two_agents_with_policies_of_their_own():
+    agents = ("left", "right")
+    rows = [trajectory(number, 5, agent_id=agent, policy_id=agent) for number in range(3) for agent in agents]
+    multiagent = {"policies": dict.fromkeys(agents), "policy_mapping_fn": lambda agent: agent}
+    with BCTrainer(config={**TINY, "input": ListReader(rows), "lr": 0.05, "multiagent": multiagent}) as trainer:
+        first = trainer.train()["info"]["learner"]
+        for _ in range(4):
+            last = trainer.train()["info"]["learner"]
+    assert first.keys() == set(agents)
+    assert all(last[agent]["policy_loss"] < first[agent]["policy_loss"] for agent in agents)
+    assert all(set(last[agent]) == {"policy_loss", "entropy", "total_loss", "cur_lr"} for agent in agents)
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_returns_of_marwil_reach_to_the_end_of_the_trajectory(end):
+    # γ = 0.1 lets returns be read as digits: from step t on, t + 1, t + 2, ... up to 5.
+    with MARWILTrainer(config={**TINY, "input": recorded(end), "gamma": 0.1}) as trainer:
+        drawn = drawn_by(trainer)
+        stats = trainer.train()["info"]["learner"]["default_policy"]
+    t = drawn["obs"][:, 1].astype(int)
+    np.testing.assert_allclose(drawn["rewards"], np.array([1.2345, 2.345, 3.45, 4.5, 5])[t], rtol=1e-6)
+    left = np.where(end == "terminated", 0.0, 0.1 ** (5.0 - t))
+    np.testing.assert_allclose(drawn["discounts"], left, rtol=1e-5)
+    if end == "truncated":
+        np.testing.assert_array_equal(drawn["new_obs"][:, 1], 5)
+    assert all(value is not None for value in stats.values())
+
+
+def test_marwil_with_memory_learns_from_sequences_of_data():
+    model = {"use_gru": True, "lstm_cell_size": 4, "max_seq_len": 3, "lstm_use_prev_action": True}
+    config = {**TINY, "model": {**model, "fcnet_hiddens": (4,)}, "burn_in": 1, "input": recorded(), "lr": 0.02}
+    with MARWILTrainer(config=config) as trainer:
+        losses = [trainer.train()["info"]["learner"]["default_policy"]["total_loss"] for _ in range(8)]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("trainer_class", [IQLTrainer, CQLTrainer])
+def test_actor_critics_learn_from_actions_in_the_scale_of_the_policy(trainer_class):
+    with trainer_class(config={**TINY, "input": continuous()}) as trainer:
+        actions = drawn_by(trainer)["actions"]
+        stats = trainer.train()["info"]["learner"]["default_policy"]
+    assert np.all(actions[:, 0] == -1)
+    assert actions.max() == 0.5
+    assert all(value is not None for value in stats.values())
+
+
+def test_td3bc_standardizes_observations_by_the_data():
+    with TD3BCTrainer(config={**TINY, "input": continuous(), "critic_penalty": 0.1}) as trainer:
+        drawn = drawn_by(trainer, 2000)
+        stats = trainer.train()["info"]["learner"]["default_policy"]
+    # Observations are standardized over all that was recorded, the last ones of the trajectories included.
+    steps, numbers = np.arange(6), np.arange(4)
+    assert set(np.round(drawn["obs"][:, 1], 3)) <= set(np.round((steps - 2.5) / steps.std(), 3).astype(np.float32))
+    assert set(np.round(drawn["obs"][:, 0], 3)) == set(np.round((numbers - 1.5) / numbers.std(), 3).astype(np.float32))
+    following = np.minimum(drawn["actions"][:, 1] + 0.125, 0.5)
+    np.testing.assert_allclose(drawn["new_actions"][:, 1], following, atol=1e-6)
+    np.testing.assert_array_equal(drawn["acts_next"], drawn["actions"][:, 1] < 0.5)
+    assert stats["critic_loss"] is not None
+
+
+def test_masks_of_recorded_data():
+    space = spaces.Dict({"obs": OBSERVATIONS, "action_mask": spaces.MultiBinary(3)})
+    found = []
+    for number in range(3):
+        rows = trajectory(number, 5)
+        mask = np.ones((6, 3), np.int8)
+        mask[np.arange(5), (rows.columns["actions"] + 1) % 3] = 0
+        rows.columns["obs"] = {"obs": rows.columns["obs"], "action_mask": mask}
+        found.append(rows)
+    with MARWILTrainer(config={**TINY, "input": ListReader(found, space, ACTIONS)}) as trainer:
+        stats = trainer.train()["info"]["learner"]["default_policy"]
+    assert 0 < stats["entropy"] < np.log(2) + 1e-6
