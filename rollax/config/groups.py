@@ -6,8 +6,6 @@ in a default only, it names that in `defaults` (see `TrainerConfig`).
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from gymnasium.spaces import Space
 from pydantic import ConfigDict, Field
 
@@ -126,8 +124,9 @@ class ReplayFields(DataInputFields, TrainerConfig):
     training_intensity: float = Field(
         default=0.25, gt=0, le=1000, description="updates for each step sampled; each learns from train_batch_size rows"
     )
-    n_step: Annotated[int, Field(ge=1)] | None = Field(
+    n_step: int | None = Field(
         default=1,
+        ge=1,
         description="n, number of rewards before the bootstrapped value; None: all up to the end of the trajectory",
     )
     prioritized_replay: bool = Field(

@@ -21,7 +21,7 @@ from rollax import (
     SampleBatch,
 )
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
-from tests.algorithms.replayed import CONTINUOUS, OF_GROUPS, REPLAYED, SMALL, drawn_of, each_algorithm
+from tests.algorithms.replayed import CONTINUOUS, OF_DATA, OF_GROUPS, REPLAYED, SMALL, drawn_of, each_algorithm
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = gym.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
@@ -74,6 +74,7 @@ class TestLoggedActions:
         config = {**SMALL, "env_config": {"actions": space_for(trainer_class), "asks": asks}}
         # Many episodes are read side by side: one poll brings a row of each.
         config |= {"buffer_size": 8000, "timesteps_per_iteration": 1000, "training_intensity": 0.02, "n_step": 1}
+        config["observation_filter"] = "NoFilter"  # rows are known by their observations
         with trainer_class(Logs, config) as trainer:
             trainer.train()
             stats = trainer.train()["info"]["learner"]["default_policy"]
@@ -94,7 +95,7 @@ class TestLoggedActions:
             assert 6 < trainer.train()["episode_reward_mean"] < 9
             assert trainer.evaluate()["episode_reward_mean"] > 14.5
 
-    @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in REPLAYING | OF_GROUPS])
+    @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in REPLAYING | OF_GROUPS | OF_DATA])
     def test_algorithms_that_learn_only_from_their_own_actions_refuse_them(self, name):
         config = {"env_config": {"actions": CHOICE}, "train_batch_size": 200, "seed": 0}
         with get_trainer_class(name)(Logs, config) as trainer:

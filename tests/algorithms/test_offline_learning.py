@@ -15,7 +15,7 @@ import pytest
 
 from examples.multi_agent_cartpole import MultiAgentCartPole, even_or_odd
 from examples.stateless_cartpole import StatelessCartPole
-from rollax import BCTrainer, CQLTrainer, IQLTrainer, MARWILTrainer, PPOTrainer, SACTrainer, TD3BCTrainer
+from rollax import BCTrainer, CQLTrainer, IQLTrainer, MARWILTrainer, PPOTrainer, SACTrainer
 from rollax.data import RecordedTrajectory
 from tests.algorithms.recorded_data import Recordings, mixed_with, of, played, trained_on
 from tests.optimizers.recorded import ListReader

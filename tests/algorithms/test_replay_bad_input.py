@@ -120,6 +120,9 @@ class TestNonFinite:
         with made(trainer_class) as trainer:
             trainer.train()
             policy = trainer.get_policy()
+            if not policy.targets:
+                assert trainer.name == "MARWIL"  # it has no target network
+                return
             before, targets, steps = policy.get_weights(), copied(policy.targets), policy.learner.num_updates
             policy.learner.set_targets({name: np.full_like(value, np.nan) for name, value in targets.items()})
             with pytest.raises(NonFiniteError) as error:
