@@ -159,7 +159,7 @@ def test_marwil_with_lstm_stateless_cartpole(ppo, learned, seed):
 
 @each_seed
 def test_discrete_cql_cartpole(ppo, learned, seed):
-    # ε = ½: every other action is random. Without the conservative term (DQN) the score is 100 to 250, and falls again.
+    # ε = ½: every other action is random.
     actions = gym.spaces.Discrete(2)
     data = played(cart_pole, mixed_with(of(ppo, explore=False), at_random(actions, 3), 0.5, 4), 50_000, 300)
     config = {**SMALL, "input": data, "seed": seed, "model": RELU, "target_network_update_freq": 200, "n_step": 3}
@@ -182,7 +182,7 @@ def test_cql_pendulum(half_trained, learned, seed):
 
 @each_seed
 def test_td3_bc_pendulum(half_trained, learned, seed):
-    # Most of the data is of a poor policy: α is far above the 2.5 of the paper. The distance from the recorded action is
+    # Most of the data is of a poor policy: α is far above the 2.5 of the paper. The distance from a recorded action is
     # the mean over its elements, of which there is one here.
     config = {**PENDULUM, "input": half_trained, "alpha": 40.0, "seed": seed}
     assert learned(TD3BCTrainer, "Pendulum-v1", config, 12, -200, half_trained.score) >= -200
