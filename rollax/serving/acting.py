@@ -17,6 +17,7 @@ from rollax.policy.policy import Policy
 
 _MOST_ROWS = 1_024
 _QUICK = 0.002
+_TRUST = 0.1
 
 
 class AgentMemory:
@@ -58,7 +59,7 @@ class Actor:
         takes_previous = runner.takes("prev_action_batch") or runner.takes("prev_reward_batch")
         self.remembers = self.recurrent or takes_previous or (explore and bool(self.initial_state))
         self._zeros = spaces.zeros(self.policy.action_space, 1)
-        self._seconds: dict[int, float] = {}  # padded rows -> seconds of the last pass that was compiled before
+        self._seconds: dict[int, float] = {}  # padded rows -> seconds of a pass that was compiled before
 
     def is_quick(self, rows: int) -> bool:
         """Whether a pass of that many rows is compiled and takes less than two milliseconds."""
@@ -104,9 +105,16 @@ class Actor:
         if self.remembers:
             self._remember(memories, actions, states, given)
         chosen = self.rows(runner.action_map(actions), fetches)
-        bucket = acting_bucket(rows)
-        self._seconds[bucket] = time.perf_counter() - began if bucket in self._seconds else 1.0
+        self._measured(acting_bucket(rows), time.perf_counter() - began)
         return chosen
+
+    def _measured(self, bucket: int, seconds: float) -> None:
+        known = self._seconds.get(bucket)
+        if known is None:
+            self._seconds[bucket] = 1.0  # this pass was compiled
+        else:
+            # One pass that was interrupted by another process says little.
+            self._seconds[bucket] = seconds if seconds < known else known + _TRUST * (seconds - known)
 
     def rows(self, actions: trees.Tree, fetches: Mapping[str, Any]) -> list[Any]:
         """What `act` returns of the environment's actions and the policy's further columns: the actions."""
