@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 from gymnasium import Space
 
 from rollax import trees
@@ -61,6 +62,19 @@ class RecordedTrajectory:
     def cut(self) -> bool:
         """The recording stopped in the middle, so that its return is not known."""
         return not (self.terminated or self.truncated)
+
+    @property
+    def total_reward(self) -> float:
+        """The sum of the rewards, undiscounted; DatasetError for a trajectory that was cut."""
+        if self.cut:
+            raise DatasetError(
+                "The return of a trajectory that was cut, which is not known.",
+                where=self.where or f"episode {self.episode_id}, agent {self.agent_id!r}",
+                got=f"{len(self)} steps, neither terminated nor truncated",
+                expected="a whole trajectory",
+                fix="leave out those whose `cut` is true",
+            )
+        return float(np.sum(self.columns[SampleBatch.REWARDS], dtype=np.float64))
 
 
 class DatasetReader(ABC):

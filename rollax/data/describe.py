@@ -237,7 +237,7 @@ def _add(summary: PolicySummary, trajectory: RecordedTrajectory, reader: Dataset
     summary.truncated += trajectory.truncated and not trajectory.terminated
     summary.cut += trajectory.cut
     if not trajectory.cut:
-        summary.returns.append(float(np.sum(columns[SampleBatch.REWARDS], dtype=np.float64)))
+        summary.returns.append(trajectory.total_reward)
     if not summary.columns:
         summary.columns = {name: _shape_text(column) for name, column in columns.items()}
     for path, leaf in _named_leaves(columns[SampleBatch.OBS]):

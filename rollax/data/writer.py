@@ -16,7 +16,6 @@ from gymnasium import Space
 
 import rollax
 from rollax import trees
-from rollax.batch import SampleBatch
 from rollax.config.stored import space_to_json
 from rollax.data.dataset import WITH_LAST, RecordedTrajectory
 from rollax.data.layout import (
@@ -109,7 +108,7 @@ class DatasetWriter:
         if trajectory.cut:
             self._episode = None
         elif self._episode is not None:
-            self._episode.append(float(np.sum(trajectory.columns[SampleBatch.REWARDS])))
+            self._episode.append(trajectory.total_reward)
         self._last_episode = trajectory.episode_id
         self._note_columns(trajectory)
         self._pending.append(trajectory)

@@ -52,6 +52,10 @@ def test_returns_and_coverage(tmp_path):
     assert numbers["constant_obs_elements"] == {"obs": 1}
     assert numbers["action_counts"] == {"actions": [6, 3]}
     assert open_dataset(tmp_path).header["behaviour"] == {"algorithm": "PPO", "score": 16}
+    whole, _, cut = open_dataset(tmp_path).trajectories()
+    assert whole.total_reward == 2
+    with pytest.raises(DatasetError, match=r"(?s)cut, which is not known.*row group 0, row 7"):
+        cut.total_reward  # noqa: B018
     assert report.errors == []
     assert any("1 trajectories were cut" in warning for warning in report.warnings)
     assert "mean 16.00" in str(report)
