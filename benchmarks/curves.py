@@ -100,6 +100,34 @@ def soak_summary(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def serving_soak_summary(report: Mapping[str, Any]) -> str:
+    """Returns whether anything of a policy server grew in a long run of attacks."""
+    counts = report["counts"]
+    kind = "A policy server that learns" if report["learns"] else "A policy server"
+    lines = [
+        f"### {kind} under attack",
+        "",
+        f"{report['minutes']:g} minutes: {rounded(counts['attacks'])} attacks (garbage, wrong tokens and bodies, slow "
+        f"and vanishing clients), {rounded(counts['opened'])} episodes left open, {counts['killed']} client processes "
+        f"killed; meanwhile {rounded(counts['honest_episodes'])} episodes of two honest clients, {counts['failed']} of "
+        "them failed. Medians of the two halves, after the warm-up:",
+        "",
+        "| | first half | second half | |",
+        "|---|---|---|---|",
+    ]
+    for name, verdict in report["verdicts"].items():
+        word = "flat" if verdict["flat"] else "**grows**"
+        lines.append(f"| {_SERVED[name]} | {verdict['first_half']:g} | {verdict['second_half']:g} | {word} |")
+    return "\n".join(lines)
+
+
+_SERVED = {
+    "server_mb": "resident memory of the server, MiB",
+    "threads": "its threads",
+    "files": "its open files",
+    "sockets": "its sockets",
+}
+
 _SOAKED = {
     "driver_mb": "resident memory of the driver, MiB",
     "driver_threads": "its threads",

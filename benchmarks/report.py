@@ -7,7 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.curves import driver_curve, larger_than_memory_summary, pendulum_curve, soak_summary
+from benchmarks.curves import (
+    driver_curve,
+    larger_than_memory_summary,
+    pendulum_curve,
+    serving_soak_summary,
+    soak_summary,
+)
 from benchmarks.larger_than_memory import RESULT as LARGER
 from benchmarks.learning import draw_learned, learning_table, read_learned
 from benchmarks.measure import BUSY_PERCENT
@@ -47,6 +53,8 @@ def _curves(results: list[dict[str, Any]]) -> list[str]:
         curves.append(soak_summary(json.loads(SOAKED.read_text())))
     if LARGER.exists():
         curves.append(larger_than_memory_summary(json.loads(LARGER.read_text())))
+    served = (RESULTS / f"{name}.json" for name in ("soak_serving", "soak_serving_learn"))
+    curves += [serving_soak_summary(json.loads(path.read_text())) for path in served if path.exists()]
     return [curve for curve in curves if curve]
 
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import msgspec
 import pytest
+from uvicorn.server import ServerState
 
+from benchmarks.echo import EchoService
 from rollax.serving import protocol
+from rollax.serving.connections import HttpConnection
 from rollax.serving.limits import Limits
+from rollax.serving.server import PolicyServer
 from tests.serving.wire import (
     ACTION,
     TOKEN,
     LaterService,
+    Transport,
     ask,
     connected,
     head,
@@ -200,3 +207,17 @@ def test_numbers_that_no_float_holds_do_no_harm(server):
         assert answer.status in (200, 400, 422)
         assert b"Infinity" not in answer.body
         json.loads(answer.body)
+
+
+def test_a_client_that_does_not_read_its_response_is_cut_off():
+    server, transport = PolicyServer(EchoService()), Transport()
+    connection = HttpConnection(server._config, ServerState(), {}, SimpleNamespace())
+    connection.connection_made(transport)
+    connection._since = None  # its request has arrived in full
+    now = time.monotonic()
+    for seconds, unsent, aborted in ((0, 10, False), (29, 10, False), (31, 9, False), (60, 9, False), (62, 9, True)):
+        transport.unsent = unsent
+        connection.tick(now + seconds)
+        assert (transport.aborted, server.metrics.cut_off) == (aborted, aborted)
+    connection.connection_lost(ConnectionError())
+    server.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from types import SimpleNamespace
@@ -31,6 +30,7 @@ from tests.serving.wire import (
     TOKEN,
     FailingService,
     LaterService,
+    Transport,
     bare_stream,
     frame,
     send_until_it_breaks,
@@ -225,26 +225,6 @@ def test_a_client_that_does_not_read_is_cut_off():
         with bare_stream(server) as stream:
             send_until_it_breaks(stream, data)
         wait_until(lambda: server.metrics.cut_off == 1, "it was not cut off")
-
-
-class Transport(asyncio.Transport):
-    """Takes what is written; `unsent` bytes wait, as if the client did not read."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1)})
-        self.unsent, self.aborted, self.written = 0, False, b""
-
-    def get_write_buffer_size(self) -> int:
-        return self.unsent
-
-    def write(self, data: Any) -> None:
-        self.written += data
-
-    def is_closing(self) -> bool:
-        return self.aborted
-
-    def abort(self) -> None:
-        self.aborted = True
 
 
 @pytest.fixture

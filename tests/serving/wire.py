@@ -180,3 +180,23 @@ class FailingService(EchoService):
         if verb == "get_action":
             raise self._error
         return super().call(verb, request, client)
+
+
+class Transport(asyncio.Transport):
+    """Takes what is written; `unsent` bytes wait, as if the client did not read."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+        self.unsent, self.aborted, self.written = 0, False, b""
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
