@@ -1,4 +1,4 @@
-"""The commands `rollax data info`, `check` and `convert`."""
+"""The commands `rollax data info`, `check`, `convert` and `plot`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from rollax.cli.console import EachOptionOnce, TracebackOption, readable_errors
 from rollax.cli.experiment import parse_config
+from rollax.errors import RollaxError
 from rollax.runs.display import shown_path
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 BROKEN = 1
 
-app = typer.Typer(no_args_is_help=True, help="Look at, check and convert data sets.", rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, help="Look at, check, convert and plot data sets.", rich_markup_mode=None)
 
 Sources = Annotated[list[str], typer.Argument(help="Files, folders, or patterns.")]
 FormatOption = Annotated[str, typer.Option("--format", help="The format, if it is not found out.")]
@@ -76,6 +77,26 @@ def convert(
     with readable_errors(traceback):
         count = written(_opened(sources, format, settings), out, to)
         print(f"{count} trajectories in {shown_path(out)}")
+
+
+@app.command("plot", cls=EachOptionOnce)
+def plot(
+    sources: Sources,
+    out: Annotated[Path, typer.Option(help="The picture to write.")] = Path("data.png"),
+    format: FormatOption = "auto",  # noqa: A002
+    settings: SettingsOption = "{}",
+    traceback: TracebackOption = False,
+) -> None:
+    """Plot returns and lengths, and what observations and actions cover."""
+    from rollax.data.picture import draw_dataset
+
+    with readable_errors(traceback):
+        reader = _opened(sources, format, settings)
+        try:
+            draw_dataset(reader, out, ", ".join(sources))
+        except OSError as error:
+            raise RollaxError("The picture was not written.", where=str(out), got=str(error)) from error
+        print(shown_path(out))
 
 
 def _opened(sources: list[str], format: str, settings: str) -> DatasetReader:  # noqa: A002

@@ -240,7 +240,7 @@ def _add(summary: PolicySummary, trajectory: RecordedTrajectory, reader: Dataset
         summary.returns.append(trajectory.total_reward)
     if not summary.columns:
         summary.columns = {name: _shape_text(column) for name, column in columns.items()}
-    for path, leaf in _named_leaves(columns[SampleBatch.OBS]):
+    for path, leaf in named_leaves(columns[SampleBatch.OBS]):
         if leaf.dtype.kind == "O" or not len(leaf):
             continue
         low, high = leaf.min(axis=0), leaf.max(axis=0)
@@ -268,16 +268,17 @@ def _count_actions(summary: PolicySummary, space: Any, actions: Any) -> None:
         summary.actions[name] = summary.actions.get(name, np.zeros(bins, np.int64)) + counts
 
 
-def _named_leaves(tree: Any, name: str = "obs") -> list[tuple[str, np.ndarray]]:
+def named_leaves(tree: Any, name: str = "obs") -> list[tuple[str, np.ndarray]]:
+    """The arrays of a column, each with its path, such as `obs/position`."""
     if isinstance(tree, Mapping):
-        return [leaf for key, part in tree.items() for leaf in _named_leaves(part, f"{name}/{key}")]
+        return [leaf for key, part in tree.items() for leaf in named_leaves(part, f"{name}/{key}")]
     if isinstance(tree, tuple | list):
-        return [leaf for key, part in enumerate(tree) for leaf in _named_leaves(part, f"{name}/{key}")]
+        return [leaf for key, part in enumerate(tree) for leaf in named_leaves(part, f"{name}/{key}")]
     return [(name, np.asarray(tree))]
 
 
 def _shape_text(column: Any) -> str:
-    return ", ".join(f"{leaf.dtype}{list(leaf.shape[1:])}" for _, leaf in _named_leaves(column))
+    return ", ".join(f"{leaf.dtype}{list(leaf.shape[1:])}" for _, leaf in named_leaves(column))
 
 
 def _statistics(values: list[Any]) -> dict[str, float] | None:
