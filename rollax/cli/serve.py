@@ -22,7 +22,9 @@ _SIGNALLED = 128
 
 
 def serve(
-    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or a run folder for its newest one.")],
+    checkpoint: Annotated[
+        Path | None, typer.Argument(help="A checkpoint, or a run folder for its newest one; none: a run that learns.")
+    ] = None,
     host: Annotated[
         str, typer.Option(help="The address to listen on; another than this machine's own requires a token.")
     ] = "127.0.0.1",
@@ -53,14 +55,49 @@ def serve(
     idle_timeout: Annotated[
         float | None, typer.Option(min=0.1, help="Drop an episode after this many seconds without a request.")
     ] = None,
-    run: Annotated[str | None, typer.Option(help="module:Class of the trainer, if it is one of your own.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            help="Without a checkpoint: the algorithm that learns from the clients' episodes. With one: module:Class "
+            "of the trainer, if it is one of your own."
+        ),
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Settings of the algorithm that learns; spaces in env_config.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, as in env_config.port=9900.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the run that learns; one with checkpoints goes on from the newest."),
+    ] = None,
+    checkpoint_every: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Time between checkpoints of the run that learns.")
+    ] = 60.0,
     trust_code: TrustOption = False,
     imports: ImportOption = None,
     traceback: TracebackOption = False,
 ) -> None:
-    """Serve a trained policy over HTTP and WebSockets."""
+    """Serve a trained policy over HTTP and WebSockets; or one that learns meanwhile, with --run and no checkpoint."""
     with readable_errors(traceback):
         import_first(imports)
+        if checkpoint is None:
+            from rollax.cli.serve_learning import serve_and_learn
+
+            env_config = {
+                "host": host,
+                "port": port,
+                "token_file": None if token_file is None else str(token_file),
+                "certificate": None if certificate is None else str(certificate),
+                "key": None if key is None else str(key),
+                "allowed_origins": allow_origin or (),
+                "allowed_hosts": allow_host or (),
+                "limits": _given(max_episodes=max_episodes, idle_timeout_s=idle_timeout),
+            }
+            number = serve_and_learn(run, config, settings or (), env_config, out, checkpoint_every)
+            raise typer.Exit(_SIGNALLED + number)
+        _refuse_given(config=config, set=settings, out=out)
         from rollax.serving.limits import Limits
         from rollax.serving.server import PolicyServer
 
@@ -133,6 +170,19 @@ def _serve(server: Any, line: str) -> int:
 def wait_for_signal(stopped: threading.Event) -> None:
     """Returns when a signal has set the event."""
     stopped.wait()
+
+
+def _refuse_given(**options: Any) -> None:
+    """Refuses the options of a run that learns, beside a checkpoint."""
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigError(
+                "An option of a run that learns, with a checkpoint.",
+                where=f"--{name}",
+                got=value,
+                expected="a checkpoint, or --run with --config, --set and --out",
+                fix="leave one of them out; a run that learns goes on by --run=... --out=RUN_FOLDER",
+            )
 
 
 def _given(**settings: Any) -> dict[str, Any]:

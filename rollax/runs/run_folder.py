@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -40,13 +41,23 @@ class RunFolder:
     """The record of a run on disk, a context manager around training.
 
     `experiment` is the content of `config.json`, with the keys run, env, config and stop; `best_by` the key of
-    `WHERE_IN_RESULT` that determines the best model, None for none. ConfigError where the folder is not empty.
+    `WHERE_IN_RESULT` that determines the best model, None for none. With `goes_on_after`, an iteration, a run in the
+    folder goes on there, and its later results are dropped; otherwise a folder that is not empty is a ConfigError.
     """
 
     def __init__(
-        self, path: Path, experiment: Mapping[str, Any], best_by: str | None, keep_checkpoints: int | None
+        self,
+        path: Path,
+        experiment: Mapping[str, Any],
+        best_by: str | None,
+        keep_checkpoints: int | None,
+        *,
+        goes_on_after: int | None = None,
     ) -> None:
-        check_empty(path, "fit(out=...)", "from_checkpoint(...).fit(...)")
+        if goes_on_after is None:
+            check_empty(path, "fit(out=...)", "from_checkpoint(...).fit(...)")
+        elif (path / RESULTS_NAME).exists():
+            _forget_results_after(path, goes_on_after)
         self.path = path
         self._checkpoint: Path | None = None
         self._best: Path | None = None
@@ -54,7 +65,7 @@ class RunFolder:
         self._title = title_of(experiment["run"], experiment["env"])
         self._best_by, self._keep = best_by, keep_checkpoints
         self._results: IO[bytes] = _opened(path)
-        self._last_line = 0
+        self._last_line = self._results.seek(0, os.SEEK_END)
         self._tensorboard: SummaryWriter | None = None
         (path / "config.json").write_text(to_json(experiment, indent=2) + "\n", encoding="utf-8")
 
@@ -148,10 +159,18 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
     )
 
 
+def _forget_results_after(folder: Path, iteration: int) -> None:
+    """Drops the result lines of later iterations, and a last one that was not written to its end."""
+    kept = [r for r in read_results(folder)[0] if (number_in(r, "training_iteration") or 0) <= iteration]
+    temporary = folder / f"{RESULTS_NAME}.new"
+    temporary.write_bytes(b"".join(to_json(result).encode() + b"\n" for result in kept))
+    temporary.replace(folder / RESULTS_NAME)
+
+
 def _opened(folder: Path) -> IO[bytes]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return (folder / RESULTS_NAME).open("wb")
+        return (folder / RESULTS_NAME).open("r+b" if (folder / RESULTS_NAME).exists() else "wb")
     except OSError as error:
         raise ConfigError("The run folder cannot be created.", where=str(folder), got=str(error)) from error
 

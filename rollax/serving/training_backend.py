@@ -94,7 +94,7 @@ class TrainingBackend(Backend):
                 chosen = {episode_id: by_agent[DEFAULT_AGENT] for episode_id, by_agent in answers.items()}
             on_done(Actions(chosen, self.worker.version))
 
-        by_agent = observations
+        by_agent: Any = observations
         if not self._several:
             by_agent = {episode_id: {DEFAULT_AGENT: obs} for episode_id, obs in observations.items()}
         self._episodes.request(by_agent, on_actions)
@@ -248,7 +248,7 @@ class TrainingBackend(Backend):
 
     def _play_steps(self, episode_id: str, episode: Episode) -> int:
         knows_logp = episode.policy_version is not None
-        left: dict[str, Iterator[_Step]] = {agent: _steps(part) for agent, part in episode.agents.items()}
+        left: dict[Any, Iterator[_Step]] = {agent: _steps(part) for agent, part in episode.agents.items()}
         following = {agent: next(steps) for agent, steps in left.items()}
         count = 0
         while following:
@@ -263,7 +263,7 @@ class TrainingBackend(Backend):
             if not acting:
                 continue
             count += 1
-            logps = {agent: step.logp for agent, step in acting.items()}
+            logps: dict[Any, Any] = {agent: step.logp for agent, step in acting.items()}
             known = logps if knows_logp and None not in logps.values() else None
             values = {agent: step.obs for agent, step in acting.items()}
             self._episodes.log(episode_id, values, {a: step.action for a, step in acting.items()}, known)

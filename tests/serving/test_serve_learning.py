@@ -1,0 +1,112 @@
+"""`rollax serve --run` as a process: it learns, is killed, and goes on from its newest checkpoint."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rollax.cli import app
+from rollax.serving.client import PolicyClient
+from tests.serving.learning_runs import until
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CONFIG = {
+    "env_config": {"spaces_of": "CartPole-v1"},
+    "model": {"fcnet_hiddens": [4]},
+    "learning_starts": 16,
+    "timesteps_per_iteration": 16,
+    "min_time_s_per_iteration": 0,
+    "seed": 0,
+}
+
+
+@contextmanager
+def learning(out):
+    """A process of `rollax serve --run`, and its address."""
+    arguments = ["--run=DQN", f"--config={json.dumps(CONFIG)}", f"--out={out}", "--checkpoint-every=0", "--port=0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rollax", "serve", *arguments],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    killer = threading.Timer(300, process.kill)
+    killer.start()
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+", line)
+        assert found is not None, line or process.communicate()[1]
+        yield process, found[0], line
+    finally:
+        killer.cancel()
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def play(address, steps):
+    with PolicyClient(address) as client:
+        episode = client.episode()
+        for _ in range(steps):
+            episode.get_action([0.0] * 4)
+            episode.log_returns(1.0)
+        episode.end([0.0] * 4)
+        return client.version
+
+
+def checkpoints(out):
+    return sorted(path.name for path in (out / "checkpoints").glob("checkpoint_??????"))
+
+
+@pytest.mark.long
+def test_it_goes_on_after_a_kill(tmp_path):
+    out = tmp_path / "run"
+    with learning(out) as (process, address, _):
+        play(address, 40)
+        until(lambda: checkpoints(out))
+        process.kill()
+        process.wait()
+    with learning(out) as (process, address, line):
+        assert re.search(r"from iteration \d+", line)
+        play(address, 40)
+        before = checkpoints(out)
+        until(lambda: checkpoints(out) != before or play(address, 20))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 128 + signal.SIGTERM
+    results = [json.loads(line) for line in (out / "result.jsonl").read_text().splitlines()]
+    iterations = [result["training_iteration"] for result in results]
+    assert iterations == sorted(set(iterations))
+    assert iterations[0] == 1
+
+
+@pytest.mark.long
+def test_a_signal_ends_one_without_clients(tmp_path):
+    with learning(tmp_path / "run") as (process, _, _):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "Nothing to serve"),
+        (["--run=DQM"], "did you mean"),
+        (["--run=DQN"], "without spaces"),
+        (["runs/one", "--set=lr=1"], "An option of a run that learns"),
+    ],
+)
+def test_what_is_refused(arguments, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["serve", "--port=0", *arguments])
+    assert result.exit_code == 1
+    assert says in result.stderr
