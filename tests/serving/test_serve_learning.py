@@ -108,5 +108,5 @@ def test_a_signal_ends_one_without_clients(tmp_path):
 def test_what_is_refused(arguments, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["serve", "--port=0", *arguments])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert says in result.stderr
