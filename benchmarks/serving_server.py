@@ -72,7 +72,7 @@ def learn(token: str | None, limits: Limits) -> None:
 def _interrupt_at_the_end() -> None:
     """Interrupts the main thread when standard input is closed: an iteration waits for clients, who are gone."""
     sys.stdin.read()
-    signal.raise_signal(signal.SIGINT)
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def policy_backend() -> Any:
