@@ -37,7 +37,8 @@ def commands(page: Path) -> list[list[str]]:
 def test_every_fence_has_a_language_that_is_checked(page):
     content = page.read_text(encoding="utf-8")
     assert content.count("\n```") % 2 == 0
-    assert set(re.findall(r"^```(\w+)$", content, re.MULTILINE)) <= {"python", "bash", "yaml"}
+    checked = {"python", "bash", "yaml", "console", "js", "csharp"}
+    assert set(re.findall(r"^```(\w+)$", content, re.MULTILINE)) <= checked
 
 
 @each_page
