@@ -50,6 +50,7 @@ class TrainingBackend(Backend):
         self._only = next(iter(worker.runners.values())) if len(worker.runners) == 1 else None
         self._of_agents: dict[str, PolicyRunner] = {}
         self._running: dict[str, _Running] = {}
+        self._onnx: dict[str, tuple[int, bytes]] = {}  # policy id -> version and model
         self._lock = threading.Lock()  # of the counts, which `submit` changes in another thread
         self._counts = {"episodes_submitted": 0, "episodes_too_old": 0, "episodes_dropped": 0}
 
@@ -159,7 +160,13 @@ class TrainingBackend(Backend):
         return policy_to_bytes(self.worker.runners[policy_id], version)
 
     def onnx(self, policy_id: str) -> bytes:
-        raise RequestError("This server has no ONNX models.", status=501, where=f"policy {policy_id!r}")
+        version = self.version
+        known = self._onnx.get(policy_id)
+        if known is None or known[0] != version:
+            from rollax.export.onnx_model import policy_to_onnx  # requires an extra
+
+            known = self._onnx[policy_id] = version, policy_to_onnx(self.worker.runners[policy_id])
+        return known[1]
 
     def statistics(self) -> dict[str, Any]:
         with self._lock:

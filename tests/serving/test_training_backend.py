@@ -5,6 +5,7 @@ from functools import partial
 
 import gymnasium as gym
 import numpy as np
+import onnx
 import pytest
 
 from rollax import DQNTrainer, ExternalEnv, ExternalMultiAgentEnv, PPOTrainer, RequestError
@@ -158,6 +159,13 @@ class TestHello:
         runner = policy_from_bytes(ppo.backend.weights("default_policy"))
         own = ppo.worker.runners["default_policy"]
         assert runner.compute_single_action(OBS) == own.compute_single_action(OBS)
+
+    def test_the_onnx_model_is_that_of_the_version(self, ppo):
+        model = ppo.backend.onnx("default_policy")
+        assert ppo.backend.onnx("default_policy") is model
+        ppo.trainer.optimizer.version += 1
+        assert ppo.backend.onnx("default_policy") is not model
+        onnx.checker.check_model(onnx.load_model_from_string(model))
 
 
 class TestLoggedActions:
