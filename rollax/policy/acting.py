@@ -44,12 +44,13 @@ class Acting:
         self._fetched = self._fetch_columns(wanted)
         self._act = jax.jit(partial(self._act_on_arrays, explore=True))
         self._act_greedily = jax.jit(partial(self._act_on_arrays, explore=False))
+        self._modes = jax.jit(self._modes_of_arrays)
         self.values = jax.jit(self._values)
         self.outputs = jax.jit(self._outputs)
 
     def functions(self) -> Sequence[Any]:
         """The compiled functions whose versions `compilations` counts."""
-        return self._act, self._act_greedily, self.values, self.outputs
+        return self._act, self._act_greedily, self._modes, self.values, self.outputs
 
     def forward(self, model: Any, columns: Columns) -> Outputs:
         """The model's outputs inside a compiled function; see `JaxPolicy.forward`."""
@@ -80,6 +81,16 @@ class Acting:
         fetches = {name: table[:, place] for name, place in self._fetched.items()}
         actions = trees.tree_map(lambda leaf: np.asarray(leaf)[:rows], actions)
         return actions, [np.asarray(part)[:rows] for part in states], fetches
+
+    def modes(self, params: Columns, extra: Columns, obs: trees.Tree, rows: int) -> tuple[trees.Tree, bool]:
+        """`(greedy actions of the first rows, whether the model's outputs for them are finite)`; without memory."""
+        actions, finite = self._modes(params, extra, obs)
+        actions = np.asarray(actions)[:rows] if hasattr(actions, "shape") else trees.tree_map(_first(rows), actions)
+        return actions, bool(np.asarray(finite)[:rows].all())
+
+    def _modes_of_arrays(self, params: Columns, extra: Columns, obs: Any) -> tuple[Any, jax.Array]:
+        out = self.forward(self._split.merge(params, extra), {SampleBatch.OBS: obs})
+        return self._exploration.mode(out.policy), jnp.isfinite(out.policy).all(axis=-1)
 
     def _act_on_arrays(
         self, params: Columns, extra: Columns, columns: Columns, noise: Any, noise_seed: Any, explore: bool
@@ -122,6 +133,10 @@ class Acting:
                 )
                 start += width
         return places
+
+
+def _first(rows: int) -> Any:
+    return lambda leaf: np.asarray(leaf)[:rows]
 
 
 def check_finite(numbers: np.ndarray, policy_id: str, timestep: int) -> None:

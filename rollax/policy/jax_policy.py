@@ -256,6 +256,17 @@ class JaxPolicy(Policy):
         noisy = self._noisy  # the parameters that have chosen are not known
         return {} if noisy or not explore else self.exploration.behaviour(actions, fetches, self.timestep)
 
+    def act_greedily(self, obs_batch: Any) -> Any:
+        """The greedy actions of `compute_actions` for a policy without memory, in half of the time: nothing else."""
+        rows = trees.length(obs_batch)
+        size = acting_bucket(rows)
+        self.check_masks(obs_batch)
+        obs = obs_batch if size == rows else trees.pad(obs_batch, size)
+        actions, finite = self._acting.modes(self.params, self.extra, obs, rows)
+        if not finite:
+            return self.compute_actions(obs_batch, explore=False)[0]  # raises the error, if it is one
+        return actions
+
     def check_masks(self, obs_batch: Any) -> None:
         """Raises EnvError if an action mask allows no action."""
         self.masks.check(obs_batch, self.name)

@@ -12,6 +12,7 @@ from gymnasium import Space
 from rollax import spaces, trees
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.policy.action_masks import KEY
+from rollax.policy.jax_policy import JaxPolicy
 from rollax.policy.minibatches import acting_bucket
 from rollax.policy.policy import Policy
 
@@ -58,6 +59,8 @@ class Actor:
         self.initial_state = [np.asarray(part) for part in self.policy.get_initial_state()]
         takes_previous = runner.takes("prev_action_batch") or runner.takes("prev_reward_batch")
         self.remembers = self.recurrent or takes_previous or (explore and bool(self.initial_state))
+        whole = type(self.policy).compute_actions is not JaxPolicy.compute_actions or type(self).rows is not Actor.rows
+        self._only_actions = not (explore or self.remembers or whole)
         self._zeros = spaces.zeros(self.policy.action_space, 1)
         self._seconds: dict[int, float] = {}  # padded rows -> seconds of a pass that was compiled before
 
@@ -97,13 +100,15 @@ class Actor:
     def _pass(self, columns: trees.Tree, rows: int, memories: Sequence[AgentMemory], given: Sequence[Any]) -> list[Any]:
         """One forward pass, timed."""
         began = time.perf_counter()
-        context = self._memory(memories) if self.remembers else {}
-        runner = self.runner
-        actions, states, fetches = runner.act(
-            runner.filter(columns, update=False), self.explore, self.policy.timestep, context
-        )
-        if self.remembers:
-            self._remember(memories, actions, states, given)
+        runner, policy = self.runner, self.policy
+        obs = runner.filter(columns, update=False)
+        if self._only_actions and isinstance(policy, JaxPolicy):
+            actions, fetches = policy.act_greedily(obs), {}
+        else:
+            context = self._memory(memories) if self.remembers else {}
+            actions, states, fetches = runner.act(obs, self.explore, policy.timestep, context)
+            if self.remembers:
+                self._remember(memories, actions, states, given)
         chosen = self.rows(runner.action_map(actions), fetches)
         self._measured(acting_bucket(rows), time.perf_counter() - began)
         return chosen
