@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollax.config import TrainerConfig
+from rollax.config.data_estimates import OffPolicyEstimationFields
 from rollax.config.data_input import DataInputFields, missing_input
 from rollax.errors import ConfigError
+from rollax.evaluation.policy_mapping import policy_mapping
 from rollax.policy.policy import PolicySpec
 
 if TYPE_CHECKING:
     from rollax.algorithms.trainer import Trainer
+    from rollax.estimators.in_training import TrainingEstimates
     from rollax.optimizers.optimizer import Optimizer
 
 Config = TypeVar("Config", bound=TrainerConfig)
@@ -47,6 +50,33 @@ def optimizer_class_of(trainer_class: type[Trainer], config: TrainerConfig) -> t
     )
 
 
+def estimates_methods(config: TrainerConfig) -> tuple[str, ...]:
+    """The estimates that evaluations make from recorded data."""
+    return config.off_policy_estimation_methods if isinstance(config, OffPolicyEstimationFields) else ()
+
+
+def estimates_of(trainer: Trainer) -> TrainingEstimates | None:
+    """The estimates of a trainer's policies at each evaluation, with their data in memory; None without a method."""
+    config: Any = trainer.config
+    methods = estimates_methods(config)
+    if not methods:
+        return None
+    from rollax.estimators.in_training import TrainingEstimates
+    from rollax.optimizers.data_sources import open_source
+
+    source, worker = config.off_policy_estimation_input, trainer.worker
+    if source is None:
+        recorded = [one for one, _ in config.weights_of_sources()[0]]
+        source = recorded[0] if len(recorded) == 1 else recorded
+    reader = open_source(source, config.input_config)
+    try:
+        runners = {policy_id: worker.runners[policy_id] for policy_id in trainer.optimizer.policies}
+        policy_of = policy_mapping(config.multiagent.policy_mapping_fn, list(worker.policies))
+        return TrainingEstimates(reader, runners, methods, policy_of)
+    finally:
+        reader.close()
+
+
 def with_spaces_of_data(config: Config, where: str) -> Config:
     """The config of a trainer without an environment, with the spaces of its recorded data.
 
@@ -64,13 +94,13 @@ def with_spaces_of_data(config: Config, where: str) -> Config:
             expected="a Gymnasium id, a registered name, a class, or a creator function",
             fix=f"{where.partition('(')[0]}(env='CartPole-v1')",
         )
-    if config.evaluation_interval is not None:
+    if config.evaluation_interval is not None and not estimates_methods(config):
         raise ConfigError(
             "No environment to evaluate in.",
             where="config keys 'evaluation_interval' and 'env'",
             got=f"evaluation_interval={config.evaluation_interval}, env=None",
-            expected="an environment",
-            fix="set env, or leave evaluation_interval out",
+            expected="an environment, or estimates from recorded data",
+            fix="set env, or off_policy_estimation_methods, or leave evaluation_interval out",
         )
     return _with_spaces(config)
 

@@ -188,7 +188,7 @@ class BCConfig(MARWILConfig):
     requires = {
         "beta": "BC has no weights; MARWIL has",
         _OF_WEIGHTS: "BC learns no values; MARWIL does",
-        "gamma": "BC learns no values",
+        "gamma": {"off_policy_estimation_methods": But(())},  # BC itself learns no values
     }
 
 

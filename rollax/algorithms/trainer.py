@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 
 from rollax import runtime
-from rollax.algorithms.from_data import optimizer_class_of, steps_the_env, with_spaces_of_data
+from rollax.algorithms.from_data import estimates_of, optimizer_class_of, steps_the_env, with_spaces_of_data
 from rollax.algorithms.registry import refuse_config_of_another, run_name
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_first_values
@@ -53,6 +54,7 @@ class Trainer:
         self._config = with_spaces_of_data(self._config, f"{type(self).__name__}(env=...)")
         self.workers = WorkerSet(self.config, self.policy_class, samples=steps_the_env(self.config))
         self.optimizer = optimizer_class(self.workers.local, self.workers.remote, self.config)
+        self._estimates = estimates_of(self)
         self.iteration = 0
         self.time_total_s = 0.0
         self.restored_from: Path | None = None
@@ -184,15 +186,18 @@ class Trainer:
     def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> EvaluationResult:
         """Plays `num_episodes` (default `evaluation_num_episodes`), greedily and in separate environments.
 
-        With `record_dir` an MP4 of each episode is written into that folder.
+        With `record_dir` an MP4 of each episode is written into that folder. Without an environment there are no
+        episodes, only the estimates of `off_policy_estimation_methods`.
         """
         runtime.refuse_forked()
         count = self.config.evaluation_num_episodes if num_episodes is None else num_episodes
         if record_dir is not None:
             return self._evaluate_recorded(count, Path(record_dir))
+        if self.config.env is None and self._estimates is not None:
+            return evaluation_result([], self._estimates())
         if self._evaluation_worker is None:
             self._evaluation_worker = self._evaluating_worker(self._evaluation_config())
-        return evaluation_result(self._played(self._evaluation_worker, count))
+        return evaluation_result(self._played(self._evaluation_worker, count), self._estimated())
 
     def _evaluate_recorded(self, count: int, folder: Path) -> EvaluationResult:
         from rollax.env.recording import RecordedEnv, RecordingCreator
@@ -204,7 +209,7 @@ class Trainer:
         recorded = RecordingCreator(config.env, folder, counts)
         worker = self._evaluating_worker(config.changed(num_envs_per_worker=1, env=recorded))
         try:
-            result = evaluation_result(self._played(worker, count))
+            result = evaluation_result(self._played(worker, count), self._estimated())
             assert isinstance(worker.env, RecordedEnv)
             result["videos"] = sorted(map(str, worker.env.paths))
             return result
@@ -236,6 +241,9 @@ class Trainer:
         assert recorder is not None
         result["files"] = list(map(str, recorder.writer.paths))
         return result
+
+    def _estimated(self) -> dict[str, Any]:
+        return {} if self._estimates is None else self._estimates()
 
     def _played(self, worker: RolloutWorker, count: int) -> list[EpisodeMetrics]:
         self._hand_over(worker)
@@ -402,7 +410,13 @@ class Trainer:
         self.stop()
 
 
-def evaluation_result(episodes: list[EpisodeMetrics]) -> EvaluationResult:
+def evaluation_result(
+    episodes: list[EpisodeMetrics], off_policy_estimates: Mapping[str, Any] = MappingProxyType({})
+) -> EvaluationResult:
     summary = summarize(episodes)
-    rewards = [episode.reward for episode in episodes]
-    return cast(EvaluationResult, {**summary, "episodes": len(episodes), "episode_rewards": rewards})
+    own = {
+        "episodes": len(episodes),
+        "episode_rewards": [episode.reward for episode in episodes],
+        "off_policy_estimates": dict(off_policy_estimates),
+    }
+    return cast(EvaluationResult, {**summary, **own})

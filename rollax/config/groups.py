@@ -9,6 +9,7 @@ from __future__ import annotations
 from gymnasium.spaces import Space
 from pydantic import ConfigDict, Field
 
+from rollax.config.data_estimates import OffPolicyEstimationFields
 from rollax.config.data_input import DataInputFields
 from rollax.config.rules import SET, But, FieldGroup
 from rollax.config.trainer import Lambda, ProbabilityPoints, SchedulePoints, TrainerConfig
@@ -103,7 +104,7 @@ class AsyncSamplesFields(StreamFields, TrainerConfig):
     replay_buffer_num_slots: int = Field(default=0, ge=0, description="recent fragments that are kept to be replayed")
 
 
-class ReplayFields(DataInputFields, TrainerConfig):
+class ReplayFields(DataInputFields, OffPolicyEstimationFields, TrainerConfig):
     """What is kept, how it is drawn, and how many updates are made for each step; see `SyncReplayOptimizer`."""
 
     defaults = {"rollout_fragment_length": 4, "timesteps_per_iteration": 1000}

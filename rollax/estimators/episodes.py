@@ -85,6 +85,21 @@ class LoggedEpisodes:
             where=where,
         )
 
+    def first(self) -> LoggedEpisodes:
+        """The first trajectory alone."""
+        length = int(self.lengths[0])
+        rows, logp = slice(length), self.behaviour_logp
+        return LoggedEpisodes(
+            obs=trees.index(self.obs, rows),
+            last_obs=trees.index(self.last_obs, slice(1)),
+            actions=trees.index(self.actions, rows),
+            rewards=self.rewards[rows],
+            lengths=self.lengths[:1],
+            terminated=self.terminated[:1],
+            behaviour_logp=None if logp is None else logp[rows],
+            where=self.where,
+        )
+
     def following(self) -> trees.Tree:
         """Columns [N, ...] of the observation after each row."""
         next_rows = np.arange(len(self.rewards)) + 1
@@ -99,15 +114,25 @@ class LoggedEpisodes:
         return discounts
 
     def require_logp(self) -> np.ndarray:
-        """`behaviour_logp`; DatasetError where the log has none."""
+        """`behaviour_logp`; DatasetError where the log has none, or none of some actions."""
         if self.behaviour_logp is None:
             raise DatasetError(
                 "The data set does not contain the log-probabilities of its actions.",
                 where=self.where,
                 got="no column 'action_logp', or not in every file",
                 expected="action_logp of every action, under the policy that chose it",
-                fix="record with output= or `rollax record` from a policy with an action distribution; or use 'dm' or "
-                "'fqe', which need none; or pass behaviour='fitted', which fits a model of the behaviour policy",
+                fix="record with output= or `rollax record` from a policy with an action distribution; or use 'dm', "
+                "which needs none; or estimate_policy(behaviour='fitted'), which fits a model of the behaviour policy",
+            )
+        unknown = int(np.count_nonzero(~np.isfinite(self.behaviour_logp)))
+        if unknown:
+            raise DatasetError(
+                "The data set has actions of unknown probability.",
+                where=self.where,
+                got=f"{unknown} of {len(self.behaviour_logp)} values of action_logp are NaN or infinite",
+                expected="finite numbers; actions that an environment has logged have none",
+                fix="use 'dm', which needs none; or estimate_policy(behaviour='fitted'), which fits a model of the "
+                "behaviour policy",
             )
         return self.behaviour_logp
 

@@ -29,7 +29,8 @@ _WEIGHTED = {
 }
 METHODS = (*_WEIGHTED, "dm", "dr")
 """Importance sampling (ordinary, per decision, weighted, weighted per decision), direct method, doubly robust."""
-_NEED_LOGP = (*_WEIGHTED, "dr")
+NEED_LOGP = frozenset({*_WEIGHTED, "dr"})
+"""The methods that read the log-probabilities of the logged actions."""
 _FEW_EPISODES = 10
 
 
@@ -125,7 +126,7 @@ def estimate(
     behavior = bootstrap(returns, level=level, resamples=resamples, seed=seed)
     warnings: list[str] = []
     ratios = size = None
-    if any(method in _NEED_LOGP for method in methods):
+    if NEED_LOGP & set(methods):
         ratios = _log_ratios(target, episodes, behaviour, seed)
         last = starts_of(lengths) + lengths - 1
         cumulative = importance.cumulative_log_weights(ratios, np.zeros_like(ratios), lengths)

@@ -88,7 +88,7 @@ class FittedQ:
     def __init__(self, target: TargetPolicy, gamma: float, config: FQEConfig | None = None) -> None:
         self.target, self.gamma, self.config = target, gamma, config or FQEConfig()
         policy = target.runner.policy
-        self._check(policy)
+        self.check(policy)
         runtime.configure_jax()
         rngs = nnx.Rngs(self.config.seed)
         model_config = ModelConfig(fcnet_hiddens=tuple(self.config.hiddens), fcnet_activation="relu")
@@ -210,7 +210,8 @@ class FittedQ:
         return loss, ({"total_loss": loss}, self._split.extra_of(model))
 
     @staticmethod
-    def _check(policy: Any) -> None:
+    def check(policy: Any) -> None:
+        """PolicyError where the policy has memory, or actions that are neither Discrete nor a Box."""
         space = policy.action_space
         box = isinstance(space, spaces.Box) and math.prod(space.shape) > 0
         if policy.get_initial_state() or not (box or isinstance(space, spaces.Discrete)):

@@ -105,7 +105,7 @@ class EpisodeSummary(TypedDict):
 
 
 class EvaluationResult(TypedDict, extra_items=Any):
-    """Greedy episodes: means and extremes, their number, and the reward of each."""
+    """Greedy episodes: means and extremes, their number, and the reward of each; and estimates from recorded data."""
 
     episode_reward_mean: float
     episode_reward_min: float
@@ -115,6 +115,7 @@ class EvaluationResult(TypedDict, extra_items=Any):
     custom_metrics: dict[str, float]
     episodes: int
     episode_rewards: list[float]
+    off_policy_estimates: dict[str, dict[str, dict[str, float | None]]]
 
 
 class TrainResult(EpisodeSummary, extra_items=Any):

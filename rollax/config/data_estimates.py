@@ -1,0 +1,28 @@
+"""The fields of off-policy estimates at each evaluation."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rollax.config.rules import SET, But, FieldGroup
+
+
+class OffPolicyEstimationFields(FieldGroup):
+    """Which estimates of the policies are made from recorded data at each evaluation; see `TrainingEstimates`."""
+
+    requires = {
+        "off_policy_estimation_methods": [{"off_policy_estimation_input": SET}, {"input": SET}],
+        "off_policy_estimation_input": {"off_policy_estimation_methods": But(())},
+    }
+
+    off_policy_estimation_methods: tuple[Literal["is", "pdis", "wis", "wpdis", "dm", "dr"], ...] = Field(
+        default=(),
+        description="estimates of each policy's value that every evaluation makes from recorded data, such as "
+        "['wis', 'dm']; see [estimates.md](estimates.md)",
+    )
+    off_policy_estimation_input: Any = Field(
+        default=None,
+        description="data set to estimate from, as of input; None: that of input",
+    )

@@ -1,0 +1,154 @@
+"""`TrainingEstimates`: estimates of the policies of a trainer, from recorded data that is read once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.data.dataset import DatasetReader, RecordedTrajectory
+from rollax.errors import ConfigError, DatasetError, PolicyError
+from rollax.estimators.episodes import LoggedEpisodes
+from rollax.estimators.estimate import NEED_LOGP, estimate
+from rollax.estimators.fitted_q import FittedQ
+from rollax.estimators.target_policy import TargetPolicy
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.memory import gib, memory_there
+from rollax.policy.policy import Policy
+from rollax.spaces import same_space, space_text
+
+log = logging.getLogger("rollax.estimators")
+
+_READ = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP)
+
+
+class TrainingEstimates:
+    """Estimates of several policies, again and again, from one data set in memory.
+
+    The policies are estimated as they act in training (`explore=True`). Trajectories that are cut in the middle are
+    left out. Estimating changes neither the policies nor their random numbers.
+
+    Args:
+        reader: the data.
+        runners: policy id -> the policy to estimate.
+        methods: some of `METHODS`.
+        policy_of: `(agent_id, episode) -> policy id`; None where there is one policy.
+    Raises:
+        ConfigError: the data is larger than half of the memory.
+        DatasetError: a policy has no whole trajectory, other spaces, or no log-probabilities, which a method requires.
+        PolicyError: a method does not support a policy.
+    """
+
+    def __init__(
+        self,
+        reader: DatasetReader,
+        runners: Mapping[str, PolicyRunner],
+        methods: Sequence[str],
+        policy_of: Callable[..., str] | None = None,
+    ) -> None:
+        self._methods = tuple(methods)
+        data = {policy_id: _TrajectoriesOf(runner, reader, policy_id) for policy_id, runner in runners.items()}
+        _read(reader, data, policy_of)
+        self._targets: dict[str, tuple[TargetPolicy, LoggedEpisodes]] = {}
+        for policy_id, runner in runners.items():
+            of_policy = data.pop(policy_id)  # once it is in columns, it is not kept as trajectories
+            episodes = LoggedEpisodes.of(of_policy, runner, policy_id=policy_id, drop_cut=True)
+            if len(episodes) < len(of_policy.found):
+                left_out = len(of_policy.found) - len(episodes)
+                log.warning("Policy %r: estimates leave out %d trajectories without an end.", policy_id, left_out)
+            self._targets[policy_id] = TargetPolicy(runner), episodes
+            self._check(*self._targets[policy_id])
+
+    def __call__(self) -> dict[str, dict[str, dict[str, float | None]]]:
+        """Policy id -> method -> the numbers of an `Estimate`, and `effective_sample_size`."""
+        results: dict[str, dict[str, dict[str, float | None]]] = {}
+        for policy_id, (target, episodes) in self._targets.items():
+            with _acting_state_kept(target.runner.policy):
+                found = estimate(target, episodes, self._methods)
+            results[policy_id] = {
+                method: {
+                    **{name: value for name, value in asdict(one).items() if name != "method"},
+                    "effective_sample_size": found.effective_sample_size,
+                }
+                for method, one in found.methods.items()
+            }
+        return results
+
+    def _check(self, target: TargetPolicy, episodes: LoggedEpisodes) -> None:
+        """Refuses, before the training, what the first evaluation would refuse."""
+        if {"dm", "dr"} & set(self._methods):
+            FittedQ.check(target.runner.policy)
+        if NEED_LOGP & set(self._methods):
+            episodes.require_logp()
+            with _acting_state_kept(target.runner.policy):
+                target.logp(episodes.first())
+
+
+@contextmanager
+def _acting_state_kept(policy: Policy) -> Iterator[None]:
+    state = policy.get_acting_state()
+    try:
+        yield
+    finally:
+        policy.set_acting_state(state)
+
+
+class _TrajectoriesOf(DatasetReader):
+    """The trajectories of one of our policies, in a list, under our policy's id."""
+
+    def __init__(self, runner: PolicyRunner, reader: DatasetReader, policy_id: str) -> None:
+        self.policy_id, self._policy, self._reader = policy_id, runner.policy, reader
+        self.observation_spaces, self.action_spaces = {}, {}
+        self.header, self.actions_of, self.broken = reader.header, reader.actions_of, reader.broken
+        self.found: list[RecordedTrajectory] = []
+
+    def add(self, trajectory: RecordedTrajectory) -> None:
+        """Adds a trajectory, and its spaces; DatasetError where an earlier one had others."""
+        for kind in ("observation_spaces", "action_spaces"):
+            # A format that does not say its spaces has those of the policy.
+            own = getattr(self._policy, kind.removesuffix("s"))
+            ours, theirs = getattr(self, kind), getattr(self._reader, kind).get(trajectory.policy_id, own)
+            if not same_space(ours.setdefault(self.policy_id, theirs), theirs):
+                raise DatasetError(
+                    f"Trajectories of one policy with different {kind.replace('_', ' ')}.",
+                    where=trajectory.where,
+                    got=space_text(theirs),
+                    expected=space_text(ours[self.policy_id]),
+                    fix="read data of one environment in off_policy_estimation_input",
+                )
+        columns = {name: trajectory.columns[name] for name in _READ if name in trajectory.columns}
+        self.found.append(replace(trajectory, columns=columns, policy_id=self.policy_id))
+
+    def trajectories(self) -> Iterator[RecordedTrajectory]:
+        return iter(self.found)
+
+
+def _read(reader: DatasetReader, data: Mapping[str, _TrajectoriesOf], policy_of: Callable[..., str] | None) -> None:
+    """Adds each trajectory to those of its policy."""
+    size, limit = 0, memory_there() // 2
+    for trajectory in reader.trajectories():
+        policy_id = next(iter(data)) if policy_of is None else _policy_id(trajectory, policy_of)
+        if policy_id not in data or not len(trajectory):
+            continue
+        data[policy_id].add(trajectory)
+        size += sum(leaf.nbytes for leaf in trees.leaves(data[policy_id].found[-1].columns))
+        if size > limit:
+            raise ConfigError(
+                "The data for estimates is larger than half of the memory.",
+                where="config key 'off_policy_estimation_input'",
+                got=f"more than {gib(size)}",
+                expected=f"at most {gib(limit)}",
+                fix="set off_policy_estimation_input to a part of the data",
+            )
+
+
+def _policy_id(trajectory: RecordedTrajectory, policy_of: Callable[..., str]) -> str:
+    try:
+        return policy_of(trajectory.agent_id, None)
+    except PolicyError as error:
+        if error.__cause__ is None:
+            raise
+        return trajectory.policy_id  # the mapping reads the episode, which is not recorded
