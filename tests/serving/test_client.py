@@ -24,7 +24,7 @@ with PolicyClient(sys.argv[1]) as client:
     episode = client.start_episode()
     assert client.get_action(episode, [0.0, 0.0]) == 0
     client.end_episode(episode, [0.0, 0.0])
-print([name for name in ("jax", "flax", "ray", "pydantic", "gymnasium", "fastapi") if name in sys.modules])
+print([name for name in ("jax", "flax", "ray", "pydantic", "gymnasium", "uvicorn") if name in sys.modules])
 """
 
 
