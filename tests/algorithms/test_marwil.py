@@ -218,10 +218,15 @@ class TestRefused:
         with pytest.raises(ConfigError, match=said):
             MARWILConfig(**config)
 
-    @pytest.mark.parametrize("config", [{"beta": 1.0}, {"gamma": 0.5}, {"vf_loss_coeff": 0.5}])
+    @pytest.mark.parametrize("config", [{"beta": 1.0}, {"vf_loss_coeff": 0.5}])
     def test_values_in_bc(self, config):
         with pytest.raises(ConfigError, match="has no effect: BC"):
             BCConfig(**config)
+
+    def test_gamma_in_bc_is_that_of_estimates(self):
+        with pytest.raises(ConfigError, match="gamma has no effect: off_policy_estimation_methods"):
+            BCConfig(gamma=0.5)
+        assert BCConfig(gamma=0.5, input="log", off_policy_estimation_methods=["wis"]).gamma == 0.5
 
 
 def test_it_learns_what_it_is_shown():
