@@ -21,15 +21,15 @@ class Limits:
         max_episodes_per_request: episodes in one `get_actions` or `submit_episodes`.
         max_agents: agents in one dict of observations, actions or rewards.
         max_id_length: characters of the id of an episode, agent or request.
-        idle_timeout_s: seconds after the last response of an episode; it is dropped then.
-        retry_after_s: what a client should wait after a refusal by one of the limits above.
+        idle_timeout_s: seconds after the last response of an episode after which it is dropped.
+        retry_after_s: seconds that a client should wait after a refusal by one of the limits above.
         largest_number: the largest absolute value of a number that a server learns from, in rewards and in observations
             (unless a bound of their space is higher). A server that does not learn takes any finite number.
         max_body_bytes: bytes of one request.
         max_connections: open connections.
         max_connections_per_client: open connections of one address.
         max_header_bytes: bytes of the request line and the headers.
-        max_unsent_bytes: bytes of responses that a client has not read; the connection is aborted beyond.
+        max_unsent_bytes: bytes of responses that a client has not read; with more, its connection is aborted.
         request_timeout_s: seconds in which a request has to arrive in full.
         requests_per_s: requests of one address per second, with bursts of as many.
         wrong_tokens_per_s: requests of one address with a wrong token per second, with bursts of ten times as many.
