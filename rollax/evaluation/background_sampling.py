@@ -50,14 +50,16 @@ class Turns:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Around the work of another thread, which begins when the sampling thread waits."""
-        with self._changed:
-            self._held += 1  # first: the sampling thread must not be faster again and again
-            self._changed.wait_for(lambda: not self._sampling)
-        try:
+        counted = False
+        try:  # a signal may end the wait
+            with self._changed:
+                self._held += 1  # first: the sampling thread must not be faster again and again
+                counted = True
+                self._changed.wait_for(lambda: not self._sampling)
             yield
         finally:
             with self._changed:
-                self._held -= 1
+                self._held -= counted
                 self._changed.notify_all()
 
     def _enter(self) -> None:
@@ -169,8 +171,8 @@ class BackgroundSampling:
         if self.runs_here:
             yield
             return
-        self._halt()
         try:
+            self._halt()
             yield
         finally:
             with self._changed:
@@ -181,9 +183,11 @@ class BackgroundSampling:
         with self._changed:
             self._halting, thread = True, self._thread
         self._interrupt(True)
-        if thread is not None:
-            thread.join()
-        self._interrupt(False)
+        try:
+            if thread is not None:
+                _join(thread)
+        finally:
+            self._interrupt(False)
 
     def _start(self) -> None:
         if self._thread is None:
@@ -219,3 +223,11 @@ class BackgroundSampling:
         self._dropped += rollout.env_steps
         self._episodes += rollout.episodes
         del self._episodes[:-MOST_EPISODES]
+
+
+def _join(thread: threading.Thread) -> None:
+    try:
+        thread.join()
+    except BaseException:  # a signal; the thread ends soon, and nobody else may sample before
+        thread.join()
+        raise

@@ -111,6 +111,20 @@ class TestWaitingFragments:
         source.make(1)
         assert numbers(source.sampling.take()) == [2]
 
+    def test_it_goes_on_after_an_interrupted_halt(self, source, monkeypatch):
+        source.make(1)
+        thread, join = source.sampling._thread, source.sampling._thread.join
+
+        def interrupted():
+            monkeypatch.setattr(thread, "join", join)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(thread, "join", interrupted)
+        with pytest.raises(KeyboardInterrupt), source.sampling.halted():
+            pass
+        source.make(1)
+        assert numbers(source.sampling.take()) == [1]
+
 
 def test_turns_are_held_only_while_the_sampling_thread_waits():
     turns, order, polling, polled = Turns(), [], threading.Event(), threading.Event()
@@ -131,6 +145,22 @@ def test_turns_are_held_only_while_the_sampling_thread_waits():
         order.append("holds")
     thread.join(LONG)
     assert order == ["samples", "holds", "samples on"]
+
+
+def test_turns_go_on_after_an_interrupted_wait(monkeypatch):
+    turns = Turns()
+
+    def interrupted(condition):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(turns._changed, "wait_for", interrupted)
+        with pytest.raises(KeyboardInterrupt), turns.held():
+            pass
+    samples = threading.Thread(target=lambda: turns.sampling().__enter__(), daemon=True)
+    samples.start()
+    samples.join(LONG)
+    assert not samples.is_alive()
 
 
 class Echo(ExternalEnv):
