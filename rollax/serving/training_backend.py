@@ -270,8 +270,7 @@ class TrainingBackend(Backend):
             if not acting:
                 continue
             count += 1
-            logps: dict[Any, Any] = {agent: step.logp for agent, step in acting.items()}
-            known = logps if knows_logp and None not in logps.values() else None
+            known = {agent: step.logp for agent, step in acting.items()} if knows_logp else None
             values = {agent: step.obs for agent, step in acting.items()}
             self._episodes.log(episode_id, values, {a: step.action for a, step in acting.items()}, known)
             infos = {agent: step.info for agent, step in acting.items() if step.info}

@@ -305,6 +305,19 @@ class TestSeveralAgents:
             ("end", ["y"]),
         ]
 
+    def test_a_policy_that_does_not_learn_submits_what_others_have_chosen(self):
+        """Its actions have no probabilities, and those beside them keep theirs."""
+        policies = {"policies": {"x": None, "y": None}, "policy_mapping_fn": {"x": "x", "y": "y"}.__getitem__}
+        config = {**CONFIG, "multiagent": {**policies, "policies_to_train": ["x"]}}
+        with PPOTrainer(env=Several, config=config) as trainer:
+            run = Learning(trainer)
+
+            def submit():
+                agents = {"x": trajectory(12, logp=-0.5), "y": trajectory(12)}
+                run.backend.submit([Episode(agents=agents, policy_version=run.backend.version)])
+
+            assert run.train_while(submit)["info"]["learner"].keys() == {"x"}
+
 
 class TestLearningCurve:
     def test_is_bounded(self):

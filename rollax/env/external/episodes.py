@@ -137,13 +137,14 @@ class ExternalEpisodes:
         episode_id: Hashable,
         values: ByAgent,
         actions: ByAgent,
-        logps: Mapping[Hashable, float] | None = None,
+        logps: Mapping[Hashable, float | None] | None = None,
         *,
         blocking: bool = True,
     ) -> None:
         """Records logged actions; blocks while the queue is full, or raises a QueueFullError.
 
-        `logps` are the log-probabilities under an earlier version of the policy, which has chosen the actions.
+        `logps` are the log-probabilities under an earlier version of the policy, which has chosen the actions; None
+        for the agents whose actions another one has chosen.
         """
         episode = self._find(episode_id)
         self._check_acting(episode, values)
@@ -170,7 +171,7 @@ class ExternalEpisodes:
                 self.queue.refuse_if_stopped()
                 self.queue.refuse_if_full()
             self._refuse_over(episode)
-            known = None if logps is None else [float(logps[agent]) for agent in values]
+            known = None if logps is None else [logps[agent] for agent in values]
             self._put(_event(episode, _acting(episode, values), observed, actions=taken, logps=known))
 
     def add_returns(self, episode_id: Hashable, rewards: ByAgent, infos: ByAgent) -> None:

@@ -162,7 +162,8 @@ class ExternalBaseEnv(BaseEnv):
             given = range(first_row, len(builder.agents))
             builder.given.update(zip(given, event.actions, strict=True))
             if event.logps is not None:
-                builder.given_logps.update(zip(given, event.logps, strict=True))
+                known = zip(given, event.logps, strict=True)
+                builder.given_logps.update((row, logp) for row, logp in known if logp is not None)
 
     def _drop(self, episode: ExternalEpisode) -> list[int]:
         """Frees the numbers of an episode that is lost; returns that of the sub-environment, if it has one."""

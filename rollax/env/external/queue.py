@@ -89,7 +89,7 @@ class Event:
     rewards: list[float]  # K, since each agent's last event
     infos: dict[Hashable, dict]
     actions: list[Any] | None = None  # K logged actions; None if the policy acts, or no agent acts
-    logps: list[float] | None = None  # K log-probabilities of logged actions of an earlier version of the policy
+    logps: list[float | None] | None = None  # K log-probabilities of logged actions of an earlier version, or None
     ends: bool = False  # the trajectories end
     truncated: bool = False  # they are truncated instead of terminated
     closes: bool = False  # the episode ends
