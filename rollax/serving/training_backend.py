@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Hashable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class TrainingBackend(Backend):
         self._of_agents: dict[str, PolicyRunner] = {}
         self._running: dict[str, _Running] = {}
         self._onnx: dict[str, tuple[int, bytes]] = {}  # policy id -> version and model
-        self._lock = threading.Lock()  # of the counts, which `submit` changes in another thread
+        self._lock = threading.Lock()  # of counts and curve, which `submit` changes in another thread
         self._counts = {"episodes_submitted": 0, "episodes_too_old": 0, "episodes_dropped": 0}
 
     def hello(self) -> Hello:
@@ -128,12 +129,14 @@ class TrainingBackend(Backend):
         self._episodes.end_agents(episode_id, observations, truncated)
 
     def end_episode(self, episode_id: str, obs: Any, truncated: bool) -> None:
-        running = self._running.pop(episode_id)
         self._episodes.end(episode_id, self._by_agent(obs), truncated)
+        running = self._running.pop(episode_id)
         self._count(running.reward, running.steps)
 
     def drop_episode(self, episode_id: str) -> None:
-        if self._running.pop(episode_id, None) is not None and not self._episodes.queue.stopped:
+        if self._running.pop(episode_id, None) is None:
+            return
+        with suppress(EnvStoppedError):
             self._episodes.drop(episode_id)
             with self._lock:
                 self._counts["episodes_dropped"] += 1
@@ -170,16 +173,15 @@ class TrainingBackend(Backend):
 
     def statistics(self) -> dict[str, Any]:
         with self._lock:
-            counts = dict(self._counts)
-        return {
-            **counts,
-            "episodes_total": self.curve.episodes,
-            "steps_total": self.curve.steps,
-            "timestep": max(runner.policy.timestep for runner in self.worker.runners.values()),
-            "episode_reward_mean": self.curve.reward,
-            "episode_len_mean": self.curve.length,
-            "curve": list(self.curve.points),
-        }
+            return {
+                **self._counts,
+                "episodes_total": self.curve.episodes,
+                "steps_total": self.curve.steps,
+                "timestep": max(runner.policy.timestep for runner in self.worker.runners.values()),
+                "episode_reward_mean": self.curve.reward,
+                "episode_len_mean": self.curve.length,
+                "curve": list(self.curve.points),
+            }
 
     # Policies of agents.
 
