@@ -11,7 +11,7 @@ from rollax import PPOTrainer
 from rollax.serving.client import PolicyClient
 from rollax.serving.learning_run import addresses_of
 from rollax.serving.policy_server_env import PolicyServerEnv
-from tests.serving.learning_runs import LONG, TINY
+from tests.serving.learning_runs import LONG, TINY, until
 
 pytestmark = pytest.mark.long
 CONFIG = {
@@ -73,5 +73,13 @@ def test_clients_play_on_both_and_it_learns(small_ray):
     assert all(np.isfinite(result["info"]["learner"]["default_policy"]["total_loss"]) for result in results)
     assert min(played) >= 1
     for address in addresses:
-        with pytest.raises(OSError), socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), 5):
-            pass
+        until(lambda address=address: refuses(int(address.rpartition(":")[2])))
+
+
+def refuses(port):
+    """Whether nobody listens any more; the processes end a little later than the trainer."""
+    try:
+        socket.create_connection(("127.0.0.1", port), LONG).close()
+    except OSError:
+        return True
+    return False
