@@ -18,6 +18,7 @@ class Limits:
         max_episodes_per_client: running episodes of one client.
         max_pending: observations that wait for an action, in all.
         max_pending_per_client: observations of one client that wait for an action.
+        max_submissions: requests of `submit_episodes` that wait, in all.
         max_episodes_per_request: episodes in one `get_actions` or `submit_episodes`.
         max_agents: agents in one dict of observations, actions or rewards.
         max_id_length: characters of the id of an episode, agent or request.
@@ -39,6 +40,7 @@ class Limits:
     max_episodes_per_client: int = 5_000
     max_pending: int = 16_384
     max_pending_per_client: int = 4_096
+    max_submissions: int = 64
     max_episodes_per_request: int = 4_096
     max_agents: int = 1_024
     max_id_length: int = 128

@@ -15,7 +15,7 @@ from rollax.serving import protocol as messages
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
 from rollax.serving.readers import ONE_AGENT, Readers
-from rollax.serving.sessions import EXPIRED, NOBODY, Session, Sessions
+from rollax.serving.sessions import EXPIRED, NOBODY, Key, Session, Sessions
 from rollax.serving.values import plain
 
 Response = Any
@@ -63,6 +63,7 @@ class Service:
         self._calls: set[_Call] = set()
         self._pending, self._pending_by_client = 0, Counter[Hashable]()
         self._submitted: OrderedDict[str, asyncio.Future[Response]] = OrderedDict()
+        self._submitting = 0  # those of them that run or wait
         self._finished: deque[tuple[_Call, Any]] = deque()
         self._resolving = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -175,7 +176,7 @@ class Service:
         if request.request_id is not None:
             self._readers.check_id(request.request_id, "request_id")
             repeated = self.sessions.started_by(request.request_id)
-        if repeated is not None:
+        if repeated is not None and request.episode_id in (None, repeated):
             return messages.Started(repeated)
         if request.episode_id is not None:
             self._readers.check_id(request.episode_id, "episode_id")
@@ -190,7 +191,7 @@ class Service:
         return messages.Started(session.id)
 
     def _get_action(self, request: messages.GetAction, client: Hashable) -> Response | asyncio.Future[Response]:
-        return self._request_actions({request.episode_id: request.obs}, request.request_id, client, single=True)
+        return self._request_actions({request.episode_id: request.obs}, self._key(request), client, single=True)
 
     def _get_actions(self, request: messages.GetActions, client: Hashable) -> Response | asyncio.Future[Response]:
         count = len(request.observations)
@@ -198,14 +199,13 @@ class Service:
             return messages.Actions({}, self.backend.version)
         if count > self.limits.max_episodes_per_request:
             raise too_many("episodes in one request", count, "max_episodes_per_request", self.limits, status=413)
-        return self._request_actions(request.observations, request.request_id, client, single=False)
+        return self._request_actions(request.observations, self._key(request), client, single=False)
 
     def _request_actions(
-        self, observations: Mapping[str, Any], request_id: str | None, client: Hashable, *, single: bool
+        self, observations: Mapping[str, Any], key: Key | None, client: Hashable, *, single: bool
     ) -> Response | asyncio.Future[Response]:
-        if request_id is not None:
-            self._readers.check_id(request_id, "request_id")
-            known = self.sessions.response_to(next(iter(observations)), request_id)
+        if key is not None:
+            known = self.sessions.response_to(next(iter(observations)), key)
             if known is not None:
                 return known.future() if isinstance(known, _Call) else known
         sessions = self.sessions.all_running(observations)
@@ -215,12 +215,12 @@ class Service:
             if session.waiting:
                 _refuse_waiting(session, names)
         self._admit(client, len(sessions))
-        call = _Call(self, client, sessions, agents, single, request_id)
+        call = _Call(self, client, sessions, agents, single, key)
         for session, names in zip(sessions, agents, strict=True):
             session.waiting = session.waiting | names if session.waiting else names
         self._calls.add(call)
-        if request_id is not None:
-            sessions[0].remember(request_id, call)
+        if key is not None:
+            sessions[0].remember(key, call)
         try:
             self.backend.request_actions(values, call.finish)
         except BaseException:
@@ -241,6 +241,8 @@ class Service:
     def _log_returns(self, request: messages.LogReturns, client: Hashable) -> Response:
         def log(session: Session) -> None:
             reward, info = self._readers.returns(session, request.reward, request.info)
+            if not self._hello.multi_agent:  # it is late, and would count for the next action
+                _refuse_waiting(session, ONE_AGENT)
             self.backend.log_returns(session.id, reward, info)
 
         return self._once(request, log)
@@ -269,7 +271,7 @@ class Service:
                     fix="start an episode only if an agent will act in it",
                 )
             self.backend.end_episode(session.id, obs, request.truncated)
-            self.sessions.end(session, request_id=request.request_id, response=messages.Done())
+            self.sessions.end(session, key=self._key(request), response=messages.Done())
 
         return self._once(request, end)
 
@@ -283,27 +285,40 @@ class Service:
             self._readers.check_id(request.request_id, "request_id")
             known = self._submitted.get(request.request_id)
         if known is None:
+            if self._submitting >= self.limits.max_submissions:
+                raise too_many("submissions wait", self._submitting + 1, "max_submissions", self.limits)
             known = self._in_thread(lambda: self.backend.submit(self._readers.episodes(request.episodes)))
+            self._submitting += 1
+            known.add_done_callback(self._on_submitted)
             if request.request_id is not None:
                 self._submitted[request.request_id] = known
                 while len(self._submitted) > _REMEMBERED_SUBMISSIONS:
                     self._submitted.popitem(last=False)
         return asyncio.shield(known)
 
+    def _on_submitted(self, _: asyncio.Future[Response]) -> None:
+        self._submitting -= 1
+
+    def _key(self, request: messages.Request) -> Key | None:
+        """What identifies a request that is sent again; None for one without an id."""
+        if request.request_id is None:
+            return None
+        self._readers.check_id(request.request_id, "request_id")
+        return type(request), request.request_id
+
     def _once(self, request: Any, execute: Callable[[Session], None]) -> messages.Done:
         """Executes a quick request of one episode, unless it was executed before."""
-        request_id: str | None = request.request_id
-        if request_id is not None:
-            self._readers.check_id(request_id, "request_id")
-            known = self.sessions.response_to(request.episode_id, request_id)
+        key = self._key(request)
+        if key is not None:
+            known = self.sessions.response_to(request.episode_id, key)
             if known is not None:
                 return known
         session = self.sessions.running(request.episode_id)
         execute(session)
         session.last_response = self._clock()
         done = messages.Done()
-        if request_id is not None:
-            session.remember(request_id, done)
+        if key is not None:
+            session.remember(key, done)
         return done
 
     # Pending requests.
@@ -329,8 +344,8 @@ class Service:
         for session, names in zip(call.sessions, call.agents, strict=True):
             session.waiting = NOBODY if session.waiting is names else session.waiting - names
         first = call.sessions[0]
-        if call.request_id is not None and first.responses is not None:
-            first.responses.pop(call.request_id, None)
+        if call.key is not None and first.responses is not None:
+            first.responses.pop(call.key, None)
 
     def finish(self, call: _Call, result: messages.Actions | BaseException) -> None:
         """Takes the result of a request for actions, in any thread."""
@@ -368,8 +383,8 @@ class Service:
         response: Response = messages.Actions(actions, result.version)
         if call.single:
             response = messages.Action(actions[call.sessions[0].id], result.version)
-        if call.request_id is not None:
-            call.sessions[0].remember(call.request_id, response)
+        if call.key is not None:
+            call.sessions[0].remember(call.key, response)
         call.succeed(response)
 
     def _in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -406,7 +421,7 @@ class _Call:
         "agents",
         "client",
         "done",
-        "request_id",
+        "key",
         "sessions",
         "single",
     )
@@ -418,10 +433,10 @@ class _Call:
         sessions: list[Session],
         agents: list[Any],
         single: bool,
-        request_id: str | None,
+        key: Key | None,
     ) -> None:
         self._service, self.client, self.sessions, self.agents = service, client, sessions, agents
-        self.single, self.request_id = single, request_id
+        self.single, self.key = single, key
         self.done = False
         self._response: Response = None
         self._error: BaseException | None = None

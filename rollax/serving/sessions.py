@@ -16,6 +16,9 @@ _REMEMBERED_ENDS = 20_000
 EXPIRED, ENDED = "expired", "ended"
 NOBODY: frozenset[str] = frozenset()
 
+Key = tuple[type, str]
+"""The type and the request id of a request; clients may use an id once for each verb."""
+
 
 class Session:
     """A running episode.
@@ -28,7 +31,7 @@ class Session:
         waiting: the agents with a pending request; replaced, never changed.
         acted: whether any agent has acted.
         last_response: when its last request was answered.
-        responses: request id -> response, or the pending request, of its last requests.
+        responses: key -> response, or the pending request, of its last requests.
     """
 
     __slots__ = ("acted", "agents", "client", "id", "last_response", "responses", "trains", "waiting")
@@ -39,13 +42,13 @@ class Session:
         self.waiting: frozenset[str] = NOBODY
         self.acted = False
         self.last_response = now
-        self.responses: OrderedDict[str, Any] | None = None
+        self.responses: OrderedDict[Key, Any] | None = None
 
-    def remember(self, request_id: str, response: Any) -> None:
+    def remember(self, key: Key, response: Any) -> None:
         """Keeps a response for a request that is sent again."""
         if self.responses is None:
             self.responses = OrderedDict()
-        self.responses[request_id] = response
+        self.responses[key] = response
         while len(self.responses) > _REMEMBERED_RESPONSES:
             self.responses.popitem(last=False)
 
@@ -62,7 +65,7 @@ class Sessions:
         self._limits, self._clock = limits, clock
         self._running: dict[str, Session] = {}
         self._by_client: Counter[Hashable] = Counter()
-        self._ended: OrderedDict[str, tuple[str, str | None, Any]] = OrderedDict()
+        self._ended: OrderedDict[str, tuple[str, Key | None, Any]] = OrderedDict()
         self._started: OrderedDict[str, str] = OrderedDict()  # request id -> episode id
         self.started, self.ended, self.expired = 0, 0, 0
 
@@ -154,13 +157,13 @@ class Sessions:
             what, status=status, where="episode_id", got=episode_id, expected="the id of a running episode", fix=fix
         )
 
-    def end(self, session: Session, how: str = ENDED, request_id: str | None = None, response: Any = None) -> None:
+    def end(self, session: Session, how: str = ENDED, key: Key | None = None, response: Any = None) -> None:
         """Removes a running episode; its last request may be repeated."""
         del self._running[session.id]
         self._by_client[session.client] -= 1
         if not self._by_client[session.client]:
             del self._by_client[session.client]
-        self._ended[session.id] = (how, request_id, response)
+        self._ended[session.id] = (how, key, response)
         while len(self._ended) > _REMEMBERED_ENDS:
             self._ended.popitem(last=False)
         if how == EXPIRED:
@@ -168,17 +171,18 @@ class Sessions:
         else:
             self.ended += 1
 
-    def response_to(self, episode_id: str, request_id: str) -> Any:
+    def response_to(self, episode_id: str, key: Key) -> Any:
         """The response, or the pending request, of a request that is sent again; None for a new one."""
         session = self._running.get(episode_id)
         if session is not None:
-            return None if session.responses is None else session.responses.get(request_id)
+            return None if session.responses is None else session.responses.get(key)
         ended = self._ended.get(episode_id)
-        return ended[2] if ended is not None and ended[1] == request_id else None
+        return ended[2] if ended is not None and ended[1] == key else None
 
     def started_by(self, request_id: str) -> str | None:
-        """The id of the episode that this request has started."""
-        return self._started.get(request_id)
+        """The id of the episode that this request has started; None once it is used, so it is another client's."""
+        session = self._running.get(self._started.get(request_id, ""))
+        return None if session is None or session.acted or session.waiting else session.id
 
     def remember_start(self, request_id: str, episode_id: str) -> None:
         """Keeps which request has started an episode."""

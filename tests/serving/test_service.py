@@ -293,6 +293,67 @@ def test_a_request_repeated_while_the_first_one_runs_gets_the_same_answer(serve)
     serve(play, StandIn(answers=False))
 
 
+def test_a_request_id_that_another_verb_has_used_is_another_request(serve):
+    async def play(session):
+        session.start()
+        first = session.act(request_id="1")
+        refused(409, session.reward, request_id="1")
+        session.backend.answer()
+        assert await first == Action(2, 7)
+        assert session.reward(request_id="1") == Done()
+        assert [call[0] for call in session.backend.calls] == ["start", "log_returns"]
+
+    serve(play, StandIn(answers=False))
+
+
+def test_two_clients_that_count_their_requests_have_their_own_episodes(serve):
+    async def play(session):
+        first = session("start_episode", StartEpisode(request_id="0")).episode_id
+        assert session("start_episode", StartEpisode(request_id="0", episode_id="mine")).episode_id == "mine"
+        session.act("mine")
+        second = session("start_episode", StartEpisode(request_id="0")).episode_id
+        assert len({first, second, "mine"}) == 3
+
+    serve(play)
+
+
+def test_a_reward_that_comes_late_is_refused(serve):
+    """It would count for the action that is not chosen yet."""
+
+    async def play(session):
+        session.start()
+        for _ in range(2):
+            pending = session.act()
+            refused(409, session.reward)
+            session.backend.answer()
+            await pending
+            session.reward()
+
+    serve(play, StandIn(answers=False))
+
+
+def test_submissions_that_wait_are_bounded(serve):
+    runs = threading.Event()
+
+    class Slow(StandIn):
+        def submit(self, episodes: Any) -> Any:
+            runs.wait()
+            return super().submit(episodes)
+
+    async def play(session):
+        try:
+            waiting = [session("submit_episodes", SubmitEpisodes(episodes=[], request_id=str(n))) for n in range(2)]
+            again = session("submit_episodes", SubmitEpisodes(episodes=[], request_id="0"))
+            error = refused(429, session, "submit_episodes", SubmitEpisodes(episodes=[]))
+            assert (error.parts["where"], error.retry_after_s) == ("max_submissions", 1.0)
+        finally:
+            runs.set()
+        await asyncio.gather(*waiting, again)
+        assert (await session("submit_episodes", SubmitEpisodes(episodes=[]))).accepted == 0
+
+    serve(play, Slow(), max_submissions=2)
+
+
 def test_the_last_few_responses_are_remembered(serve):
     async def play(session):
         session.start()

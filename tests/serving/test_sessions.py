@@ -9,6 +9,7 @@ from hypothesis import given
 from rollax.errors import ConfigError, RequestError
 from rollax.serving import sessions as module
 from rollax.serving.limits import Limits
+from rollax.serving.protocol import EndEpisode
 from rollax.serving.sessions import EXPIRED, Sessions
 
 
@@ -33,13 +34,13 @@ def test_memory_of_ended_episodes_is_bounded(monkeypatch):
     for number in range(100):
         session = sessions.start(str(number), "client", True)
         sessions.remember_start(f"r{number}", session.id)
-        sessions.end(session, request_id=f"e{number}", response="done")
+        sessions.end(session, key=(EndEpisode, f"e{number}"), response="done")
     assert len(sessions._ended) == len(sessions._started) == 10
-    assert sessions.response_to("99", "e99") == "done"
-    assert sessions.response_to("99", "another") is None
-    assert sessions.response_to("0", "e0") is None
-    assert sessions.started_by("r99") == "99"
-    assert sessions.started_by("r0") is None
+    assert sessions.response_to("99", (EndEpisode, "e99")) == "done"
+    assert sessions.response_to("99", (EndEpisode, "another")) is None
+    assert sessions.response_to("0", (EndEpisode, "e0")) is None
+    assert list(sessions._started)[-1] == "r99"
+    assert sessions.started_by("r99") is None
     assert sessions.clients == 0
 
 
