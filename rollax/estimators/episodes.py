@@ -11,6 +11,7 @@ from rollax.batch import SampleBatch
 from rollax.data.dataset import DatasetReader, RecordedTrajectory
 from rollax.errors import DatasetError, nearest
 from rollax.estimators.importance import starts_of
+from rollax.evaluation.actions import BoxMap
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.spaces import same_space, space_text
 
@@ -57,6 +58,7 @@ class LoggedEpisodes:
             DatasetError: no trajectory of this policy id, other spaces, or trajectories that were cut.
         """
         policy_id, where = _policy_id(reader, runner, policy_id), f"data set of {runner.policy.name!r}"
+        _check_scale(reader, runner, where)
         found = [one for one in reader.trajectories() if one.policy_id == policy_id and len(one)]
         whole = [one for one in found if not one.cut]
         if len(whole) < len(found) and not drop_cut:
@@ -162,6 +164,21 @@ def _policy_id(reader: DatasetReader, runner: PolicyRunner, given: str | None) -
                 fix="estimate from data of the environment that the policy was trained in",
             )
     return wanted
+
+
+def _check_scale(reader: DatasetReader, runner: PolicyRunner, where: str) -> None:
+    """DatasetError where the recorded actions, and so their densities, are in another scale than the policy's."""
+    scaled = any(BoxMap(box.box, True, True).scaled.any() for box in runner.action_map.boxes.values())
+    ours = runner.action_map.settings["normalize_actions"]
+    theirs = reader.header.get("normalize_actions", ours)
+    if reader.actions_of == "policy" and scaled and bool(theirs) != ours:
+        raise DatasetError(
+            "The recorded actions are in another scale than those of the policy.",
+            where=where,
+            got=f"normalize_actions={bool(theirs)}",
+            expected=f"normalize_actions={ours}, as the policy was trained",
+            fix="estimate from data of a policy with the same normalize_actions",
+        )
 
 
 def _cut(first: RecordedTrajectory, count: int, total: int) -> DatasetError:

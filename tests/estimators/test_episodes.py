@@ -70,6 +70,17 @@ def test_actions_are_in_the_scale_of_the_policy() -> None:
     assert LoggedEpisodes.of(Recorded(one, actions_of="policy"), runner()).actions.tolist() == [[2.0]]
 
 
+def test_recorded_actions_of_another_scale_are_refused() -> None:
+    reader = Recorded(trajectory(1, terminated=True), actions_of="policy")
+    reader.header = {"normalize_actions": False}
+    with pytest.raises(DatasetError, match="another scale"):
+        LoggedEpisodes.of(reader, runner())
+    reader.actions_of = "environment"  # they are mapped to those of the policy
+    assert LoggedEpisodes.of(reader, runner()).actions.tolist() == [[1.0]]
+    reader.actions_of, reader.header = "policy", {"normalize_actions": True}
+    assert LoggedEpisodes.of(reader, runner()).actions.tolist() == [[2.0]]
+
+
 def test_log_probabilities_are_known_only_if_every_trajectory_has_them() -> None:
     known = trajectory(2, terminated=True, action_logp=np.array([-1.0, -2.0]))
     assert LoggedEpisodes.of(Recorded(known), runner()).require_logp().tolist() == [-1.0, -2.0]
