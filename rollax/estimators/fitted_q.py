@@ -54,7 +54,8 @@ class FQEConfig:
         updates: gradient steps.
         batch_size: rows of one step.
         lr: step size of Adam; it falls to 0 linearly, so that the last steps average.
-        tau: Polyak coefficient τ of the target network.
+        tau: Polyak coefficient τ of the target network; None: 5 / ((1 - γ) `updates`), from 0.01 to 0.2, so that
+            rewards 1 / (1 - γ) steps ahead, which reach a value by one update of the targets each, are in the values.
         samples: actions of the target policy drawn for each state, with other than Discrete actions.
         seed: of weights, minibatches and drawn actions.
     """
@@ -63,9 +64,15 @@ class FQEConfig:
     updates: int = 10_000
     batch_size: int = 256
     lr: float = 1e-3
-    tau: float = 0.01
+    tau: float | None = None
     samples: int = 8
     seed: int = 0
+
+    def target_rate(self, gamma: float) -> float:
+        """τ."""
+        if self.tau is not None:
+            return self.tau
+        return min(max(5 / max((1 - gamma) * self.updates, 1e-6), 0.01), 0.2)
 
 
 class FittedQ:
@@ -106,7 +113,7 @@ class FittedQ:
             optax.scale_by_adam(),
             self._split.params,
             self._split.extra,
-            updated_targets=polyak_average(self.config.tau, parts),
+            updated_targets=polyak_average(self.config.target_rate(gamma), parts),
         )
         self._values = jax.jit(self._network_values)
         self._rng = np.random.default_rng(self.config.seed)

@@ -131,3 +131,11 @@ def test_values_learn_rewards_and_bootstraps() -> None:
         config = FQEConfig(hiddens=(), updates=2000, batch_size=4, lr=0.02, tau=0.1)
         fitted = FittedQ(TargetPolicy(runner_of(policy)), 0.5, config).fit(episodes)
         assert fitted.v(episodes.obs) == pytest.approx([value], abs=0.02)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 0.99, 0.995])
+def test_fitted_q_makes_enough_steps_for_the_horizon(gamma: float) -> None:
+    config = FQEConfig()
+    # Values begin at 0: this share of a value of many equal rewards is missing at the end.
+    assert (1 - config.target_rate(gamma) * (1 - gamma)) ** config.updates < 0.01
+    assert FQEConfig(tau=0.3).target_rate(gamma) == 0.3
