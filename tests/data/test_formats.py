@@ -207,6 +207,19 @@ class TestD4RL:
         with pytest.raises(DatasetError, match=r"(?s)objects.*/infos"):
             read(path)
 
+    def test_what_would_fill_the_memory_is_refused(self, tmp_path):
+        path = self.write(tmp_path / "a.hdf5", terminals=None)
+        with h5py.File(path, "a") as file:
+            file.create_dataset("terminals", (1 << 40,), "?", chunks=(1 << 20,))
+        with pytest.raises(DatasetError, match=r"(?s)larger than the file.*/terminals"):
+            read(path)
+        path = self.write(tmp_path / "b.hdf5")
+        with h5py.File(path, "a") as file:
+            group = file.create_group("infos")
+            group["again"] = group
+        with pytest.raises(DatasetError, match=r"(?s)contain themselves.*b.hdf5"):
+            read(path)
+
     def test_truncated_files(self, tmp_path):
         path = self.write(tmp_path / "a.hdf5")
         path.write_bytes(path.read_bytes()[:200])

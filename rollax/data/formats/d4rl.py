@@ -15,6 +15,7 @@ from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatRead
 from rollax.errors import DatasetError
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
+_SMALL, _MOST_COMPRESSED = 64 << 20, 1100  # gzip, the best that HDF5 has, makes data 1032 times smaller at most
 
 
 class D4RLReader(FormatReader):
@@ -117,6 +118,9 @@ def opened(path: Path) -> Any:
         ) from error
     try:
         _refuse(file, path)
+    except RecursionError as error:
+        file.close()
+        raise DatasetError("Groups that contain themselves.", where=path, expected="a tree of groups") from error
     except BaseException:
         file.close()
         raise
@@ -151,3 +155,18 @@ def _refuse(group: Any, path: Path) -> None:
                     expected="numbers",
                     fix="convert it to numbers",
                 )
+        if isinstance(found, h5py.Dataset):
+            _refuse_declared(found, where)
+
+
+def _refuse_declared(found: Any, where: str) -> None:
+    """Refuses an array of which the file holds next to nothing: reading it would fill the memory."""
+    stored = found.id.get_storage_size()
+    if found.nbytes > max(_SMALL, _MOST_COMPRESSED * stored):
+        raise DatasetError(
+            "An array that is much larger than the file.",
+            where=where,
+            got=f"{found.nbytes} bytes, of which {stored} are stored",
+            expected="data in the file itself",
+            fix="write the array again, with all of its values",
+        )
