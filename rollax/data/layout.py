@@ -229,8 +229,11 @@ def id_to_text(value: Any) -> str:
 
 
 def id_from_text(text: str) -> Any:
+    """The agent id that `id_to_text` was given; ValueError for text that it does not write."""
     return _as_tuples(json.loads(text.removeprefix("json:"))) if text.startswith("json:") else text
 
 
 def _as_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        raise ValueError("an agent id that is an object")
     return tuple(_as_tuples(part) for part in value) if isinstance(value, list) else value

@@ -21,6 +21,8 @@ from rollax.errors import DatasetError, SpaceError
 from rollax.spaces import same_space, space_text
 from rollax.trees import Tree
 
+_ODD = (AttributeError, IndexError, OverflowError, RecursionError)  # content that no DatasetWriter wrote
+
 
 class _File(NamedTuple):
     path: Path
@@ -68,7 +70,7 @@ class ParquetReader(DatasetReader):
                     try:
                         table = parquet.read_row_group(group, columns=self._names(file))
                         yield from _trajectories_of(table, file.columns, self._wanted, where)
-                    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+                    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, *_ODD) as error:
                         raise _damaged(where, error) from error
 
     def _score(self) -> dict[str, Any]:
@@ -148,7 +150,7 @@ def _opened(path: Path) -> _File:
         contents = json.loads((metadata.metadata or {}).get(b"rollax.contents", b"{}"))
         columns = {i: Columns.from_json(p["columns"]) for i, p in header["policies"].items() if "columns" in p}
         return _File(path, header, columns, contents)
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, *_ODD) as error:
         raise _damaged(path, error) from error
 
 

@@ -76,6 +76,14 @@ class TestJsonLines:
         with pytest.raises(DatasetError, match=rf"(?s){says}.*line 2"):
             read(path, observation_space=BOX)
 
+    @pytest.mark.parametrize("change", [{"rewards": [10**400, 1]}, {"t": [2**70, 1]}, {"actions": [2**70, 1]}])
+    def test_numbers_that_are_too_large(self, tmp_path, change):
+        agents = {"left": {**self.EPISODE["agents"]["left"], **change}}
+        path = lines(tmp_path / "log.jsonl", self.EPISODE, {"agents": agents})
+        reader = open_dataset(path, observation_space=BOX, action_space=spaces.Discrete(2), max_broken=1)
+        assert len(list(reader.trajectories())) == 2
+        assert "line 2" in reader.broken[0]
+
 
 class TestRLlibJson:
     ROWS = {
@@ -114,6 +122,12 @@ class TestRLlibJson:
         batch = {"type": "MultiAgentBatch", "count": 4, "policy_batches": {"a": self.ROWS, "b": self.ROWS}}
         assert [one.policy_id for one in read(lines(tmp_path / "out.json", batch))] == ["a", "b", "a", "b"]
 
+    def test_numbers_that_are_too_large(self, tmp_path):
+        path = lines(tmp_path / "a.json", {**self.ROWS, "rewards": [10**400, 0, 0, 0]}, self.ROWS)
+        reader = open_dataset(path, max_broken=1)
+        assert len(list(reader.trajectories())) == 2
+        assert "line 1" in reader.broken[0]
+
     def test_packed_columns_are_refused(self, tmp_path):
         with pytest.raises(DatasetError, match=r"(?s)packed.*line 1, column 'obs'.*output_compress_columns=\[\]"):
             read(lines(tmp_path / "out.json", {**self.ROWS, "obs": "BCJNGGhAggAAA"}))
@@ -148,6 +162,14 @@ class TestRLlibParquet:
         pq.write_table(self.table(obs=[b"x"] * 4), tmp_path / "out.parquet")
         with pytest.raises(DatasetError, match=r"(?s)objects.*out.parquet, column 'obs'.*output_compress_columns"):
             read(tmp_path)
+
+    @pytest.mark.parametrize("change", [{"t": [0, 1, None, 2]}, {"rewards": ["1", "x", "2", "3"]}])
+    def test_values_that_are_missing_or_no_numbers(self, tmp_path, change):
+        pq.write_table(self.table(), tmp_path / "a.parquet")
+        pq.write_table(self.table(**change), tmp_path / "b.parquet")
+        reader = open_dataset(tmp_path, max_broken=1)
+        assert len(list(reader.trajectories())) == 2
+        assert "b.parquet" in reader.broken[0]
 
     def test_truncated_files_are_counted(self, tmp_path):
         pq.write_table(self.table(), tmp_path / "a.parquet")

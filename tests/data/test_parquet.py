@@ -6,6 +6,8 @@ import errno
 import os
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
 
@@ -112,3 +114,15 @@ def test_only_some_columns_and_an_order_that_stays(tmp_path):
     found = list(open_dataset(tmp_path, columns=["t"]).trajectories())
     assert [one.episode_id for one in found] == [str(i) for i in range(40)]
     assert list(found[0].columns) == ["obs", "actions", "rewards", "t"]
+
+
+@pytest.mark.parametrize("agent", [None, "json:{}", "json:[1"])
+def test_ids_that_are_none(tmp_path, agent):
+    with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}) as writer:
+        writer.write(trajectory(np.random.default_rng(0), 2, 0))
+    table = pq.read_table(writer.paths[0])
+    schema = pa.schema([field.with_nullable(True) for field in table.schema], table.schema.metadata)
+    columns = [pa.array([agent] * 3, pa.string()) if n == "agent_id" else table[n] for n in schema.names]
+    pq.write_table(pa.table(columns, schema=schema), writer.paths[0])
+    with pytest.raises(DatasetError, match=r"(?s)damaged.*row group 0"):
+        list(open_dataset(writer.paths[0]).trajectories())

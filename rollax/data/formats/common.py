@@ -86,7 +86,7 @@ def columns_of(space: Space | None, values: Any, name: str, where: str) -> Tree:
             spaces.walk(lambda leaf, path, part: _check_leaf(leaf, part, len(values)), space, column)
             return column
         return _plain_columns(values)
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
         raise DatasetError(
             "Values that are not of the space." if space is not None else "Values that do not make an array.",
             where=f"{where}, {name}",

@@ -47,7 +47,7 @@ class JsonLinesReader(FormatReader):
             place = f"{where}, agent {agent!r}"
             try:
                 yield self._trajectory(data, str(episode.get("episode_id") or default_id), agent, place)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 raise DatasetError(
                     "A trajectory that cannot be read.",
                     where=place,

@@ -74,7 +74,7 @@ class RLlibJsonReader(FormatReader):
                 raise ValueError(f"columns of {sorted(lengths)} rows")
             new_obs = data.get(SampleBatch.NEW_OBS)
             following = None if new_obs is None else columns_of(self.observation_space, new_obs, "new_obs", where)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DatasetError(
                 "A batch that cannot be read.",
                 where=where,

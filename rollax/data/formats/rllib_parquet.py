@@ -45,6 +45,9 @@ class RLlibParquetReader(FormatReader):
             except DatasetError as error:
                 self.skip(error)
                 continue
+            except (ValueError, TypeError, OverflowError) as error:
+                self.skip(_damaged(path, error))
+                continue
             for piece in pieces:
                 yield from assembler.add(*piece)
         yield from assembler.rest()
@@ -107,13 +110,7 @@ def _table(path: Path) -> pa.Table:
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise DatasetError(
-            "A damaged file.",
-            where=path,
-            got=f"{type(error).__name__}: {error}",
-            expected="a Parquet file",
-            fix="remove it, use another copy, or skip some with max_broken",
-        ) from error
+        raise _damaged(path, error) from error
     missing = [name for name in _REQUIRED if name not in table.column_names]
     if missing:
         raise DatasetError(
@@ -124,3 +121,13 @@ def _table(path: Path) -> pa.Table:
             fix="write tabular data in RLlib: output_write_episodes=False",
         )
     return table
+
+
+def _damaged(path: Path, error: Exception) -> DatasetError:
+    return DatasetError(
+        "A damaged file.",
+        where=path,
+        got=f"{type(error).__name__}: {error}",
+        expected="a Parquet file with numbers in each row",
+        fix="remove it, use another copy, or skip some with max_broken",
+    )
