@@ -27,6 +27,7 @@ OnActions = Callable[[dict[Hashable, dict[Hashable, Any]] | EnvError], None]
 
 _FIRST_EPISODES, _FULL_CHECKS = 8, 1000
 _REMEMBERED = 1000
+_MOST_INFOS = 100_000
 
 
 class ExternalEpisodes:
@@ -184,6 +185,7 @@ class ExternalEpisodes:
         with self.queue.lock:
             self.queue.refuse_if_stopped()
             self._refuse_over(episode)
+            self._refuse_many(episode, infos)
             for agent, amount in amounts.items():
                 trajectory = episode.trajectories.get(agent)
                 if trajectory is not None:
@@ -324,6 +326,18 @@ class ExternalEpisodes:
             )
         said = f"a reward of {amount} before the first action is dropped. Logged once."
         checks.say_once("first reward", self.name, f"{self._where(episode)}: {said}")
+
+    def _refuse_many(self, episode: ExternalEpisode, infos: ByAgent) -> None:
+        """Refuses infos that nobody takes, as those of agents that never observe anything."""
+        count = sum(map(len, infos.values())) + sum(map(len, episode.infos.values())) if infos else 0
+        if count > _MOST_INFOS:
+            raise EnvError(
+                "Too many infos.",
+                where=self._where(episode),
+                got=f"{count} entries since the last observations of their agents",
+                expected=f"at most {_MOST_INFOS}",
+                fix="use the same keys again, and log infos of agents that observe something afterwards",
+            )
 
     # Checks, without the lock.
 

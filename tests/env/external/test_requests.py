@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rollax import EnvError, EnvStoppedError
+from rollax.env.external import episodes as external_episodes
 from rollax.env.external import queue as external_queue
 from rollax.env.external.queue import PollInterruptedError, QueueFullError
 from rollax.env.rows import DEFAULT_AGENT
@@ -187,3 +188,19 @@ def test_an_interrupted_poll_raises_until_it_may_go_on(base):
     base.env.start_episode("a")
     base.env.request_actions({"a": seen(1)}, lambda actions: None)
     assert len(base.poll_rows()) == 1
+
+
+def test_infos_that_nobody_takes_are_bounded(base, monkeypatch):
+    monkeypatch.setattr(external_episodes, "_MOST_INFOS", 10)
+    base.env.start_episode("a")
+    got = []
+    base.env.request_actions({"a": seen(0)}, got.append)
+    answer(base, base.poll_rows(), 0)
+    for number in range(10):
+        base.env.log_returns("a", 1.0, {f"key {number}": number})
+    with pytest.raises(EnvError, match="Too many infos"):
+        base.env.log_returns("a", 1.0, {"one more": 1})
+    base.env.log_returns("a", 1.0)
+    base.env.request_actions({"a": seen(0)}, got.append)
+    assert base.poll_rows().rewards.tolist() == [11.0]  # nothing of the refused call counts
+    base.env.log_returns("a", 1.0, {"one more": 1})
