@@ -43,5 +43,8 @@ def serve_and_learn(
     folder = new_folder(f"{run.rpartition(':')[2]}-server") if out is None else out
     with make_learning_trainer(trainer_class, given, env_config, folder) as trainer:
         goes_on = f", from iteration {trainer.iteration}" if trainer.restored_from else ""
-        print(f"{trainer.name} learns at {', '.join(addresses_of(trainer))} ({folder}{goes_on})", flush=True)
-        return learn_until_signal(trainer, folder, checkpoint_every_s)
+
+        def announce() -> None:
+            print(f"{trainer.name} learns at {', '.join(addresses_of(trainer))} ({folder}{goes_on})", flush=True)
+
+        return learn_until_signal(trainer, folder, checkpoint_every_s, announce)

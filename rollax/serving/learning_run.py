@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -69,9 +69,12 @@ def addresses_of(trainer: Trainer) -> list[str]:
     return addresses
 
 
-def learn_until_signal(trainer: Trainer, folder: Path, checkpoint_every_s: float) -> int:
+def learn_until_signal(
+    trainer: Trainer, folder: Path, checkpoint_every_s: float, on_ready: Callable[[], Any] = lambda: None
+) -> int:
     """Trains until SIGINT or SIGTERM arrives, saves a checkpoint, and returns the signal's number.
 
+    `on_ready` is called once, when signals are waited for.
     Updates that are not finite are dropped by the learner; only ten in a row end the run.
     """
     config = trainer.config.to_json()
@@ -82,6 +85,7 @@ def learn_until_signal(trainer: Trainer, folder: Path, checkpoint_every_s: float
     with run, _signals():
         last_save = time.monotonic()
         try:
+            on_ready()
             while True:
                 try:
                     result = trainer.train()
