@@ -158,7 +158,7 @@ static class Program
 
     static async Task ABusyServerIsAnError()
     {
-        using (var client = new PolicyClient(address, token, timeout: 5.0))
+        using (var client = new PolicyClient(address, token))
         {
             await Arrange("{\"faults\": [" + Busy.Replace("RETRY", "1000") + "]}");
             var error = await Thrown<RequestException>(client.StartEpisodeAsync());

@@ -91,7 +91,7 @@ const checks = {
   },
 
   async "a server that stays busy is an error with its text"() {
-    const one = new PolicyClient(address, { token, timeout: 2000 });
+    const one = new PolicyClient(address, { token });
     await arrange({ faults: [[429, { error: { id: "e", what: "Too many." } }, { "Retry-After": "1000" }]] });
     await assert.rejects(one.startEpisode(), { name: "RequestError", status: 429, retryAfter: 1000 });
     one.close();

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -24,6 +26,14 @@ def play(client, steps=3):
         client.log_returns(episode, 1.0)
     client.end_episode(episode, OBS)
     return actions
+
+
+@contextmanager
+def nobody():
+    """A port that refuses connections, and that no other program gets meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 @each_scheme
@@ -91,7 +101,7 @@ def test_threads_have_connections_of_their_own(over):
 @each_scheme
 def test_a_server_that_is_always_busy_is_an_error_with_its_text(over):
     fake = FakeServer()
-    with over(fake) as address, PolicyClient(address, timeout=2.0) as client:
+    with over(fake) as address, PolicyClient(address) as client:
         fake.faults.extend([(429, error("Too many episodes.", fix="end some"), {"Retry-After": "1000"})])
         with pytest.raises(RequestError, match=r"Too many episodes\.(.|\n)*end some") as raised:
             client.start_episode()
@@ -111,9 +121,7 @@ def test_a_refusal_is_not_repeated(over):
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 def test_no_server_is_an_error_that_names_the_address(scheme):
-    with over_http(FakeServer()) as address:
-        port = address.rpartition(":")[2]
-    with PolicyClient(f"{scheme}://127.0.0.1:{port}", timeout=0.3) as client:
+    with nobody() as port, PolicyClient(f"{scheme}://127.0.0.1:{port}", timeout=0.3) as client:
         with pytest.raises(RequestError, match=rf"(?s)could not be reached.*{scheme}://127\.0\.0\.1:{port}"):
             client.start_episode()
 
@@ -128,9 +136,6 @@ def test_the_page_of_a_proxy_is_an_error():
 
 
 def test_a_closed_client_ends_its_waiting_threads():
-    with over_http(FakeServer()) as address:
-        pass
-    client = PolicyClient(address, timeout=1000.0)
     raised = []
 
     def start():
@@ -139,8 +144,10 @@ def test_a_closed_client_ends_its_waiting_threads():
         except RequestError as caught:
             raised.append(caught)
 
-    thread = threading.Thread(target=start)
-    thread.start()
-    client.close()
-    thread.join(60)
+    with nobody() as port:
+        client = PolicyClient(f"http://127.0.0.1:{port}", timeout=1000.0)
+        thread = threading.Thread(target=start)
+        thread.start()
+        client.close()
+        thread.join(60)
     assert "closed" in str(raised[0])

@@ -148,7 +148,7 @@ def test_a_slow_handshake_times_out():
 
 
 def test_a_request_that_waits_for_its_action_is_not_slow():
-    service = LaterService(QUICK)
+    service = LaterService()
     with serving(service) as server, connected(server) as connection:
         connection.sendall(head() + ACTION)
         wait_until(lambda: service.waiting, "no request has arrived")
