@@ -48,9 +48,11 @@ class CQLConfig(ConservativeFields, SACConfig):
     num_actions: int = Field(
         default=10, ge=1, description="actions drawn from π(s), from π(s') and uniformly, for each row"
     )
-    lagrangian: bool = Field(default=False, description="whether a factor of w adapts, so that w gap has a threshold")
-    lagrangian_thresh: float = Field(default=5.0, description="τ, the threshold of w gap")
-    deterministic_backup: bool = Field(default=True, description="whether targets leave out the entropy")
+    lagrangian: bool = Field(
+        default=False, description="whether a factor of w adapts, so that w times the gap stays near lagrangian_thresh"
+    )
+    lagrangian_thresh: float = Field(default=5.0, description="τ, the threshold of w times the gap")
+    deterministic_backup: bool = Field(default=True, description="whether targets omit the entropy")
 
 
 class CQLPolicy(SACPolicy):

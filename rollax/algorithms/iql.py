@@ -58,7 +58,10 @@ class IQLConfig(WeightedImitationFields, ActorCriticFields):
 
     value_lr: float | None = Field(default=None, ge=0, description="step size of the state value; None: lr")
     expectile: float = Field(
-        default=0.7, gt=0, lt=1, description="τ: ½ values the recorded policy, near 1 the best of its actions"
+        default=0.7,
+        gt=0,
+        lt=1,
+        description="τ: at ½ the state value is that of the recorded policy, near 1 that of its best actions",
     )
 
 

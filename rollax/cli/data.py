@@ -21,7 +21,7 @@ BROKEN = 1
 app = typer.Typer(no_args_is_help=True, help="Look at, check, convert and plot data sets.", rich_markup_mode=None)
 
 Sources = Annotated[list[str], typer.Argument(help="Files, folders, or patterns.")]
-FormatOption = Annotated[str, typer.Option("--format", help="The format, if it is not found out.")]
+FormatOption = Annotated[str, typer.Option("--format", help="The format; auto detects it.")]
 SettingsOption = Annotated[str, typer.Option(metavar="JSON", help="Settings of the format, such as the env.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")]
 

@@ -24,5 +24,5 @@ class OffPolicyEstimationFields(FieldGroup):
     )
     off_policy_estimation_input: Any = Field(
         default=None,
-        description="data set to estimate from, as of input; None: that of input",
+        description="data set to estimate from, given as for input; None: that of input",
     )

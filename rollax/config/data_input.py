@@ -61,7 +61,7 @@ class DataInputFields(FieldGroup):
     )
 
     def check_input(self) -> None:
-        """Refuses weights that are no weights, and sources without data."""
+        """Refuses weights that are not positive numbers, and sources without recorded data."""
         if not isinstance(self.input, Mapping):
             if isinstance(self.input, str) and self.input == SAMPLER:
                 raise _wrong_input(self.input, "leave input out to learn from fresh experience only")
@@ -77,7 +77,7 @@ class DataInputFields(FieldGroup):
 
     @property
     def learns_offline(self) -> bool:
-        """Whether a run begins with recorded data alone, without an environment that is stepped."""
+        """Whether a run begins with recorded data alone, without stepping an environment."""
         return self.input is not None and (self.then_online or SAMPLER not in _names(self.input))
 
     @property
@@ -112,7 +112,7 @@ def _wrong_input(got: Any, fix: str) -> ConfigError:
 
 
 def missing_input(algorithm: str) -> ConfigError:
-    """The error of an algorithm that learns from recorded data, where there is none."""
+    """The error of an algorithm that requires recorded data, without any."""
     return ConfigError(
         f"{algorithm} learns from recorded data, and there is none.",
         where="config key 'input'",

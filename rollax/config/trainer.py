@@ -157,14 +157,14 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
     )
     sample_async: bool | None = Field(
         default=None,
-        description="whether a thread of its own samples while others learn, and drops what they cannot keep up with; "
-        "None: for a PolicyServerEnv, so that clients do not wait for updates",
+        description="whether a separate thread samples while the trainer learns; experience that arrives faster than "
+        "it learns is dropped; None: only for a PolicyServerEnv, whose clients then do not wait for updates",
     )
     max_policy_lag: int | None = Field(
         default=2,
         ge=0,
-        description="an on-policy algorithm drops what older weights have chosen, of a background thread or of clients "
-        "with local inference; counted in updates; None: no limit",
+        description="largest age, in updates, of weights whose actions an on-policy algorithm learns from; older "
+        "actions, of a background thread or of clients with local inference, are dropped; None: no limit",
     )
     callbacks: Annotated[type | InstanceOf[StoredCode] | None, BeforeValidator(_checked_class)] = Field(
         default=None,

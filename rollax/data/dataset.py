@@ -24,7 +24,7 @@ from rollax.trees import Tree
 log = logging.getLogger("rollax.data")
 
 ENV_ACTIONS = "env_actions"
-"""The column of what the environment got, where a policy's `actions` were scaled or clipped for it."""
+"""The column of the actions that the environment received, if a policy's `actions` were scaled or clipped for it."""
 
 WITH_LAST = frozenset({SampleBatch.OBS, SampleBatch.INFOS})
 """The columns of T + 1 rows."""
@@ -35,12 +35,13 @@ class RecordedTrajectory:
     """One agent's steps of one episode, in order.
 
     Args:
-        columns: name of `SampleBatch` -> column. `obs` has T + 1 rows; the last one followed the last action. So has
-            `infos`, the info dicts that came with the observations, where they are known. The others have T rows:
-            `actions` and `rewards` always; where they are known `t` (the number of the environment step in the
-            episode), `action_logp`, `action_dist_inputs`, and `env_actions`.
+        columns: name of `SampleBatch` -> column. `obs` has T + 1 rows; its last row is the observation after the last
+            action. `infos`, if known, are the info dicts that came with the T + 1 observations. The other columns have
+            T rows: `actions` and `rewards` always; if known, `t` (the number of the environment step in the episode),
+            `action_logp`, `action_dist_inputs`, and `env_actions`.
         terminated: the trajectory ended in a terminal state.
-        truncated: it was cut off by the environment, as by a time limit. Neither: the recording stopped in the middle.
+        truncated: the environment ended it early, for example by a time limit. If neither is true, the trajectory is
+            cut: its recording stopped in the middle.
         episode_id: the episode, unique in its data set.
         agent_id: the agent.
         policy_id: the policy that acted for it.
@@ -60,7 +61,7 @@ class RecordedTrajectory:
 
     @property
     def cut(self) -> bool:
-        """The recording stopped in the middle, so that its return is not known."""
+        """Whether the recording stopped in the middle, so that the return is not known."""
         return not (self.terminated or self.truncated)
 
     @property
@@ -68,11 +69,11 @@ class RecordedTrajectory:
         """The sum of the rewards, undiscounted; DatasetError for a trajectory that was cut."""
         if self.cut:
             raise DatasetError(
-                "The return of a trajectory that was cut, which is not known.",
+                "The return of a cut trajectory is not known.",
                 where=self.where or f"episode {self.episode_id}, agent {self.agent_id!r}",
                 got=f"{len(self)} steps, neither terminated nor truncated",
                 expected="a whole trajectory",
-                fix="leave out those whose `cut` is true",
+                fix="leave out trajectories whose `cut` is true",
             )
         return float(np.sum(self.columns[SampleBatch.REWARDS], dtype=np.float64))
 
@@ -86,7 +87,7 @@ class DatasetReader(ABC):
         header: what is known about the data: `env`, `behaviour` (algorithm, timesteps, score), `version`,
             `filters`, `normalize_actions`, `clip_actions`.
         actions_of: "policy" where `actions` are as the policy chose them, in its own scale and unclipped, to which
-            `action_logp` belongs; "environment" where they are as the environment got them.
+            `action_logp` belongs; "environment" where they are as the environment received them.
         broken: what was skipped because it could not be read, one message each.
     """
 

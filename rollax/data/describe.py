@@ -156,7 +156,7 @@ def _limits(report: DatasetReport, without_logp: Mapping[str, int]) -> list[str]
         if without_logp.get(policy_id):
             found.append(
                 f"policy {policy_id!r}: {without_logp[policy_id]} trajectories without action_logp, which importance "
-                "sampling estimates need"
+                "sampling estimates require"
             )
     return found
 

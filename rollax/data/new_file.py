@@ -83,5 +83,5 @@ class NewFile:
 
 
 def unfinished_in(folders: Iterable[Path]) -> list[Path]:
-    """The files in these folders that were never committed: their process runs still, or was killed."""
+    """The files in these folders that are not committed: their process is still running, or was killed."""
     return [path for folder in folders for path in sorted(folder.glob(".*.tmp")) if _UNFINISHED.fullmatch(path.name)]

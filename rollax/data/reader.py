@@ -50,7 +50,7 @@ def open_dataset(source: Source, *, format: str | type[DatasetReader] = "auto", 
     Args:
         source: a file, a folder, a pattern such as `runs/*/data`, several of those, or a function that returns a
             reader.
-        format: a name of `FORMATS`; "auto" finds it out; a class, or its path "module:Class", is a reader of your own.
+        format: a name of `FORMATS`; "auto" detects it; a class, or its path "module:Class", is a reader of your own.
         settings: for the reader.
     Raises:
         DatasetError: no such file, an unknown format, or content that cannot be read.
@@ -153,7 +153,7 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
         yield "minari", path
         return
     for unfinished in unfinished_in([path]):
-        log.warning("%s was never completed: its process was killed, or still writes. It is not read.", unfinished)
+        log.warning("%s is incomplete and is not read: its process was killed, or is still writing.", unfinished)
     suffixes = [suffix for group in _SUFFIXES.values() for suffix in group]
     if given != "auto":
         suffixes = list(_SUFFIXES[_SUFFIX_OF[str(given)]])

@@ -46,12 +46,12 @@ class DatasetWriter:
     other. An episode is never divided between files.
 
     Args:
-        folder: made if it is missing; files that are there stay.
+        folder: created if it is missing; existing files stay.
         observation_spaces: policy id -> space.
         action_spaces: policy id -> action space of the environment.
         header: what else is known about the data, as JSON values; a function is called for each file. See
             `DatasetReader.header`.
-        actions_of: who the column `actions` belongs to, see `DatasetReader`.
+        actions_of: the scale of the column `actions`, see `DatasetReader`.
         prefix: the beginning of the names of the files.
         compression: of the columns.
         max_file_size: bytes; a file that has grown beyond it is completed, and another begun.

@@ -183,7 +183,7 @@ def _check_scale(reader: DatasetReader, runner: PolicyRunner, where: str) -> Non
 
 def _cut(first: RecordedTrajectory, count: int, total: int) -> DatasetError:
     return DatasetError(
-        "Returns are asked of trajectories whose recording stopped before they ended.",
+        "Trajectories whose recording stopped before their end have no return.",
         where=f"{first.where}: agent {first.agent_id!r} of episode {first.episode_id!r}",
         got=f"{count} of {total} trajectories, neither terminated nor truncated",
         expected="whole trajectories",

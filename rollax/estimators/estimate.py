@@ -66,7 +66,8 @@ class Estimates:
         gamma: γ.
         level: of the confidence intervals.
         v_behavior, behavior_low, behavior_high: mean discounted return of the data, and its interval.
-        effective_sample_size: how many equally weighted episodes say as much; None without importance weights.
+        effective_sample_size: number of equally weighted episodes that would be as informative; None without importance
+            weights.
         methods: name -> estimate.
         warnings: why an estimate may mean nothing.
     """
@@ -108,10 +109,11 @@ def estimate(
 
     Args:
         target: the policy to estimate.
-        episodes: what another policy has done.
+        episodes: recorded episodes of another policy.
         methods: some of `METHODS`.
         gamma: γ; None: that of the policy's config.
-        behaviour: "logged" uses the column `action_logp`; "fitted" a model of the behaviour policy, for logs without.
+        behaviour: "logged" uses the column `action_logp`; "fitted" fits a model of the behaviour policy, for logs
+            without that column.
         values: Q and V of the target policy for "dm" and "dr"; None: fitted Q evaluation with `fqe`.
         level, resamples: of the confidence intervals.
         seed: of the bootstrap and, with the default `fqe`, of the fit.

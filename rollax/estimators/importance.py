@@ -1,7 +1,7 @@
 """Importance sampling: episodes of a behaviour policy, reweighted to a target policy. NumPy, float64.
 
 Rows are flat: the steps of n episodes, one episode after another; `lengths` [n] are their numbers of steps. An episode
-ends with its last row: what a truncated one might have earned later is not part of its return.
+ends with its last row: rewards after a truncation are not part of its return.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def doubly_robust(
 
 
 def effective_sample_size(log_weights: Float[ndarray, "n"]) -> float:
-    """(Σ w)² / Σ w²: the number of equally weighted episodes that say as much; n where all weights are equal.
+    """(Σ w)² / Σ w²: the number of equally weighted episodes that would be as informative; n if weights are equal.
 
     Source: Kish (1965), "Survey sampling".
     """

@@ -26,7 +26,7 @@ _READ = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.
 
 
 class TrainingEstimates:
-    """Estimates of several policies, again and again, from one data set in memory.
+    """Repeated estimates of several policies from one data set in memory.
 
     The policies are estimated as they act in training (`explore=True`). Trajectories that are cut in the middle are
     left out. Estimating changes neither the policies nor their random numbers.

@@ -34,7 +34,7 @@ def bootstrap(terms: Terms, *, level: float = 0.95, resamples: int = 2000, seed:
         resamples: how many times the episodes are drawn with replacement.
         seed: of the draws.
     Returns:
-        The interval; both ends are the estimate where there is one episode or all say the same.
+        The interval; both ends are the estimate if there is one episode, or if all resamples give the same value.
     """
     estimate, episodes = terms.value, len(terms.numerators)
     if episodes < 2:

@@ -33,8 +33,8 @@ class Recorder:
     """Collects the trajectories of all policies, beside those that are learned from, and writes whole episodes.
 
     Observations are those before filters; actions are the policy's, and those of the environment where they were scaled
-    or clipped for it. Episodes that nothing is learned from are left out. Running episodes are written as they are when
-    the recorder is closed, when they are dropped, and when the memory for them exceeds 1 GiB.
+    or clipped for it. Episodes that are not learned from are left out. Running episodes are written unfinished when the
+    recorder is closed, when they are dropped, and when the memory for them exceeds 1 GiB.
 
     Args:
         writer: gets the trajectories.

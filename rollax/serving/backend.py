@@ -1,4 +1,4 @@
-"""`Backend`: what a policy server asks for actions, and gives experience to."""
+"""`Backend`: the part of a policy server that chooses actions and receives experience."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Backend(ABC):
 
     @abstractmethod
     def drop_episode(self, episode_id: str) -> None:
-        """Drops an episode whose client is lost: nothing is learned from what was not handed over yet."""
+        """Drops an episode whose client is lost: its steps that are not part of a batch yet are not learned from."""
 
     @abstractmethod
     def submit(self, episodes: list[Episode]) -> Submitted:
@@ -88,7 +88,7 @@ class Backend(ABC):
 
     @abstractmethod
     def weights(self, policy_id: str) -> bytes:
-        """What local inference requires, as safetensors: arrays, and in the metadata a description of the policy."""
+        """The policy for local inference, as safetensors: arrays, and in the metadata a description of the policy."""
 
     @abstractmethod
     def onnx(self, policy_id: str) -> bytes:

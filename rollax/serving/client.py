@@ -1,4 +1,4 @@
-"""`PolicyClient`: asks a policy server for actions, and reports what came of them. Imports no JAX in remote mode."""
+"""`PolicyClient`: plays episodes with the policy of a server. Imports no JAX in remote mode."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ class PolicyClient:
     Any number of episodes may run at the same time, in any number of threads; the calls of one episode must not
     overlap. With several agents, observations, actions and rewards are dicts by agent id, which is a string.
 
-    A request whose connection fails is sent again, over a new one, until it is answered or `timeout` is over; the
-    server executes it once. So an episode survives a broken connection. It does not survive the end of the server, and
-    not too long a pause (the limit `idle_s` of the server): `EpisodeLostError` is then raised, and the server drops
-    what it has of the episode. Start another one.
+    If a connection fails, the request is sent again over a new one, until it is answered or `timeout` is over; the
+    server executes it once. An episode therefore survives a broken connection. It is lost if the server ends, or if it
+    has no request for longer than the server's limit `idle_timeout_s`: `EpisodeLostError` is then raised. Start another
+    episode.
 
     Args:
         address: http://HOST:PORT, or ws://HOST:PORT for a WebSocket, which is faster; https:// and wss:// with TLS.
         inference_mode: "remote": the server chooses each action. "local": this process does, with the weights of the
-            server; episodes are submitted when they have ended. Needs JAX.
+            server; episodes are submitted when they have ended. Requires JAX.
         update_interval: seconds after which new weights are requested at the next start of an episode (local mode).
         token: that of the server.
         timeout: seconds that a request may take in all, with its repetitions.
         ca_file: certificates (PEM) of the authorities to trust; None for those of the system.
         policy_mapping_fn: agent id -> policy id (local mode). None: the only policy, or that with the id of the agent.
         episodes_per_message: episodes that are submitted at once (local mode).
-        explore: False for greedy actions, None for those if the server does not learn (local mode).
+        explore: False for greedy actions; None: greedy if the server does not learn (local mode).
         seed: of the random numbers of exploration (local mode).
     """
 

@@ -26,8 +26,8 @@ class Calls:
     """Sends requests to one server. Thread safe: each thread that waits has a connection of its own.
 
     A request whose connection fails is sent again over a new one, after growing random pauses, with the same
-    `request_id`: the server executes it once. So is one that the server answers with 429 (too many requests), after the
-    time that it says.
+    `request_id`: the server executes it once. A request that the server answers with 429 (too many requests) is sent
+    again after the seconds of `Retry-After`.
 
     Args:
         timeout: seconds that a request may take in all.

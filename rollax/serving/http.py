@@ -105,8 +105,8 @@ class _Request:
         return body
 
 
-class _Gone(Exception):  # noqa: N818  no error: the client has closed the connection
-    """There is nobody to answer."""
+class _Gone(Exception):  # noqa: N818  no error of the server
+    """The client has closed the connection."""
 
 
 class HttpApp:

@@ -41,7 +41,7 @@ class LearningCurve:
         return sum(self._lengths) / len(self._lengths) if self._lengths else None
 
     def restore(self, results: Iterable[Mapping[str, Any]]) -> None:
-        """Begins with the results of a run, which goes on."""
+        """Takes the points of the earlier results of the run."""
         passed = 0.0
         for result in results:
             values = [number_in(result, name) for name in ("time_total_s", "timesteps_total", "episode_reward_mean")]

@@ -38,7 +38,8 @@ def make_learning_trainer(
 
     Args:
         trainer_class: of the algorithm.
-        config: of the trainer; without an `env` it is a PolicyServerEnv, with policies one with many agents.
+        config: of the trainer; the default `env` is PolicyServerEnv, with `multiagent` policies
+            MultiAgentPolicyServerEnv.
         env_config: settings of the server, which those in `config` override.
         folder: of the run.
     Raises:
@@ -134,7 +135,7 @@ def _addresses(worker: RolloutWorker) -> list[str]:
 
 
 class _SetAddresses:
-    """Sets the addresses in a worker; a class, as a function of the addresses could not be sent to it."""
+    """Sets the addresses in a worker; a class, because a closure cannot be sent to another process."""
 
     def __init__(self, addresses: list[str]) -> None:
         self.addresses = addresses

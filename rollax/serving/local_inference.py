@@ -46,8 +46,8 @@ class LocalInference:
         pages: fetches the weights, over HTTP.
         update_interval: seconds after which newer weights are requested.
         policy_mapping_fn: agent id -> policy id; None: the only policy, or that with the id of the agent.
-        episodes_per_message: episodes that are submitted at once.
-        explore: False for greedy actions; None for those if the server does not learn.
+        episodes_per_message: number of episodes in one submission.
+        explore: False for greedy actions; None: greedy if the server does not learn.
         seed: of exploration.
     """
 
@@ -158,7 +158,7 @@ class LocalInference:
         self._submit(finished)
 
     def close(self) -> None:
-        """Submits the finished episodes that have not been."""
+        """Submits the remaining finished episodes."""
         with self._lock:
             finished, self._finished = self._finished, []
         try:
@@ -170,7 +170,7 @@ class LocalInference:
     # Between this process and the server.
 
     def _update(self) -> None:
-        """Fetches newer weights, if it is time or the server has said that there are some."""
+        """Fetches newer weights if `update_interval` has passed, or a response had a newer version."""
         with self._updating:
             now = time.monotonic()
             due = not self._actors or now - self._checked >= self._update_interval or self._newest > self.version

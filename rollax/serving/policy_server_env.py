@@ -47,7 +47,7 @@ class _Served:
 
     @property
     def server(self) -> PolicyServer:
-        """The running server; a ConfigError where nothing samples this environment."""
+        """The running server; a ConfigError if no worker samples this environment."""
         if self._server is None:
             raise ConfigError("The server does not run.", where=type(self).__name__, fix="make a trainer or a worker")
         return self._server
@@ -65,7 +65,7 @@ class _Served:
         """Starts the server; requests wait until sampling starts."""
         if not worker.sampler.record:
             raise ConfigError(
-                "A policy server that is to be evaluated on: nobody plays evaluation episodes there.",
+                "Evaluation on a policy server is not possible: no client plays evaluation episodes.",
                 where=f"env of evaluation, {type(self).__name__}",
                 expected="an environment that can be stepped",
                 fix="set evaluation_config={'env': ..., 'env_config': {}}, or do not evaluate",

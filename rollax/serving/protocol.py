@@ -79,7 +79,7 @@ class EndEpisode(Request, kw_only=True):
 class Trajectory(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One agent's trajectory of T steps, played elsewhere.
 
-    The same columns are those of a line in a file of JSON lines, which offline training reads.
+    The lines of a data set in the format `json_lines` have the same columns.
 
     Attributes:
         obs: [T + 1] observations; the last one follows the last action.
@@ -117,7 +117,7 @@ class Episode(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
 
 
 class SubmitEpisodes(Request, kw_only=True):
-    """Hands in whole episodes, of local inference or another origin."""
+    """Submits whole episodes, of local inference or another origin."""
 
     episodes: list[Episode]
 
@@ -209,7 +209,7 @@ class Done(msgspec.Struct):
 
 
 class ErrorBody(msgspec.Struct, omit_defaults=True):
-    """What was wrong with a request. `id` also stands in the server's log, with the traceback if there is one."""
+    """What was wrong with a request. The server's log has the same `id`, with the traceback if there is one."""
 
     id: str
     what: str

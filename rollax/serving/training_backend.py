@@ -34,7 +34,7 @@ class TrainingBackend(Backend):
         episodes: of the external environment that the worker samples.
         worker: has the policies.
         multi_agent: whether observations, actions and rewards are dicts by agent id.
-        curve: what `statistics` shows of the run before.
+        curve: the learning curve of the run so far, for `statistics`.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class TrainingBackend(Backend):
     # Episodes that were played elsewhere.
 
     def _is_too_old(self, episode: Episode) -> bool:
-        """Whether an on-policy algorithm does not learn from it; 422 where it cannot learn from it at all."""
+        """Whether an on-policy algorithm drops it as too old; 422 if it cannot learn from such episodes."""
         runners = [self._runner(agent) for agent in episode.agents]
         if not episode.training_enabled or all(runner.learns_off_policy for runner in runners):
             return False
@@ -238,7 +238,7 @@ class TrainingBackend(Backend):
                 self._check_off_policy(agent)
         if episode.policy_version is None:
             return False
-        # Weights of the future: this server has been restarted from a checkpoint before them.
+        # A newer version than this server's: the server was restarted from an earlier checkpoint.
         return self.worker.is_too_old(episode.policy_version) or episode.policy_version > self.version
 
     def _play(self, episode: Episode) -> None:

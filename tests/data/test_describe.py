@@ -54,7 +54,7 @@ def test_returns_and_coverage(tmp_path):
     assert open_dataset(tmp_path).header["behaviour"] == {"algorithm": "PPO", "score": 16}
     whole, _, cut = open_dataset(tmp_path).trajectories()
     assert whole.total_reward == 2
-    with pytest.raises(DatasetError, match=r"(?s)cut, which is not known.*row group 0, row 7"):
+    with pytest.raises(DatasetError, match=r"(?s)cut trajectory is not known.*row group 0, row 7"):
         cut.total_reward  # noqa: B018
     assert report.errors == []
     assert any("1 trajectories were cut" in warning for warning in report.warnings)
@@ -145,7 +145,7 @@ def test_a_killed_process_loses_the_open_file_alone(tmp_path, caplog):
     assert [one.episode_id for one in read] == rows[: len(read)]
     assert len(reader) == sum(map(len, read))
     left = [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
-    assert bool(left) == ("never completed" in caplog.text)
+    assert bool(left) == ("is incomplete" in caplog.text)
 
 
 @pytest.mark.parametrize("to", ["rollax", "minari", "minari_arrow", "json_lines"])

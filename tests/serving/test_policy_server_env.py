@@ -109,7 +109,7 @@ class TestServing:
         assert while_training(trainer, play_cartpole)["timesteps_this_iter"] >= 16
 
     def test_evaluation_requires_another_environment(self, trainer):
-        with pytest.raises(ConfigError, match=r"to be evaluated on(?s:.)*evaluation_config"):
+        with pytest.raises(ConfigError, match=r"Evaluation on a policy server(?s:.)*evaluation_config"):
             trainer.evaluate(1)
 
     def test_stopping_frees_the_port(self):

@@ -1,4 +1,4 @@
-"""What the formats share: spaces as settings, values as columns, pieces of trajectories, and what may be broken."""
+"""What the formats share: spaces as settings, columns from values, joined trajectories, and skipped parts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ DEFAULT_POLICY, DEFAULT_AGENT = "default_policy", "agent0"
 
 
 class FormatReader(DatasetReader):
-    """A reader whose files do not name all spaces, and of which some pieces may be broken.
+    """A reader of files that may lack spaces, and some parts of which may be broken.
 
     Args:
         observation_space: the space of one agent's observations, or its JSON; None: not known.
         action_space: the action space of the environment, or its JSON; None: not known.
-        env: a Gymnasium id, to take spaces that are not given from.
+        env: a Gymnasium id, for the spaces that are not given.
         max_broken: how many broken lines or files are skipped; one more raises.
     """
 
@@ -159,8 +159,8 @@ class Assembler:
 def with_last_obs(columns: dict[str, Tree], last: Tree | None, *, terminated: bool) -> dict[str, Tree] | None:
     """The columns with T + 1 observations; None where no step is left.
 
-    A terminal observation that is not known has no value that counts: the last one stands in for it. Where the
-    trajectory did not terminate, the last step is left out, as its successor is not known.
+    An unknown terminal observation is replaced by the one before it, because its value is not used. Without a
+    termination the last step is left out, because the observation after it is not known.
     """
     obs = columns[SampleBatch.OBS]
     if last is not None:

@@ -22,7 +22,8 @@ class CsvReader(FormatReader):
     """Reads logs in CSV, with a header line.
 
     The rows of an episode follow one another. A row without an action ends its episode: its observation is the last
-    one. An episode that ends otherwise, and did not terminate, loses its last step, as what followed is not known.
+    one. Without such a row, and without a termination, the last step is left out, because the observation after it is
+    not known.
 
     Args:
         paths: the files.
@@ -57,7 +58,9 @@ class CsvReader(FormatReader):
     ) -> None:
         super().__init__(**settings)
         if ends not in ("terminated", "truncated", "cut"):
-            raise ConfigError("No way to end.", where="ends", got=ends, expected="terminated, truncated or cut")
+            raise ConfigError(
+                "An unknown end of episodes.", where="ends", got=ends, expected="terminated, truncated or cut"
+            )
         self._paths, self._ends, self._delimiter = list(paths), ends, delimiter
         self._obs, self._actions, self._rewards = _listed(obs), _listed(actions), rewards
         self._scalar_obs, self._scalar_action = isinstance(obs, str), isinstance(actions, str)
@@ -154,7 +157,7 @@ class CsvReader(FormatReader):
                 if text not in _TRUE | _FALSE:
                     where = f"{path}, line {line}, column {name!r}"
                     raise DatasetError(
-                        "A flag that is none.", where=where, got=text, expected="1, true, 0, false, or nothing"
+                        "A value that is not a flag.", where=where, got=text, expected="1, true, 0, false, or nothing"
                     )
             found.append(any(text in _TRUE for _, text in texts))
         return found[0], found[1] and not found[0]

@@ -21,8 +21,8 @@ _SMALL, _MOST_COMPRESSED = 64 << 20, 1100  # gzip, the best that HDF5 has, makes
 class D4RLReader(FormatReader):
     """Reads `observations, actions, rewards, terminals`, and `timeouts` and `next_observations` where they are there.
 
-    Without `next_observations`, the last step before a timeout is left out, as what followed it is not known. One
-    trajectory is in memory at a time.
+    Without `next_observations`, the last step before a timeout is left out, because the observation after it is not
+    known. One trajectory is in memory at a time.
 
     Args:
         paths: the files.

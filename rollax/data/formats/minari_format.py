@@ -127,7 +127,7 @@ def write_minari(
     """
     if len(reader.observation_spaces) != 1:
         raise DatasetError(
-            "Minari holds one agent.",
+            "A Minari data set has one agent.",
             where=path,
             got=f"policies {sorted(reader.observation_spaces)}",
             expected="data with the spaces of one policy",
@@ -145,7 +145,7 @@ def write_minari(
         count, agents = 0, {}
         for trajectory in reader.trajectories():
             if agents.setdefault(trajectory.episode_id, trajectory.agent_id) != trajectory.agent_id:
-                raise DatasetError("Minari holds one agent.", where=trajectory.where, got=trajectory.agent_id)
+                raise DatasetError("A Minari data set has one agent.", where=trajectory.where, got=trajectory.agent_id)
             stored.update_episodes([_buffer(trajectory)])
             count += 1
         name = dataset_id or f"{path.name}-v0"
