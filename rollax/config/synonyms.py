@@ -106,6 +106,7 @@ SYNONYMS: dict[str, str] = {
     # Recorded data
     **_all("input_ offline_data dataset dataset_path", "input"),
     "input_read_method_kwargs": "input_config",
+    "input_evaluation": "off_policy_estimation_methods: names of estimators",
     # Targets
     **_all("target_update_interval target_network_frequency target_update_freq target_update_period", _TARGETS),
     "target_network_update_freq": _TARGETS,
@@ -157,6 +158,10 @@ _TIME_LIMIT = "give the environment a time limit, as gymnasium.make(..., max_epi
 _RESULTS = "leave it out: train() returns the results, and `rollax train` writes them to files"
 ADVICE: dict[str, str] = {
     "input": "leave it out: this algorithm learns from its own experience; DQN, SAC or TD3 learn from recorded data",
+    "input_evaluation": "leave it out: this algorithm does not learn from recorded data; see estimate_policy",
+    "shuffle_buffer_size": "leave it out: rows are drawn from all of the recorded data",
+    "postprocess_inputs": "leave it out: returns are computed for the algorithm that learns",
+    "actions_in_input_normalized": "leave it out: a data set contains the scale of its actions, see `actions_of`",
     "framework": "leave it out: all networks are JAX's",
     "device": "leave it out: JAX chooses; the environment variable JAX_PLATFORMS=cpu keeps it on the CPU",
     "record_env": "record with trainer.evaluate(record_dir=...), or give record_env(env, folder) as the env",

@@ -89,6 +89,9 @@ HINTS = [
     ("PPO", "exploration_config", "by drawing actions from its policy"),
     ("PPO", "train_batch_size_per_learner", "here it is 'train_batch_size'"),
     ("PPO", "num_env_runners", "here it is 'num_workers'"),
+    ("CQL", "input_evaluation", "here it is 'off_policy_estimation_methods'"),
+    ("PPO", "input_evaluation", "estimate_policy"),
+    ("MARWIL", "shuffle_buffer_size", "rows are drawn from all"),
     # Spinning Up
     ("SAC", "polyak", "here it is 'tau': 1 - polyak"),
     ("PPO", "pi_lr", "here it is 'lr'"),
