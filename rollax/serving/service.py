@@ -118,11 +118,13 @@ class Service:
 
     def weights(self, policy_id: str) -> asyncio.Future[bytes]:
         """The weights of a policy as safetensors; see `Backend.weights`."""
-        return self._in_thread(lambda: self.backend.weights(self._known_policy(policy_id)))
+        self._check_policy(policy_id)
+        return self._in_thread(lambda: self.backend.weights(policy_id))
 
     def onnx(self, policy_id: str) -> asyncio.Future[bytes]:
         """The policy as an ONNX model."""
-        return self._in_thread(lambda: self.backend.onnx(self._known_policy(policy_id)))
+        self._check_policy(policy_id)
+        return self._in_thread(lambda: self.backend.onnx(policy_id))
 
     def expire(self) -> int:
         """Drops the idle episodes; returns how many. Called by a timer."""
@@ -398,7 +400,7 @@ class Service:
 
         return self._loop.run_in_executor(self._executor, run)
 
-    def _known_policy(self, policy_id: str) -> str:
+    def _check_policy(self, policy_id: str) -> None:
         if policy_id not in self._hello.policies:
             raise RequestError(
                 "An unknown policy.",
@@ -407,7 +409,6 @@ class Service:
                 got=policy_id,
                 expected=f"one of {sorted(self._hello.policies)}",
             )
-        return policy_id
 
 
 class _Call:

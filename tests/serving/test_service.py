@@ -646,8 +646,9 @@ def test_submitted_episodes_of_other_agents(serve):
 def test_weights_and_models_come_from_a_thread(serve):
     async def play(session):
         assert await session.service.weights("default_policy") == b"default_policy"
-        with pytest.raises(RequestError, match="An unknown policy"):
-            await session.service.weights("another")
+        for file in (session.service.weights, session.service.onnx):
+            with pytest.raises(RequestError, match="An unknown policy"):
+                file("another")  # at once: there is nothing to keep for those who request it too
         with pytest.raises(RequestError, match="no ONNX model"):
             await session.service.onnx("default_policy")
 
