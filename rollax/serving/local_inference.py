@@ -33,7 +33,8 @@ class LocalActor(Actor):
         if SampleBatch.ACTION_LOGP in fetches and not self.runner.action_map.identity:
             # An action that was clipped for the environment is another one, with its own probability.
             fetches = {**fetches, **self.policy.fetches_of(self.runner.action_map.to_policy(actions), fetches)}
-        logp = fetches.get(SampleBatch.ACTION_LOGP)
+        # A greedy action is not drawn from the distribution, so its probability there says nothing about it.
+        logp = fetches.get(SampleBatch.ACTION_LOGP) if self.explore else None
         rows = actions.tolist() if isinstance(actions, np.ndarray) and actions.ndim == 1 else trees.unstack(actions)
         return list(zip(rows, [None] * len(rows) if logp is None else logp.tolist(), strict=True))
 

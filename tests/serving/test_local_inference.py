@@ -110,6 +110,14 @@ def test_several_episodes_in_one_message_and_the_rest_at_the_end(discrete, serve
     assert len({episode.episode_id for episode in discrete.episodes}) == 3
 
 
+def test_greedy_actions_have_no_probabilities(discrete, server):
+    """An on-policy algorithm must not take them for its own."""
+    for explore in (True, False):
+        with local(server.address, explore=explore) as client:
+            play(client)
+        assert (discrete.episodes[-1].agents["agent0"].action_logp is not None) == explore
+
+
 def test_many_episodes_act_together(server):
     with local(server.address, explore=False) as client:
         ids = [client.start_episode() for _ in range(5)]
