@@ -30,12 +30,14 @@ PPO = {
     "model": {"fcnet_hiddens": [64, 64]},
 }
 DQN = {
-    "lr": 1e-3,
-    "gamma": 0.99,
+    "lr": 5e-4,
+    "gamma": 0.98,
+    "n_step": 3,
+    "dueling": False,
     "learning_starts": 1000,
-    "buffer_size": 50_000,
+    "buffer_size": 100_000,
     "train_batch_size": 64,
-    "training_intensity": 0.25,
+    "training_intensity": 0.5,
     "target_network_update_freq": 500,
     "timesteps_per_iteration": 2000,
     "model": {"fcnet_hiddens": [64, 64]},
@@ -90,12 +92,15 @@ def plays(address: str, env_name: str, seed: int, stop: Any, mode: str) -> None:
 
 
 def logs(address: str, env_name: str, seed: int, stop: Any, mode: str) -> None:
-    """A client that steers to a different place in each episode, and logs what it did; it never requests an action."""
+    """A client that steers to a different place in each episode, and logs what it did; it never requests an action.
+
+    Values of actions can be learned only where they were tried: every place, and wrong actions too.
+    """
     env, random = ENVS[env_name](), np.random.default_rng(seed)
     with PolicyClient(address) as client:
         while not stop.is_set():
             (obs, _), episode, over = env.reset(seed=int(random.integers(2**31))), client.start_episode(), False
-            place, noise = random.uniform(-2.2, 2.2), random.uniform(0.0, 0.6)
+            place, noise = random.uniform(-2.2, 2.2), random.uniform(0.2, 1.0)
             while not over:
                 x, speed, angle, spin = obs
                 lean = np.clip(0.1 * (place - x) - 0.15 * speed, -0.2, 0.2)
