@@ -123,8 +123,8 @@ def header_of(path: Path) -> dict[str, Any] | None:
     """The header of one of our Parquet files; None for another Parquet file; DatasetError for a damaged one."""
     try:
         metadata = pq.read_schema(path).metadata or {}
-        return json.loads(metadata[HEADER]) if HEADER in metadata else None
-    except (pa.ArrowException, OSError, ValueError) as error:
+        return _object(json.loads(metadata[HEADER])) if HEADER in metadata else None
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
 
 
@@ -137,21 +137,41 @@ def _opened(path: Path) -> _File:
             expected="a file that rollax wrote",
             fix='name its format, such as format="rllib_parquet"',
         )
-    if header.get("format_version", 0) > FORMAT_VERSION:
+    version = header.get("format_version", 0)
+    if not isinstance(version, int):
+        raise _damaged(path, TypeError(f"format_version={version!r}"))
+    if version > FORMAT_VERSION:
         raise DatasetError(
             "A file of a newer format.",
             where=path,
-            got=f"format {header['format_version']}",
+            got=f"format {version}",
             expected=f"format {FORMAT_VERSION} or older",
             fix="update rollax",
         )
     try:
         metadata = pq.read_metadata(path)
-        contents = json.loads((metadata.metadata or {}).get(b"rollax.contents", b"{}"))
-        columns = {i: Columns.from_json(p["columns"]) for i, p in header["policies"].items() if "columns" in p}
+        contents = _object(json.loads((metadata.metadata or {}).get(b"rollax.contents", b"{}")))
+        _check_numbers(contents)
+        _object(header.get("behaviour", {}))
+        policies = {policy_id: _object(described) for policy_id, described in _object(header["policies"]).items()}
+        columns = {i: Columns.from_json(_object(p["columns"])) for i, p in policies.items() if "columns" in p}
         return _File(path, header, columns, contents)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, *_ODD) as error:
         raise _damaged(path, error) from error
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{type(value).__name__} in the place of an object")
+    return value
+
+
+def _check_numbers(contents: Mapping[str, Any]) -> None:
+    """ValueError where the numbers of a file's episodes and steps are none."""
+    names = ["steps", "episodes", *(["episode_reward_mean"] if contents.get("episodes") else [])]
+    for name in names:
+        if not isinstance(contents.get(name, 0), int | float):
+            raise ValueError(f"{name}={contents[name]!r}")
 
 
 def _trajectories_of(

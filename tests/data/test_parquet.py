@@ -126,3 +126,27 @@ def test_ids_that_are_none(tmp_path, agent):
     pq.write_table(pa.table(columns, schema=schema), writer.paths[0])
     with pytest.raises(DatasetError, match=r"(?s)damaged.*row group 0"):
         list(open_dataset(writer.paths[0]).trajectories())
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {b"rollax": b"[]"},
+        {b"rollax": b'{"policies": []}'},
+        {b"rollax": b'{"policies": {"a": 1}}'},
+        {b"rollax": b'{"policies": {}, "behaviour": [1]}'},
+        {b"rollax": b'{"policies": {}, "format_version": "1"}'},
+        {b"rollax": b"[" * 100_000},
+        {b"rollax.contents": b"[]"},
+        {b"rollax.contents": b'{"episodes": "x", "episode_reward_mean": 1}'},
+        {b"rollax.contents": b'{"episodes": 1, "episode_reward_mean": null}'},
+        {b"rollax.contents": b'{"steps": []}'},
+    ],
+)
+def test_headers_that_rollax_did_not_write(tmp_path, metadata):
+    with DatasetWriter(tmp_path, {"default_policy": OBS}, {"default_policy": ACTIONS}) as writer:
+        writer.write(trajectory(np.random.default_rng(0), 2, 0))
+    table = pq.read_table(writer.paths[0])
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, **metadata}), writer.paths[0])
+    with pytest.raises(DatasetError, match="damaged"):
+        open_dataset(writer.paths[0])
