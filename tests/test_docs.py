@@ -60,9 +60,13 @@ def test_commands_run(page, tmp_path, monkeypatch):
         if any(word.startswith("--video") for word in words):
             continue  # recording has a test of its own
         ended = 0
-        if words[0] == "serve":  # on a free port, until the signal that `wait_for_signal` stands for
+        if words[0] == "serve":  # on a free port, until a signal
             words = [*(word for word in words if not word.startswith("--port")), "--port=0"]
             monkeypatch.setattr("rollax.cli.serve.wait_for_signal", lambda _: signal.raise_signal(signal.SIGTERM))
+            # A server that learns asks for its addresses to print them, once it waits for signals.
+            monkeypatch.setattr(
+                "rollax.serving.learning_run.addresses_of", lambda _: signal.raise_signal(signal.SIGTERM) or []
+            )
             ended = 128 + signal.SIGTERM
         done = CliRunner().invoke(app, words)
         assert done.exit_code == ended, f"{shlex.join(words)}\n{done.output}"

@@ -292,7 +292,9 @@ def _described(data: Any) -> Space:
 def _array(data: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     listed = data if isinstance(data, list) else [data]
     numbers = [float(number) if isinstance(number, str) else number for number in listed]
-    return np.broadcast_to(np.array(numbers, dtype).reshape(shape if isinstance(data, list) else ()), shape).copy()
+    with np.errstate(over="raise"):  # a number that the dtype cannot hold is no infinity
+        array = np.array(numbers, dtype)
+    return np.broadcast_to(array.reshape(shape if isinstance(data, list) else ()), shape).copy()
 
 
 def _elements(data: Any) -> int:

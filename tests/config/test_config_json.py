@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollax.config.stored import decode_config, missing_code
+from rollax.config.stored import decode_config, missing_code, space_from_json, space_to_json
 from rollax.config.trainer import Lambda, TrainerConfig
 from rollax.errors import ConfigError, SpaceError
 from rollax.importing import StoredCode
@@ -247,3 +247,9 @@ def test_a_file_names_policies_of_rollax_where_a_policy_belongs():
 def test_malformed_marks(value):
     with pytest.raises((ConfigError, SpaceError), match=r"(.|\n)*'env_config.x\[0\]'"):
         decode_config({"env_config": {"x": [value]}})
+
+
+def test_a_bound_that_the_dtype_cannot_hold_is_no_infinity():
+    stored = space_to_json(spaces.Box(-1, 1, (2,), np.float32))
+    with pytest.raises(SpaceError, match="overflow"):
+        space_from_json({**stored, "high": [1e308, 1.0]})

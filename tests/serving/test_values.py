@@ -103,7 +103,9 @@ def test_anything_else_is_refused_or_in_the_space(space, values):
 
 
 def _with_the_type_of_a_sample(leaf: Space, path: Any, part: Any) -> Any:
-    return part if isinstance(leaf, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete) else np.int64(part)
+    # The row of a Box of shape () is a NumPy scalar.
+    is_array = isinstance(leaf, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete)
+    return np.asarray(part) if is_array else np.int64(part)
 
 
 @given(st.fixed_dictionaries({}, optional={
