@@ -116,7 +116,9 @@ def _plain_trajectory(trajectory: RecordedTrajectory) -> dict[str, Any]:
         "terminated": trajectory.terminated,
         "truncated": trajectory.truncated and not trajectory.terminated,
     }
-    for name in (SampleBatch.T, SampleBatch.ACTION_LOGP):
+    # The log-probability of an action that was scaled or clipped is not that of what the environment got.
+    further = (SampleBatch.T,) if ENV_ACTIONS in columns else (SampleBatch.T, SampleBatch.ACTION_LOGP)
+    for name in further:
         if name in columns:
             plain[name] = columns[name].tolist()
     return plain

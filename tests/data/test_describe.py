@@ -164,6 +164,18 @@ def test_converted_and_read_again(tmp_path, to):
         convert(open_dataset(tmp_path / "a"), out, to)
 
 
+def test_lines_have_no_log_probabilities_of_actions_that_were_clipped(tmp_path):
+    clipped, plain = some()[:2]
+    for one in (clipped, plain):
+        one.columns["action_logp"] = np.zeros(len(one), np.float32)
+    clipped.columns["env_actions"] = clipped.columns["actions"].copy()
+    for name, one in (("clipped", clipped), ("plain", plain)):
+        written(tmp_path / name, [one])
+        convert(open_dataset(tmp_path / name), tmp_path / f"{name}.jsonl", "json_lines")
+    assert "action_logp" not in (tmp_path / "clipped.jsonl").read_text()
+    assert "action_logp" in (tmp_path / "plain.jsonl").read_text()
+
+
 def run(*arguments):
     return CliRunner().invoke(app, list(map(str, arguments)))
 
