@@ -24,6 +24,7 @@ log = logging.getLogger("rollax.serving")
 
 KEPT_CHECKPOINTS = 3
 _SECONDS_PER_ITERATION = 2.0
+_AGAIN_S = 1.0
 _MOST_FAILURES = 10
 
 
@@ -83,7 +84,7 @@ def learn_until_signal(
     experiment = {"run": run_name(type(trainer)), "env": None, "config": config, "stop": {}}
     run = RunFolder(folder, experiment, "episode_reward_mean", KEPT_CHECKPOINTS, goes_on_after=trainer.iteration)
     saved, failures, number = trainer.iteration, 0, 0
-    with run, _signals():
+    with run, _signals() as taken:
         last_save = time.monotonic()
         try:
             on_ready()
@@ -104,28 +105,42 @@ def learn_until_signal(
                     saved, last_save = trainer.iteration, time.monotonic()
         except SignalledError as error:
             number = int(error.args[0])
+            taken.append(number)
         if trainer.iteration != saved:
             run.save(trainer)
     return number
 
 
 @contextmanager
-def _signals() -> Iterator[None]:
-    """Raises the first SIGINT or SIGTERM in the main thread, wherever it waits; later ones are ignored."""
+def _signals() -> Iterator[list[int]]:
+    """Raises SIGINT or SIGTERM in the main thread, wherever it waits, until the caller appends to the list it gets.
+
+    A signal is raised again every second: where it arrives in a callback of the garbage collector or in a finalizer,
+    Python ignores the exception. JAX has such a callback.
+    """
+    taken: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield taken
         return
-    seen: list[int] = []
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def send_again(number: int) -> None:
+        if not taken:
+            signal.pthread_kill(main, number)
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        if not seen:
-            seen.append(number)
+        if not taken:
+            again = threading.Timer(_AGAIN_S, send_again, (number,))
+            again.daemon = True
+            again.start()
             raise SignalledError(number)
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield taken
     finally:
+        taken.append(0)
         for number, handler in previous.items():
             signal.signal(number, handler)
 

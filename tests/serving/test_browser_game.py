@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -14,6 +15,18 @@ from tests.pages import REPOSITORY
 from tests.serving.browser import browser
 
 pytestmark = pytest.mark.long
+
+
+def interrupt(program: subprocess.Popen) -> None:
+    """Presses Ctrl-C until the program ends: one in a callback of the garbage collector, as JAX has one, is ignored."""
+    for _ in range(20):
+        program.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.communicate(timeout=10)
+            return
+    program.kill()
+    program.communicate()
+    raise AssertionError("the program ignores Ctrl-C")
 
 
 def test_the_policy_plays_and_a_person_takes_over():

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from rollax.cli import app
 from rollax.serving.client import PolicyClient
+from rollax.serving.learning_run import SignalledError, _signals
 from tests.serving.learning_runs import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -110,3 +111,13 @@ def test_what_is_refused(arguments, says, tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["serve", "--port=0", *arguments])
     assert result.exit_code == 2
     assert says in result.stderr
+
+
+def test_a_signal_whose_exception_is_ignored_is_raised_again():
+    with _signals() as taken:
+        with suppress(SignalledError):  # as Python does in a callback of the garbage collector
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(SignalledError):
+            threading.Event().wait(60)
+        taken.append(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)  # of no effect while the run is saved
