@@ -9,7 +9,10 @@ from typing import Any
 
 from gymnasium import Space
 
-from rollax.serving.protocol import Actions, Episode, Hello, Submitted
+from rollax import __version__
+from rollax.config.stored import space_to_json
+from rollax.policy.policy import Policy
+from rollax.serving.protocol import PROTOCOL_VERSION, Actions, Episode, Hello, PolicyInfo, Submitted
 
 OnActions = Callable[[Actions | BaseException], None]
 
@@ -97,3 +100,24 @@ class Backend(ABC):
     @abstractmethod
     def statistics(self) -> dict[str, Any]:
         """What the live page shows of the run: the learning curve, counters, and the like."""
+
+
+def hello_of(policies: Mapping[str, Policy], *, learns: bool, multi_agent: bool, version: int) -> Hello:
+    """The `Hello` of a backend with these policies; the server fills in addresses and limits."""
+    return Hello(
+        protocol=PROTOCOL_VERSION,
+        server=f"rollax {__version__}",
+        learns=learns,
+        multi_agent=multi_agent,
+        policies={
+            policy_id: PolicyInfo(
+                observation_space=space_to_json(policy.observation_space),
+                action_space=space_to_json(policy.action_space),
+                recurrent=bool(policy.memory_of(1, None, None, None)["state_batches"]),
+            )
+            for policy_id, policy in policies.items()
+        },
+        version=version,
+        addresses=[],
+        limits={},
+    )

@@ -12,17 +12,16 @@ from typing import Any
 
 from gymnasium import Space
 
-from rollax import __version__, trees
+from rollax import trees
 from rollax.algorithms import checkpoint
 from rollax.algorithms.load_policy import load_policies
 from rollax.algorithms.trainer import Trainer
-from rollax.config.stored import space_to_json
 from rollax.errors import ConfigError, RequestError
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.serving.acting import Actor, AgentMemory, columns_of
 from rollax.serving.agents_of_policies import PolicyMapping, policy_mapping_of
-from rollax.serving.backend import Backend, OnActions
-from rollax.serving.protocol import PROTOCOL_VERSION, Actions, Episode, Hello, PolicyInfo, Submitted
+from rollax.serving.backend import Backend, OnActions, hello_of
+from rollax.serving.protocol import Actions, Episode, Hello, Submitted
 from rollax.serving.weights import policy_to_bytes
 
 _EPISODES_AVERAGED = 100
@@ -120,23 +119,8 @@ class PolicyBackend(Backend):
         self._waiting.clear()
 
     def hello(self) -> Hello:
-        return Hello(
-            protocol=PROTOCOL_VERSION,
-            server=f"rollax {__version__}",
-            learns=False,
-            multi_agent=self._several,
-            policies={
-                policy_id: PolicyInfo(
-                    observation_space=space_to_json(actor.policy.observation_space),
-                    action_space=space_to_json(actor.policy.action_space),
-                    recurrent=actor.recurrent,
-                )
-                for policy_id, actor in self.actors.items()
-            },
-            version=self._version,
-            addresses=[],
-            limits={},
-        )
+        policies = {policy_id: actor.policy for policy_id, actor in self.actors.items()}
+        return hello_of(policies, learns=False, multi_agent=self._several, version=self._version)
 
     @property
     def version(self) -> int:

@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from rollax import __version__, trees
-from rollax.config.stored import space_to_json
+from rollax import trees
 from rollax.env.external.episodes import ByAgent, ExternalEpisodes
 from rollax.env.external.queue import EnvStoppedError, QueueFullError
 from rollax.env.rows import DEFAULT_AGENT
 from rollax.errors import EnvError, PolicyError, RequestError
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.serving.backend import Backend, OnActions
+from rollax.serving.backend import Backend, OnActions, hello_of
 from rollax.serving.learning_curve import LearningCurve
-from rollax.serving.protocol import PROTOCOL_VERSION, Actions, Episode, Hello, PolicyInfo, Submitted, Trajectory
+from rollax.serving.protocol import Actions, Episode, Hello, Submitted, Trajectory
 
 _RETRY_AFTER_S = 0.05
 _MOST_AGENTS = 10_000
@@ -56,23 +55,7 @@ class TrainingBackend(Backend):
         self._counts = {"episodes_submitted": 0, "episodes_too_old": 0, "episodes_dropped": 0}
 
     def hello(self) -> Hello:
-        return Hello(
-            protocol=PROTOCOL_VERSION,
-            server=f"rollax {__version__}",
-            learns=True,
-            multi_agent=self._several,
-            policies={
-                policy_id: PolicyInfo(
-                    observation_space=space_to_json(runner.policy.observation_space),
-                    action_space=space_to_json(runner.policy.action_space),
-                    recurrent=bool(runner.policy.memory_of(1, None, None, None)["state_batches"]),
-                )
-                for policy_id, runner in self.worker.runners.items()
-            },
-            version=self.version,
-            addresses=[],
-            limits={},
-        )
+        return hello_of(self.worker.policies, learns=True, multi_agent=self._several, version=self.version)
 
     @property
     def version(self) -> int:

@@ -110,7 +110,7 @@ def policy_from_bytes(data: bytes, *, seed: int | None = None) -> PolicyRunner:
 
 
 def update_policy(runner: PolicyRunner, data: bytes) -> int:
-    """Gives a policy of `policy_from_bytes` newer weights, without compiling anew; returns their version.
+    """Gives a policy of `policy_from_bytes` newer weights, without compiling again; returns their version.
 
     Raises:
         CheckpointError: the bytes are damaged, or of another policy.
