@@ -161,7 +161,8 @@ def _spaces(settings: Mapping[str, Any]) -> tuple[Space | None, Space | None]:
     found = []
     for name in ("observation_space", "action_space"):
         given = settings[name]
-        found.append(space_from_json(given, f"env_config key {name!r}") if isinstance(given, Mapping) else given)
+        stored = isinstance(given, Mapping) and not isinstance(given, Space)  # gymnasium's Dict space is a mapping
+        found.append(space_from_json(given, f"env_config key {name!r}") if stored else given)
     return found[0], found[1]
 
 

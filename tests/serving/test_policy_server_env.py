@@ -132,9 +132,11 @@ class TestConfig:
             PolicyServerEnv({})
         assert MultiAgentPolicyServerEnv({"agents": ["a"]}).observation_space is None
 
-    def test_spaces_may_be_json(self):
-        spaces = {"observation_space": gym.spaces.Box(0, 1, (2,)), "action_space": gym.spaces.Discrete(3)}
-        env = PolicyServerEnv({name: space_to_json(space) for name, space in spaces.items()})
+    @pytest.mark.parametrize("stored", [False, True], ids=["as spaces", "as JSON"])
+    def test_spaces_may_be_nested(self, stored):
+        observed = gym.spaces.Dict({"seen": gym.spaces.Box(0, 1, (2,)), "action_mask": gym.spaces.MultiBinary(3)})
+        spaces = {"observation_space": observed, "action_space": gym.spaces.Discrete(3)}
+        env = PolicyServerEnv({name: space_to_json(space) if stored else space for name, space in spaces.items()})
         assert env.observation_space == spaces["observation_space"]
         assert env.action_space == spaces["action_space"]
 
