@@ -3,6 +3,7 @@
 import threading
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from rollax import ConfigError, DQNTrainer, EnvContext, RequestError
@@ -134,7 +135,8 @@ class TestConfig:
 
     @pytest.mark.parametrize("stored", [False, True], ids=["as spaces", "as JSON"])
     def test_spaces_may_be_nested(self, stored):
-        observed = gym.spaces.Dict({"seen": gym.spaces.Box(0, 1, (2,)), "action_mask": gym.spaces.MultiBinary(3)})
+        mask = gym.spaces.Box(0, 1, (3,), np.int8)
+        observed = gym.spaces.Dict({"seen": gym.spaces.Box(0, 1, (2,)), "action_mask": mask})
         spaces = {"observation_space": observed, "action_space": gym.spaces.Discrete(3)}
         env = PolicyServerEnv({name: space_to_json(space) if stored else space for name, space in spaces.items()})
         assert env.observation_space == spaces["observation_space"]
