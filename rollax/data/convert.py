@@ -12,7 +12,7 @@ import numpy as np
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory
-from rollax.data.new_file import NewFile
+from rollax.data.new_file import NewFile, new_folder
 from rollax.errors import ConfigError, DatasetError, nearest
 
 TARGETS = ("rollax", "minari", "minari_arrow", "json_lines")
@@ -27,7 +27,7 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
             of the environment, and log-probabilities are kept in JSON lines only.
         settings: of `DatasetWriter` or `write_minari`.
     Raises:
-        DatasetError: the target exists, or the format cannot hold the data.
+        DatasetError: the target exists, or the data cannot be read, or the format cannot hold it; nothing is left then.
     """
     path = Path(out)
     if to == "rollax":
@@ -44,8 +44,6 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
 def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any]) -> int:
     from rollax.data.writer import DatasetWriter
 
-    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
-        raise DatasetError("The folder to write is not empty.", where=folder, expected="a new folder")
     missing = [name for name in ("observation_spaces", "action_spaces") if not getattr(reader, name)]
     if missing:
         raise DatasetError(
@@ -56,23 +54,13 @@ def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any])
             fix='give them as settings: {"env": "CartPole-v1"}, or observation_space and action_space',
         )
     header = {key: value for key, value in reader.header.items() if key not in ("policies", "format_version")}
-    writer = DatasetWriter(
-        folder,
-        reader.observation_spaces,
-        reader.action_spaces,
-        header={**header, "converted": True},
-        actions_of=reader.actions_of,
-        **settings,
-    )
+    spaces = reader.observation_spaces, reader.action_spaces
+    described: Any = {"header": {**header, "converted": True}, "actions_of": reader.actions_of}
     count = 0
-    try:
+    with new_folder(folder) as temporary, DatasetWriter(temporary, *spaces, **described, **settings) as writer:
         for trajectory in reader.trajectories():
             writer.write(trajectory)
             count += 1
-    except BaseException:
-        writer.abandon()
-        raise
-    writer.close()
     return count
 
 

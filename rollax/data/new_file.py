@@ -1,12 +1,13 @@
-"""`NewFile`: a file that has its name only once it is complete on disk."""
+"""`NewFile` and `new_folder`: what has its name only once it is complete on disk."""
 
 from __future__ import annotations
 
 import os
 import re
 import secrets
-from collections.abc import Iterable
-from contextlib import suppress
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,7 +38,7 @@ class NewFile:
             if os.path.lexists(self.path):
                 fix = "choose another name, or remove it"
                 raise DatasetError("The file to write exists.", where=self.path, expected="a new name", fix=fix)
-            self.temporary = self.path.parent / f".{self.path.name}.{secrets.token_hex(4)}.tmp"
+            self.temporary = _temporary(self.path)
             self.file = open(self.temporary, "xb")  # noqa: SIM115  closed by commit or discard
         except OSError as error:
             raise self.failed(error) from error
@@ -73,15 +74,59 @@ class NewFile:
 
     def failed(self, error: OSError) -> DatasetError:
         """The error of a write that failed."""
-        return DatasetError(
-            "The file could not be written.",
-            where=self.path,
-            got=f"{type(error).__name__}: {error}",
-            expected="a folder on a disk with space, which this user may write to",
-            fix="free some space, or write somewhere else",
-        )
+        return _failed("file", self.path, error)
+
+
+@contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A folder to fill, under a temporary name until the block ends; if the block raises, it is removed.
+
+    The temporary sibling is `.NAME.xxxxxxxx.tmp`, as that of `NewFile`.
+
+    Args:
+        path: the final name: a new one, or that of an empty folder.
+    Raises:
+        DatasetError: the folder is not empty, or the disk fails.
+    """
+    final = Path(os.path.abspath(path))
+    if os.path.lexists(final) and not (final.is_dir() and not any(final.iterdir())):
+        fix = "choose another name, or remove it"
+        raise DatasetError("The folder to write is not empty.", where=final, expected="a new folder", fix=fix)
+    temporary = _temporary(final)
+    with _errors_of("folder", final):
+        make_parents(final.parent)
+        temporary.mkdir()
+    try:
+        yield temporary
+        with _errors_of("folder", final):
+            os.rename(temporary, final)
+            sync_folder(final.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
+
+
+@contextmanager
+def _errors_of(kind: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _failed(kind, path, error) from error
+
+
+def _failed(kind: str, path: Path, error: OSError) -> DatasetError:
+    return DatasetError(
+        f"The {kind} could not be written.",
+        where=path,
+        got=f"{type(error).__name__}: {error}",
+        expected="a folder on a disk with space, which this user may write to",
+        fix="free some space, or write somewhere else",
+    )
 
 
 def unfinished_in(folders: Iterable[Path]) -> list[Path]:
-    """The files in these folders that are not committed: their process is still running, or was killed."""
+    """The files and folders in these folders that are not committed: their process is still running, or was killed."""
     return [path for folder in folders for path in sorted(folder.glob(".*.tmp")) if _UNFINISHED.fullmatch(path.name)]

@@ -157,7 +157,9 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
     suffixes = [suffix for group in _SUFFIXES.values() for suffix in group]
     if given != "auto":
         suffixes = list(_SUFFIXES[_SUFFIX_OF[str(given)]])
-    files = sorted(file for file in path.rglob("*") if file.suffix in suffixes and not file.name.startswith("."))
+    found = (file for file in path.rglob("*") if file.suffix in suffixes)
+    # Hidden ones are not complete: files of a DatasetWriter, folders of `convert`.
+    files = sorted(file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts))
     if not files:
         expected = f"files that end in {', '.join(suffixes)}"
         raise DatasetError("A folder without data.", where=path, expected=expected, fix="check the path, or the format")

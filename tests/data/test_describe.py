@@ -164,6 +164,30 @@ def test_converted_and_read_again(tmp_path, to):
         convert(open_dataset(tmp_path / "a"), out, to)
 
 
+@pytest.mark.parametrize("to", ["rollax", "minari", "minari_arrow", "json_lines"])
+def test_a_conversion_that_fails_midway_leaves_nothing(tmp_path, to):
+    first, second = (written(tmp_path / "data", some(60, seed), prefix=f"p{seed}")[0] for seed in (0, 1))
+    with open(second, "r+b") as file:  # its footer is whole, so that the error comes after the first file
+        file.seek(40)
+        file.write(b"\xff" * 200)
+    settings = {"max_file_size": 1 << 10} if to == "rollax" else {}  # a file is completed before the error
+    with pytest.raises(DatasetError, match="damaged"):
+        convert(open_dataset(tmp_path / "data"), tmp_path / "out", to, **settings)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    second.unlink()
+    (tmp_path / "out").mkdir()
+    if to != "json_lines":  # an empty folder may be there
+        assert convert(open_dataset(tmp_path / "data"), tmp_path / "out", to) == 60
+    assert first.exists()
+
+
+def test_what_is_still_being_converted_is_not_read(tmp_path, caplog):
+    written(tmp_path / "data", some())
+    written(tmp_path / ".data2.0123abcd.tmp", some())
+    assert len(list(open_dataset(tmp_path).trajectories())) == 3
+    assert ".data2.0123abcd.tmp is incomplete" in caplog.text
+
+
 def test_lines_have_no_log_probabilities_of_actions_that_were_clipped(tmp_path):
     clipped, plain = some()[:2]
     for one in (clipped, plain):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +17,8 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory
 from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader
+from rollax.data.new_file import new_folder
 from rollax.errors import DatasetError
-from rollax.storage import make_parents, sync_folder
 
 METADATA = "metadata.json"
 
@@ -133,12 +130,8 @@ def write_minari(
             expected="data with the spaces of one policy",
         )
     (policy_id, observation_space), *_ = reader.observation_spaces.items()
-    if path.exists():
-        raise DatasetError("The folder to write exists.", where=path, expected="a new name")
-    make_parents(path.absolute().parent)
-    temporary = path.absolute().parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
-    try:
-        os.makedirs(temporary / "data")
+    with new_folder(path) as temporary:
+        (temporary / "data").mkdir()
         stored = MinariStorage.new(
             temporary / "data", observation_space, reader.action_spaces[policy_id], None, storage, jpeg_encoding=False
         )
@@ -152,11 +145,6 @@ def write_minari(
         metadata = {"dataset_id": name, "minari_version": minari.__version__, "author": {"rollax"}}
         algorithm = reader.header.get("behaviour", {}).get("algorithm")
         stored.update_metadata({**metadata, "algorithm_name": str(algorithm or f"rollax {rollax.__version__}")})
-        os.rename(temporary, path)
-        sync_folder(path.absolute().parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return count
 
 
