@@ -18,6 +18,7 @@ from benchmarks.larger_than_memory import RESULT as LARGER
 from benchmarks.learning import draw_learned, learning_table, read_learned
 from benchmarks.measure import BUSY_PERCENT
 from benchmarks.numbers import rounded
+from benchmarks.offline_table import offline_tables
 from benchmarks.peers import ROOT
 from benchmarks.readme import write_speed_table
 from benchmarks.rows import make_rows
@@ -53,6 +54,7 @@ def _curves(results: list[dict[str, Any]]) -> list[str]:
         curves.append(soak_summary(json.loads(SOAKED.read_text())))
     if LARGER.exists():
         curves.append(larger_than_memory_summary(json.loads(LARGER.read_text())))
+    curves.append(offline_tables())
     served = (RESULTS / f"{name}.json" for name in ("soak_serving", "soak_serving_learn"))
     curves += [serving_soak_summary(json.loads(path.read_text())) for path in served if path.exists()]
     return [curve for curve in curves if curve]

@@ -26,7 +26,12 @@ def estimate(
     greedy: Annotated[bool, typer.Option(help="Estimate the greedy policy, not the one that explores.")] = False,
     gamma: Annotated[float | None, typer.Option(help="γ; by default that of the checkpoint.")] = None,
     behaviour: Annotated[str, typer.Option(help="logged, or fitted for data without log-probabilities.")] = "logged",
-    drop_cut: Annotated[bool, typer.Option(help="Leave out episodes that were not recorded to their end.")] = False,
+    drop_cut: Annotated[
+        bool,
+        typer.Option(
+            help="Leave out all episodes that were not recorded to their end, also if they are more than a tenth."
+        ),
+    ] = False,
     level: Annotated[float, typer.Option(help="Of the confidence intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap and of fitted values.")] = 0,
     settings: Annotated[str, typer.Option(metavar="JSON", help="Settings of the data set's reader.")] = "{}",

@@ -15,6 +15,9 @@ from rollax.evaluation.actions import BoxMap
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.spaces import same_space, space_text
 
+MOST_CUT = 0.1
+"""The share of cut trajectories up to which they are left out with a warning: more would bias the estimates."""
+
 
 @dataclass(frozen=True, eq=False)
 class LoggedEpisodes:
@@ -29,6 +32,7 @@ class LoggedEpisodes:
         terminated: [n] false where it was cut by a time limit.
         behaviour_logp: [N] log μ(a_t | s_t); None where the log does not contain it.
         where: the origin of the data, for errors.
+        left_out: cut trajectories of the data that are not among them.
     """
 
     obs: trees.Tree
@@ -39,6 +43,7 @@ class LoggedEpisodes:
     terminated: np.ndarray
     behaviour_logp: np.ndarray | None
     where: str
+    left_out: int = 0
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -53,15 +58,16 @@ class LoggedEpisodes:
             reader: the data set.
             runner: the policy, for its spaces and the scale of its actions.
             policy_id: whose trajectories to read; None: the only one's, or those of the policy's own id.
-            drop_cut: leave out trajectories whose recording stopped before they ended.
+            drop_cut: leave out all cut trajectories, however many; otherwise up to `MOST_CUT` of all trajectories,
+                because a run that records (`output`) ends in the middle of its last episodes.
         Raises:
-            DatasetError: no trajectory of this policy id, other spaces, or trajectories that were cut.
+            DatasetError: no whole trajectory of this policy id, other spaces, or more cut trajectories.
         """
         policy_id, where = _policy_id(reader, runner, policy_id), f"data set of {runner.policy.name!r}"
         _check_scale(reader, runner, where)
         found = [one for one in reader.trajectories() if one.policy_id == policy_id and len(one)]
         whole = [one for one in found if not one.cut]
-        if len(whole) < len(found) and not drop_cut:
+        if len(found) - len(whole) > MOST_CUT * len(found) and not drop_cut:
             raise _cut(next(one for one in found if one.cut), len(found) - len(whole), len(found))
         if not whole:
             raise DatasetError(
@@ -85,6 +91,7 @@ class LoggedEpisodes:
             terminated=np.array([one.terminated for one in whole]),
             behaviour_logp=known,
             where=where,
+            left_out=len(found) - len(whole),
         )
 
     def first(self) -> LoggedEpisodes:
@@ -139,6 +146,15 @@ class LoggedEpisodes:
         return self.behaviour_logp
 
 
+def left_out_warning(episodes: LoggedEpisodes) -> str:
+    """The warning about cut trajectories, which have no return."""
+    total = len(episodes) + episodes.left_out
+    return (
+        f"{episodes.left_out} of {total} trajectories were not recorded to their end and are left out, which favours "
+        "short episodes"
+    )
+
+
 def _policy_id(reader: DatasetReader, runner: PolicyRunner, given: str | None) -> str:
     """The policy id to read; DatasetError if there is none or its spaces differ."""
     there, policy = list(reader.observation_spaces), runner.policy
@@ -183,10 +199,10 @@ def _check_scale(reader: DatasetReader, runner: PolicyRunner, where: str) -> Non
 
 def _cut(first: RecordedTrajectory, count: int, total: int) -> DatasetError:
     return DatasetError(
-        "Trajectories whose recording stopped before their end have no return.",
+        "Too many trajectories whose recording stopped before their end, and which have no return.",
         where=f"{first.where}: agent {first.agent_id!r} of episode {first.episode_id!r}",
         got=f"{count} of {total} trajectories, neither terminated nor truncated",
-        expected="whole trajectories",
+        expected=f"whole trajectories, and at most {MOST_CUT:.0%} others, which are left out",
         fix="record whole episodes, with `rollax record` or batch_mode='complete_episodes'; or leave these out with "
         "drop_cut=True (--drop-cut), which favours short ones",
     )

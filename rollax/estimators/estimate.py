@@ -12,7 +12,7 @@ import numpy as np
 from rollax.data.reader import Source, open_dataset
 from rollax.errors import ConfigError, nearest
 from rollax.estimators import importance
-from rollax.estimators.episodes import LoggedEpisodes
+from rollax.estimators.episodes import LoggedEpisodes, left_out_warning
 from rollax.estimators.fitted_q import ActionValues, FittedQ, FQEConfig
 from rollax.estimators.importance import Terms, starts_of
 from rollax.estimators.intervals import bootstrap
@@ -126,7 +126,7 @@ def estimate(
     rewards, lengths = episodes.rewards, episodes.lengths
     returns = importance.mean_of(importance.discounted_returns(rewards, lengths, gamma))
     behavior = bootstrap(returns, level=level, resamples=resamples, seed=seed)
-    warnings: list[str] = []
+    warnings = [left_out_warning(episodes)] if episodes.left_out else []
     ratios = size = None
     if NEED_LOGP & set(methods):
         ratios = _log_ratios(target, episodes, behaviour, seed)
@@ -180,10 +180,11 @@ def estimate_policy(
         methods: some of `METHODS`.
         explore: True for the policy as it acts in training, False for its greedy actions.
         policy_id: whose trajectories to read; None: the only one's, or those of the policy's own id.
-        drop_cut: leave out trajectories that were not recorded to their end.
+        drop_cut: leave out all trajectories that were not recorded to their end; otherwise a tenth of the
+            trajectories at most, and more are refused. Either way a warning counts them.
         settings: further arguments of `estimate`.
     Raises:
-        DatasetError: the data does not fit the policy, or has cut trajectories, or no log-probabilities.
+        DatasetError: the data does not fit the policy, or has many cut trajectories, or no log-probabilities.
         ConfigError, PolicyError: as `estimate`.
     """
     episodes = LoggedEpisodes.of(open_dataset(data), policy, policy_id=policy_id, drop_cut=drop_cut)

@@ -11,7 +11,7 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import DatasetReader, RecordedTrajectory
 from rollax.errors import ConfigError, DatasetError, PolicyError
-from rollax.estimators.episodes import LoggedEpisodes
+from rollax.estimators.episodes import LoggedEpisodes, left_out_warning
 from rollax.estimators.estimate import NEED_LOGP, estimate
 from rollax.estimators.fitted_q import FittedQ
 from rollax.estimators.target_policy import TargetPolicy
@@ -56,10 +56,9 @@ class TrainingEstimates:
         for policy_id, runner in runners.items():
             of_policy = data.pop(policy_id)  # once it is in columns, it is not kept as trajectories
             episodes = LoggedEpisodes.of(of_policy, runner, policy_id=policy_id, drop_cut=True)
-            if len(episodes) < len(of_policy.found):
-                left_out = len(of_policy.found) - len(episodes)
-                log.warning("Policy %r: estimates leave out %d trajectories without an end.", policy_id, left_out)
-            self._targets[policy_id] = TargetPolicy(runner), episodes
+            if episodes.left_out:
+                log.warning("Policy %r: %s", policy_id, left_out_warning(episodes))
+            self._targets[policy_id] = TargetPolicy(runner), replace(episodes, left_out=0)  # one warning is enough
             self._check(*self._targets[policy_id])
 
     def __call__(self) -> dict[str, dict[str, dict[str, float | None]]]:

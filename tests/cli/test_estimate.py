@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rollax import DatasetWriter, PGTrainer, RecordedTrajectory, load_policy
+from rollax import DatasetWriter, PGTrainer, RecordedTrajectory, load_policy, open_dataset
 from rollax.cli import app
 
 
@@ -69,3 +69,14 @@ def test_refused_options(made, options: list[str], expected: str) -> None:
     done = CliRunner().invoke(app, ["estimate", made[0], "--input", made[1], *options])
     assert done.exit_code == 2
     assert expected in done.stderr
+
+
+def test_data_of_a_run_ends_in_cut_trajectories(made, tmp_path) -> None:
+    config = {"output": str(tmp_path), "num_envs_per_worker": 2, "train_batch_size": 1000, "seed": 0}
+    with PGTrainer("CartPole-v1", config) as trainer:
+        trainer.train()
+    cut = sum(one.cut for one in open_dataset(tmp_path).trajectories())
+    assert 1 <= cut <= 2
+    done = CliRunner().invoke(app, ["estimate", made[0], "--input", str(tmp_path), "--methods", "wis"])
+    assert done.exit_code == 0, done.output
+    assert f"warning: {cut} of " in done.stdout

@@ -89,6 +89,14 @@ def test_log_probabilities_are_known_only_if_every_trajectory_has_them() -> None
         both.require_logp()
 
 
+def test_a_tenth_of_cut_trajectories_is_left_out() -> None:
+    whole = [trajectory(2, terminated=True) for _ in range(9)]
+    episodes = LoggedEpisodes.of(Recorded(*whole, trajectory(3)), runner())
+    assert (len(episodes), episodes.left_out) == (9, 1)
+    with pytest.raises(DatasetError, match="2 of 11 trajectories"):
+        LoggedEpisodes.of(Recorded(*whole, trajectory(3), trajectory(3)), runner())
+
+
 def test_cut_trajectories_are_refused_or_left_out() -> None:
     reader = Recorded(trajectory(2, terminated=True), trajectory(3))
     with pytest.raises(DatasetError, match="file, row 3") as caught:

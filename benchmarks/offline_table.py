@@ -1,0 +1,204 @@
+"""Normalized scores of the offline algorithms on data of four qualities, as in the tables of D4RL and CORL.
+
+`python -m benchmarks.offline_table --env Pendulum-v1` makes the data with SAC, learns from each data set with each
+algorithm, and writes `benchmarks/results/offline/ENV.json` after each cell. A call that was interrupted continues with
+the cell that is missing; `--data` keeps the data for the next call. `--updates` and `--seeds` of a longer run begin a
+new table.
+
+| data set | content |
+|---|---|
+| random | uniformly random actions |
+| medium | SAC after some training, as it acts in training |
+| replay | all that SAC experienced up to there |
+| expert | SAC after longer training, as it acts in training |
+
+A score is 100 (x - random) / (expert - random), with the mean returns of the two data sets; x is the mean of the last
+three greedy evaluations, each of 10 episodes.
+
+Source of the protocol: Fu et al. (2020), arXiv:2004.07219; Tarasov et al. (2022), arXiv:2210.07105.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import hardware
+from benchmarks.protocol import versions
+
+RESULTS = Path(__file__).parent / "results" / "offline"
+DATA_SETS = ("random", "medium", "replay", "expert")
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "BC": {"train_batch_size": 256},
+    "MARWIL": {"train_batch_size": 256, "max_weight": 100.0},
+    "TD3BC": {},
+    "CQL": {},
+    "IQL": {},
+}
+"""Name -> what differs from the algorithm's defaults."""
+_EVALUATIONS, _COUNTED = 10, 3
+
+
+@dataclass(frozen=True)
+class Task:
+    """How an environment is learned for its data: steps of SAC until it is medium, and until it is an expert."""
+
+    medium: int
+    expert: int
+    rows: int
+    hiddens: tuple[int, ...]
+    sac: Mapping[str, Any]
+
+    @property
+    def model(self) -> dict[str, Any]:
+        return {"fcnet_hiddens": self.hiddens, "fcnet_activation": "relu"}
+
+
+TASKS = {
+    "Pendulum-v1": Task(2500, 8000, 10_000, (64, 64), {"lr": 1e-3, "learning_starts": 500, "random_steps": 500}),
+    "Hopper-v5": Task(60_000, 300_000, 100_000, (256, 256), {"learning_starts": 5000, "random_steps": 5000}),
+    "HalfCheetah-v5": Task(50_000, 300_000, 100_000, (256, 256), {"learning_starts": 5000, "random_steps": 5000}),
+}
+
+
+def main() -> int:
+    """Fills the table of an environment."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="Pendulum-v1", choices=list(TASKS))
+    parser.add_argument("--updates", type=int, default=5000, help="of each cell")
+    parser.add_argument("--seeds", type=int, default=1, help="how many, from 0 on")
+    parser.add_argument("--data", type=Path, help="folder for the data; default: one that is removed at the end")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="rollax-bench-") as folder:
+        fill(args.env, args.updates, args.seeds, args.data or Path(folder))
+    print(offline_tables())
+    return 0
+
+
+def fill(env: str, updates: int, seeds: int, folder: Path) -> None:
+    """Makes the data and the cells that are missing."""
+    path = RESULTS / f"{env}.json"
+    table = json.loads(path.read_text()) if path.exists() else {}
+    if table.get("updates") != updates or table.get("seeds", seeds) > seeds:
+        table = {"env": env, "updates": updates, "data": {}, "cells": {}}
+    table |= {"seeds": seeds, "hardware": hardware(), "versions": versions("jax", "numpy", "gymnasium")}
+    missing = [
+        (name, algorithm, str(seed))
+        for seed in range(seeds)
+        for name in DATA_SETS
+        for algorithm in ALGORITHMS
+        if str(seed) not in table["cells"].get(name, {}).get(algorithm, {})
+    ]
+    if not missing:
+        return
+    table["data"] = data_of(env, folder / env)
+    for name, algorithm, seed in missing:
+        scores = learned(env, algorithm, folder / env / name, updates, int(seed))
+        table["cells"].setdefault(name, {}).setdefault(algorithm, {})[seed] = scores
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(table, indent=1) + "\n")
+        print(f"{env} {name} {algorithm} seed {seed}: {[round(score, 1) for score in scores]}", file=sys.stderr)
+
+
+def data_of(env: str, folder: Path) -> dict[str, dict[str, float]]:
+    """Writes the data sets into `folder` unless they are there; data set -> its rows and its mean return."""
+    about = folder / "about.json"
+    if about.exists():
+        return json.loads(about.read_text())
+    from rollax import SACTrainer, open_dataset
+
+    task = TASKS[env]
+    config = {**task.sac, "model": task.model, "timesteps_per_iteration": 500, "seed": 0}
+    with SACTrainer(env, {**config, "output": str(folder / "replay")}) as trainer:
+        _record(trainer, folder / "random", task)  # SAC begins with `random_steps`, of which it has made none
+        _train_up_to(trainer, task.medium)
+        _record(trainer, folder / "medium", task)
+    with SACTrainer(env, config) as trainer:  # the same run, and on
+        _train_up_to(trainer, task.expert)
+        _record(trainer, folder / "expert", task)
+    found = {}
+    for name in DATA_SETS:
+        reader = open_dataset(folder / name)
+        found[name] = {"rows": len(reader), "score": float(reader.header["behaviour"]["score"])}
+    about.write_text(json.dumps(found))
+    print(f"{env}: {found}", file=sys.stderr)
+    return found
+
+
+def learned(env: str, algorithm: str, data: Path, updates: int, seed: int) -> list[float]:
+    """Returns the mean return of each evaluation, at equal distances during so many updates."""
+    from rollax.algorithms.registry import get_trainer_class
+
+    config = {
+        "input": str(data),
+        "updates_per_step": max(updates // _EVALUATIONS, 1),
+        "timesteps_per_iteration": 0,
+        "evaluation_num_episodes": 10,
+        "model": TASKS[env].model,
+        "seed": seed,
+        **ALGORITHMS[algorithm],
+    }
+    with get_trainer_class(algorithm)(env, config) as trainer:
+        scores = []
+        for _ in range(_EVALUATIONS):
+            trainer.train()
+            scores.append(float(trainer.evaluate()["episode_reward_mean"]))
+    return scores
+
+
+def normalized(table: Mapping[str, Any], scores: Sequence[float]) -> float:
+    """The score of a cell: 0 is random, 100 the expert."""
+    low, high = (table["data"][name]["score"] for name in ("random", "expert"))
+    return 100 * (float(np.mean(scores[-_COUNTED:])) - low) / (high - low)
+
+
+def offline_tables() -> str:
+    """Returns a table for each environment that was measured."""
+    tables = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    return "\n\n".join("\n".join(_lines(table)) for table in tables)
+
+
+def _lines(table: Mapping[str, Any]) -> Iterator[str]:
+    yield f"### Offline learning: {table['env']}"
+    yield ""
+    yield (
+        f"Normalized scores after {table['updates']:,} updates: 0 is the mean return of the random data "
+        f"({table['data']['random']['score']:.5g}), 100 that of the expert's ({table['data']['expert']['score']:.5g}). "
+        f"Mean of the last {_COUNTED} greedy evaluations and of {table['seeds']} seed{'s' * (table['seeds'] > 1)}. "
+        f"`python -m benchmarks.offline_table --env {table['env']}` makes the data with SAC and repeats the table."
+    )
+    yield ""
+    yield f"| data | rows | its score | {' | '.join(ALGORITHMS)} |"
+    yield f"|---|---|---|{'---|' * len(ALGORITHMS)}"
+    for name, data in table["data"].items():
+        cells = [_cell(table, table["cells"].get(name, {}).get(algorithm, {})) for algorithm in ALGORITHMS]
+        yield f"| {name} | {data['rows']:,} | {normalized(table, [data['score']]):.0f} | {' | '.join(cells)} |"
+
+
+def _cell(table: Mapping[str, Any], by_seed: Mapping[str, Sequence[float]]) -> str:
+    scores = [normalized(table, scores) for scores in by_seed.values()]
+    return f"{np.mean(scores):.0f}" if scores else ""
+
+
+def _train_up_to(trainer: Any, steps: int) -> None:
+    while trainer.optimizer.env_steps < steps:
+        trainer.train()
+
+
+def _record(trainer: Any, folder: Path, task: Task) -> None:
+    # Episodes of one call differ; those of a second call would repeat them.
+    length = trainer.evaluate(10)["episode_len_mean"]
+    trainer.record(math.ceil(task.rows / length), folder)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
