@@ -52,7 +52,8 @@ class DQNConfig(QLearningFields, ReplayFields):
     """The fields of DQN in addition to those of all Q-learning."""
 
     requires = {
-        EPSILON: {**GREEDY, "epsilon_schedule": None},
+        ("initial_epsilon", "epsilon_timesteps"): {**GREEDY, "epsilon_schedule": None, "then_online": False},
+        "final_epsilon": {**GREEDY, "epsilon_schedule": None},
         "epsilon_schedule": GREEDY,
         ("v_min", "v_max"): {"num_atoms": But(1)},
         "distribution_error": {"num_atoms": But(1), "prioritized_replay": True},

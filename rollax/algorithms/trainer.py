@@ -174,13 +174,15 @@ class Trainer:
         )
 
     def _optimize(self, started: float) -> dict[str, dict[str, Any]]:
-        steps_before, config = self.optimizer.steps, self.config
+        optimizer, config = self.optimizer, self.config
+        steps_before = optimizer.steps
         while True:
-            stats = self.optimizer.step()
-            if not self.optimizer.remote:
-                self.optimizer.version += 1
-            enough = self.optimizer.steps - steps_before >= config.timesteps_per_iteration
-            if enough and time.perf_counter() - started >= config.min_time_s_per_iteration:
+            stats = optimizer.step()
+            if not optimizer.remote:
+                optimizer.version += 1
+            enough = optimizer.steps - steps_before >= config.timesteps_per_iteration
+            long_enough = time.perf_counter() - started >= config.min_time_s_per_iteration
+            if (enough and long_enough) or optimizer.steps >= optimizer.stop_at:
                 return stats
 
     def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> EvaluationResult:

@@ -203,17 +203,20 @@ class AsyncReplayFields(StreamFields, ReplayFields):
             self.refuse_larger("num_replay_shards", "num_workers")
 
 
-class QLearningFields(FieldGroup):
+class QLearningFields(DataInputFields):
     """Q-learning of discrete actions with a target network and ε-greedy exploration; see `EpsilonGreedy`."""
 
     defaults = {"lr": 5e-4, "grad_clip": 10.0}
     requires = {
-        ("initial_epsilon", "final_epsilon", "epsilon_timesteps"): {"epsilon_schedule": None},
+        ("initial_epsilon", "epsilon_timesteps"): {"epsilon_schedule": None, "then_online": False},
+        "final_epsilon": {"epsilon_schedule": None},
         **_OWN_NETWORKS,
     }
 
     initial_epsilon: float = Field(default=1.0, ge=0, le=1, description="ε at the first step")
-    final_epsilon: float = Field(default=0.02, ge=0, le=1, description="ε after epsilon_timesteps")
+    final_epsilon: float = Field(
+        default=0.02, ge=0, le=1, description="ε after epsilon_timesteps; with then_online from the first step on"
+    )
     epsilon_timesteps: int = Field(default=10_000, ge=1, description="steps over which ε falls, linearly")
     epsilon_schedule: ProbabilityPoints | None = Field(
         default=None, description="[[timestep, ε], ...], linear in between; replaces the three above"
@@ -225,8 +228,10 @@ class QLearningFields(FieldGroup):
     )
 
     def epsilon(self) -> Schedule:
-        """Timestep -> ε."""
+        """Timestep -> ε; a policy that has learned from data does not begin with random actions."""
         points = ((0, self.initial_epsilon), (self.epsilon_timesteps, self.final_epsilon))
+        if self.then_online:
+            points = ((0, self.final_epsilon),)
         return Schedule(self.epsilon_schedule or points, where="config key 'epsilon_schedule'")
 
 
@@ -243,6 +248,7 @@ class ActorCriticFields(ReplayFields):
         ("lr", "lr_schedule"): [{"actor_lr": None}, {"critic_lr": None}],
         ("noise_scale", "noise_scale_schedule"): {"exploration": But("StochasticSampling")},
         ("ou_theta", "ou_sigma"): {"exploration": "OrnsteinUhlenbeckNoise"},
+        "random_steps": {"then_online": False},
         **_OWN_NETWORKS,
     }
 
@@ -255,7 +261,9 @@ class ActorCriticFields(ReplayFields):
     actor_lr: float | None = Field(default=None, ge=0, description="step size of the actor; None: lr")
     critic_lr: float | None = Field(default=None, ge=0, description="step size of the critics; None: lr")
     tau: float = Field(default=5e-3, gt=0, le=1, description="Polyak coefficient τ of the target networks")
-    random_steps: int = Field(default=1000, ge=0, description="steps at first whose actions are uniformly random")
+    random_steps: int = Field(
+        default=1000, ge=0, description="steps at first whose actions are uniformly random; none with then_online"
+    )
     noise_scale: float = Field(
         default=0.1,
         ge=0,

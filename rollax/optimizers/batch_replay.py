@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,8 +25,9 @@ _MOST_BYTES_DRAWN = 64 << 20  # in one compiled call
 class BatchReplayOptimizer(SyncReplayOptimizer):
     """Draws from recorded data (`input`), from replay buffers with fresh experience, or from both.
 
-    Recorded data alone: a step makes `updates_per_step` updates, and no environment is stepped. The unit of
-    `timesteps_total` is then the row learned from: an update counts as `train_batch_size` steps. So do schedules.
+    Recorded data alone: a step makes `updates_per_step` updates, or the fewer ones up to `offline_timesteps` or
+    `stop_at`, and no environment is stepped. The unit of `timesteps_total` is then the row learned from: an update
+    counts as `train_batch_size` steps. So do schedules.
 
     Fresh experience beside it (`{"sampler": 0.5, "runs/*": 0.5}`): steps are those of `SyncReplayOptimizer`; each row
     of an update is drawn from one of the sources, chosen by weight. `buffer_size` bounds the fresh rows only. Until
@@ -71,15 +73,15 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
         if not self.is_offline:
             return super().step()
         self.local_worker.set_timestep(self.steps)
-        updates = self.config.updates_per_step
+        rows = [self.rows_of_update(policy) for policy in self.policies.values()]
+        updates = self._updates_of_step(rows)
         while updates > 0:
             at_once = min(updates, self._updates_at_once())
             self._update(at_once)
             updates -= at_once
-            rows = [at_once * self.rows_of_update(policy) for policy in self.policies.values()]
-            self.env_steps += max(rows)
-            self.agent_steps += sum(rows)
-            self._offline_steps += max(rows) if self.config.count_steps_by == "env_steps" else sum(rows)
+            self.env_steps += at_once * max(rows)
+            self.agent_steps += at_once * sum(rows)
+            self._offline_steps += at_once * self._steps_of(rows)
         self._due.begin(self.num_updates)  # what steps of the environment make due counts from here on
         return dict(self.stats)
 
@@ -143,6 +145,17 @@ class BatchReplayOptimizer(SyncReplayOptimizer):
             for part, priorities in zip(parts, data.get("priorities", {}).get(policy_id, ()), strict=False):
                 if same and isinstance(part.buffer, PrioritizedReplay):
                     part.buffer.set_priorities(priorities)
+
+    def _steps_of(self, rows: Sequence[int]) -> int:
+        """The steps that an update counts for, from the rows of each policy."""
+        return max(rows) if self.config.count_steps_by == "env_steps" else sum(rows)
+
+    def _updates_of_step(self, rows: Sequence[int]) -> int:
+        left = self.stop_at - self.steps
+        if self.config.then_online:
+            left = min(left, self.config.offline_timesteps - self._offline_steps)
+        updates = self.config.updates_per_step
+        return updates if left == math.inf else max(min(updates, math.ceil(left / self._steps_of(rows))), 1)
 
     def _updates_at_once(self) -> int:
         """The updates of one compiled call: as many as leave its rows small; with priorities one, which change them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -80,6 +81,7 @@ class Optimizer(ABC):
         policies: policy id -> policy to train.
         env_steps, agent_steps: learned from so far.
         stats: policy id -> statistics of its last update; the values of a policy without data are None.
+        stop_at: steps after which the run ends; an iteration ends there too.
     Raises:
         ConfigError: the config is not of the optimizer's `config_class`.
         PolicyError: a policy to train cannot learn from the samples of this optimizer.
@@ -114,6 +116,7 @@ class Optimizer(ABC):
             self._check_learn_from_fragments()
         self.env_steps = 0
         self.agent_steps = 0
+        self.stop_at = math.inf
         self.stats: Stats = {i: dict.fromkeys(policy.statistics) for i, policy in self.policies.items()}
         self.timings = Timings()
         self._version = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -77,7 +78,7 @@ def fit(
     with folder or nullcontext():
         with StopRequest(announce=display.stopping) as request, display:
             while True:
-                result = trainer.train()
+                result = _trained(trainer, conditions)
                 if evaluates_every and trainer.iteration % evaluates_every == 0:
                     result["evaluation"] = trainer.evaluate()
                 if folder:
@@ -107,6 +108,15 @@ def fit(
         None if ended_by else request.signal,
         **({} if folder is None else folder.outcome()),
     )
+
+
+def _trained(trainer: Trainer, conditions: Mapping[str, float]) -> Any:
+    """One iteration, which ends with the last step of the run."""
+    trainer.optimizer.stop_at = conditions.get("timesteps_total", math.inf)
+    try:
+        return trainer.train()
+    finally:
+        trainer.optimizer.stop_at = math.inf
 
 
 def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str, float]:

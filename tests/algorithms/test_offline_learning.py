@@ -19,6 +19,7 @@ from rollax import (
     BCTrainer,
     CQLTrainer,
     DiscreteCQLTrainer,
+    DQNTrainer,
     IQLTrainer,
     MARWILTrainer,
     PPOTrainer,
@@ -164,6 +165,54 @@ def test_discrete_cql_cartpole(ppo, learned, seed):
     data = played(cart_pole, mixed_with(of(ppo, explore=False), at_random(actions, 3), 0.5, 4), 50_000, 300)
     config = {**SMALL, "input": data, "seed": seed, "model": RELU, "target_network_update_freq": 200, "n_step": 3}
     assert learned(DiscreteCQLTrainer, "CartPole-v1", config, 8, 450, data.score) >= 450
+
+
+@each_seed
+def test_dqn_offline_then_online(ppo, capsys, seed):
+    """Better than online alone at every number of steps, on average, and at the end than offline alone."""
+    actions = gym.spaces.Discrete(2)
+    shares = (0.3, 0.6, 0.8, 1.0)  # random actions: the data has good states and bad ones
+    greedy = of(ppo, explore=False)
+    one, two, three, four = (
+        played(cart_pole, mixed_with(greedy, at_random(actions, 3), share, 4), 5000, 300 + number)
+        for number, share in enumerate(shares)
+    )
+    data = one + two + three + four
+    online = {
+        "lr": 5e-4,
+        "gamma": 0.99,
+        "n_step": 3,
+        "train_batch_size": 256,
+        "training_intensity": 0.5,
+        "target_network_update_freq": 200,
+        "dueling": False,
+        "model": RELU,
+        "timesteps_per_iteration": 2000,
+        "evaluation_num_episodes": 20,
+        "seed": seed,
+    }
+    offline = {**online, "input": data, "updates_per_step": 2500}
+    steps, updates = 6000, 5000
+
+    def curve(config, iterations) -> list[float]:
+        with DQNTrainer("CartPole-v1", config) as trainer:
+            return [scored(trainer) for _ in range(iterations)]
+
+    def scored(trainer) -> float:
+        trainer.train()
+        return trainer.evaluate()["episode_reward_mean"]
+
+    first, each = updates // 2500, steps // 2000
+    alone = curve(online, each)
+    # As many updates as the other has by its end, 5000 + 6000 / 2.
+    from_data = curve(offline, first + 1)
+    both = curve({**offline, "then_online": True, "offline_timesteps": updates * 256}, first + each)
+    with capsys.disabled():
+        shown = {"offline": from_data, "online": alone, "both": both}
+        print("".join(f"\n{name}, seed {seed}: {scores}" for name, scores in shown.items()), f"; data {data.score:.5g}")
+    assert np.mean(both[first:]) > np.mean(alone)
+    assert both[-1] > alone[-1]
+    assert both[-1] > from_data[-1]
 
 
 @each_seed

@@ -46,6 +46,15 @@ def test_without_an_environment(data, tmp_path):
     assert policy.compute_single_action(np.zeros(4, np.float32)) in (0, 1)
 
 
+def test_an_iteration_ends_where_the_run_does(data):
+    # Iterations of 5 updates of 4 rows; the second one has 8 rows left, and the third of the resumed run 3.
+    done = train(f"--input={data}", "--stop-timesteps=28", "--out=run")
+    assert done.exit_code == 0, done.output
+    assert "timesteps_total 28 reached 28" in done.output
+    resumed = CliRunner().invoke(app, ["train", "--resume=run", "--stop-timesteps=51", "--out=more"])
+    assert "timesteps_total 52 reached 51" in resumed.output
+
+
 def test_then_online(data):
     online = ["--env=CartPole-v1", "--then-online", "--set=offline_timesteps=20", "--set=learning_starts=4"]
     done = train(f"--input={data}", "--input=data/*", *online, "--stop-timesteps=60", "--no-evaluate", "--out=run")

@@ -6,11 +6,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import ConfigError, DQNTrainer, NonFiniteError, SampleBatch
+from rollax import ConfigError, DQNConfig, DQNTrainer, NonFiniteError, SACConfig, SACPolicy, SampleBatch
 from rollax.algorithms.apex import ApexDQNTrainer
 from rollax.algorithms.trainer import Trainer
 from rollax.data.writer import DatasetWriter
 from rollax.optimizers.batch_replay import BatchReplayOptimizer
+from rollax.policy.exploration.action_noise import RandomAtFirst
 from rollax.replay.column_files import ColumnWriter
 from tests.optimizers.recorded import ACTIONS, OBSERVATIONS, ListReader, trajectory
 
@@ -215,6 +216,32 @@ class TestWithFreshExperience:
                 assert not other.optimizer.is_offline
                 assert other.train()["info"] == trainer.train()["info"]
                 assert same_weights(trainer, other)
+
+    @pytest.mark.parametrize(("offline_timesteps", "at_the_switch"), [(20, 20), (22, 24), (3, 4)])
+    def test_the_switch_comes_with_the_update_that_reaches_it(self, line, offline_timesteps, at_the_switch):
+        # Up to five updates of four rows in a step, and no more than are left.
+        config = {**TINY, **self.settings, "input": reader(), "then_online": True}
+        with DQNTrainer(line, {**config, "offline_timesteps": offline_timesteps}) as trainer:
+            while trainer.optimizer.is_offline:
+                result = trainer.train()
+            assert result["timesteps_total"] == at_the_switch
+
+    def test_q_learning_goes_online_with_the_final_epsilon(self):
+        config = {"input": "data", "then_online": True, "final_epsilon": 0.125}
+        assert DQNConfig(**config).epsilon()(0) == 0.125
+        assert DQNConfig(**config | {"then_online": False}).epsilon()(0) == 1.0
+        schedule = [[0, 0.5], [100, 0.25]]
+        assert DQNConfig(input="data", then_online=True, epsilon_schedule=schedule).epsilon()(50) == 0.375
+        with pytest.raises(ConfigError, match=r"initial_epsilon has no effect(.|\n)*then_online"):
+            DQNConfig(**config, initial_epsilon=0.5)
+
+    def test_actors_go_online_without_random_actions(self):
+        spaces = OBSERVATIONS, gym.spaces.Box(-1, 1, (1,), np.float32)
+        for then_online in (False, True):
+            policy = SACPolicy(*spaces, {"input": {"sampler": 1, "data": 1}, "then_online": then_online})
+            assert isinstance(policy.exploration, RandomAtFirst) == (not then_online)
+        with pytest.raises(ConfigError, match=r"random_steps has no effect(.|\n)*then_online"):
+            SACConfig(input="data", then_online=True, random_steps=5)
 
 
 class TestRefused:

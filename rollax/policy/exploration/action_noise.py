@@ -148,11 +148,15 @@ class RandomAtFirst(ExplorationWrapper):
 def with_action_noise(
     greedy: Exploration, action_space: Any, config: Any, scale: Callable[[float], float]
 ) -> Exploration:
-    """Adds the noise of `config.exploration`, times `scale`, and random actions for the first `config.random_steps`."""
+    """Adds the noise of `config.exploration`, times `scale`, and random actions for the first `config.random_steps`.
+
+    A policy that has learned from data (`then_online`) does not begin with random actions.
+    """
     exploration = greedy
     if config.exploration == "GaussianNoise":
         exploration = GaussianNoise(greedy, action_space.shape, scale)
     elif config.exploration == "OrnsteinUhlenbeckNoise":
         theta, sigma = config.ou_theta, config.ou_sigma
         exploration = OrnsteinUhlenbeckNoise(greedy, action_space.shape, scale, theta=theta, sigma=sigma)
-    return RandomAtFirst(exploration, action_space, config.random_steps) if config.random_steps else exploration
+    random_steps = 0 if config.then_online else config.random_steps
+    return RandomAtFirst(exploration, action_space, random_steps) if random_steps else exploration
