@@ -27,7 +27,7 @@ from rollax.config.groups import ActorCriticFields
 from rollax.errors import SpaceError
 from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics
 from rollax.models.config import ModelConfig
-from rollax.models.distributions.factory import check_box
+from rollax.models.distributions.composite import check_box
 from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import smoothed_actions, td_target, twin_errors
 from rollax.ops.masked import masked_mean
@@ -37,8 +37,9 @@ from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.exploration.parameter_noise import ParameterNoise, action_distance
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.minibatches import TRANSITION, transitions
-from rollax.policy.policy_model import check_layers
-from rollax.policy.update_plan import UpdatePlan, adam, by_part, polyak_average
+from rollax.policy.optimizers import adam, by_part
+from rollax.policy.size_checks import check_layers
+from rollax.policy.update_plan import UpdatePlan, polyak_average
 
 _TARGET, _NOISE = "q_target", "target_noise"
 

@@ -27,8 +27,8 @@ from rollax.config import But
 from rollax.config.groups import QLearningFields, ReplayFields
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.catalog import make_custom_model
+from rollax.models.embeddings import check_parametric
 from rollax.models.outputs import Outputs, is_noisy
-from rollax.models.parametric import check_parametric
 from rollax.models.q_network import CustomQNetwork, QNetwork, expected_values
 from rollax.ops.masked import masked_mean
 from rollax.ops.q_learning import categorical_cross_entropy, categorical_entropy, chosen, huber, projected, q_target
@@ -38,7 +38,7 @@ from rollax.policy.exploration.parameter_noise import ParameterNoise, epsilon_di
 from rollax.policy.exploration.q_values import EpsilonGreedy, SoftQ, ValueExploration
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.minibatches import TRANSITION, transitions
-from rollax.policy.policy_model import check_layers
+from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, periodic_copy
 from rollax.schedules import Schedule
 

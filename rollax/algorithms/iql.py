@@ -31,7 +31,8 @@ from rollax.models.action_values import (
     values_of_actions,
 )
 from rollax.models.distributions.base import ActionDistribution
-from rollax.models.distributions.factory import check_box, make_distribution
+from rollax.models.distributions.composite import check_box
+from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target, twin_errors
 from rollax.ops.imitation import advantage_weights, expectile_loss
@@ -40,7 +41,7 @@ from rollax.ops.policy_gradient import policy_gradient_loss
 from rollax.optimizers.sync_replay import SyncReplayOptimizer
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.minibatches import TRANSITION, transitions
-from rollax.policy.policy_model import check_layers
+from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, polyak_average
 
 _TARGET, _RECORDED = "q_target", "recorded_value"

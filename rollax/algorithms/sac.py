@@ -26,7 +26,8 @@ from rollax.config.groups import ActorCriticFields
 from rollax.errors import ConfigError, SpaceError
 from rollax.models.action_values import ActorWithCritics, frozen, make_actor, make_critics, values_of_actions
 from rollax.models.distributions.base import ActionDistribution
-from rollax.models.distributions.factory import check_box, make_distribution
+from rollax.models.distributions.composite import check_box
+from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target, temperature_loss, twin_errors
 from rollax.ops.masked import masked_mean
@@ -36,7 +37,7 @@ from rollax.policy.exploration.action_noise import with_action_noise
 from rollax.policy.exploration.exploration import Exploration
 from rollax.policy.jax_policy import Columns, JaxPolicy
 from rollax.policy.minibatches import TRANSITION, transitions
-from rollax.policy.policy_model import check_layers
+from rollax.policy.size_checks import check_layers
 from rollax.policy.update_plan import UpdatePlan, polyak_average
 
 _TARGET, _NOISE, _NEXT_NOISE = "q_target", "noise", "next_noise"

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
 from rollax.errors import PolicyError, ShapeError
-from rollax.policy.jax_policy import JaxPolicy
+from rollax.policy.model_policy import ModelPolicy
 
 Floats = NDArray[np.floating]
 
 
-def add_advantages(policy: JaxPolicy, fragment: Fragment, *, gamma: float, lambda_: float) -> Fragment:
+def add_advantages(policy: ModelPolicy, fragment: Fragment, *, gamma: float, lambda_: float) -> Fragment:
     """Fills `advantages` and `value_targets` by generalized advantage estimation; see `generalized_advantages`.
 
     Args:

@@ -16,10 +16,8 @@ from flax import nnx
 from jax import core
 from jaxtyping import Array, Float
 
-from rollax.errors import ConfigError
 from rollax.models.config import Activation, ConvFilter
-
-HIDDEN_GAIN = math.sqrt(2)
+from rollax.models.features import HIDDEN_GAIN, convolution_plan
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
     "tanh": jnp.tanh,
@@ -29,15 +27,6 @@ ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
     "linear": lambda x: x,
 }
-
-# (shortest image side, filters, dense width), largest first. From 64 pixels on it is the network of Mnih et al. (2015).
-_CONV_DEFAULTS: tuple[tuple[int, tuple[ConvFilter, ...], int], ...] = (
-    (64, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
-    (32, ((32, 4, 2), (64, 4, 2), (64, 3, 1)), 256),
-    (16, ((32, 3, 2), (64, 3, 2)), 256),
-    (5, ((16, 3, 1), (32, 3, 1)), 128),
-    (1, (), 128),
-)
 
 
 def orthogonal(gain: float) -> Callable[..., Array]:
@@ -154,35 +143,23 @@ class CNN(nnx.Module):
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        default_filters, default_dense = next((f, d) for side, f, d in _CONV_DEFAULTS if min(shape[:2]) >= side)
-        height, width, channels = shape
-        convolutions = []
-        for out, kernel, stride in default_filters if filters is None else filters:
-            kernel_height, kernel_width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
-            if kernel_height > height or kernel_width > width:
-                raise ConfigError(
-                    f"Convolution {len(convolutions)} has a kernel larger than its input.",
-                    where=f"model.conv_filters, for an image of height, width, channels {shape}",
-                    got=f"kernel {kernel_height} x {kernel_width} on {height} x {width}",
-                    expected="kernels that fit what the strides before them leave",
-                    fix="use smaller kernels or strides, or leave conv_filters out to have them chosen by image size",
-                )
-            convolutions.append(
-                nnx.Conv(
-                    channels,
-                    out,
-                    kernel_size=(kernel_height, kernel_width),
-                    strides=(stride, stride),
-                    padding="VALID",
-                    kernel_init=orthogonal(HIDDEN_GAIN),
-                    bias_init=zeros_init,
-                    rngs=rngs,
-                )
+        plan = convolution_plan(shape, filters, dense_features)
+        convolutions = [
+            nnx.Conv(
+                channels,
+                out,
+                kernel_size=kernel,
+                strides=(stride, stride),
+                padding="VALID",
+                kernel_init=orthogonal(HIDDEN_GAIN),
+                bias_init=zeros_init,
+                rngs=rngs,
             )
-            height, width, channels = (height - kernel_height) // stride + 1, (width - kernel_width) // stride + 1, out
+            for channels, out, kernel, stride in plan.convolutions
+        ]
         self.convolutions = nnx.List(convolutions)
-        self.features = default_dense if dense_features is None else dense_features
-        self.dense = dense(height * width * channels, self.features, gain=HIDDEN_GAIN, rngs=rngs)
+        self.features = plan.dense_features
+        self.dense = dense(plan.outputs, self.features, gain=HIDDEN_GAIN, rngs=rngs)
         self.activation: Activation = activation
 
     def __call__(self, images: Float[Array, "B height width channels"]) -> Float[Array, "B F"]:

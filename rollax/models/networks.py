@@ -16,13 +16,10 @@ from jaxtyping import Array, Float
 from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 from rollax.models.encoder import Encoder
+from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.layers import MLP, dense
 from rollax.models.outputs import Outputs
 from rollax.models.parametric import make_policy_head, policy_outputs
-
-# A small head makes the first policy almost uniform, whatever is seen (Andrychowicz et al. 2020, arXiv:2006.05990).
-POLICY_GAIN = 0.01
-VALUE_GAIN = 1.0
 
 
 class Trunk(nnx.Module):

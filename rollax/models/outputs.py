@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from jaxtyping import Array, Float
-
-State = tuple[Array, ...]
+State = tuple[Any, ...]
 """Recurrent state: arrays [B, ...], one row for each sequence."""
 
 
 class Outputs(NamedTuple):
-    """The named outputs of a model for N observations.
+    """The named outputs of a model for N observations, as arrays of JAX or tensors of PyTorch.
 
     Args:
         policy: [N, num_outputs] inputs of the action distribution, or action values.
@@ -21,7 +19,7 @@ class Outputs(NamedTuple):
         aux: further outputs by name, for the loss.
     """
 
-    policy: Float[Array, "N A"]
+    policy: Any
     value: Any = None
     state: State = ()
     aux: Mapping[str, Any] = {}

@@ -16,10 +16,12 @@ from gymnasium import spaces
 from jaxtyping import Array, Float
 
 from rollax.models.config import Activation, ModelConfig
-from rollax.models.layers import ACTIVATIONS, HIDDEN_GAIN, NoisyLinear, dense
+from rollax.models.embeddings import EMBEDDINGS, embedding_size, is_parametric
+from rollax.models.features import HIDDEN_GAIN
+from rollax.models.layers import ACTIVATIONS, NoisyLinear, dense
 from rollax.models.networks import Trunk
 from rollax.models.outputs import Outputs, is_noisy
-from rollax.models.parametric import EMBEDDINGS, WIDTH, embedding_size, is_parametric
+from rollax.models.parametric import WIDTH
 from rollax.ops.q_learning import dueling
 
 _VALUE_GAIN = 1.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 
 from rollax import trees
 from rollax.batch import SampleBatch
-from rollax.errors import NonFiniteError
 from rollax.models.outputs import Outputs, run_model
 from rollax.policy import action_masks
 from rollax.policy.exploration.exploration import Exploration
@@ -137,19 +135,3 @@ class Acting:
 
 def _first(rows: int) -> Any:
     return lambda leaf: np.asarray(leaf)[:rows]
-
-
-def check_finite(numbers: np.ndarray, policy_id: str, timestep: int) -> None:
-    """Raises NonFiniteError, with the row, if a number of the first fetched column [N, ...] is not finite."""
-    # A finite sum implies finite elements; one test is cheaper than testing each.
-    if not math.isfinite(numbers.sum()):
-        # Row 0 if every number is finite and only their sum is not.
-        row = int(np.argmin(np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)))
-        raise NonFiniteError(
-            "The model's outputs are not finite: no action can be chosen.",
-            where=f"policy {policy_id!r}, row {row} of {len(numbers)}, at timestep {timestep}",
-            got="a NaN or infinite log-probability, value or action",
-            expected="finite outputs",
-            fix="look for NaN weights, or for observations too large for the model; observation_filter="
-            "'MeanStdFilter' scales them",
-        )

@@ -14,10 +14,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rollax import trees
 from rollax.errors import CheckpointError, NonFiniteError
-from rollax.policy.minibatches import Minibatches, weighted_mean
+from rollax.policy.finite import not_finite
+from rollax.policy.minibatches import Minibatches
 from rollax.policy.own_state import arrays_in, restored
-from rollax.policy.split_model import part_of
-from rollax.policy.update_plan import StopsUpdate, UpdatedTargets
+from rollax.policy.update_plan import StopsUpdate, UpdatedTargets, part_of
+from rollax.policy.weighted_mean import weighted_mean
 
 Columns = Mapping[str, Any]
 Loss = Callable[[Columns, Columns, Columns, Columns, jax.Array, Columns], tuple[jax.Array, tuple[dict, Columns]]]
@@ -169,7 +170,7 @@ class Learner:
                 self._take_over(after)
                 return
             bad = _too_large(after.params)
-        raise _not_finite(where, self.num_updates, bad[0])
+        raise not_finite(where, self.num_updates, bad[0])
 
     def set_targets(self, targets: Columns) -> None:
         """Sets the target parameters."""
@@ -283,7 +284,7 @@ class Learner:
             for name, column in batch.items()
             if any(leaf.dtype.kind == "f" and not np.isfinite(leaf).all() for leaf in jax.tree.leaves(column))
         ]
-        return _not_finite(where, int(variables.num_updates), ", ".join(bad[:3]), columns)
+        return not_finite(where, int(variables.num_updates), ", ".join(bad[:3]), columns)
 
     def optimizer_arrays(self) -> dict[str, np.ndarray]:
         """The optimizer's state by name."""
@@ -326,14 +327,3 @@ def _too_large(params: Columns) -> list[str]:
 def _rate(lr: Any, name: str) -> Any:
     """The step size of one parameter."""
     return lr[part_of(name)] if isinstance(lr, Mapping) else lr
-
-
-def _not_finite(where: str, step: int, tensor: str, columns: Sequence[str] = ()) -> NonFiniteError:
-    return NonFiniteError(
-        "Learning stopped: a loss, gradient or new weight is not finite. The weights are those before this step.",
-        where=f"{where}, gradient step {step}: {tensor}",
-        got="NaN, infinity, or numbers whose squares add up to it"
-        + (f"; so are the batch's columns {list(columns)}" if columns else ""),
-        expected="finite numbers",
-        fix="lower lr, set grad_clip, normalize observations (observation_filter='MeanStdFilter') or clip rewards",
-    )

@@ -1,4 +1,4 @@
-"""`RecurrentColumns`: the columns of a model's memory for acting, and sequences of rows for learning."""
+"""`RecurrentColumns`: the columns of a model's memory for acting, and sequences of rows for learning. Without JAX."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from gymnasium import Space
 
@@ -115,13 +113,13 @@ class RecurrentColumns:
         }
 
 
-def as_rows(sequences: Columns, mask: jax.Array) -> tuple[dict[str, Any], jax.Array]:
+def as_rows(sequences: Columns, mask: Any) -> tuple[dict[str, Any], Any]:
     """Sequences [B, T, ...] with a mask [B] as rows [B·T, ...] with a mask that is 0 on their padding too."""
     lengths = sequences[SampleBatch.SEQ_LENS]
     rows = {name: column for name, column in sequences.items() if name not in _PER_SEQUENCE}
-    width = jax.tree.leaves(rows)[0].shape[1]
-    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
-    real = mask[:, None] * (jnp.arange(width) < lengths[:, None])
+    width = next(trees.leaves(rows)).shape[1]
+    rows = trees.tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
+    real = mask[:, None] * (np.arange(width) < lengths[:, None])
     return {**rows, SampleBatch.STATE_IN: sequences[SampleBatch.STATE_IN]}, real.reshape(-1)
 
 

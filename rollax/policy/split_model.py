@@ -89,11 +89,6 @@ class SplitModel:
         return {name: copies[name] for name in self.params}, {name: copies[name] for name in self.extra}
 
 
-def part_of(name: str) -> str:
-    """The attribute of the model that contains the variable of this name."""
-    return name.partition(".")[0]
-
-
 def _named(state: Any) -> tuple[Any, dict[str, jax.Array]]:
     paths, tree = jax.tree_util.tree_flatten_with_path(state)
     return tree, {_name(path): leaf for path, leaf in paths}

@@ -1,21 +1,15 @@
-"""`UpdatePlan`: how a batch becomes gradient steps; updates of target parameters, and optimizers."""
+"""`UpdatePlan`: how a batch becomes gradient steps, and updates of target parameters. It imports no JAX."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import optax
-
-from rollax.policy.split_model import part_of
-
 Columns = Mapping[str, Any]
-UpdatedTargets = Callable[[Columns, Columns, jax.Array], Columns]
+UpdatedTargets = Callable[[Columns, Columns, Any], Columns]
 """(targets, params, num_updates) -> targets, after a gradient step."""
-StopsUpdate = Callable[[Columns], jax.Array]
+StopsUpdate = Callable[[Columns], Any]
 """Statistics of a minibatch -> [] whether the update ends before its gradient step."""
 
 
@@ -33,9 +27,9 @@ class UpdatePlan:
 def periodic_copy(interval: int) -> UpdatedTargets:
     """Targets that become a copy of the parameters every `interval` gradient steps."""
 
-    def updated(targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
+    def updated(targets: Columns, params: Columns, num_updates: Any) -> Columns:
         due = num_updates % interval == 0
-        return {name: jnp.where(due, params[name], target) for name, target in targets.items()}
+        return {name: _chosen(due, params[name], target) for name, target in targets.items()}
 
     return updated
 
@@ -46,26 +40,25 @@ def polyak_average(tau: float, parts: Sequence[str], *, interval: int = 1) -> Up
     `parts` are attributes of the model; other targets are constant.
     """
 
-    def updated(targets: Columns, params: Columns, num_updates: jax.Array) -> Columns:
+    def updated(targets: Columns, params: Columns, num_updates: Any) -> Columns:
         names = [name for name in targets if part_of(name) in parts]
-        newer, older = ({name: arrays[name] for name in names} for arrays in (params, targets))
-        moved: Any = optax.incremental_update(newer, older, tau)
+        moved = {name: tau * params[name] + (1.0 - tau) * targets[name] for name in names}
         if interval > 1:
             due = num_updates % interval == 0
-            moved = {name: jnp.where(due, moved[name], older[name]) for name in names}
+            moved = {name: _chosen(due, moved[name], targets[name]) for name in names}
         return {**targets, **moved}
 
     return updated
 
 
-def adam(config: Any) -> optax.GradientTransformation:
-    """The config's optimizer without learning rate: `grad_clip`, then Adam with `adam_epsilon` if there is one."""
-    clip = config.grad_clip
-    # Equal structures of state with and without clipping, so that a restored run may change it.
-    clipped = optax.identity() if clip is None else optax.clip_by_global_norm(clip)
-    return optax.chain(clipped, optax.scale_by_adam(eps=getattr(config, "adam_epsilon", 1e-8)))
+def part_of(name: str) -> str:
+    """The attribute of the model that contains the variable of this name."""
+    return name.partition(".")[0]
 
 
-def by_part(optimizers: Mapping[Hashable, optax.GradientTransformation]) -> optax.GradientTransformation:
-    """An optimizer with a separate one for each part of the model, by attribute of the model."""
-    return optax.partition(optimizers, lambda params: {name: part_of(name) for name in params})
+def _chosen(due: Any, newer: Any, older: Any) -> Any:
+    if isinstance(due, bool):
+        return newer if due else older
+    import jax.numpy as jnp  # `due` is traced
+
+    return jnp.where(due, newer, older)

@@ -15,8 +15,9 @@ from rollax.algorithms.pg import PGPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import SpaceError
 from rollax.models.config import ModelConfig
+from rollax.models.embeddings import check_parametric
 from rollax.models.networks import ActorCritic
-from rollax.models.parametric import WIDTH, ParametricHead, check_parametric
+from rollax.models.parametric import WIDTH, ParametricHead
 
 SLOTS, SIZE = 5, 3
 SEEN = spaces.Box(-1, 1, (2,), np.float32)

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from rollax.algorithms.dqn import DQNConfig, DQNPolicy
 from rollax.algorithms.ppo import PPOConfig, PPOPolicy
 from rollax.errors import ConfigError
-from rollax.policy import policy_model
+from rollax.policy import size_checks
 
 BOX, TWO = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)
 VAST = 10**15
@@ -40,15 +40,15 @@ def test_the_bound_is_the_memory_there_is(monkeypatch):
     image = spaces.Box(0, 255, (10, 20, 10), np.uint8)
     config = DQNConfig(model={"fcnet_hiddens": (64,)}, num_atoms=10)  # pyright: ignore[reportArgumentType]
     layer, batch = 64 * 1000 * 4 * 4, 32 * 2016
-    monkeypatch.setattr(policy_model, "memory_there", lambda: layer)
-    policy_model.check_sizes(BOX, spaces.Discrete(100), config, "")
+    monkeypatch.setattr(size_checks, "memory_there", lambda: layer)
+    size_checks.check_sizes(BOX, spaces.Discrete(100), config, "")
     with pytest.raises(ConfigError, match="A layer of 64 inputs and 1,010 outputs"):
-        policy_model.check_sizes(BOX, spaces.Discrete(101), config, "")
-    monkeypatch.setattr(policy_model, "memory_there", lambda: batch)
-    policy_model.check_sizes(image, TWO, config, "")
-    monkeypatch.setattr(policy_model, "memory_there", lambda: batch - 1)
+        size_checks.check_sizes(BOX, spaces.Discrete(101), config, "")
+    monkeypatch.setattr(size_checks, "memory_there", lambda: batch)
+    size_checks.check_sizes(image, TWO, config, "")
+    monkeypatch.setattr(size_checks, "memory_there", lambda: batch - 1)
     with pytest.raises(ConfigError, match="A batch of 32 rows"):
-        policy_model.check_sizes(image, TWO, config, "")
+        size_checks.check_sizes(image, TWO, config, "")
 
 
 def test_it_is_asked_before_the_model_is_made(monkeypatch):

@@ -1,14 +1,17 @@
-"""`ActionDistribution`: the interface of all action distributions."""
+"""`ActionDistribution`: the interface of all action distributions, in JAX and in PyTorch. It imports neither."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+import numpy as np
+from jaxtyping import Bool, Float, Int
 
 from rollax.errors import ShapeError, SpaceError
+
+Array = Any
+"""An array of JAX, or of the library of the subclass."""
 
 Actions = Any
 """Columns of an action space: an array [B, ...], or a dict or tuple of columns (see `rollax.spaces`)."""
@@ -27,6 +30,9 @@ class ActionDistribution(ABC):
     Instances are immutable and hashable, so that they can be static arguments of compiled functions. Methods are
     batch-first, pure and differentiable in `inputs`; they raise ShapeError for wrong shapes, at trace time.
     """
+
+    one_choice: ClassVar[bool] = False
+    """Whether `inputs` are the logits of a single choice."""
 
     @property
     @abstractmethod
@@ -136,13 +142,13 @@ class ActionDistribution(ABC):
     def _kl(self, inputs: Array, other_inputs: Array) -> Array: ...
 
     def _mask(self, inputs: Array, action_mask: Array) -> Array:
-        return jnp.where(jnp.asarray(action_mask) > 0, inputs, MASKED_LOGIT)
+        raise NotImplementedError  # of distributions with `num_mask`
 
     def _check_inputs(self, inputs: Array) -> None:
-        self._check("inputs", inputs, (*jnp.shape(inputs)[:1], self.num_inputs))
+        self._check("inputs", inputs, (*np.shape(inputs)[:1], self.num_inputs))
 
     def _check(self, name: str, array: Array, expected: tuple[int, ...]) -> None:
-        got = jnp.shape(array)
+        got = tuple(np.shape(array))
         if got != expected:
             raise ShapeError(
                 f"{type(self).__name__} got {name} of the wrong shape.",

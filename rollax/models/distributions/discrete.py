@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,8 @@ _PADDING_LOGIT = 2 * MASKED_LOGIT
 @dataclass(frozen=True)
 class Categorical(ActionDistribution):
     """One of `n` integers from `start`. `inputs` are logits, not necessarily normalized."""
+
+    one_choice: ClassVar[bool] = True
 
     n: int
     start: int = 0
@@ -51,6 +54,9 @@ class Categorical(ActionDistribution):
 
     def _kl(self, inputs: Array, other_inputs: Array) -> Array:
         return _kl(inputs, other_inputs)
+
+    def _mask(self, inputs: Array, action_mask: Array) -> Array:
+        return _masked(inputs, action_mask)
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,9 @@ class MultiCategorical(ActionDistribution):
 
     def _kl(self, inputs: Array, other_inputs: Array) -> Array:
         return _kl(self._padded(inputs), self._padded(other_inputs)).sum(-1)
+
+    def _mask(self, inputs: Array, action_mask: Array) -> Array:
+        return _masked(inputs, action_mask)
 
     def _padded(self, inputs: Float[Array, "B N"]) -> Float[Array, "B D K"]:
         rows, width = inputs.shape[0], max(self.nvec)
@@ -148,6 +157,10 @@ class Bernoulli(ActionDistribution):
 
     def _actions(self, bits: Bool[Array, "B D"]) -> Array:
         return bits.astype(jnp.int8).reshape(-1, *self.shape)
+
+
+def _masked(logits: Float[Array, "B N"], action_mask: Array) -> Float[Array, "B N"]:
+    return jnp.where(jnp.asarray(action_mask) > 0, logits, MASKED_LOGIT)
 
 
 def _shifted(logits: Float[Array, "*S K"]) -> Float[Array, "*S K"]:

@@ -1,21 +1,18 @@
-"""From an action space to its distribution; `Joint`, the distribution over a Dict or Tuple space."""
+"""From an action space to its distribution in JAX; `Joint`, the distribution over a Dict or Tuple space."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 from gymnasium import spaces
 from jax import lax
 from jaxtyping import Array
 
-from rollax.errors import ShapeError, SpaceError
-from rollax.models.distributions.base import ActionDistribution, Actions
+from rollax.models.distributions.base import ActionDistribution
+from rollax.models.distributions.composite import Composite, Kinds, distribution_of
 from rollax.models.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 from rollax.models.distributions.gaussian import DiagGaussian, SquashedGaussian
-from rollax.spaces import check_space, path_text
 
 
 def make_distribution(action_space: spaces.Space, *, squash: bool = False) -> ActionDistribution:
@@ -31,123 +28,18 @@ def make_distribution(action_space: spaces.Space, *, squash: bool = False) -> Ac
         SpaceError: a missing, unsupported or empty space, a Box of integers, or `squash` for a Box without finite
             bounds.
     """
-    check_space(action_space, "action_space")
-    return _make(action_space, squash, "action_space")
-
-
-def _make(space: Any, squash: bool, where: str) -> ActionDistribution:
-    if isinstance(space, spaces.Dict):
-        parts = tuple(_make(part, squash, where + path_text((key,))) for key, part in space.spaces.items())
-        return Joint(parts, tuple(space.spaces))
-    if isinstance(space, spaces.Tuple):
-        return Joint(tuple(_make(part, squash, where + path_text((i,))) for i, part in enumerate(space.spaces)))
-    if isinstance(space, spaces.Discrete):
-        return Categorical(int(space.n), int(space.start))
-    if isinstance(space, spaces.MultiDiscrete):
-        nvec, start = (tuple(int(i) for i in values.ravel()) for values in (space.nvec, space.start))
-        return MultiCategorical(nvec, start, space.nvec.shape)
-    if isinstance(space, spaces.MultiBinary):
-        return Bernoulli(tuple(int(size) for size in space.shape))
-    check_box(space, where, bounded=squash)
-    return (SquashedGaussian if squash else DiagGaussian)(space.shape)
-
-
-def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
-    """Raises SpaceError for a Box of integers, whose actions would be rounded after their log-probabilities.
-
-    With `bounded` also for a Box without finite bounds, whose actions cannot be scaled from (-1, 1).
-    """
-    if not np.issubdtype(space.dtype, np.floating):
-        raise SpaceError(
-            "A Box of integers as an action space.",
-            where=where,
-            got=space,
-            expected="a Box of floats, or Discrete or MultiDiscrete for integers",
-            fix="declare MultiDiscrete(high - low + 1, start=low), or a float Box that the env rounds by itself",
-        )
-    if bounded and not space.is_bounded():
-        raise SpaceError(
-            "A Box without finite bounds for actions that are made in (-1, 1).",
-            where=where,
-            got=space,
-            expected="finite low and high",
-            fix="give the Box finite bounds, or wrap the env so that it has them",
-        )
+    return distribution_of(action_space, _KINDS, squash=squash)
 
 
 @dataclass(frozen=True)
-class Joint(ActionDistribution):
-    """Independent distributions of the parts of a Dict or Tuple space, possibly nested.
+class Joint(Composite):
+    """`Composite` in JAX."""
 
-    Inputs, noise and mask of the parts are concatenated in the order of the space. A part without discrete choices has
-    no columns in the mask.
-    """
+    def _split(self, columns: Array, widths: Sequence[int]) -> Sequence[Array]:
+        return lax.split(columns, widths, axis=1)
 
-    parts: tuple[ActionDistribution, ...]
-    keys: tuple[str, ...] | None = None  # None for a Tuple
-
-    @property
-    def num_inputs(self) -> int:
-        return sum(part.num_inputs for part in self.parts)
-
-    @property
-    def num_noise(self) -> int:
-        return sum(part.num_noise for part in self.parts)
-
-    @property
-    def num_mask(self) -> int:
-        return sum(part.num_mask for part in self.parts)
-
-    def _sample(self, inputs: Array, noise: Array) -> Actions:
-        rows = zip(self.parts, self._inputs(inputs), self._noise(noise), strict=True)
-        return self._joined([part.sample(i, u) for part, i, u in rows])
-
-    def _sample_and_logp(self, inputs: Array, noise: Array) -> tuple[Actions, Array]:
-        rows = zip(self.parts, self._inputs(inputs), self._noise(noise), strict=True)
-        actions, logps = zip(*(part.sample_and_logp(i, u) for part, i, u in rows), strict=True)
-        return self._joined(actions), _total(logps)
-
-    def _mode(self, inputs: Array) -> Actions:
-        return self._joined([part.mode(i) for part, i in zip(self.parts, self._inputs(inputs), strict=True)])
-
-    def _logp(self, inputs: Array, actions: Actions) -> Array:
-        rows = zip(self.parts, self._inputs(inputs), self._separated(actions), strict=True)
-        return _total([part.logp(i, a) for part, i, a in rows])
-
-    def _entropy(self, inputs: Array) -> Array:
-        return _total([part.entropy(i) for part, i in zip(self.parts, self._inputs(inputs), strict=True)])
-
-    def _kl(self, inputs: Array, other_inputs: Array) -> Array:
-        rows = zip(self.parts, self._inputs(inputs), self._inputs(other_inputs), strict=True)
-        return _total([part.kl(i, o) for part, i, o in rows])
-
-    def _mask(self, inputs: Array, action_mask: Array) -> Array:
-        widths = [part.num_mask for part in self.parts]
-        rows = zip(self.parts, self._inputs(inputs), lax.split(action_mask, widths, axis=1), strict=True)
-        return lax.concatenate([part.mask(i, m) if part.num_mask else i for part, i, m in rows], 1)
-
-    def _inputs(self, inputs: Array) -> Sequence[Array]:
-        return lax.split(inputs, [part.num_inputs for part in self.parts], axis=1)
-
-    def _noise(self, noise: Array) -> Sequence[Array]:
-        return lax.split(noise, [part.num_noise for part in self.parts], axis=1)
-
-    def _joined(self, actions: Sequence[Actions]) -> Actions:
-        return tuple(actions) if self.keys is None else dict(zip(self.keys, actions, strict=True))
-
-    def _separated(self, actions: Actions) -> Sequence[Actions]:
-        if self.keys is None and isinstance(actions, tuple | list) and len(actions) == len(self.parts):
-            return actions
-        if self.keys is not None and isinstance(actions, Mapping) and actions.keys() == set(self.keys):
-            return [actions[key] for key in self.keys]
-        raise ShapeError(
-            "Actions that do not have the structure of the action space.",
-            where="Joint.logp",
-            got=f"{type(actions).__name__} {list(actions) if isinstance(actions, Mapping) else ''}".strip(),
-            expected=f"a tuple of {len(self.parts)} columns" if self.keys is None else f"a dict of {list(self.keys)}",
-            fix="pass columns as rollax.spaces.stack gives them",
-        )
+    def _concatenated(self, parts: Sequence[Array]) -> Array:
+        return lax.concatenate(parts, 1)
 
 
-def _total(values: Sequence[Array]) -> Array:
-    return sum(values[1:], start=values[0])
+_KINDS = Kinds(Categorical, MultiCategorical, Bernoulli, DiagGaussian, SquashedGaussian, Joint)

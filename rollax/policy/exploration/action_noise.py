@@ -6,15 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
 from rollax.batch import SampleBatch
 from rollax.models.distributions.base import MASKED_LOGIT
-from rollax.models.distributions.discrete import Categorical
-from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, Noise
+from rollax.policy.exploration.exploration import Exploration, ExplorationWrapper, Noise, namespace, uniform_choice
 
 GREEDY_ACTIONS = "greedy_actions"
 
@@ -27,10 +24,10 @@ class Deterministic(Exploration):
         self.num_inputs = math.prod(shape)
         self.fetched = {GREEDY_ACTIONS: self.num_inputs}
 
-    def mode(self, outputs: jax.Array) -> Any:
+    def mode(self, outputs: Any) -> Any:
         return outputs.reshape(-1, *self._shape)
 
-    def fetches(self, outputs: jax.Array, actions: Any) -> dict[str, jax.Array]:
+    def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
         return {GREEDY_ACTIONS: outputs}
 
 
@@ -57,10 +54,10 @@ class GaussianNoise(ExplorationWrapper):
         scaled = np.float32(self.scale(timestep)) * own
         return np.concatenate([inner, scaled], axis=1), [*inner_state, *own_state]
 
-    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
+    def sample(self, outputs: Any, noise: Any) -> Any:
         inner, own = noise[:, : -self.width], noise[:, -self.width :]
         actions = self.inner.sample(outputs, inner)
-        return jnp.clip(actions + own.reshape(actions.shape), -1.0, 1.0)
+        return namespace(actions).clip(actions + own.reshape(actions.shape), -1.0, 1.0)
 
 
 class OrnsteinUhlenbeckNoise(GaussianNoise):
@@ -103,9 +100,7 @@ class RandomAtFirst(ExplorationWrapper):
         super().__init__(inner)
         self._steps = steps
         self._shape = action_space.shape or ()
-        self._choices: Categorical | None = None
-        if isinstance(action_space, spaces.Discrete):
-            self._choices = Categorical(int(action_space.n), int(action_space.start))
+        self._start = int(action_space.start) if isinstance(action_space, spaces.Discrete) else None
         self._width = math.prod(self._shape)
 
     def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
@@ -116,11 +111,11 @@ class RandomAtFirst(ExplorationWrapper):
         inner, state = self.inner.noise(rng, rows, timestep, state)
         return np.concatenate([inner, own], axis=1), state
 
-    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
+    def sample(self, outputs: Any, noise: Any) -> Any:
         inner, own = noise[:, : -self._width - 1], noise[:, -self._width - 1 :]
         actions = self.inner.sample(outputs, inner)
         is_random = own[:, -1].reshape(-1, *(1,) * len(self._shape)) > 0
-        return jnp.where(is_random, self._uniform(outputs, own[:, :-1]), actions)
+        return namespace(outputs).where(is_random, self._uniform(outputs, own[:, :-1]), actions)
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
         """Without `action_dist_inputs`, which do not describe the random actions."""
@@ -129,7 +124,7 @@ class RandomAtFirst(ExplorationWrapper):
             return {}
         logp, inputs = inner[SampleBatch.ACTION_LOGP], inner.get(SampleBatch.ACTION_DIST_INPUTS)
         if timestep < self._steps:
-            if self._choices is None:
+            if self._start is None:
                 density = -self._width * math.log(2)
             elif inputs is None:
                 return {}
@@ -138,11 +133,10 @@ class RandomAtFirst(ExplorationWrapper):
             logp = np.broadcast_to(np.asarray(density, np.float32), logp.shape)
         return {SampleBatch.ACTION_LOGP: logp}
 
-    def _uniform(self, outputs: jax.Array, uniform: jax.Array) -> jax.Array:
-        if self._choices is None:
+    def _uniform(self, outputs: Any, uniform: Any) -> Any:
+        if self._start is None:
             return 2.0 * uniform.reshape(-1, *self._shape) - 1.0
-        equal = jnp.where(outputs > MASKED_LOGIT, 0.0, MASKED_LOGIT)
-        return self._choices.sample(equal, uniform)
+        return uniform_choice(outputs, uniform[:, 0]) + self._start
 
 
 def with_action_noise(

@@ -1,4 +1,7 @@
-"""`Exploration`: how actions are chosen from a model's outputs, by default drawn from a distribution."""
+"""`Exploration`: how actions are chosen from a model's outputs, by default drawn from a distribution.
+
+The choice is written for arrays of NumPy and of JAX, whose library is `namespace(array)`. It imports no JAX.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from rollax.batch import SampleBatch
-from rollax.models.distributions.base import ActionDistribution
-from rollax.models.distributions.discrete import Categorical
+from rollax.models.distributions.base import MASKED_LOGIT, ActionDistribution
 
 Params = Mapping[str, Any]
 OutputsOf = Callable[[Params], np.ndarray]
@@ -47,16 +48,16 @@ class Exploration(ABC):
         """
         return np.zeros((rows, 0), np.float32), []
 
-    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
+    def sample(self, outputs: Any, noise: Any) -> Any:
         """Columns of actions [B, ...] for outputs [B, num_inputs], by default the greedy ones; traced by JAX."""
         return self.mode(outputs)
 
     @abstractmethod
-    def mode(self, outputs: jax.Array) -> Any:
+    def mode(self, outputs: Any) -> Any:
         """The greedy actions; traced by JAX."""
 
     @abstractmethod
-    def fetches(self, outputs: jax.Array, actions: Any) -> dict[str, jax.Array]:
+    def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
         """The columns of `fetched`, each [B, width]; traced by JAX."""
 
     def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray | None:
@@ -73,7 +74,7 @@ class Exploration(ABC):
         """
         return {}
 
-    def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
+    def mask(self, outputs: Any, valid: Any) -> Any:
         """The outputs with invalid actions made impossible, by default unchanged; traced by JAX."""
         return outputs
 
@@ -113,21 +114,21 @@ class FromDistribution(Exploration):
     def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
         return rng.random((rows, self.distribution.num_noise), dtype=np.float32), []
 
-    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
+    def sample(self, outputs: Any, noise: Any) -> Any:
         return self.distribution.sample(outputs, noise)
 
-    def mode(self, outputs: jax.Array) -> Any:
+    def mode(self, outputs: Any) -> Any:
         return self.distribution.mode(outputs)
 
-    def fetches(self, outputs: jax.Array, actions: Any) -> dict[str, jax.Array]:
+    def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
         logp = self.distribution.logp(outputs, actions)
         return {SampleBatch.ACTION_LOGP: logp[:, None], SampleBatch.ACTION_DIST_INPUTS: outputs}
 
-    def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
+    def mask(self, outputs: Any, valid: Any) -> Any:
         return self.distribution.mask(outputs, valid)
 
     def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray | None:
-        return softmax(outputs) if isinstance(self.distribution, Categorical) else None
+        return softmax(outputs) if self.distribution.one_choice else None
 
 
 class ExplorationWrapper(Exploration):
@@ -145,17 +146,35 @@ class ExplorationWrapper(Exploration):
     def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
         return self.inner.noise(rng, rows, timestep, state)
 
-    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
+    def sample(self, outputs: Any, noise: Any) -> Any:
         return self.inner.sample(outputs, noise)
 
-    def mode(self, outputs: jax.Array) -> Any:
+    def mode(self, outputs: Any) -> Any:
         return self.inner.mode(outputs)
 
-    def fetches(self, outputs: jax.Array, actions: Any) -> dict[str, jax.Array]:
+    def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
         return self.inner.fetches(outputs, actions)
 
-    def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
+    def mask(self, outputs: Any, valid: Any) -> Any:
         return self.inner.mask(outputs, valid)
+
+
+def namespace(array: Any) -> Any:
+    """The library of an array, `numpy` or `jax.numpy`."""
+    return array.__array_namespace__()
+
+
+def uniform_choice(outputs: Any, uniform: Any) -> Any:
+    """[B] the index of a valid choice: each has an equal share of the uniform numbers [B] in [0, 1].
+
+    Invalid choices have an output of `MASKED_LOGIT`.
+    """
+    xp = namespace(outputs)
+    valid = outputs > MASKED_LOGIT
+    count = valid.sum(axis=-1)
+    # The k-th valid choice is the first one at which the count of valid choices is k + 1.
+    k = xp.minimum((uniform * count).astype(np.int32), count - 1)
+    return xp.argmax(xp.cumsum(valid, axis=-1) > k[:, None], axis=-1).astype(np.int32)
 
 
 def softmax(preferences: np.ndarray) -> np.ndarray:

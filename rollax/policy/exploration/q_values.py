@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
 from rollax.batch import SampleBatch
 from rollax.models.distributions.base import MASKED_LOGIT
-from rollax.ops.q_learning import chosen
-from rollax.policy.exploration.exploration import Exploration, Noise, softmax
+from rollax.policy.exploration.exploration import Exploration, Noise, namespace, softmax, uniform_choice
 
 CHOICE = "choice"
 """[N, 2] whether the action is the greedy one, and the number of valid actions."""
@@ -27,14 +24,15 @@ class ValueExploration(Exploration):
         self._start = int(action_space.start)
         self.fetched = {SampleBatch.Q_VALUE: 1}
 
-    def mode(self, outputs: jax.Array) -> Any:
-        return jnp.argmax(outputs, axis=-1).astype(jnp.int32) + self._start
+    def mode(self, outputs: Any) -> Any:
+        return namespace(outputs).argmax(outputs, axis=-1).astype(np.int32) + self._start
 
-    def fetches(self, outputs: jax.Array, actions: Any) -> dict[str, jax.Array]:
-        return {SampleBatch.Q_VALUE: chosen(outputs, actions - self._start)[:, None]}
+    def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
+        return {SampleBatch.Q_VALUE: _chosen(outputs, actions - self._start)[:, None]}
 
-    def mask(self, outputs: jax.Array, valid: Any) -> jax.Array:
-        return jnp.where(jnp.asarray(valid) > 0, outputs, MASKED_LOGIT)
+    def mask(self, outputs: Any, valid: Any) -> Any:
+        xp = namespace(outputs)
+        return xp.where(xp.asarray(valid) > 0, outputs, MASKED_LOGIT)
 
 
 class EpsilonGreedy(ValueExploration):
@@ -51,9 +49,10 @@ class EpsilonGreedy(ValueExploration):
         self.epsilon = epsilon
         self.fetched = {**self.fetched, CHOICE: 2}
 
-    def fetches(self, outputs: jax.Array, actions: Any) -> dict[str, jax.Array]:
+    def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
         greedy, valid = actions == self.mode(outputs), (outputs > MASKED_LOGIT).sum(axis=-1)
-        return {**super().fetches(outputs, actions), CHOICE: jnp.stack([greedy, valid], axis=1).astype(outputs.dtype)}
+        choice = namespace(outputs).stack([greedy, valid], axis=1).astype(outputs.dtype)
+        return {**super().fetches(outputs, actions), CHOICE: choice}
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
         greedy, valid = fetches[CHOICE].T
@@ -66,13 +65,9 @@ class EpsilonGreedy(ValueExploration):
         uniform[:, 0] = uniform[:, 0] < self.epsilon(timestep)  # 1 where the second number chooses the action
         return uniform, []
 
-    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
-        valid = outputs > MASKED_LOGIT
-        count = valid.sum(axis=-1)
-        # The k-th valid action is the first one at which the count of valid actions is k + 1.
-        k = jnp.minimum((noise[:, 1] * count).astype(jnp.int32), count - 1)
-        random = jnp.argmax(jnp.cumsum(valid, axis=-1) > k[:, None], axis=-1).astype(jnp.int32) + self._start
-        return jnp.where(noise[:, 0] > 0, random, self.mode(outputs))
+    def sample(self, outputs: Any, noise: Any) -> Any:
+        random = uniform_choice(outputs, noise[:, 1]) + self._start
+        return namespace(outputs).where(noise[:, 0] > 0, random, self.mode(outputs))
 
     def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray:
         valid, epsilon = outputs > MASKED_LOGIT, self.epsilon(timestep)
@@ -94,8 +89,8 @@ class SoftQ(ValueExploration):
         self.temperature = temperature
         self.fetched = {**self.fetched, SampleBatch.ACTION_LOGP: 1}
 
-    def fetches(self, outputs: jax.Array, actions: Any) -> dict[str, jax.Array]:
-        logp = chosen(jax.nn.log_softmax(outputs / self.temperature), actions - self._start)
+    def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
+        logp = _chosen(_log_softmax(outputs / self.temperature), actions - self._start)
         return {**super().fetches(outputs, actions), SampleBatch.ACTION_LOGP: logp[:, None]}
 
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
@@ -104,7 +99,7 @@ class SoftQ(ValueExploration):
     def noise(self, rng: np.random.Generator, rows: int, timestep: int, state: Sequence[Any]) -> Noise:
         return rng.gumbel(size=(rows, self.num_inputs)).astype(np.float32), []
 
-    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
+    def sample(self, outputs: Any, noise: Any) -> Any:
         return self.mode(outputs / self.temperature + noise)
 
     def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray:
@@ -126,22 +121,33 @@ class GroupExploration(Exploration):
         noise, _ = self.of_member.noise(rng, rows * self.members, timestep, [])
         return noise.reshape(rows, -1), []
 
-    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
+    def sample(self, outputs: Any, noise: Any) -> Any:
         actions = self.of_member.sample(self._by_member(outputs), self._by_member(noise))
         return self._joined(actions)
 
-    def mode(self, outputs: jax.Array) -> Any:
+    def mode(self, outputs: Any) -> Any:
         return self._joined(self.of_member.mode(self._by_member(outputs)))
 
-    def fetches(self, outputs: jax.Array, actions: Any) -> dict[str, jax.Array]:
+    def fetches(self, outputs: Any, actions: Any) -> dict[str, Any]:
         """The mean of the members' values."""
-        columns = jnp.stack(actions, axis=1).reshape(-1)
+        columns = namespace(outputs).stack(actions, axis=1).reshape(-1)
         values = self.of_member.fetches(self._by_member(outputs), columns)[SampleBatch.Q_VALUE]
         return {SampleBatch.Q_VALUE: values.reshape(-1, self.members).mean(axis=1, keepdims=True)}
 
-    def _by_member(self, array: jax.Array) -> jax.Array:
+    def _by_member(self, array: Any) -> Any:
         """[B·M, ...] from [B, M · ...]."""
         return array.reshape(array.shape[0] * self.members, -1)
 
-    def _joined(self, actions: jax.Array) -> tuple[jax.Array, ...]:
+    def _joined(self, actions: Any) -> tuple[Any, ...]:
         return tuple(actions.reshape(-1, self.members).T)
+
+
+def _chosen(values: Any, actions: Any) -> Any:
+    """[B] the entry of each row [B, A] at its action."""
+    return namespace(values).take_along_axis(values, actions[:, None], axis=1)[:, 0]
+
+
+def _log_softmax(values: Any) -> Any:
+    xp = namespace(values)
+    shifted = values - values.max(axis=-1, keepdims=True)
+    return shifted - xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True))

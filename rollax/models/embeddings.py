@@ -1,0 +1,63 @@
+"""Embeddings of the available actions in observations: their key, and a check of the spaces. It imports no JAX."""
+
+from __future__ import annotations
+
+from gymnasium import spaces
+
+from rollax.errors import SpaceError
+
+EMBEDDINGS = "avail_actions"
+"""The key of the embeddings in a Dict observation: a padded Box [slots, E], one row per action."""
+
+
+def is_parametric(observation_space: spaces.Space) -> bool:
+    """Whether observations contain embeddings of the available actions."""
+    return isinstance(observation_space, spaces.Dict) and EMBEDDINGS in observation_space.spaces
+
+
+def embedding_size(observation_space: spaces.Space) -> int:
+    """E, the width of the embeddings of a parametric observation space."""
+    assert isinstance(observation_space, spaces.Dict)
+    shape = observation_space[EMBEDDINGS].shape
+    assert shape is not None
+    return shape[-1]
+
+
+def check_parametric(observation_space: spaces.Space, action_space: spaces.Space) -> None:
+    """Raises SpaceError unless embeddings are a Box [slots, E], with a mask and one slot for each Discrete action."""
+    if not is_parametric(observation_space):
+        return
+    assert isinstance(observation_space, spaces.Dict)
+    where, embeddings = f"observation_space[{EMBEDDINGS!r}]", observation_space[EMBEDDINGS]
+    if not isinstance(action_space, spaces.Discrete):
+        raise SpaceError(
+            "Embeddings of actions for an action space that has no slots.",
+            where="action_space",
+            got=action_space,
+            expected=f"Discrete(slots), since the observation has {EMBEDDINGS!r}",
+            fix=f"declare Discrete(slots), or give {EMBEDDINGS!r} another name: it is then a feature like any other",
+        )
+    if "action_mask" not in observation_space.spaces:
+        raise SpaceError(
+            "Embeddings of actions without an action mask.",
+            where=where,
+            got=sorted(observation_space.spaces),
+            expected=f"'action_mask' beside {EMBEDDINGS!r}",
+            fix=f"add 'action_mask': MultiBinary({action_space.n}), with a 1 for each slot that holds an action",
+        )
+    if not (isinstance(embeddings, spaces.Box) and len(embeddings.shape) == 2):
+        raise SpaceError(
+            "Embeddings of actions that are no table.",
+            where=where,
+            got=embeddings,
+            expected=f"a Box of shape ({action_space.n}, E): one embedding of width E per slot",
+            fix="give every slot an embedding of the same width, zeros where it is empty",
+        )
+    if embeddings.shape[0] != action_space.n:
+        raise SpaceError(
+            "The number of slots is not the number of actions.",
+            where=where,
+            got=f"{embeddings.shape[0]} slots",
+            expected=f"{action_space.n}, as in {action_space}",
+            fix=f"declare the action space Discrete({embeddings.shape[0]}), or pad to {action_space.n} slots",
+        )

@@ -1,0 +1,171 @@
+"""What a default model is made of for an observation space and a config, for JAX and PyTorch. It imports neither."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollax.errors import ConfigError, SpaceError
+from rollax.models.config import ConvFilter
+from rollax.spaces import Path, leaves, path_text
+
+HIDDEN_GAIN = math.sqrt(2)
+# A small head makes the first policy almost uniform, whatever is seen (Andrychowicz et al. 2020, arXiv:2006.05990).
+POLICY_GAIN = 0.01
+VALUE_GAIN = 1.0
+
+# Keys of a top-level Dict observation that describe the available actions.
+NOT_FEATURES = frozenset({"action_mask", "avail_actions"})
+# A rank-3 Box with a smaller side is not an image and is flattened.
+MIN_IMAGE_SIDE = 5
+# A wider range, such as that of Box(-finfo.max, finfo.max), stands for "unbounded".
+_MAX_RANGE = 1e6
+
+# (shortest image side, filters, dense width), largest first. From 64 pixels on it is the network of Mnih et al. (2015).
+_CONV_DEFAULTS: tuple[tuple[int, tuple[ConvFilter, ...], int], ...] = (
+    (64, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
+    (32, ((32, 4, 2), (64, 4, 2), (64, 3, 1)), 256),
+    (16, ((32, 3, 2), (64, 3, 2)), 256),
+    (5, ((16, 3, 1), (32, 3, 1)), 128),
+    (1, (), 128),
+)
+
+
+def feature_leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
+    """The leaves of an observation that are features, with their paths, sorted; SpaceError if there are none."""
+    hidden = NOT_FEATURES if isinstance(space, spaces.Dict) else frozenset()
+    if not found:
+        raise SpaceError(
+            "No features to learn from.",
+            where="observation_space",
+            got=space,
+            expected=f"an entry besides {sorted(NOT_FEATURES)}",
+            fix="put the agent's observation under another key of the Dict",
+        )
+    # Sorted, because equal Dict spaces may list their keys in different orders, and the weights must fit all of them.
+    found = [(path, leaf) for path, leaf in leaves(space) if hidden.isdisjoint(path[:1])]
+    return sorted(found, key=lambda item: [f"{key:09}" if isinstance(key, int) else str(key) for key in item[0]])
+
+
+def not_encodable(space: spaces.Space, path: Path) -> SpaceError:
+    """The error for a leaf of an observation space that no default model encodes."""
+    return SpaceError(
+        "A space that no model can encode.",
+        where="observation_space" + path_text(path),
+        got=space,
+        expected="Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those",
+        fix="wrap the env to give one of those, or use a custom model",
+    )
+
+
+def one_hot_values(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[tuple[int, ...], np.ndarray]:
+    """The sizes of the choices of a space, and the value that each of their concatenated one-hot codes stands for."""
+    sizes, starts = (space.n, space.start) if isinstance(space, spaces.Discrete) else (space.nvec, space.start)
+    sizes = tuple(int(n) for n in np.ravel(sizes))
+    ranges = [np.arange(start, start + size) for start, size in zip(np.ravel(starts), sizes, strict=True)]
+    return sizes, np.concatenate(ranges)
+
+
+@dataclass(frozen=True)
+class UnitInterval:
+    """Maps numbers to float32, from a space's bounds to [0, 1]; without a finite range it only casts them."""
+
+    low: float = 0.0
+    scale: float = 1.0
+    integer: bool = False
+
+    @classmethod
+    def of(cls, space: spaces.Box) -> UnitInterval:
+        """The map from the lowest and highest bound of a Box."""
+        integer = not np.issubdtype(space.dtype, np.floating)
+        low, high = float(space.low.min()), float(space.high.max())
+        if not 0 < high - low < _MAX_RANGE:
+            return cls(integer=integer)
+        return cls(low, 1.0 / (high - low), integer)
+
+    def scaled(self, x: Any, *, from_floats: bool) -> Any:
+        """The mapped numbers, of float32 ones `x` that were floats before or integers."""
+        # Floats in a space of integers come from an observation filter, which has scaled them.
+        if self.integer and from_floats:
+            return x
+        if self.low != 0.0:
+            x = x - self.low
+        return x if self.scale == 1.0 else x * self.scale
+
+
+@dataclass(frozen=True)
+class ImageLayout:
+    """The axes of an image."""
+
+    shape: tuple[int, int, int]  # height, width, channels; those of stacked frames are counted together
+    order: tuple[int, ...]  # the axes of a column in the order batch, height, width, channels
+
+    @classmethod
+    def of(cls, space: spaces.Box) -> ImageLayout | None:
+        """The layout of a Box; None if it is not an image.
+
+        An image is a rank-3 Box with two sides of at least 5. Its channels are the axis that differs if the first two
+        or the last two are equal, otherwise the shorter of the first and the last, by default the last. A uint8 Box of
+        rank 2 is an image of one channel, and one of rank 4 is frames stacked along the first axis.
+        """
+        shape, pixels = space.shape, space.dtype == np.uint8
+        if len(shape) == 2 and pixels:
+            layout = cls((*shape, 1), (0, 1, 2))
+        elif len(shape) == 3:
+            first, second, last = shape
+            if first != second and (second == last or first < last):
+                layout = cls((second, last, first), (0, 2, 3, 1))
+            else:
+                layout = cls((first, second, last), (0, 1, 2, 3))
+        elif len(shape) == 4 and pixels:
+            frame = cls.of(spaces.Box(0, 255, shape[1:], np.uint8))
+            if frame is None:
+                return None
+            height, width, channels = (axis + 1 for axis in frame.order[1:])
+            layout = cls((*frame.shape[:2], shape[0] * frame.shape[2]), (0, height, width, 1, channels))
+        else:
+            return None
+        return layout if min(layout.shape[:2]) >= MIN_IMAGE_SIDE else None
+
+    def to_channels_last(self, column: Any) -> Any:
+        """[B, height, width, channels] for a column of the space, of NumPy or JAX."""
+        if self.order != tuple(range(column.ndim)):
+            column = column.transpose(self.order)
+        return column if column.shape[1:] == self.shape else column.reshape(column.shape[0], *self.shape)
+
+
+@dataclass(frozen=True)
+class ConvolutionPlan:
+    """The sizes of convolutions without padding, and of the dense layer after them."""
+
+    convolutions: tuple[tuple[int, int, tuple[int, int], int], ...]  # channels in and out, kernel, stride
+    outputs: int  # the numbers that the last convolution gives for an image
+    dense_features: int
+
+
+def convolution_plan(
+    shape: tuple[int, int, int], filters: Sequence[ConvFilter] | None, dense_features: int | None
+) -> ConvolutionPlan:
+    """The sizes of the layers over images of height, width, channels; see `CNN` for the arguments and the error."""
+    default_filters, default_dense = next((f, d) for side, f, d in _CONV_DEFAULTS if min(shape[:2]) >= side)
+    height, width, channels = shape
+    convolutions: list[tuple[int, int, tuple[int, int], int]] = []
+    for out, kernel, stride in default_filters if filters is None else filters:
+        kernel_height, kernel_width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
+        if kernel_height > height or kernel_width > width:
+            raise ConfigError(
+                f"Convolution {len(convolutions)} has a kernel larger than its input.",
+                where=f"model.conv_filters, for an image of height, width, channels {shape}",
+                got=f"kernel {kernel_height} x {kernel_width} on {height} x {width}",
+                expected="kernels that fit what the strides before them leave",
+                fix="use smaller kernels or strides, or leave conv_filters out to have them chosen by image size",
+            )
+        convolutions.append((channels, out, (kernel_height, kernel_width), stride))
+        height, width, channels = (height - kernel_height) // stride + 1, (width - kernel_width) // stride + 1, out
+    dense = default_dense if dense_features is None else dense_features
+    return ConvolutionPlan(tuple(convolutions), height * width * channels, dense)

@@ -1,0 +1,259 @@
+"""`ModelPolicy`: what policies with a model and a loss share, in JAX and in PyTorch. It imports neither."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.config import TrainerConfig, resolve_config
+from rollax.models.distributions.base import ActionDistribution
+from rollax.models.outputs import Outputs
+from rollax.policy.action_masks import ActionMasks
+from rollax.policy.exploration.exploration import Exploration, FromDistribution
+from rollax.policy.finite import check_finite
+from rollax.policy.minibatches import Minibatches, acting_bucket
+from rollax.policy.policy import Policy
+from rollax.policy.recurrent_columns import RecurrentColumns
+from rollax.policy.size_checks import check_sizes
+from rollax.policy.update_plan import UpdatePlan
+from rollax.schedules import Schedule
+from rollax.state import generator_state, section
+
+Columns = Mapping[str, Any]
+_ARGUMENTS = frozenset({"obs_batch", "explore"})
+
+
+class ModelPolicy(Policy):
+    """A policy that acts by a model and its exploration, and learns by a loss; see `JaxPolicy` and `TorchPolicy`.
+
+    A subclass of those implements `loss`. It may override the steps of construction, which read the config:
+    `check_spaces`, `make_exploration`, `make_model`, `make_plan`, `make_optimizer`; and the steps for each batch:
+    `check_masks`, `postprocess_rows`, `train_columns`, `coefficients`, `learning_rates`, and with target parameters
+    `target_columns`.
+    """
+
+    memory: RecurrentColumns
+    plan: UpdatePlan
+    distribution: ActionDistribution
+    """The action distribution whose inputs the model returns."""
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        super().__init__(observation_space, action_space, resolve_config(self.config_class or TrainerConfig, config))
+        self.statistics = (*self.statistics, "total_loss", "cur_lr")
+        self.sees_all_agents = getattr(self.config, "centralized_critic", False)
+        self.check_spaces()
+        check_sizes(observation_space, action_space, self.config, f"policy class {type(self).__name__}")
+        # Separate streams: learning does not depend on which process acts.
+        acting, learning, self._initial = np.random.SeedSequence(self.config.seed).spawn(3)
+        self.acting_rng = np.random.Generator(np.random.SFC64(acting))
+        self.learning_rng = np.random.Generator(np.random.SFC64(learning))
+        self._schedules: dict[str, Schedule] = {}
+        self.masks = ActionMasks(observation_space, action_space)
+        self.exploration = self.make_exploration()
+        self._exploration_state = self.exploration.initial_state()
+        self._checked_fetch = next(iter(self.exploration.fetched))
+        self.on_new_variables: Callable[[], Any] | None = None
+
+    def _describe(self, model: Any) -> None:
+        """Sets what depends on the model: the memory, the arguments and columns, and the plan of an update."""
+        self.memory = RecurrentColumns(model, self.action_space, self.config.model.max_seq_len)
+        carried = {"state_batches"} if self._exploration_state else frozenset()
+        self.arguments = _ARGUMENTS | self.memory.arguments | carried
+        self.plan = self.make_plan()
+        self.minibatch_size = self.plan.minibatch_size
+        if self.sampled_columns is not None and self.config.output is not None:
+            self.recorded_columns = self.exploration.recorded - self.sampled_columns - {self._checked_fetch}
+
+    def _seed_of_model(self) -> int:
+        """The seed of the initial weights."""
+        seed = self.config.seed
+        if seed is None or seed >= 2**32:  # generators read the low 32 bits only
+            return int(np.random.default_rng(self._initial).integers(2**31))
+        return seed
+
+    @property
+    def sampled_columns(self) -> frozenset[str] | None:
+        if self.batch_columns is None:
+            return None
+        # A centralized critic's values are computed in postprocessing.
+        computed = {SampleBatch.VF_PREDS} if self.sees_all_agents else frozenset()
+        return (self.batch_columns - computed) | self.memory.batch_columns
+
+    @property
+    def _fetched_columns(self) -> frozenset[str] | None:
+        """The columns that acting returns; None: all."""
+        wanted = self.sampled_columns
+        return None if wanted is None else wanted | self.recorded_columns
+
+    def check_spaces(self) -> None:
+        """Raises SpaceError or ConfigError if the algorithm does not support the spaces with this config."""
+
+    def make_exploration(self) -> Exploration:
+        """Returns the exploration: by default actions are drawn from `distribution`."""
+        return FromDistribution(self.distribution)
+
+    def make_plan(self) -> UpdatePlan:
+        """Returns how a batch becomes gradient steps: by default it is one step."""
+        return UpdatePlan()
+
+    @abstractmethod
+    def loss(self, model: Any, out: Outputs, batch: Columns, mask: Any, coefficients: Columns) -> tuple[Any, dict]:
+        """`(loss, statistics)` of one minibatch.
+
+        Args:
+            model: the model in training mode.
+            out: its outputs for the minibatch, from one forward pass; see `forward`.
+            batch: the columns of `train_columns`, [B, ...]; with memory also `state_in`, one row for each sequence;
+                with target parameters also those of `target_columns`.
+            mask: [B] 1 for a real row, 0 for padding.
+            coefficients: the result of `coefficients()`, with `num_updates`: gradient steps taken before this one.
+        """
+
+    def coefficients(self) -> dict[str, Any]:
+        """Numbers that change between updates: `lr`, and each field that can have a schedule."""
+        return {**{name: self.scheduled(name) for name in self.config.scheduled_fields()}, "lr": self.learning_rates()}
+
+    def learning_rates(self) -> Any:
+        """The current learning rate: a number, or one for each part of the model with an optimizer of its own."""
+        return self.scheduled("lr")
+
+    def scheduled(self, key: str) -> float:
+        """The current value of a config key, by its schedule if there is one."""
+        if key not in self._schedules:
+            self._schedules[key] = self.config.schedule(key)
+        return self._schedules[key](self.timestep)
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        """The columns of a postprocessed batch that the loss reads."""
+        return {name: batch[name] for name in (SampleBatch.OBS, SampleBatch.ACTIONS)}
+
+    def get_initial_state(self) -> list[Any]:
+        return [*self.memory.initial_state, *self._exploration_state]
+
+    def memory_of(
+        self, rows: int, states: Sequence[Any] | None, prev_actions: Any, prev_rewards: Any
+    ) -> dict[str, Any]:
+        # The exploration state is optional.
+        if states is None:
+            states = [np.repeat(np.asarray(part)[None], rows, axis=0) for part in self.memory.initial_state]
+        return super().memory_of(rows, states, prev_actions, prev_rewards)
+
+    def _inputs_of(
+        self, obs_batch: Any, state_batches: Sequence[Any], prev_action_batch: Any, prev_reward_batch: Any
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """The model's columns for acting, with checked masks, and the exploration state of these rows."""
+        rows = trees.length(obs_batch)
+        columns = {SampleBatch.OBS: obs_batch}
+        exploring: list[Any] = []
+        if self._exploration_state:
+            parts = len(self.memory.initial_state)
+            initial = (np.repeat(part[None], rows, 0) for part in self._exploration_state)
+            exploring = list(state_batches[parts:] or initial)
+            state_batches = state_batches[:parts]
+        if self.memory.present:
+            where = f"policy {self.name!r}"
+            columns |= self.memory.given(rows, state_batches, prev_action_batch, prev_reward_batch, where)
+        self.check_masks(obs_batch)
+        return columns, exploring
+
+    def check_masks(self, obs_batch: Any) -> None:
+        """Raises EnvError if an action mask allows no action."""
+        self.masks.check(obs_batch, self.name)
+
+    def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:
+        return self.exploration.behaviour(actions, fetches, self.timestep) if explore else {}
+
+    def action_probabilities(self, obs_batch: Any, *, explore: bool = True) -> np.ndarray:
+        if not isinstance(self.action_space, spaces.Discrete) or self.memory.present:
+            return super().action_probabilities(obs_batch, explore=explore)
+        self.check_masks(obs_batch)
+        outputs = self._model_outputs(obs_batch)
+        check_finite(outputs, self.name, self.timestep)
+        if not explore:
+            return (np.arange(outputs.shape[1]) == outputs.argmax(axis=1)[:, None]).astype(np.float64)
+        probabilities = self.exploration.probabilities(outputs, self.timestep)
+        return super().action_probabilities(obs_batch) if probabilities is None else probabilities
+
+    @abstractmethod
+    def _model_outputs(self, obs_batch: Any) -> np.ndarray:
+        """[N, num_inputs] the model's outputs for N observations, those of invalid actions masked."""
+
+    def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
+        if SampleBatch.ACTION_DIST_INPUTS not in fetches:
+            return {}
+        rows = trees.length(actions)
+        inputs, padded = trees.pad((fetches[SampleBatch.ACTION_DIST_INPUTS], actions), acting_bucket(rows))
+        logp = np.array(self._logp(inputs, padded))[:rows]
+        check_finite(logp, self.name, self.timestep)
+        return {SampleBatch.ACTION_LOGP: logp}
+
+    @abstractmethod
+    def _logp(self, inputs: np.ndarray, actions: Any) -> Any:
+        """[N] log-probabilities of actions."""
+
+    @abstractmethod
+    def compute_values(self, obs_batch: Any, memory: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
+        """[N] state values for columns of N observations.
+
+        `memory` has the columns that a policy with memory requires, as in `Fragment.after`, or `critic_obs`.
+        """
+
+    def _inputs_of_values(self, obs_batch: Any, memory: Mapping[str, Any]) -> dict[str, Any]:
+        """The model's columns for `compute_values`; PolicyError without the memory that it needs."""
+        self.memory.check(memory, f"policy {self.name!r}")
+        if SampleBatch.CRITIC_OBS in memory:
+            return {SampleBatch.CRITIC_OBS: memory[SampleBatch.CRITIC_OBS]}
+        return {SampleBatch.OBS: obs_batch, **(memory if self.memory.present else {})}
+
+    def _planned(self, batch: SampleBatch, size: int | None, epochs: int) -> tuple[dict[str, Any], Minibatches]:
+        """The padded columns to train on, and the rows (with memory the sequences) of each gradient step."""
+        columns, count = self.train_columns(batch), len(batch)
+        if self.memory.present:
+            columns, count = self.memory.sequences(columns, batch)
+        plan = Minibatches.draw(
+            self.learning_rng,
+            count,
+            self._units(size),
+            epochs,
+            microbatch_size=self._units(self.plan.microbatch_size),
+            few_sizes=self.memory.present,
+            in_order=SampleBatch.INDICES in batch,
+        )
+        return trees.pad(columns, plan.capacity), plan
+
+    def _units(self, rows: int | None) -> int | None:
+        """Converts a number of rows to one of sequences for a policy with memory."""
+        return None if rows is None else max(rows // self.memory.max_seq_len, 1)
+
+    def _rows_of_units(self, batch: SampleBatch, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Statistics by row without those of padding: one for each row, or for each sequence of a padded batch."""
+        units = len(batch) // batch.max_seq_len
+        return {name: column[:units] for name, column in rows.items()}
+
+    def _share(self) -> None:
+        if self.on_new_variables is not None:
+            self.on_new_variables()
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "learning_rng": self.learning_rng.bit_generator.state}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        learning_rng = generator_state(state, "learning_rng", f"policy {self.name!r}", self.learning_rng)
+        super().set_state(state)
+        self.learning_rng.bit_generator.state = learning_rng
+
+    def get_acting_state(self) -> dict[str, Any]:
+        return {"rng": self.acting_rng.bit_generator.state, "exploration": self.exploration.get_state()}
+
+    def set_acting_state(self, state: Mapping[str, Any]) -> None:
+        where = f"policy {self.name!r}, acting"
+        rng = generator_state(state, "rng", where, self.acting_rng)
+        self.exploration.set_state(section({"exploration": {}, **state}, "exploration", where))
+        self.acting_rng.bit_generator.state = rng

@@ -1,0 +1,85 @@
+"""Checks of a policy's sizes: settings of layers that it does not have, and layers or batches beyond the memory."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from gymnasium import Space, spaces
+
+from rollax.config import TrainerConfig
+from rollax.errors import ConfigError
+from rollax.memory import gib, memory_there
+from rollax.models.config import ModelConfig
+from rollax.spaces import leaves
+
+_NOT_IN_OWN_NETWORKS = ("use_lstm", "use_gru", "free_log_std")
+_COPIES = 4  # parameters, gradients, and the two moments of Adam
+_NUMBER = 4
+_ROW = 16  # reward, value, log-probability and flags
+
+
+def check_layers(config: ModelConfig, policy_class: str) -> None:
+    """Raises ConfigError for a setting of `ActorCritic`, for a policy with other networks."""
+    for name in _NOT_IN_OWN_NETWORKS:
+        if getattr(config, name):
+            raise ConfigError(
+                "A setting of the actor-critic model, for an algorithm with other networks.",
+                where=f"config key 'model.{name}', for {policy_class}",
+                got=getattr(config, name),
+                expected="the sizes of the default layers (fcnet_hiddens, fcnet_activation, conv_filters, ...), or a "
+                "custom_model",
+                fix=f"leave {name} out, or use PPO",
+            )
+
+
+def check_sizes(observation_space: Space, action_space: Space, config: TrainerConfig, where: str) -> None:
+    """Raises ConfigError if a layer, an update or a fragment of the policy `where` cannot fit into the memory."""
+    model = config.model
+    if model.custom_model is None:
+        # Convolutions encode images, of rank 3 and more.
+        widths = [sum(_width(leaf) for _, leaf in leaves(observation_space) if len(leaf.shape or ()) < 3)]
+        widths += model.fcnet_hiddens
+        widths += [model.lstm_cell_size] if model.use_lstm or model.use_gru else []
+        outputs = sum(_width(leaf) for _, leaf in leaves(action_space))
+        widths += [*getattr(config, "hiddens", ()), outputs * getattr(config, "num_atoms", 1)]
+        largest = max(pairwise(widths), key=math.prod)
+        _check_fits(
+            f"A layer of {largest[0]:,} inputs and {largest[1]:,} outputs",
+            math.prod(largest) * _NUMBER * _COPIES,
+            f"{where}: observation_space, action_space, model.fcnet_hiddens and the like",
+            "use smaller spaces or layers, such as Box or MultiDiscrete in the place of a Discrete with many values",
+        )
+    row = _ROW + sum(
+        math.prod(leaf.shape) * leaf.dtype.itemsize
+        for _, leaf in leaves(observation_space)
+        if leaf.shape is not None and leaf.dtype is not None
+    )
+    key = "config key 'train_batch_size'"
+    fix = "lower train_batch_size, or rollout_fragment_length and num_envs_per_worker"
+    _check_fits(f"A batch of {config.train_batch_size:,} rows", config.train_batch_size * row, key, fix)
+    rows = config.fragment_length * config.num_envs_per_worker
+    key = "config keys 'rollout_fragment_length' and 'num_envs_per_worker'"
+    _check_fits(f"A fragment of {rows:,} rows", rows * row, key, fix)
+    passes = getattr(config, "num_sgd_iter", 1)
+    key = "config keys 'num_sgd_iter' and 'train_batch_size'"
+    order = passes * config.train_batch_size * _NUMBER
+    _check_fits(f"The order of the rows of {passes:,} passes", order, key, "lower num_sgd_iter or train_batch_size")
+
+
+def _check_fits(what: str, wanted: int, where: str, fix: str) -> None:
+    there = memory_there()
+    if wanted > there:
+        raise ConfigError(
+            f"{what} would need more memory than there is.",
+            where=where,
+            got=f"{gib(wanted)} at the least",
+            expected=f"at most {gib(there)}, all the memory there is, for everything",
+            fix=fix,
+        )
+
+
+def _width(leaf: Space) -> int:
+    """The width of a layer's inputs or outputs for a leaf, with discrete values one-hot."""
+    supported = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+    return spaces.flatdim(leaf) if isinstance(leaf, supported) else 0
