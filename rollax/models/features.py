@@ -39,6 +39,7 @@ _CONV_DEFAULTS: tuple[tuple[int, tuple[ConvFilter, ...], int], ...] = (
 def feature_leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
     """The leaves of an observation that are features, with their paths, sorted; SpaceError if there are none."""
     hidden = NOT_FEATURES if isinstance(space, spaces.Dict) else frozenset()
+    found = [(path, leaf) for path, leaf in leaves(space) if hidden.isdisjoint(path[:1])]
     if not found:
         raise SpaceError(
             "No features to learn from.",
@@ -48,7 +49,6 @@ def feature_leaves(space: spaces.Space) -> list[tuple[Path, spaces.Space]]:
             fix="put the agent's observation under another key of the Dict",
         )
     # Sorted, because equal Dict spaces may list their keys in different orders, and the weights must fit all of them.
-    found = [(path, leaf) for path, leaf in leaves(space) if hidden.isdisjoint(path[:1])]
     return sorted(found, key=lambda item: [f"{key:09}" if isinstance(key, int) else str(key) for key in item[0]])
 
 

@@ -1,0 +1,12 @@
+"""Policies in PyTorch beside those in JAX: `TorchPolicy`, and twins of the default models, distributions and losses.
+
+Importing it raises ConfigError if PyTorch is not installed. It imports no JAX, and nothing of the JAX side imports it.
+"""
+
+from rollax.errors import not_installed
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    where = "import rollax.torch"
+    raise not_installed("PyTorch is not installed.", error, where=where, package="torch", extra="torch") from error

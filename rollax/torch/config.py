@@ -1,0 +1,51 @@
+"""The config keys of policies in PyTorch, and the choice of the device."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from rollax.config import TrainerConfig
+from rollax.config.rules import FieldGroup
+from rollax.errors import ConfigError
+from rollax.processes.ray_actors import TORCH_DEVICE
+
+
+class TorchFields(FieldGroup):
+    """Where the model of a `TorchPolicy` computes."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        default="auto",
+        description="where the model computes; auto: on a GPU of CUDA if there is one, else on the CPU. Remote workers "
+        "without a GPU of their own use the CPU",
+    )
+    torch_compile: bool = Field(
+        default=False,
+        description="whether torch.compile compiles the loss: about half a minute at first, for gradient steps in "
+        "about two thirds of the time",
+    )
+
+
+class TorchConfig(TorchFields, TrainerConfig):
+    """The common fields, and those of policies in PyTorch."""
+
+
+def chosen_device(wanted: str) -> torch.device:
+    """The device of the config key `device`; ConfigError if this machine does not have it."""
+    if os.environ.get(TORCH_DEVICE):
+        return torch.device(os.environ[TORCH_DEVICE])
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if wanted == "auto":
+        return torch.device("cuda" if there["cuda"] else "cpu")
+    if not there[wanted]:
+        raise ConfigError(
+            "PyTorch does not find this device.",
+            where="config key 'device'",
+            got=wanted,
+            expected=f"auto, or one of {[name for name, found in there.items() if found]}",
+            fix="leave device out, or install a build of PyTorch for this device",
+        )
+    return torch.device(wanted)

@@ -1,0 +1,92 @@
+"""Twin of `rollax.models.encoder`: from raw observation columns of any space to one float32 feature vector per row."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rollax.models.config import ModelConfig
+from rollax.models.features import ImageLayout, UnitInterval, feature_leaves, not_encodable, one_hot_values
+from rollax.spaces import Path, at
+from rollax.torch.layers import CNN
+
+
+class Encoder(nn.Module):
+    """Encodes every leaf of an observation and concatenates the features; spaces and errors as in JAX's `Encoder`."""
+
+    def __init__(self, observation_space: spaces.Space, config: ModelConfig) -> None:
+        super().__init__()
+        parts = feature_leaves(observation_space)
+        self.paths = tuple(path for path, _ in parts)
+        encoders = [_encoder_of(leaf, path, config) for path, leaf in parts]
+        self.parts = nn.ModuleList(encoders)
+        self.features = sum(encoder.features for encoder in encoders)
+        self.images_only = all(isinstance(encoder, ImageEncoder) for encoder in encoders)
+
+    def forward(self, obs: Any) -> Tensor:
+        features = [part(at(obs, path)) for path, part in zip(self.paths, self.parts, strict=True)]
+        return features[0] if len(features) == 1 else torch.cat(features, dim=-1)
+
+
+class FlatEncoder(nn.Module):
+    """Flattens a Box or MultiBinary to float32; a uint8 Box is mapped from its bounds to [0, 1]."""
+
+    def __init__(self, space: spaces.Box | spaces.MultiBinary) -> None:
+        super().__init__()
+        self.features = math.prod(space.shape)
+        is_bytes = isinstance(space, spaces.Box) and space.dtype == np.uint8
+        self.unit = UnitInterval.of(space) if is_bytes else UnitInterval()
+
+    def forward(self, column: Tensor) -> Tensor:
+        return _in_unit(self.unit, column.reshape(column.shape[0], self.features))
+
+
+class OneHotEncoder(nn.Module):
+    """Concatenated one-hot codes of a Discrete or MultiDiscrete; a value outside the space is all zeros."""
+
+    def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
+        super().__init__()
+        self.sizes, values = one_hot_values(space)
+        self.features = len(values)
+        places = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        self.register_buffer("_values", torch.as_tensor(values), persistent=False)
+        self.register_buffer("_places", torch.as_tensor(places), persistent=False)
+
+    def forward(self, column: Tensor) -> Tensor:
+        values = column.reshape(column.shape[0], len(self.sizes))
+        return (values[:, self._places] == self._values).to(torch.float32)
+
+
+class ImageEncoder(nn.Module):
+    """A `CNN` over pixels mapped to [0, 1]."""
+
+    def __init__(self, space: spaces.Box, layout: ImageLayout, config: ModelConfig) -> None:
+        super().__init__()
+        self.layout = layout
+        self.unit = UnitInterval.of(space)
+        self.cnn = CNN(layout.shape, config.conv_filters, config.conv_dense, config.conv_activation)
+        self.features = self.cnn.features
+
+    def forward(self, column: Tensor) -> Tensor:
+        images = column.permute(self.layout.order).reshape(column.shape[0], *self.layout.shape)
+        return self.cnn(_in_unit(self.unit, images))
+
+
+def _in_unit(unit: UnitInterval, column: Tensor) -> Tensor:
+    return unit.scaled(column.to(torch.float32), from_floats=column.dtype.is_floating_point)
+
+
+def _encoder_of(space: spaces.Space, path: Path, config: ModelConfig) -> FlatEncoder | OneHotEncoder | ImageEncoder:
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return OneHotEncoder(space)
+    if isinstance(space, spaces.MultiBinary):
+        return FlatEncoder(space)
+    if isinstance(space, spaces.Box):
+        layout = ImageLayout.of(space)
+        return FlatEncoder(space) if layout is None else ImageEncoder(space, layout, config)
+    raise not_encodable(space, path)

@@ -1,0 +1,141 @@
+"""Twins of the JAX layers: orthogonal weights and zero biases; an MLP, a CNN, and recurrent layers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rollax.models.config import Activation, ConvFilter
+from rollax.models.features import HIDDEN_GAIN, convolution_plan
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": functional.relu,
+    "elu": functional.elu,
+    "gelu": lambda x: functional.gelu(x, approximate="tanh"),  # as in JAX
+    "silu": functional.silu,
+    "linear": lambda x: x,
+}
+
+
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+
+
+def dense(in_features: int, out_features: int, *, gain: float) -> nn.Linear:
+    """A linear layer with an orthogonal weight of the given gain and a zero bias."""
+    return _orthogonal(nn.Linear(in_features, out_features), gain)
+
+
+def _orthogonal(layer: Layer, gain: float) -> Layer:
+    nn.init.orthogonal_(layer.weight, gain)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class MLP(nn.Module):
+    """Dense layers, each followed by the activation. `features` is the width of the output."""
+
+    def __init__(self, in_features: int, hiddens: Sequence[int], activation: Activation) -> None:
+        super().__init__()
+        widths = (in_features, *hiddens)
+        self.layers = nn.ModuleList([dense(a, b, gain=HIDDEN_GAIN) for a, b in itertools.pairwise(widths)])
+        self._activation = ACTIVATIONS[activation]
+        self.features = widths[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self._activation(layer(x))
+        return x
+
+
+class CNN(nn.Module):
+    """Convolutions without padding and one dense layer, each followed by the activation; arguments as `models.CNN`."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        filters: Sequence[ConvFilter] | None,
+        dense_features: int | None,
+        activation: Activation,
+    ) -> None:
+        super().__init__()
+        plan = convolution_plan(shape, filters, dense_features)
+        layers = [nn.Conv2d(channels, out, kernel, stride) for channels, out, kernel, stride in plan.convolutions]
+        self.convolutions = nn.ModuleList([_orthogonal(layer, HIDDEN_GAIN) for layer in layers])
+        self.features = plan.dense_features
+        self.dense = dense(plan.outputs, self.features, gain=HIDDEN_GAIN)
+        self._activation = ACTIVATIONS[activation]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[B, features] for images [B, height, width, channels]."""
+        x = images.permute(0, 3, 1, 2)  # a view in the memory format `channels_last`
+        for convolution in self.convolutions:
+            x = self._activation(convolution(x))
+        # In the order of JAX's images, so that weights of the dense layers carry over.
+        return self._activation(self.dense(x.permute(0, 2, 3, 1).flatten(1)))
+
+
+class Recurrent(nn.Module):
+    """What LSTM and GRU share: B concatenated sequences of equal length, F `in_features` to H `features`."""
+
+    gates: int
+    parts: int
+    """Arrays of the state."""
+
+    def __init__(self, in_features: int, features: int) -> None:
+        super().__init__()
+        self.features = features
+        self.input = nn.Linear(in_features, self.gates * features)
+        self.recurrent = nn.Linear(features, self.gates * features)
+        for layer in (self.input, self.recurrent):
+            for gate in layer.weight.detach().chunk(self.gates):
+                nn.init.orthogonal_(gate)
+            nn.init.zeros_(layer.bias)
+
+    def _weights(self) -> list[Tensor]:
+        return [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
+
+    @staticmethod
+    def _by_sequence(x: Tensor, sequences: int) -> Tensor:
+        return x.reshape(sequences, -1, x.shape[-1])
+
+
+class LSTM(Recurrent):
+    """Long short-term memory; the equations are those of `rollax.models.recurrent.LSTM`."""
+
+    gates = 4
+    parts = 2
+
+    def __init__(self, in_features: int, features: int) -> None:
+        super().__init__(in_features, features)
+        nn.init.ones_(self.input.bias.detach()[features : 2 * features])
+        self.recurrent.register_parameter("bias", None)
+        self.register_buffer("_no_bias", torch.zeros(4 * features), persistent=False)
+
+    def forward(self, x: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """[B·T, H] outputs and the state after the last rows, for x [B·T, F] and two arrays [B, H]."""
+        weights = [self.input.weight, self.recurrent.weight, self.input.bias, self._no_bias]
+        inputs = self._by_sequence(x, len(state[0]))
+        out, h, c = torch.lstm(
+            inputs, [part[None] for part in state], weights, True, 1, 0.0, self.training, False, True
+        )
+        return out.reshape(len(x), -1), (h[0], c[0])
+
+
+class GRU(Recurrent):
+    """Gated recurrent unit; the equations are those of `rollax.models.recurrent.GRU`."""
+
+    gates = 3
+    parts = 1
+
+    def forward(self, x: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """[B·T, H] outputs and the state after the last rows, for x [B·T, F] and one array [B, H]."""
+        inputs = self._by_sequence(x, len(state[0]))
+        out, h = torch.gru(inputs, state[0][None], self._weights(), True, 1, 0.0, self.training, False, True)
+        return out.reshape(len(x), -1), (h[0],)

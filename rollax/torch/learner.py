@@ -1,0 +1,346 @@
+"""`Learner`: epochs × minibatches for any loss in PyTorch; whole updates, or none of them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rollax import trees
+from rollax.errors import NonFiniteError
+from rollax.policy.finite import not_finite
+from rollax.policy.minibatches import Minibatches
+from rollax.policy.update_plan import StopsUpdate, UpdatedTargets
+from rollax.torch.weights import (
+    assign,
+    extra_of,
+    optimizer_arrays,
+    parameters_of,
+    set_optimizer_arrays,
+    to_numpy,
+    to_tensors,
+)
+
+Columns = Mapping[str, Any]
+Loss = Callable[[Columns, Tensor, Columns], tuple[Tensor, dict[str, Tensor]]]
+"""(batch, mask, coefficients with `num_updates`) -> (loss, statistics)."""
+Rates = float | Mapping[str, float]
+
+
+class Update(NamedTuple):
+    """The result of an update."""
+
+    statistics: dict[str, float]  # means over the last epoch that began, with the minibatch that ended the update
+    rows: dict[str, np.ndarray]  # name -> [capacity] statistics by row, from each row's last gradient step
+    error: NonFiniteError | None  # the reason why the update stopped before the end of the plan
+
+
+
+class Learner:
+    """Holds the model, its optimizer and its target model, and changes them in place.
+
+    An update that an exception or an interrupt ends leaves everything as it was before. If a loss, gradient or new
+    parameter is not finite, the update is repeated up to that step.
+
+    Args:
+        optimizer: its parameter groups have a `name`, the part of the model, if there is a learning rate for each.
+        grad_clip: bound on the gradient's norm in each parameter group; None: no bound.
+        keeps_padding: whether minibatches keep their padding, so that there are few shapes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        *,
+        updated_targets: UpdatedTargets | None,
+        stops: StopsUpdate | None,
+        grad_clip: float | None,
+        generator: torch.Generator,
+        device: torch.device,
+        keeps_padding: bool = False,
+    ) -> None:
+        self.model, self.optimizer, self.generator = model, optimizer, generator
+        self.params, self.extra = parameters_of(model), extra_of(model)
+        self.names: dict[Tensor, str] = {parameter: name for name, parameter in self.params.items()}
+        self.target_model = None if updated_targets is None else copy.deepcopy(model).eval().requires_grad_(False)
+        self.num_updates = 0
+        self._loss, self._updated_targets, self._stops = loss, updated_targets, stops
+        self._grad_clip, self._device, self._keeps_padding = grad_clip, device, keeps_padding
+
+    @property
+    def targets(self) -> dict[str, Tensor]:
+        """Name -> target parameter; empty if there are none."""
+        if self.target_model is None:
+            return {}
+        found = dict(self.target_model.named_parameters())
+        return {name: found[name] for name in self.params}
+
+    def learn(self, columns: Columns, plan: Minibatches, coefficients: Columns, where: str) -> Update:
+        """Runs the plan until `stops` ends it, or something is not finite: the weights are then those before it."""
+        batch = to_tensors(dict(columns), self._device)
+        before = self._snapshot()
+        try:
+            update = self._run(batch, plan, coefficients, where, careful=False)
+            if update is None:
+                self._restore(before)
+                update = self._run(batch, plan, coefficients, where, careful=True)
+        except BaseException:
+            self._restore(before)
+            raise
+        assert update is not None
+        return update
+
+    def gradients(self, columns: Columns, plan: Minibatches, coefficients: Columns) -> tuple[Columns, dict[str, Any]]:
+        """Gradients by name and statistics of the plan's first minibatch, as NumPy arrays and numbers."""
+        batch = to_tensors(dict(columns), self._device)
+        with self._learning():
+            _, stats = self._backward(_Epoch(batch, plan, 0, keeps_padding=self._keeps_padding), 0, coefficients)
+        zeros = ((name, p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in self.params.items())
+        gradients = {name: to_numpy(gradient) for name, gradient in zeros}
+        self.optimizer.zero_grad()
+        return gradients, {n: value.item() if value.ndim == 0 else to_numpy(value) for n, value in stats.items()}
+
+    def apply(self, gradients: Mapping[str, Any], lr: Rates, where: str) -> None:
+        """One step; raises NonFiniteError, without a change, if a gradient or new parameter is not finite."""
+        bad = [f"the gradient of {name}" for name, value in gradients.items() if not np.isfinite(value).all()]
+        if not bad:
+            before = self._snapshot()
+            for name, parameter in self.params.items():
+                parameter.grad = torch.tensor(np.asarray(gradients[name]), device=self._device, dtype=parameter.dtype)
+            self._clipped_norm()
+            self._step(lr)
+            if not (bad := self._bad_parameters()):
+                return
+            self._restore(before)
+        raise not_finite(where, self.num_updates, bad[0])
+
+    def _run(
+        self, batch: Columns, plan: Minibatches, coefficients: Columns, where: str, *, careful: bool
+    ) -> Update | None:
+        """Runs the plan; None if something is not finite, unless it is `careful`: it then names the tensor."""
+        per_epoch = plan.steps - plan.last_epoch
+        found: list[dict[str, Tensor]] = []
+        by_row: dict[str, Tensor] = {}
+        epoch = None
+        with self._learning():
+            for step in range(plan.steps):
+                if epoch is None or step % per_epoch == 0:
+                    epoch = _Epoch(batch, plan, step - step % per_epoch, keeps_padding=self._keeps_padding)
+                    found = []
+                before = self._snapshot() if careful else None
+                loss, stats = self._backward(epoch, step, coefficients)
+                norm = self._clipped_norm()
+                finite = math.isfinite(loss.item() + norm)
+                stopped = finite and self._stops is not None and bool(self._stops(stats))
+                if finite and not stopped:
+                    self._step(coefficients["lr"])
+                if careful and not (finite and self._finite_parameters()):
+                    error = self._error(stats, loss, batch, where)
+                    assert before is not None
+                    self._restore(before)
+                    return Update({}, {}, error)
+                if not finite:
+                    return None
+                found.append({name: value for name, value in stats.items() if value.ndim == 0})
+                for name, value in stats.items():
+                    if value.ndim:
+                        rows = epoch.rows_of(step)
+                        column = by_row.setdefault(name, value.new_zeros(plan.capacity))
+                        column[rows] = value[: len(rows)]
+                if stopped:
+                    break
+        if not self._finite_parameters():
+            return None
+        means = {name: torch.stack([stats[name] for stats in found]).mean().item() for name in found[0]}
+        return Update(means, {name: to_numpy(column) for name, column in by_row.items()}, None)
+
+    def _backward(self, epoch: _Epoch, step: int, coefficients: Columns) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss and statistics of a minibatch; its gradients are in the parameters.
+
+        The loss of several microbatches is their mean, weighted by their valid rows.
+        """
+        self.optimizer.zero_grad()
+        now = {**coefficients, "num_updates": self.num_updates}
+        parts = epoch.minibatch(step)
+        if len(parts) == 1:
+            loss, stats = self._loss(*parts[0], now)
+            loss.backward()
+            return loss.detach(), {name: value.detach() for name, value in stats.items()}
+        counts = [mask.sum() for _, mask in parts]
+        total = sum(counts[1:], start=counts[0])
+        sums: dict[str, Tensor] = {}
+        for (batch, mask), count in zip(parts, counts, strict=True):
+            loss, stats = self._loss(batch, mask, now)
+            (loss * (count / total)).backward()
+            for name, value in stats.items():
+                sums[name] = sums.get(name, torch.zeros_like(value)) + value.detach() * (count / total)
+        return sums["total_loss"], sums
+
+    def _clipped_norm(self) -> float:
+        """The norm of the gradient; each group's is clipped. It is finite only if all elements are."""
+        total = 0.0
+        for group in self.optimizer.param_groups:
+            gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
+            if not gradients:
+                continue
+            norm = torch.nn.utils.get_total_norm(gradients).item()
+            if self._grad_clip is not None and norm > self._grad_clip:
+                torch._foreach_mul_(gradients, self._grad_clip / norm)
+            total += norm * norm
+        return total
+
+    def _step(self, lr: Rates) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr[group["name"]] if isinstance(lr, Mapping) else lr
+        self.optimizer.step()
+        self.num_updates += 1
+        if self._updated_targets is not None:
+            self._move_targets()
+
+    @torch.no_grad()
+    def _move_targets(self) -> None:
+        assert self._updated_targets is not None
+        targets = self.targets
+        moved = self._updated_targets(targets, self.params, self.num_updates)
+        changed = [name for name, target in targets.items() if moved[name] is not target]
+        if changed:
+            torch._foreach_copy_([targets[name] for name in changed], [moved[name] for name in changed])
+
+    def set_targets(self, arrays: Mapping[str, Any] | None = None) -> None:
+        """Sets the target parameters, by default to the parameters."""
+        if self.target_model is not None:
+            assign(self.targets, {n: to_numpy(p) for n, p in self.params.items()} if arrays is None else arrays)
+            own = extra_of(self.target_model)
+            assign(own, {name: to_numpy(self.extra[name]) for name in own})
+
+    @contextmanager
+    def _learning(self) -> Iterator[None]:
+        """The model in training mode, and PyTorch's global random stream replaced by the policy's own."""
+        self.model.train()
+        kept = torch.get_rng_state()
+        torch.set_rng_state(self.generator.get_state())
+        on_gpu = [self._device] if self._device.type == "cuda" else []
+        try:
+            with torch.random.fork_rng(on_gpu, enabled=bool(on_gpu)):
+                if on_gpu:
+                    torch.cuda.manual_seed(int(torch.randint(2**31, ())))
+                yield
+        finally:
+            self.generator.set_state(torch.get_rng_state())
+            torch.set_rng_state(kept)
+            self.model.eval()
+
+    def _finite_parameters(self) -> bool:
+        return math.isfinite(torch.nn.utils.get_total_norm(list(self.params.values())).item())
+
+    def _bad_parameters(self) -> list[str]:
+        """The new values that are not finite, or the largest one if only their norm is not."""
+        if self._finite_parameters():
+            return []
+        norms = {name: parameter.detach().double().norm().item() for name, parameter in self.params.items()}
+        largest = max(norms, key=lambda name: math.inf if math.isnan(norms[name]) else norms[name])
+        return [f"the new value of {largest}"]
+
+    def _error(self, stats: Mapping[str, Tensor], loss: Tensor, batch: Columns, where: str) -> NonFiniteError:
+        """Names what is not finite after a step that failed."""
+        bad = [] if loss.isfinite() else [f"the loss ({', '.join(_terms(stats)) or 'total_loss'})"]
+        gradients = {name: parameter.grad for name, parameter in self.params.items() if parameter.grad is not None}
+        bad += [f"the gradient of {name}" for name, value in gradients.items() if not value.isfinite().all()]
+        step = self.num_updates
+        if not bad:
+            bad, step = self._bad_parameters(), step - 1
+        columns = [
+            name
+            for name, column in batch.items()
+            if any(leaf.is_floating_point() and not leaf.isfinite().all() for leaf in trees.leaves(column))
+        ]
+        return not_finite(where, step, ", ".join(bad[:3]) or "the norm of the gradient", columns)
+
+    def _snapshot(self) -> Any:
+        tensors = [*self.params.values(), *self.extra.values()]
+        if self.target_model is not None:
+            tensors += [*self.target_model.parameters(), *self.target_model.buffers()]
+        copies = [(tensor, tensor.detach().clone()) for tensor in tensors]
+        state = {
+            parameter: {key: value.clone() if isinstance(value, Tensor) else value for key, value in values.items()}
+            for parameter, values in self.optimizer.state.items()
+        }
+        return copies, state, self.num_updates, self.generator.get_state()
+
+    @torch.no_grad()
+    def _restore(self, snapshot: Any) -> None:
+        copies, state, self.num_updates, random = snapshot
+        for tensor, copied in copies:
+            tensor.copy_(copied)
+        self.optimizer.zero_grad()
+        self.optimizer.state.clear()
+        self.optimizer.state.update(state)
+        self.generator.set_state(random)
+
+    def get_state(self) -> dict[str, Any]:
+        """Optimizer state, number of gradient steps, target parameters, and the random stream."""
+        return {
+            "optimizer": optimizer_arrays(self.optimizer, self.names),
+            "num_updates": self.num_updates,
+            "targets": {name: to_numpy(target) for name, target in self.targets.items()},
+            "generator": self.generator.get_state().numpy().copy(),
+        }
+
+    def set_state(self, optimizer: Mapping[str, np.ndarray], num_updates: int, targets: Columns, where: str) -> None:
+        """Restores what `get_state` returned, but the random stream; CheckpointError for another optimizer."""
+        set_optimizer_arrays(self.optimizer, self.params, optimizer, where)
+        self.num_updates = num_updates
+        if targets:
+            self.set_targets(targets)
+
+
+class _Epoch:
+    """The minibatches of one pass over a batch: slices of its rows, in the order of the plan."""
+
+    def __init__(self, batch: Columns, plan: Minibatches, first: int, *, keeps_padding: bool) -> None:
+        per_epoch = plan.steps - plan.last_epoch
+        self._first, self._plan, self._keeps_padding = first, plan, keeps_padding
+        rows = plan.rows[first : first + per_epoch].reshape(-1)
+        in_order = np.array_equal(rows, np.arange(len(rows)))
+        if in_order and len(rows) == plan.capacity:
+            self._batch = batch
+            return
+        device = next(trees.leaves(dict(batch))).device
+        # Padding, -1, is always last; it takes the last row.
+        index = torch.from_numpy(rows.astype(np.int64) % plan.capacity).to(device)
+        self._batch = trees.tree_map(lambda column: column[index], dict(batch))
+
+    def rows_of(self, step: int) -> Tensor:
+        """The valid rows of a minibatch."""
+        rows = self._plan.rows[step].reshape(-1)
+        return torch.from_numpy(rows[rows >= 0].astype(np.int64))
+
+    def minibatch(self, step: int) -> Sequence[tuple[Columns, Tensor]]:
+        """Batch and mask of each microbatch."""
+        rows = self._plan.rows[step]
+        width = rows.shape[-1]
+        start = (step - self._first) * rows.size
+        parts = []
+        for number, part in enumerate(rows.reshape(-1, width)):
+            valid = int(np.count_nonzero(part >= 0))
+            if not valid:
+                break
+            count = width if self._keeps_padding else valid
+            begin = start + number * width
+            batch = trees.tree_map(lambda column: column[begin : begin + count], dict(self._batch))  # noqa: B023
+            mask = next(trees.leaves(batch)).new_zeros(count, dtype=torch.float32)
+            mask[:valid] = 1.0
+            parts.append((batch, mask))
+        return parts
+
+
+def _terms(stats: Mapping[str, Tensor]) -> list[str]:
+    return [name for name, value in stats.items() if name != "total_loss" and not value.isfinite().all()]

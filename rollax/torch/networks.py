@@ -1,0 +1,239 @@
+"""Twins of the default models: `ActorCritic`, with and without memory, `QNetwork`, and an actor with critics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from rollax.errors import ConfigError
+from rollax.models.config import ModelConfig
+from rollax.models.embeddings import EMBEDDINGS, embedding_size, is_parametric
+from rollax.models.features import POLICY_GAIN, VALUE_GAIN
+from rollax.models.outputs import Outputs
+from rollax.torch.encoder import Encoder
+from rollax.torch.layers import GRU, LSTM, MLP, dense
+
+_WIDTH = 64
+
+
+class Trunk(nn.Module):
+    """Hidden features of raw observation columns: `Encoder`, then `fcnet_hiddens` unless everything is images."""
+
+    def __init__(self, observation_space: spaces.Space, config: ModelConfig) -> None:
+        super().__init__()
+        self.encoder = Encoder(observation_space, config)
+        hiddens = () if self.encoder.images_only else config.fcnet_hiddens
+        self.mlp = MLP(self.encoder.features, hiddens, config.fcnet_activation)
+        self.features = self.mlp.features
+
+    def forward(self, obs: Any) -> Tensor:
+        return self.mlp(self.encoder(obs))
+
+
+class ParametricHead(nn.Module):
+    """Logits of slots with embeddings; twin of `rollax.models.parametric.ParametricHead`."""
+
+    def __init__(self, features: int, embeddings: int, *, gain: float) -> None:
+        super().__init__()
+        self.intent = dense(features, _WIDTH, gain=gain)
+        self.key = dense(embeddings, _WIDTH, gain=1.0)
+
+    def forward(self, hidden: Tensor, embeddings: Tensor) -> Tensor:
+        return torch.einsum("bk,bsk->bs", self.intent(hidden), torch.tanh(self.key(embeddings))) / math.sqrt(_WIDTH)
+
+
+def make_policy_head(observation_space: spaces.Space, features: int, num_outputs: int) -> nn.Module:
+    """A `ParametricHead` if observations contain embeddings of the actions, otherwise a dense layer."""
+    if is_parametric(observation_space):
+        return ParametricHead(features, embedding_size(observation_space), gain=POLICY_GAIN)
+    return dense(features, num_outputs, gain=POLICY_GAIN)
+
+
+def policy_outputs(head: nn.Module, hidden: Tensor, obs: Any) -> Tensor:
+    """[B, num_outputs] the head's outputs."""
+    return head(hidden, obs[EMBEDDINGS]) if isinstance(head, ParametricHead) else head(hidden)
+
+
+class ActorCritic(nn.Module):
+    """Inputs of the action distribution and state values; arguments and errors as `rollax.models.ActorCritic`."""
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        num_outputs: int,
+        config: ModelConfig,
+        *,
+        head_features: int | None = None,
+    ) -> None:
+        super().__init__()
+        outputs = num_outputs // 2 if config.free_log_std else num_outputs
+        self.policy_trunk = Trunk(observation_space, config)
+        self.value_trunk = None if config.vf_share_layers else Trunk(observation_space, config)
+        features = self.policy_trunk.features if head_features is None else head_features
+        self.policy_head = make_policy_head(observation_space, features, outputs)
+        self.value_head = dense(features, 1, gain=VALUE_GAIN)
+        self.log_std = nn.Parameter(torch.zeros(outputs)) if config.free_log_std else None
+
+    def forward(self, obs: Any) -> Outputs:
+        hidden = self.policy_trunk(obs)
+        return self.heads(hidden, hidden if self.value_trunk is None else self.value_trunk(obs), obs)
+
+    def heads(self, hidden: Tensor, value_hidden: Tensor, obs: Any) -> Outputs:
+        """The model's outputs from the hidden features of actor and critic."""
+        outputs = policy_outputs(self.policy_head, hidden, obs)
+        if self.log_std is not None:
+            outputs = torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
+        return Outputs(outputs, self.value_head(value_hidden).squeeze(-1))
+
+
+class RecurrentActorCritic(ActorCritic):
+    """`ActorCritic` with an LSTM or GRU between the hidden layers and the heads; see JAX's class of this name."""
+
+    def __init__(
+        self, observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int, config: ModelConfig
+    ) -> None:
+        super().__init__(observation_space, num_outputs, config, head_features=config.lstm_cell_size)
+        inputs = {"prev_actions": config.lstm_use_prev_action, "prev_rewards": config.lstm_use_prev_reward}
+        self.memory_inputs = tuple(name for name, used in inputs.items() if used)
+        self.action_encoder = Encoder(action_space, config) if config.lstm_use_prev_action else None
+        extra = (self.action_encoder.features if self.action_encoder else 0) + config.lstm_use_prev_reward
+        cell = GRU if config.use_gru else LSTM
+        width = self.policy_trunk.features + extra
+        self.policy_memory = cell(width, config.lstm_cell_size)
+        self.value_memory = None if self.value_trunk is None else cell(width, config.lstm_cell_size)
+
+    def initial_state(self) -> tuple[np.ndarray, ...]:
+        """The state at the start of a trajectory, without the axis of sequences."""
+        memories = 1 if self.value_memory is None else 2
+        return (np.zeros(memories * self.policy_memory.parts * self.policy_memory.features, np.float32),)
+
+    def forward(  # type: ignore[override]  a model with memory is another kind of model
+        self, obs: Any, state: Sequence[Tensor], prev_actions: Any = None, prev_rewards: Any = None
+    ) -> Outputs:
+        extra = [] if self.action_encoder is None else [self.action_encoder(prev_actions)]
+        if "prev_rewards" in self.memory_inputs:
+            extra.append(prev_rewards[:, None])
+        parts = state[0].split(self.policy_memory.features, dim=1)
+        count = self.policy_memory.parts
+        hidden = torch.cat([self.policy_trunk(obs), *extra], dim=-1)
+        hidden, parts_out = self.policy_memory(hidden, parts[:count])
+        value_hidden = hidden
+        if self.value_trunk is not None and self.value_memory is not None:
+            value_hidden = torch.cat([self.value_trunk(obs), *extra], dim=-1)
+            value_hidden, value_parts = self.value_memory(value_hidden, parts[count:])
+            parts_out = (*parts_out, *value_parts)
+        return self.heads(hidden, value_hidden, obs)._replace(state=(torch.cat(parts_out, dim=1),))
+
+
+class QNetwork(nn.Module):
+    """Action values [B, A] as `policy`, and their maximum as `value`, with dueling streams.
+
+    Source: Mnih et al. (2015), doi:10.1038/nature14236; dueling streams: Wang et al. (2016), Eq. 9, arXiv:1511.06581:
+        Q(s, a) = V(s) + A(s, a) - mean_a' A(s, a').  Twin of `rollax.models.QNetwork` without atoms and noise.
+    """
+
+    def __init__(
+        self, observation_space: spaces.Space, num_actions: int, config: ModelConfig, *, dueling: bool = True
+    ) -> None:
+        super().__init__()
+        self.trunk = Trunk(observation_space, config)
+        self.advantages = dense(self.trunk.features, num_actions, gain=VALUE_GAIN)
+        self.value = dense(self.trunk.features, 1, gain=VALUE_GAIN) if dueling else None
+
+    def forward(self, obs: Any) -> Outputs:
+        hidden = self.trunk(obs)
+        values = self.advantages(hidden)
+        if self.value is not None:
+            values = self.value(hidden) + values - values.mean(dim=1, keepdim=True)
+        return Outputs(values, values.amax(dim=-1))
+
+
+class ActionValue(nn.Module):
+    """Q(s, a) of continuous actions, which are concatenated with the encoded observation before `fcnet_hiddens`."""
+
+    def __init__(self, observation_space: spaces.Space, action_space: spaces.Box, config: ModelConfig) -> None:
+        super().__init__()
+        self.encoder = Encoder(observation_space, config)
+        width = self.encoder.features + math.prod(action_space.shape)
+        self.mlp = MLP(width, config.fcnet_hiddens, config.fcnet_activation)
+        self.head = dense(self.mlp.features, 1, gain=VALUE_GAIN)
+
+    def forward(self, obs: Any, actions: Tensor) -> Tensor:
+        """[B] values."""
+        return self.head(self.mlp(torch.cat([self.encoder(obs), actions.flatten(1)], dim=-1))).squeeze(-1)
+
+
+class Actor(nn.Module):
+    """`num_outputs` action parameters from raw observation columns."""
+
+    def __init__(self, observation_space: spaces.Space, num_outputs: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.trunk = Trunk(observation_space, config)
+        self.head = make_policy_head(observation_space, self.trunk.features, num_outputs)
+
+    def forward(self, obs: Any) -> Outputs:
+        return Outputs(policy_outputs(self.head, self.trunk(obs), obs))
+
+
+class Ensemble(nn.Module):
+    """N modules with equal arguments; their outputs [N, ...]."""
+
+    def __init__(self, make: Callable[[], nn.Module], count: int) -> None:
+        super().__init__()
+        self.members = nn.ModuleList([make() for _ in range(count)])
+
+    def forward(self, *inputs: Any) -> Tensor:
+        return torch.stack([member(*inputs) for member in self.members])
+
+
+class ActorWithCritics(nn.Module):
+    """An actor, whose outputs the model returns, critics, which the loss calls, and `log_alpha` for a temperature."""
+
+    def __init__(self, actor: nn.Module, critics: nn.Module, *, initial_alpha: float | None = None) -> None:
+        super().__init__()
+        self.actor, self.critics = actor, critics
+        start = None if initial_alpha is None else torch.tensor(math.log(initial_alpha))
+        self.log_alpha = None if start is None else nn.Parameter(start)
+
+    def forward(self, obs: Any) -> Outputs:
+        return self.actor(obs)
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """While it is open, gradients flow through the module to its inputs, and not to its parameters."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+
+
+def make_model(
+    observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int, config: ModelConfig
+) -> nn.Module:
+    """The default actor-critic, with or without memory, for the `model` part of a config.
+
+    Raises ConfigError for `free_log_std` with an odd number of outputs.
+    """
+    if config.free_log_std and (num_outputs % 2 or not isinstance(action_space, spaces.Box)):
+        raise ConfigError(
+            "free_log_std for actions that have no standard deviation, or not only.",
+            where="config key 'model.free_log_std'",
+            got=action_space,
+            expected="a Box action space",
+            fix="leave free_log_std out for this action space",
+        )
+    if config.use_lstm or config.use_gru:
+        return RecurrentActorCritic(observation_space, action_space, num_outputs, config)
+    return ActorCritic(observation_space, num_outputs, config)

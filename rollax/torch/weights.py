@@ -1,0 +1,104 @@
+"""The tensors of models and optimizers by name, as NumPy copies for checkpoints and other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rollax import trees
+from rollax.errors import CheckpointError
+
+
+def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Name -> trained parameter; tied ones once."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def extra_of(model: nn.Module) -> dict[str, Tensor]:
+    """Name -> tensor for the other tensors of the state dict: buffers, and parameters that are not trained."""
+    stored = model.state_dict(keep_vars=True).keys()
+    fixed = {name: parameter for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    return {**fixed, **{name: buffer for name, buffer in model.named_buffers() if name in stored}}
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """A copy; of bfloat16, which NumPy lacks, as float32."""
+    tensor = tensor.detach()
+    if tensor.dtype is torch.bfloat16:
+        tensor = tensor.to(torch.float32)
+    return np.array(tensor.cpu().numpy())
+
+
+def to_tensors(tree: trees.Tree, device: torch.device) -> trees.Tree:
+    """Columns as tensors on a device, without a copy on the CPU; float64 becomes float32, as in JAX."""
+
+    def tensor(leaf: np.ndarray) -> Tensor:
+        leaf = np.asarray(leaf)
+        if leaf.dtype == np.float64:
+            leaf = leaf.astype(np.float32)
+        elif not leaf.flags.writeable:
+            leaf = leaf.copy()  # PyTorch has no tensors that cannot be written
+        made = torch.from_numpy(leaf)
+        return made if device.type == "cpu" else made.to(device)
+
+    return trees.tree_map(tensor, tree)
+
+
+@torch.no_grad()
+def assign(tensors: Mapping[str, Tensor], arrays: Mapping[str, Any]) -> None:
+    """Copies arrays of the same names and shapes into tensors."""
+    for name, tensor in tensors.items():
+        array = np.asarray(arrays[name])
+        tensor.copy_(torch.as_tensor(array if array.flags.writeable else array.copy()))
+
+
+def optimizer_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:
+    """`parameter.key` -> array of the optimizer's state for each parameter; numbers as arrays []."""
+    return {
+        f"{names[parameter]}.{key}": to_numpy(value) if isinstance(value, Tensor) else np.asarray(value)
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+        if value is not None
+    }
+
+
+def set_optimizer_arrays(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, Tensor],
+    arrays: Mapping[str, np.ndarray],
+    where: str,
+) -> None:
+    """Restores what `optimizer_arrays` returned; CheckpointError, without a change, for state of another model."""
+    states: dict[Tensor, dict[str, Any]] = {}
+    for name, array in arrays.items():
+        of, _, key = name.rpartition(".")
+        parameter = parameters.get(of)
+        if parameter is None or (np.ndim(array) and np.ndim(array) == parameter.ndim and parameter.shape != array.shape):
+            raise _another_optimizer(where, f"{name} {np.shape(array)}", parameters)
+        states.setdefault(parameter, {})[key] = _state_value(array, parameter)
+    for parameter, state in optimizer.state.items():
+        got, expected = states.get(parameter, {}).keys(), {key for key, value in state.items() if value is not None}
+        if states and got != expected:
+            raise _another_optimizer(where, sorted(got), sorted(expected))
+    optimizer.state.clear()
+    optimizer.state.update(states)
+
+
+def _state_value(array: np.ndarray, parameter: Tensor) -> Any:
+    if array.ndim == 0:
+        return torch.tensor(array.item(), dtype=torch.float32) if array.dtype.kind == "f" else array.item()
+    return torch.tensor(array, dtype=parameter.dtype, device=parameter.device)
+
+
+def _another_optimizer(where: str, got: Any, expected: Iterable[str]) -> CheckpointError:
+    return CheckpointError(
+        "The state of another optimizer.",
+        where=where,
+        got=got,
+        expected=f"state for {sorted(expected)}",
+        fix="restore with the policy class and the model that the checkpoint was made with",
+    )
