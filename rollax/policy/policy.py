@@ -264,21 +264,17 @@ class Policy(ABC):
         It contains networks, optimizer states and JAX arrays in attributes; if those cannot be stored, CheckpointError
         is raised. An override adds NumPy arrays and counters.
         """
-        from rollax.policy.own_state import own_arrays  # JAX, without which a policy in plain NumPy acts
-
         state = {"weights": dict(self.get_weights()), "timestep": self.timestep, "acting": self.get_acting_state()}
-        return {**state, "own": own_arrays(self)}
+        return {**state, "own": self._own_arrays()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` of an equal policy returned.
 
         Raises CheckpointError for a missing or wrong value, or attributes with other networks or arrays.
         """
-        from rollax.policy.own_state import set_own_arrays  # as in `get_state`
-
         where = f"policy {self.name!r}"
         timestep, acting = count(state, "timestep", where), section(state, "acting", where)
-        set_own_arrays(self, section({"own": {}, **state}, "own", where))
+        self._set_own_arrays(section({"own": {}, **state}, "own", where))
         self.set_weights(entry(state, "weights", where))
         self.timestep = timestep
         self.set_acting_state(acting)
@@ -289,6 +285,17 @@ class Policy(ABC):
 
     def set_acting_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027  by default there is none
         """Restores what `get_acting_state` of an equal policy returned, also in another process."""
+
+    def _own_arrays(self) -> dict[str, dict[str, np.ndarray]]:
+        """The state in attributes beside the weights: attribute -> path in it -> array."""
+        from rollax.policy.own_state import own_arrays  # JAX, without which a policy in plain NumPy acts
+
+        return own_arrays(self)
+
+    def _set_own_arrays(self, arrays: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        from rollax.policy.own_state import set_own_arrays  # as in `_own_arrays`
+
+        set_own_arrays(self, arrays)
 
     def _cannot(self, method: str) -> PolicyError:
         return PolicyError(

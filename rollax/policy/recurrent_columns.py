@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -113,13 +113,16 @@ class RecurrentColumns:
         }
 
 
-def as_rows(sequences: Columns, mask: Any) -> tuple[dict[str, Any], Any]:
-    """Sequences [B, T, ...] with a mask [B] as rows [B·T, ...] with a mask that is 0 on their padding too."""
+def as_rows(sequences: Columns, mask: Any, arange: Callable[[int], Any] = np.arange) -> tuple[dict[str, Any], Any]:
+    """Sequences [B, T, ...] with a mask [B] as rows [B·T, ...] with a mask that is 0 on their padding too.
+
+    `arange` makes an array that can be compared with the sequences' lengths.
+    """
     lengths = sequences[SampleBatch.SEQ_LENS]
     rows = {name: column for name, column in sequences.items() if name not in _PER_SEQUENCE}
     width = next(trees.leaves(rows)).shape[1]
     rows = trees.tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
-    real = mask[:, None] * (np.arange(width) < lengths[:, None])
+    real = mask[:, None] * (arange(width) < lengths[:, None])
     return {**rows, SampleBatch.STATE_IN: sequences[SampleBatch.STATE_IN]}, real.reshape(-1)
 
 

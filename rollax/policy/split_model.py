@@ -7,16 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
-from rollax.errors import PolicyError
 from rollax.policy.own_state import is_random_key
-
-_SAME_NETWORK = (
-    "use the spaces and the config that the weights were made with: 'model', and keys of the algorithm that shape its "
-    "network too, such as num_atoms, noisy, dueling, hiddens, twin_q, mixer"
-)
+from rollax.policy.weights import check_weights
 
 
 class SplitModel:
@@ -66,24 +60,7 @@ class SplitModel:
     def checked(self, weights: Mapping[str, Any], where: str) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """`(params, extra)` from weights by name; raises PolicyError for names or shapes of another model."""
         expected = {**self.params, **self.extra}
-        if weights.keys() != expected.keys():
-            raise PolicyError(
-                "Weights of another model.",
-                where=where,
-                got=f"{len(weights)} arrays; missing: {sorted(expected.keys() - weights.keys())}, "
-                f"unknown: {sorted(weights.keys() - expected.keys())}",
-                expected=f"{len(expected)} arrays: {sorted(expected)}",
-                fix=_SAME_NETWORK,
-            )
-        for name, value in weights.items():
-            if np.shape(value) != expected[name].shape:
-                raise PolicyError(
-                    "A weight of the wrong shape.",
-                    where=f"{where}, {name}",
-                    got=np.shape(value),
-                    expected=expected[name].shape,
-                    fix=_SAME_NETWORK,
-                )
+        check_weights(weights, {name: array.shape for name, array in expected.items()}, where)
         # jnp.array copies; the caller may change its arrays later.
         copies = {name: jnp.array(weights[name], array.dtype) for name, array in expected.items()}
         return {name: copies[name] for name in self.params}, {name: copies[name] for name in self.extra}

@@ -10,6 +10,8 @@ from rollax.errors import ConfigError, RemoteTraceback, WorkerError
 from rollax.processes.actors import ProcessLostError
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
+TORCH_DEVICE = "ROLLAX_TORCH_DEVICE"
+"""The environment variable with the device of policies in PyTorch, in a process that reserves no GPU."""
 _GPU_SHARE = 0.9  # of the memory that an actor reserves on a GPU; the rest is for what JAX does not count
 
 
@@ -102,7 +104,7 @@ def process_settings(num_gpus: float) -> dict[str, str]:
     """The environment variables of a process that computes in one thread, and on the CPU unless it reserves a GPU."""
     settings = {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     if num_gpus == 0:
-        return {**settings, "JAX_PLATFORMS": "cpu"}
+        return {**settings, "JAX_PLATFORMS": "cpu", TORCH_DEVICE: "cpu"}
     return {**settings, "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{min(num_gpus, 1.0) * _GPU_SHARE:.3f}"}
 
 

@@ -41,7 +41,6 @@ class Update(NamedTuple):
     error: NonFiniteError | None  # the reason why the update stopped before the end of the plan
 
 
-
 class Learner:
     """Holds the model, its optimizer and its target model, and changes them in place.
 

@@ -77,7 +77,9 @@ def set_optimizer_arrays(
     for name, array in arrays.items():
         of, _, key = name.rpartition(".")
         parameter = parameters.get(of)
-        if parameter is None or (np.ndim(array) and np.ndim(array) == parameter.ndim and parameter.shape != array.shape):
+        if parameter is None or (
+            np.ndim(array) and np.ndim(array) == parameter.ndim and parameter.shape != array.shape
+        ):
             raise _another_optimizer(where, f"{name} {np.shape(array)}", parameters)
         states.setdefault(parameter, {})[key] = _state_value(array, parameter)
     for parameter, state in optimizer.state.items():

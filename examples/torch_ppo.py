@@ -1,0 +1,74 @@
+"""PPO in PyTorch on CartPole-v1: until the greedy evaluation reaches 475, about 100,000 steps.
+
+    python examples/torch_ppo.py [--stop-timesteps 300000] [--seed 0]
+
+Source: Schulman et al. (2017), arXiv:1707.06347.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from pydantic import Field
+
+from rollax import SampleBatch, SyncSamplesOptimizer, TorchConfig, TorchPolicy, Trainer
+from rollax.config.groups import StateValueFields
+from rollax.evaluation.advantages import add_advantages
+from rollax.policy.minibatches import standardized
+from rollax.policy.update_plan import UpdatePlan
+from rollax.torch.losses import clipped_surrogate, explained_variance, masked_mean, value_loss
+
+
+class TorchPPOConfig(StateValueFields, TorchConfig):
+    defaults = {"train_batch_size": 4000, "lr": 3e-4, "grad_clip": 0.5, "lambda_": 0.95, "entropy_coeff": 0.0}
+
+    sgd_minibatch_size: int = Field(default=128, ge=1, description="M, rows of one gradient step")
+    num_sgd_iter: int = Field(default=10, ge=1, description="K, epochs over each train batch")
+    clip_param: float = Field(default=0.2, ge=0, description="ε, how far the probability ratio may leave 1")
+
+
+class TorchPPOPolicy(TorchPolicy):
+    config_class = TorchPPOConfig
+    statistics = ("policy_loss", "vf_loss", "kl", "entropy", "vf_explained_var")
+    batch_columns = frozenset({"obs", "actions", "rewards", "action_logp", "action_dist_inputs", "vf_preds"})
+
+    def make_plan(self):
+        return UpdatePlan(self.config.sgd_minibatch_size, self.config.num_sgd_iter)
+
+    def postprocess_rows(self, fragment):
+        return add_advantages(self, fragment, gamma=self.config.gamma, lambda_=self.config.lambda_)
+
+    def train_columns(self, batch):
+        names = ("obs", "actions", "action_logp", "action_dist_inputs", "value_targets")
+        return {**{name: batch[name] for name in names}, "advantages": standardized(batch[SampleBatch.ADVANTAGES])}
+
+    def loss(self, model, out, batch, mask, coefficients):
+        config, logp = self.config, self.distribution.logp(out.policy, batch["actions"])
+        policy_loss = clipped_surrogate(logp, batch["action_logp"], batch["advantages"], mask, clip=config.clip_param)
+        vf_loss = value_loss(out.value, batch["value_targets"], mask)
+        entropy = masked_mean(self.distribution.entropy(out.policy), mask)
+        loss = policy_loss + config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
+        return loss, {
+            "policy_loss": policy_loss,
+            "vf_loss": vf_loss,
+            "entropy": entropy,
+            "kl": masked_mean(self.distribution.kl(batch["action_dist_inputs"], out.policy.detach()), mask),
+            "vf_explained_var": explained_variance(batch["value_targets"], out.value.detach(), mask),
+        }
+
+
+class TorchPPOTrainer(Trainer):
+    name = "TorchPPO"
+    config_class = TorchPPOConfig
+    policy_class = TorchPPOPolicy
+    optimizer_class = SyncSamplesOptimizer
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stop-timesteps", type=int, default=300_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    config = {"num_envs_per_worker": 8, "seed": arguments.seed, "device": "cpu"}
+    with TorchPPOTrainer(env="CartPole-v1", config=config) as trainer:
+        trainer.fit({"evaluation_reward_mean": 475, "timesteps_total": arguments.stop_timesteps})

@@ -1,0 +1,50 @@
+"""`torch_policy`: the class of a `TorchPolicy` from functions, without a class of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from rollax.batch import SampleBatch
+from rollax.torch.torch_policy import TorchPolicy
+
+
+def torch_policy(
+    loss: Callable[..., tuple[torch.Tensor, dict[str, torch.Tensor]]],
+    *,
+    make_model: Callable[[Any], nn.Module] | None = None,
+    postprocess: Callable[[Any, Any], SampleBatch] | None = None,
+    make_optimizer: Callable[[Any, Any], torch.optim.Optimizer] | None = None,
+    train_columns: Sequence[str] | Callable[[Any, SampleBatch], Mapping[str, Any]] | None = None,
+    statistics: Sequence[str] = (),
+    config_class: Any = None,
+    base: type[TorchPolicy] = TorchPolicy,
+    name: str | None = None,
+) -> type[TorchPolicy]:
+    """Returns a subclass of `base`; each function is one of its methods, with the policy as first argument.
+
+    Args:
+        loss: `(policy, model, out, batch, mask, coefficients) -> (loss, statistics)`; see `ModelPolicy.loss`.
+        make_model: `(policy) -> model`.
+        postprocess: `(policy, fragment) -> batch`; adds columns to all trajectory segments at once.
+        make_optimizer: `(policy, params) -> optimizer`.
+        train_columns: the columns that the loss reads, or `(policy, batch) -> name -> column`.
+        statistics: the names of the statistics that the loss returns.
+        config_class: the class of its configs; None: that of `base`.
+        name: the name of the class; None: that of the loss.
+    """
+    methods: dict[str, Any] = {"loss": loss, "statistics": tuple(statistics), "__doc__": loss.__doc__}
+    given = {"make_model": make_model, "postprocess_rows": postprocess, "make_optimizer": make_optimizer}
+    methods |= {method: function for method, function in given.items() if function is not None}
+    if callable(train_columns):
+        methods["train_columns"] = train_columns
+    elif train_columns is not None:
+        columns = tuple(train_columns)
+        methods["train_columns"] = lambda policy, batch: {column: batch[column] for column in columns}
+    if config_class is not None:
+        methods["config_class"] = config_class
+    made = name or getattr(loss, "__name__", "TorchPolicyOfFunctions")
+    return type(made, (base,), {**methods, "__module__": getattr(loss, "__module__", __name__)})

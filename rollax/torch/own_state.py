@@ -1,0 +1,112 @@
+"""The state in the attributes of a `TorchPolicy` beside its model: modules, optimizers and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rollax.errors import CheckpointError
+from rollax.state import array
+from rollax.torch.weights import assign, extra_of, optimizer_arrays, parameters_of, set_optimizer_arrays, to_numpy
+
+Arrays = Mapping[str, Mapping[str, np.ndarray]]
+"""Attribute -> path in it -> array."""
+
+
+def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
+    """The arrays of all attributes with modules, optimizers or tensors, also inside dicts, lists and tuples."""
+    names = _names(policy)
+    found = {name: _arrays(value, names) for name, value in _attributes(policy)}
+    return {name: arrays for name, arrays in found.items() if arrays}
+
+
+def set_own_arrays(policy: Any, arrays: Arrays) -> None:
+    """Restores what `own_arrays` of an equal policy returned, in place.
+
+    Raises CheckpointError for other attributes, or other names or shapes of arrays.
+    """
+    tensors: dict[str, dict[str, Tensor]] = {}
+    for name, value in _attributes(policy):
+        tensors[name] = {path: leaf for path, part in _parts(value, "") for path, leaf in _tensors(path, part)}
+    optimizers = {
+        name: {path: part for path, part in _parts(value, "") if isinstance(part, torch.optim.Optimizer)}
+        for name, value in _attributes(policy)
+    }
+    for name in {*arrays, *(name for name, found in tensors.items() if found)}:
+        stored, own = arrays.get(name, {}), tensors.get(name, {})
+        prefixes = tuple(f"{path}#" for path in optimizers.get(name, {}))
+        got = {path: np.shape(a) for path, a in stored.items() if not (prefixes and path.startswith(prefixes))}
+        expected = {path: tuple(tensor.shape) for path, tensor in own.items()}
+        if got != expected:
+            raise CheckpointError(
+                f"Other arrays in the attribute {name} than this policy's.",
+                where=f"policy {policy.name!r}, class {type(policy).__name__}",
+                got=got,
+                expected=expected,
+                fix="restore with the class that the checkpoint was made with; an attribute with state must be there, "
+                "with all its arrays, as soon as the policy is made",
+            )
+    parameters = {name: tensor for tensor, name in _names(policy).items()}
+    for name, own in tensors.items():
+        assign(own, arrays.get(name, {}))
+        for path, optimizer in optimizers[name].items():
+            prefix = f"{path}#"
+            state = {p.removeprefix(prefix): a for p, a in arrays.get(name, {}).items() if p.startswith(prefix)}
+            set_optimizer_arrays(optimizer, parameters, state, f"policy {policy.name!r}, attribute {name!r}")
+
+
+def generator_state(state: Mapping[str, Any], where: str) -> Tensor:
+    """The stored state of the policy's random stream; CheckpointError if it is none."""
+    shape = tuple(torch.Generator().get_state().shape)
+    return torch.from_numpy(np.array(array(state, "generator", where, shape=shape, dtype=np.uint8)))
+
+
+def _attributes(policy: Any) -> Iterator[tuple[str, Any]]:
+    apart = frozenset().union(*(vars(base).get("stored_apart", ()) for base in type(policy).__mro__))
+    return ((name, value) for name, value in vars(policy).items() if name not in apart)
+
+
+def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """`(path, part)` of all modules, optimizers and tensors in a value."""
+    if isinstance(value, nn.Module | torch.optim.Optimizer | Tensor):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _parts(part, f"{path}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for place, part in enumerate(value):
+            yield from _parts(part, f"{path}[{place}]")
+
+
+def _tensors(path: str, part: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(part, nn.Module):
+        for name, tensor in {**parameters_of(part), **extra_of(part)}.items():
+            yield f"{path}.{name}", tensor
+    elif isinstance(part, Tensor):
+        yield path, part
+
+
+def _arrays(value: Any, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    for path, part in _parts(value, ""):
+        if isinstance(part, torch.optim.Optimizer):
+            arrays |= {f"{path}#{name}": state for name, state in optimizer_arrays(part, names).items()}
+        else:
+            arrays |= {name: to_numpy(tensor) for name, tensor in _tensors(path, part)}
+    return arrays
+
+
+def _names(policy: Any) -> dict[Tensor, str]:
+    """Trained parameter -> name, of the model and of all modules in attributes, for the state of optimizers."""
+    names: dict[Tensor, str] = dict(policy.learner.names)
+    for attribute, value in _attributes(policy):
+        for path, part in _parts(value, attribute):
+            if isinstance(part, nn.Module):
+                names |= {parameter: f"{path}.{name}" for name, parameter in parameters_of(part).items()}
+            elif isinstance(part, Tensor):
+                names[part] = path
+    return names

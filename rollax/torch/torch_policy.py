@@ -1,0 +1,296 @@
+"""`TorchPolicy`: the template of policies in PyTorch, with the hooks of `JaxPolicy`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from gymnasium import Space
+from torch import Tensor, nn
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.errors import ConfigError
+from rollax.frozen import thawed
+from rollax.importing import StoredCode, import_object
+from rollax.models.distributions.base import ActionDistribution
+from rollax.models.embeddings import check_parametric
+from rollax.models.outputs import Outputs, run_model
+from rollax.policy import action_masks
+from rollax.policy.finite import check_finite
+from rollax.policy.model_policy import Columns, ModelPolicy
+from rollax.policy.policy import ActionsResult
+from rollax.policy.recurrent_columns import as_rows
+from rollax.policy.weights import check_weights
+from rollax.state import count, section
+from rollax.torch import own_state
+from rollax.torch.config import TorchConfig, chosen_device
+from rollax.torch.distributions import make_distribution
+from rollax.torch.learner import Learner
+from rollax.torch.networks import make_model
+from rollax.torch.weights import assign, parameters_of, to_numpy, to_tensors
+
+
+class TorchPolicy(ModelPolicy):
+    """A policy whose model, loss and optimizer are PyTorch's. NumPy in, NumPy out, as every policy.
+
+    A subclass implements `loss`; see `ModelPolicy` for what it may override. Tensors are on `device`. PyTorch's global
+    seed is untouched: what a loss or a layer draws comes from the policy's own `generator`, which is saved.
+    """
+
+    config_class: ClassVar[Any] = TorchConfig
+    stored_apart = frozenset({"model", "learner", "exploration", "generator"})
+
+    def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
+        super().__init__(observation_space, action_space, config)
+        self.device = chosen_device(getattr(self.config, "device", "auto"))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed_of_model())
+            self.model: Any = self.make_model().to(self.device).eval()
+            self.generator = torch.Generator()
+            self.generator.set_state(torch.get_rng_state())
+        self._describe(self.model)
+        compiled = getattr(self.config, "torch_compile", False)
+        self.learner = Learner(
+            self.model,
+            torch.compile(self._loss_of_batch, dynamic=False) if compiled else self._loss_of_batch,
+            self.make_optimizer(self._parameter_groups()),
+            updated_targets=self.plan.targets,
+            stops=self.plan.stops,
+            grad_clip=self.config.grad_clip,
+            generator=self.generator,
+            device=self.device,
+            keeps_padding=compiled,
+        )
+
+    @cached_property
+    def distribution(self) -> ActionDistribution:
+        """The action distribution whose inputs the model returns."""
+        return make_distribution(self.action_space)
+
+    def make_model(self) -> nn.Module:
+        """Returns `model(obs) -> Outputs`: by default the `custom_model`, or an actor and critic like JAX's.
+
+        A model with memory has `initial_state()` and is called as `run_model` describes.
+        """
+        sizes, width = self.config.model, self.exploration.num_inputs
+        if sizes.custom_model is not None:
+            return _module_class(sizes.custom_model)(self.observation_space, width, **thawed(sizes.custom_model_config))
+        check_parametric(self.observation_space, self.action_space)
+        return make_model(self.observation_space, self.action_space, width, sizes)
+
+    def make_optimizer(self, params: Any) -> torch.optim.Optimizer:
+        """Returns the optimizer, whose learning rate is set at each step: by default Adam.
+
+        Args:
+            params: parameters, or groups of them, as PyTorch's optimizers take them.
+        """
+        epsilon = getattr(self.config, "adam_epsilon", 1e-8)
+        return torch.optim.Adam(params, lr=0.0, eps=epsilon, fused=self.device.type != "mps")
+
+    def target_columns(
+        self, model: Any, target_model: Any, batch: Columns, mask: Tensor, coefficients: Columns
+    ) -> dict[str, Tensor]:
+        """Further columns [B, ...] for the loss, without gradient, if the plan has `targets`.
+
+        Both models are in evaluation mode; `target_model` has the target parameters.
+        """
+        return {}
+
+    def forward(self, model: Any, columns: Columns) -> Outputs:
+        """One forward pass, with invalid actions masked; with `critic_obs`, `value` is `model.critic(critic_obs)`.
+
+        Other columns are as for `run_model`.
+        """
+        out = run_model(model, columns)
+        if SampleBatch.CRITIC_OBS in columns:
+            out = out._replace(value=model.critic(columns[SampleBatch.CRITIC_OBS]))
+        if self.masks.present:
+            mask = columns[SampleBatch.OBS][action_masks.KEY]
+            out = out._replace(policy=self.distribution.mask(out.policy, mask))
+        return out
+
+    @torch.inference_mode()
+    def compute_actions(  # type: ignore[override]  the library passes what is accepted
+        self,
+        obs_batch: Any,
+        state_batches: Sequence[Any] = (),
+        prev_action_batch: Any = None,
+        prev_reward_batch: Any = None,
+        explore: bool = True,
+    ) -> ActionsResult:
+        columns, exploring = self._inputs_of(obs_batch, state_batches, prev_action_batch, prev_reward_batch)
+        out = self.forward(self.model, to_tensors(columns, self.device))
+        outputs = out.policy.cpu().numpy()
+        if explore:
+            noise, exploring = self.exploration.noise(self.acting_rng, len(outputs), self.timestep, exploring)
+            actions = self.exploration.sample(outputs, noise)
+        else:
+            actions = self.exploration.mode(outputs)
+        actions = trees.tree_map(np.asarray, actions)
+        fetches = self._fetches(outputs, actions, out.value)
+        check_finite(fetches[self._checked_fetch], self.name, self.timestep)
+        return actions, [*(part.cpu().numpy() for part in out.state), *exploring], fetches
+
+    def _fetches(self, outputs: np.ndarray, actions: Any, values: Tensor | None) -> dict[str, np.ndarray]:
+        wanted, inputs = self._fetched_columns, SampleBatch.ACTION_DIST_INPUTS
+        found = {name: np.asarray(column) for name, column in self.exploration.fetches(outputs, actions).items()}
+        fetches = {
+            name: column[:, 0] if column.shape[1] == 1 and name != inputs else column
+            for name, column in found.items()
+            if wanted is None or name in wanted or name == self._checked_fetch
+        }
+        if wanted is None or SampleBatch.VF_PREDS in wanted:
+            rows = np.zeros(len(outputs), np.float32)
+            fetches[SampleBatch.VF_PREDS] = rows if values is None else values.cpu().numpy()
+        return fetches
+
+    @torch.inference_mode()
+    def _model_outputs(self, obs_batch: Any) -> np.ndarray:
+        return self.forward(self.model, to_tensors({SampleBatch.OBS: obs_batch}, self.device)).policy.cpu().numpy()
+
+    @torch.inference_mode()
+    def _logp(self, inputs: np.ndarray, actions: Any) -> Tensor:
+        return self.distribution.logp(inputs, actions)
+
+    @torch.inference_mode()
+    def compute_values(self, obs_batch: Any, memory: Mapping[str, Any] = MappingProxyType({})) -> np.ndarray:
+        columns = self._inputs_of_values(obs_batch, memory)
+        if trees.length(obs_batch) == 0:
+            return np.empty(0, np.float32)
+        tensors = to_tensors(columns, self.device)
+        if SampleBatch.CRITIC_OBS in tensors:
+            return self.model.critic(tensors[SampleBatch.CRITIC_OBS]).cpu().numpy()
+        return run_model(self.model, tensors).value.cpu().numpy()
+
+    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
+        """Trains on epochs of minibatches; statistics are means over the last epoch that began.
+
+        Raises NonFiniteError if a loss, gradient or new weight is not finite; earlier gradient steps are kept.
+        """
+        columns, plan = self._planned(batch, self.plan.minibatch_size, self.plan.epochs)
+        update = self.learner.learn(columns, plan, self.coefficients(), where=f"policy {self.name!r}")
+        if update.error is not None:
+            raise update.error
+        return {**update.statistics, **self._rows_of_units(batch, update.rows), "cur_lr": self.scheduled("lr")}
+
+    @torch.no_grad()
+    def td_errors(self, batch: SampleBatch) -> np.ndarray:
+        """[N] the loss's statistic `td_error` for N transitions, with the online parameters as targets."""
+        columns = to_tensors(self.train_columns(batch), self.device)
+        coefficients = {**self.coefficients(), "num_updates": self.learner.num_updates}
+        mask = torch.ones(len(batch), device=self.device)
+        columns |= self.target_columns(self.model, self.model, columns, mask, coefficients)
+        _, stats = self.loss(self.model, self.forward(self.model, columns), columns, mask, coefficients)
+        return to_numpy(stats[SampleBatch.TD_ERROR])
+
+    def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Name -> gradient over the whole batch, and statistics."""
+        columns, plan = self._planned(batch, None, 1)
+        gradients, stats = self.learner.gradients(columns, plan, self.coefficients())
+        return dict(gradients), {**stats, "cur_lr": self.scheduled("lr")}
+
+    def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
+        """One optimizer step with gradients from this or another process."""
+        self.learner.apply(gradients, self.learning_rates(), where=f"policy {self.name!r}")
+
+    def _loss_of_batch(self, batch: Columns, mask: Tensor, coefficients: Columns) -> tuple[Tensor, dict[str, Tensor]]:
+        if self.memory.present:
+            batch, mask = as_rows(batch, mask, partial(torch.arange, device=self.device))
+        if self.learner.target_model is not None:
+            self.model.eval()
+            with torch.no_grad():
+                targets = self.target_columns(self.model, self.learner.target_model, batch, mask, coefficients)
+            self.model.train()
+            batch = {**batch, **targets}
+        loss, stats = self.loss(self.model, self.forward(self.model, batch), batch, mask, coefficients)
+        return loss, {**stats, "total_loss": loss}
+
+    def _parameter_groups(self) -> Any:
+        """The model's parameters; in groups if `learning_rates` has one for each part."""
+        rates, parameters = self.learning_rates(), parameters_of(self.model)
+        if not isinstance(rates, dict):
+            return list(parameters.values())
+        parts = {part: [p for name, p in parameters.items() if name.partition(".")[0] == part] for part in rates}
+        return [{"params": found, "name": part} for part, found in parts.items() if found]
+
+    @property
+    def params(self) -> dict[str, Tensor]:
+        """Name -> trained tensor; changed in place. Tensors that are assigned are shared from then on."""
+        return self.learner.params  # type: ignore[return-value]  parameters are tensors
+
+    @params.setter
+    def params(self, params: Mapping[str, Tensor]) -> None:
+        _share_storage(self.learner.params, params)
+
+    @property
+    def extra(self) -> dict[str, Tensor]:
+        """Name -> tensor, for the model's other state; as `params`."""
+        return self.learner.extra
+
+    @extra.setter
+    def extra(self, extra: Mapping[str, Tensor]) -> None:
+        _share_storage(self.learner.extra, extra)
+
+    def get_weights(self) -> dict[str, np.ndarray]:
+        # Copies, which the caller may change.
+        return {name: to_numpy(tensor) for name, tensor in {**self.params, **self.extra}.items()}
+
+    def set_weights(self, weights: Mapping[str, Any]) -> None:
+        """Sets the weights to those of `get_weights` of an equal policy, and copies them to the target parameters."""
+        tensors = {**self.params, **self.extra}
+        check_weights(weights, {name: tuple(t.shape) for name, t in tensors.items()}, f"policy {self.name!r}")
+        assign(tensors, weights)
+        self.learner.set_targets()
+
+    @property
+    def targets(self) -> dict[str, Tensor]:
+        """Name -> target parameter; empty if there are none."""
+        return self.learner.targets
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), **self.learner.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        where = f"policy {self.name!r}"
+        num_updates, optimizer = count(state, "num_updates", where), section(state, "optimizer", where)
+        targets, random = section(state, "targets", where), own_state.generator_state(state, where)
+        expected = {name: tuple(target.shape) for name, target in self.targets.items()}
+        if targets:
+            check_weights(targets, expected, f"{where}, target parameters")
+        super().set_state(state)
+        self.learner.set_state(optimizer, num_updates, targets, where)
+        self.generator.set_state(random)
+
+    def _own_arrays(self) -> dict[str, dict[str, np.ndarray]]:
+        return own_state.own_arrays(self)
+
+    def _set_own_arrays(self, arrays: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        own_state.set_own_arrays(self, arrays)
+
+
+def _share_storage(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    for name, tensor in own.items():
+        if given[name] is not tensor:
+            tensor.data = given[name].data
+
+
+def _module_class(model: type | str | StoredCode) -> type[nn.Module]:
+    """The class itself, or the class at 'module:Class'; ConfigError if it is no module of PyTorch."""
+    cls = import_object(model, "model.custom_model") if isinstance(model, str) else model
+    if isinstance(cls, StoredCode):
+        raise cls.error()
+    if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
+        raise ConfigError(
+            "The custom model is no module class of PyTorch.",
+            where="model.custom_model",
+            got=cls,
+            expected="a subclass of torch.nn.Module, for a policy in PyTorch",
+            fix="derive it from torch.nn.Module, or use a policy in JAX",
+        )
+    return cls
