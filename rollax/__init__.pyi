@@ -131,6 +131,7 @@ from rollax.serving.client import PolicyClient as PolicyClient
 from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv as MultiAgentPolicyServerEnv
 from rollax.serving.policy_server_env import PolicyServerEnv as PolicyServerEnv
 from rollax.torch.config import TorchConfig as TorchConfig
+from rollax.torch.config import TorchFields as TorchFields
 from rollax.torch.functional import torch_policy as torch_policy
 from rollax.torch.torch_policy import TorchPolicy as TorchPolicy
 

@@ -39,8 +39,9 @@ class FlatEncoder(nn.Module):
     def __init__(self, space: spaces.Box | spaces.MultiBinary) -> None:
         super().__init__()
         self.features = math.prod(space.shape)
-        is_bytes = isinstance(space, spaces.Box) and space.dtype == np.uint8
-        self.unit = UnitInterval.of(space) if is_bytes else UnitInterval()
+        self.unit = UnitInterval()
+        if isinstance(space, spaces.Box) and space.dtype == np.uint8:
+            self.unit = UnitInterval.of(space)
 
     def forward(self, column: Tensor) -> Tensor:
         return _in_unit(self.unit, column.reshape(column.shape[0], self.features))
@@ -48,6 +49,9 @@ class FlatEncoder(nn.Module):
 
 class OneHotEncoder(nn.Module):
     """Concatenated one-hot codes of a Discrete or MultiDiscrete; a value outside the space is all zeros."""
+
+    _values: Tensor
+    _places: Tensor
 
     def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
         super().__init__()

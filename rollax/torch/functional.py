@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ def torch_policy(
     postprocess: Callable[[Any, Any], SampleBatch] | None = None,
     make_optimizer: Callable[[Any, Any], torch.optim.Optimizer] | None = None,
     train_columns: Sequence[str] | Callable[[Any, SampleBatch], Mapping[str, Any]] | None = None,
+    batch_columns: Iterable[str] | None = None,
     statistics: Sequence[str] = (),
     config_class: Any = None,
     base: type[TorchPolicy] = TorchPolicy,
@@ -32,6 +33,7 @@ def torch_policy(
         postprocess: `(policy, fragment) -> batch`; adds columns to all trajectory segments at once.
         make_optimizer: `(policy, params) -> optimizer`.
         train_columns: the columns that the loss reads, or `(policy, batch) -> name -> column`.
+        batch_columns: the columns that sampling fills; None: all but `infos`, `prev_actions` and `prev_rewards`.
         statistics: the names of the statistics that the loss returns.
         config_class: the class of its configs; None: that of `base`.
         name: the name of the class; None: that of the loss.
@@ -44,6 +46,8 @@ def torch_policy(
     elif train_columns is not None:
         columns = tuple(train_columns)
         methods["train_columns"] = lambda policy, batch: {column: batch[column] for column in columns}
+    if batch_columns is not None:
+        methods["batch_columns"] = frozenset(batch_columns)
     if config_class is not None:
         methods["config_class"] = config_class
     made = name or getattr(loss, "__name__", "TorchPolicyOfFunctions")

@@ -192,7 +192,7 @@ class Learner:
                 continue
             norm = torch.nn.utils.get_total_norm(gradients).item()
             if self._grad_clip is not None and norm > self._grad_clip:
-                torch._foreach_mul_(gradients, self._grad_clip / norm)
+                torch.nn.utils.clip_grads_with_norm_(group["params"], self._grad_clip, torch.tensor(norm))
             total += norm * norm
         return total
 
@@ -209,16 +209,24 @@ class Learner:
         assert self._updated_targets is not None
         targets = self.targets
         moved = self._updated_targets(targets, self.params, self.num_updates)
-        changed = [name for name, target in targets.items() if moved[name] is not target]
-        if changed:
-            torch._foreach_copy_([targets[name] for name in changed], [moved[name] for name in changed])
+        for name, target in targets.items():
+            if moved[name] is not target:
+                target.copy_(moved[name])
+        self._copy_extra()
 
     def set_targets(self, arrays: Mapping[str, Any] | None = None) -> None:
         """Sets the target parameters, by default to the parameters."""
         if self.target_model is not None:
             assign(self.targets, {n: to_numpy(p) for n, p in self.params.items()} if arrays is None else arrays)
-            own = extra_of(self.target_model)
-            assign(own, {name: to_numpy(self.extra[name]) for name in own})
+            self._copy_extra()
+
+    @torch.no_grad()
+    def _copy_extra(self) -> None:
+        """The target model has the other state of the model, such as batch statistics."""
+        if self.extra and self.target_model is not None:
+            own = {**dict(self.target_model.named_parameters()), **dict(self.target_model.named_buffers())}
+            for name, tensor in self.extra.items():
+                own[name].copy_(tensor)
 
     @contextmanager
     def _learning(self) -> Iterator[None]:

@@ -23,14 +23,12 @@ def policy_gradient_loss(logp: Tensor, advantages: Tensor, mask: Tensor) -> Tens
     return -masked_mean(torch.where(mask > 0, logp, 0.0) * advantages.detach(), mask)
 
 
-def clipped_surrogate(
-    logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: Tensor, *, clip: float | Tensor
-) -> Tensor:
+def clipped_surrogate(logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: Tensor, *, clip: float) -> Tensor:
     """[] the negated clipped objective; Schulman et al. (2017), Eq. 7, arXiv:1707.06347."""
     advantages = advantages.detach()
     log_ratio = torch.where(mask > 0, logp - old_logp.detach(), 0.0)
     ratio = log_ratio.clamp(max=_MAX_LOG_RATIO).exp()
-    return -masked_mean(torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages), mask)
+    return -masked_mean(torch.minimum(ratio * advantages, torch.clip(ratio, 1 - clip, 1 + clip) * advantages), mask)
 
 
 def value_loss(values: Tensor, targets: Tensor, mask: Tensor, *, vf_clip_param: float | None = None) -> Tensor:

@@ -1,0 +1,80 @@
+"""DQN in PyTorch on CartPole-v1: 475 of 500 steps after at most 50,000 steps.
+
+Source: Mnih et al. (2015), doi:10.1038/nature14236; van Hasselt et al. (2016), arXiv:1509.06461.
+"""
+
+from __future__ import annotations
+
+from rollax import SyncReplayOptimizer, TorchFields, TorchPolicy, Trainer
+from rollax.config.groups import QLearningFields, ReplayFields
+from rollax.policy.exploration.q_values import EpsilonGreedy
+from rollax.policy.minibatches import TRANSITION, transitions
+from rollax.policy.update_plan import UpdatePlan, periodic_copy
+from rollax.torch.losses import chosen, huber, masked_mean, q_target
+from rollax.torch.networks import QNetwork
+
+
+class TorchDQNConfig(TorchFields, QLearningFields, ReplayFields): ...
+
+
+class TorchDQNPolicy(TorchPolicy):
+    config_class = TorchDQNConfig
+    statistics = ("q_loss", "mean_q", "mean_td_error")
+    learns_off_policy = True
+    batch_columns = TRANSITION
+
+    def make_plan(self):
+        targets = periodic_copy(self.config.target_network_update_freq)
+        return UpdatePlan(self.config.train_batch_size, targets=targets)
+
+    def make_exploration(self):
+        return EpsilonGreedy(self.action_space, self.config.epsilon())
+
+    def make_model(self):
+        return QNetwork(self.observation_space, int(self.action_space.n), self.config.model, dueling=False)
+
+    def train_columns(self, batch):
+        return transitions(batch)
+
+    def target_columns(self, model, target_model, batch, mask, coefficients):
+        following = {"obs": batch["new_obs"]}
+        values = self.forward(target_model, following).policy
+        selector = self.forward(model, following).policy if self.config.double_q else values
+        return {"q_target": q_target(batch["rewards"], batch["discounts"], values, selector)}
+
+    def loss(self, model, out, batch, mask, coefficients):
+        values = chosen(out.policy, batch["actions"] - int(self.action_space.start))
+        errors = values - batch["q_target"]
+        loss = masked_mean(huber(errors) * batch["weights"], mask)
+        return loss, {
+            "q_loss": loss,
+            "mean_q": masked_mean(values, mask),
+            "mean_td_error": masked_mean(errors.abs(), mask),
+            "td_error": errors,
+        }
+
+
+class TorchDQNTrainer(Trainer):
+    name = "TorchDQN"
+    config_class = TorchDQNConfig
+    policy_class = TorchDQNPolicy
+    optimizer_class = SyncReplayOptimizer
+
+
+def main(iterations: int = 45) -> float:
+    """Trains and returns the mean reward of the last greedy evaluation."""
+    config = {"rollout_fragment_length": 256, "training_intensity": 0.5, "train_batch_size": 64, "lr": 2.3e-3}
+    config |= {"target_network_update_freq": 128, "epsilon_timesteps": 8000, "final_epsilon": 0.04, "double_q": False}
+    config |= {
+        "model": {"fcnet_hiddens": (256, 256), "fcnet_activation": "relu"},
+        "evaluation_interval": 4,
+        "evaluation_num_episodes": 20,
+        "seed": 0,
+    }
+    with TorchDQNTrainer(env="CartPole-v1", config=config) as trainer:
+        stop = {"evaluation_reward_mean": 475, "training_iteration": iterations}
+        return trainer.fit(stop).last["evaluation"]["episode_reward_mean"]
+
+
+if __name__ == "__main__":
+    assert main() >= 475

@@ -1,0 +1,63 @@
+"""PG in PyTorch on CartPole-v1, by functions instead of a class: 475 of 500 steps after at most 200,000 steps.
+
+Source: Williams (1992), REINFORCE. Each action is weighted by its discounted return, standardized over the batch.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rollax import SyncSamplesOptimizer, TorchConfig, Trainer, torch_policy
+from rollax.evaluation.advantages import discounted_returns
+from rollax.policy.minibatches import standardized
+from rollax.torch.losses import masked_mean, policy_gradient_loss
+
+
+class TorchPGConfig(TorchConfig):
+    defaults: ClassVar = {"train_batch_size": 1000, "lr": 4e-3, "batch_mode": "complete_episodes"}
+
+
+def postprocess(policy, fragment):
+    fragment["advantages"] = discounted_returns(fragment, None, gamma=policy.config.gamma)
+    return fragment
+
+
+def train_columns(policy, batch):
+    return {"obs": batch["obs"], "actions": batch["actions"], "advantages": standardized(batch["advantages"])}
+
+
+def loss(policy, model, out, batch, mask, coefficients):
+    logp = policy.distribution.logp(out.policy, batch["actions"])
+    policy_loss = policy_gradient_loss(logp, batch["advantages"], mask)
+    entropy = masked_mean(policy.distribution.entropy(out.policy).detach(), mask)
+    return policy_loss, {"policy_loss": policy_loss, "entropy": entropy}
+
+
+TorchPGPolicy = torch_policy(
+    loss,
+    postprocess=postprocess,
+    train_columns=train_columns,
+    batch_columns=("obs", "actions", "rewards"),
+    statistics=("policy_loss", "entropy"),
+    config_class=TorchPGConfig,
+    name="TorchPGPolicy",
+)
+
+
+class TorchPGTrainer(Trainer):
+    name = "TorchPG"
+    config_class = TorchPGConfig
+    policy_class = TorchPGPolicy
+    optimizer_class = SyncSamplesOptimizer
+
+
+def main(iterations: int = 200) -> float:
+    """Trains and returns the mean reward of the last greedy evaluation."""
+    config = {"num_envs_per_worker": 8, "evaluation_interval": 5, "seed": 0}
+    with TorchPGTrainer(env="CartPole-v1", config=config) as trainer:
+        stop = {"evaluation_reward_mean": 475, "training_iteration": iterations}
+        return trainer.fit(stop).last["evaluation"]["episode_reward_mean"]
+
+
+if __name__ == "__main__":
+    assert main() >= 475
