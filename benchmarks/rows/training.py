@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from benchmarks.measure import Against, Bound, Row
 from benchmarks.processes import Side
@@ -19,6 +20,7 @@ def training_rows(*, quick: bool) -> tuple[Row, ...]:
         _ppo_run(5_000 if quick else 100_000),
         _ppo_iteration(64),
         _ppo_iteration(256),
+        _torch_ppo_iteration(64),
         _first_line(),
         _memory(20 if quick else 300),
         _pong_training(),
@@ -70,8 +72,9 @@ def _ppo_run(steps: int) -> Row:
     )
 
 
-def _ppo_iteration(width: int) -> Row:
-    config = {
+def _rllib_settings(width: int) -> dict[str, Any]:
+    """PPO at the defaults of RLlib."""
+    return {
         "num_envs_per_worker": 8,
         "rollout_fragment_length": 500,
         "train_batch_size": 4000,
@@ -86,6 +89,10 @@ def _ppo_iteration(width: int) -> Row:
         "grad_clip": None,
         "model": {"fcnet_hiddens": [width, width], "fcnet_activation": "tanh"},
     }
+
+
+def _ppo_iteration(width: int) -> Row:
+    config = _rllib_settings(width)
     own_side = own("rollax_training", "duration", *flags(env="CartPole-v1", config=json.dumps(config)))
     settings = flags(env="CartPole-v1", num_envs=8, train_batch=4000, minibatch=128, epochs=30, width=width)
     return Row(
@@ -99,6 +106,27 @@ def _ppo_iteration(width: int) -> Row:
         rounds=5,
         notes="RLlib's default loss on both sides, 8 sub-envs, separate actor and critic, sampling and learning in one "
         "process; RLlib on its new API stack.",
+    )
+
+
+def _torch_ppo_iteration(width: int) -> Row:
+    own_side = own("rollax_torch_ppo", *flags(env="CartPole-v1", config=json.dumps(_rllib_settings(width))))
+    settings = flags(env="CartPole-v1", num_envs=8, train_batch=4000, minibatch=128, epochs=30, width=width)
+    return Row(
+        name=f"torch_ppo_iteration_{width}",
+        work="a PPO iteration after the first, of a policy in PyTorch: CartPole-v1, train batch 4000, minibatch 128, "
+        f"30 epochs, {width}×{width} tanh",
+        unit="s",
+        better="less",
+        sides=(
+            Side("rollax", own_side),
+            Side("RLlib", peer("rllib_ppo_iteration", *settings), peer="rllib"),
+            Side("Stable-Baselines3", peer("sb3_ppo_iteration", *settings), peer="sb3"),
+        ),
+        targets=(Against("RLlib", 1.5), Against("Stable-Baselines3", 1.0)),
+        rounds=5,
+        notes="As the row in JAX. PyTorch with its default number of threads on all sides. Stable-Baselines3 has no KL "
+        "penalty and no bound on value errors.",
     )
 
 

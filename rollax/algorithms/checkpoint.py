@@ -31,6 +31,7 @@ KIND, FORMAT = "rollax-checkpoint", 3
 _TRAINER = "rollax.algorithms.trainer:Trainer"
 _ARRAY, _FLOAT = "$array", "$float"
 _FLOATS = frozenset(map(str, (math.nan, math.inf, -math.inf)))
+_PICKLED = frozenset({".pt", ".pth"})
 _FILES = frozenset({"about.json", "state.json", "arrays.safetensors"})
 
 _Count = Annotated[StrictInt, Field(ge=0, lt=2**63)]
@@ -109,6 +110,8 @@ def _refuse_not_finite(state: Mapping[str, Any], policy_id: str, path: Path) -> 
 
 def read(path: Path) -> dict[str, Any]:
     """Returns the content of a checkpoint: algorithm, config, policies (classes, spaces), and `state` with arrays."""
+    if path.suffix in _PICKLED:
+        raise _pickled(path)
     files = storage.read_directory(path, kind=KIND, format_version=FORMAT)
     if (found := storage.read_manifest(path)["format_version"]) < FORMAT:
         raise CheckpointError(
@@ -133,6 +136,21 @@ def read(path: Path) -> dict[str, Any]:
                 f"{path / 'state.json'}: workers.{part}", sorted(state["workers"][part]), f"{sorted(about['policies'])}"
             )
     return {**about, "state": state}
+
+
+def _pickled(path: Path) -> CheckpointError:
+    """Returns the error for a file of `torch.save`."""
+    arrays = path.with_suffix(".safetensors").name
+    return CheckpointError(
+        "A file of PyTorch, which is not read: it is a pickle, and may run code.",
+        where=str(path),
+        got=path.suffix,
+        expected="a checkpoint folder of rollax",
+        fix="convert weights that you trust: "
+        f'python -c "import torch, safetensors.torch as s; '
+        f"s.save_file(torch.load('{path.name}', weights_only=True), '{arrays}')\"; "
+        f"then policy.set_weights(safetensors.numpy.load_file('{arrays}'))",
+    )
 
 
 def restore(trainer: Trainer, path: Path) -> None:

@@ -18,9 +18,10 @@ from torch.nn import functional
 
 from rollax.models.distributions.base import MASKED_LOGIT, NOISE_MAX, NOISE_MIN, ActionDistribution, Actions
 from rollax.models.distributions.composite import Composite, Kinds, distribution_of
+from rollax.torch.weights import as_tensor
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-_NODES, _WEIGHTS = (torch.as_tensor(column) for column in np.polynomial.hermite_e.hermegauss(16))
+_NODES, _WEIGHTS = (torch.tensor(column) for column in np.polynomial.hermite_e.hermegauss(16))
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 _PADDING_LOGIT = 2 * MASKED_LOGIT
 
@@ -34,14 +35,14 @@ class TorchDistribution(ActionDistribution):
     """An `ActionDistribution` of tensors [B, ...], which are on the device of `inputs`."""
 
     def sample(self, inputs: Any, noise: Any) -> Actions:
-        inputs = torch.as_tensor(inputs)
-        return super().sample(inputs, torch.as_tensor(noise, device=inputs.device))
+        inputs = as_tensor(inputs)
+        return super().sample(inputs, as_tensor(noise, inputs.device))
 
     def mode(self, inputs: Any) -> Actions:
-        return super().mode(torch.as_tensor(inputs))
+        return super().mode(as_tensor(inputs))
 
     def logp(self, inputs: Any, actions: Actions) -> Tensor:
-        return super().logp(torch.as_tensor(inputs), actions)
+        return super().logp(as_tensor(inputs), actions)
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Categorical(TorchDistribution):
 
     def _logp(self, inputs: Tensor, actions: Any) -> Tensor:
         self._check("actions", actions, inputs.shape[:1])
-        return _choice_logp(inputs, torch.as_tensor(actions, device=inputs.device) - self.start)
+        return _choice_logp(inputs, as_tensor(actions, inputs.device) - self.start)
 
     def _entropy(self, inputs: Tensor) -> Tensor:
         return _entropy(inputs)
@@ -115,7 +116,7 @@ class MultiCategorical(TorchDistribution):
     def _logp(self, inputs: Tensor, actions: Any) -> Tensor:
         rows = len(inputs)
         self._check("actions", actions, (rows, *self.shape))
-        choices = torch.as_tensor(actions, device=inputs.device).reshape(rows, -1)
+        choices = as_tensor(actions, inputs.device).reshape(rows, -1)
         return _choice_logp(self._padded(inputs), choices - choices.new_tensor(self.start)).sum(-1)
 
     def _entropy(self, inputs: Tensor) -> Tensor:
@@ -162,7 +163,7 @@ class Bernoulli(TorchDistribution):
     def _logp(self, inputs: Tensor, actions: Any) -> Tensor:
         rows = len(inputs)
         self._check("actions", actions, (rows, *self.shape))
-        bits = torch.as_tensor(actions, device=inputs.device).reshape(rows, -1)
+        bits = as_tensor(actions, inputs.device).reshape(rows, -1)
         off = torch.where(bits == 0, functional.logsigmoid(-inputs), MASKED_LOGIT)
         return torch.where(bits == 1, functional.logsigmoid(inputs), off).sum(-1)
 
@@ -232,7 +233,7 @@ class DiagGaussian(TorchDistribution):
     def _flat(self, inputs: Tensor, actions: Any) -> Tensor:
         rows = len(inputs)
         self._check("actions", actions, (rows, *self.shape))
-        return torch.as_tensor(actions, device=inputs.device).to(inputs.dtype).reshape(rows, -1)
+        return as_tensor(actions, inputs.device).to(inputs.dtype).reshape(rows, -1)
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,7 @@ _KINDS = Kinds(Categorical, MultiCategorical, Bernoulli, DiagGaussian, SquashedG
 
 
 def _masked(logits: Tensor, action_mask: Any) -> Tensor:
-    return torch.where(torch.as_tensor(action_mask, device=logits.device) > 0, logits, MASKED_LOGIT)
+    return torch.where(as_tensor(action_mask, logits.device) > 0, logits, MASKED_LOGIT)
 
 
 def _choice_logp(logits: Tensor, choices: Tensor) -> Tensor:

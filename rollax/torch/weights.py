@@ -33,17 +33,19 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
     return np.array(tensor.cpu().numpy())
 
 
+def as_tensor(array: Any, device: torch.device | None = None) -> Tensor:
+    """A tensor of an array or tensor, on the CPU without a copy unless the array is read-only."""
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        array = array.copy()  # PyTorch has no tensors that cannot be written
+    return torch.as_tensor(array, device=device)
+
+
 def to_tensors(tree: trees.Tree, device: torch.device) -> trees.Tree:
     """Columns as tensors on a device, without a copy on the CPU; float64 becomes float32, as in JAX."""
 
     def tensor(leaf: np.ndarray) -> Tensor:
         leaf = np.asarray(leaf)
-        if leaf.dtype == np.float64:
-            leaf = leaf.astype(np.float32)
-        elif not leaf.flags.writeable:
-            leaf = leaf.copy()  # PyTorch has no tensors that cannot be written
-        made = torch.from_numpy(leaf)
-        return made if device.type == "cpu" else made.to(device)
+        return as_tensor(leaf.astype(np.float32) if leaf.dtype == np.float64 else leaf, device)
 
     return trees.tree_map(tensor, tree)
 
@@ -52,8 +54,7 @@ def to_tensors(tree: trees.Tree, device: torch.device) -> trees.Tree:
 def assign(tensors: Mapping[str, Tensor], arrays: Mapping[str, Any]) -> None:
     """Copies arrays of the same names and shapes into tensors."""
     for name, tensor in tensors.items():
-        array = np.asarray(arrays[name])
-        tensor.copy_(torch.as_tensor(array if array.flags.writeable else array.copy()))
+        tensor.copy_(as_tensor(np.asarray(arrays[name])))
 
 
 def optimizer_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:

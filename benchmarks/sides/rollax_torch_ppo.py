@@ -1,0 +1,64 @@
+"""PPO iterations of a policy in PyTorch: examples/torch_ppo.py with the KL penalty and value clipping of RLlib."""
+
+import argparse
+import json
+
+from pydantic import Field
+
+from benchmarks.protocol import serve_durations, versions
+from examples.torch_ppo import TorchPPOConfig, TorchPPOPolicy, TorchPPOTrainer
+from rollax.torch.losses import clipped_surrogate, masked_mean, value_loss
+
+
+class Config(TorchPPOConfig):
+    """The fields of RLlib's loss in addition."""
+
+    kl_coeff: float = Field(default=0.0, ge=0)
+    vf_clip_param: float | None = Field(default=None, gt=0)
+
+
+class Policy(TorchPPOPolicy):
+    """The constant weight of the KL penalty stands for one that adapts between updates."""
+
+    config_class = Config
+
+    def loss(self, model, out, batch, mask, coefficients):
+        config, d = self.config, self.distribution
+        logp = d.logp(out.policy, batch["actions"])
+        policy_loss = clipped_surrogate(logp, batch["action_logp"], batch["advantages"], mask, clip=config.clip_param)
+        vf_loss = value_loss(out.value, batch["value_targets"], mask, vf_clip_param=config.vf_clip_param)
+        entropy = masked_mean(d.entropy(out.policy), mask)
+        kl = masked_mean(d.kl(batch["action_dist_inputs"], out.policy), mask)
+        loss = policy_loss + config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
+        stats = {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy, "kl": kl}
+        return loss + config.kl_coeff * kl, stats
+
+
+class OwnTrainer(TorchPPOTrainer):
+    """Trains that policy."""
+
+    config_class = Config
+    policy_class = Policy
+
+
+def main() -> None:
+    """Serves the durations of iterations."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--env", required=True)
+    parser.add_argument("--config", type=json.loads, required=True, help="the trainer's config, as JSON")
+    args = parser.parse_args()
+
+    import torch
+
+    trainer = OwnTrainer(env=args.env, config=args.config | {"seed": 0, "device": "cpu"})
+    serve_durations(
+        trainer.train,
+        warm_up=1,
+        threads=torch.get_num_threads(),
+        versions=versions("rollax", "torch", "gymnasium", "numpy"),
+    )
+    trainer.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Weights of a JAX model as those of its twin."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+
+def carried(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same numbers under PyTorch's names: kernels [in, out] are weights [out, in], HWIO ones OIHW."""
+    found = {}
+    for name, value in weights.items():
+        value = np.asarray(value)
+        if name.endswith("kernel"):
+            name = name.removesuffix("kernel") + "weight"
+            value = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
+        found[name] = np.ascontiguousarray(value)
+    return found
+
+
+def carry(weights: dict[str, np.ndarray], twin: nn.Module) -> None:
+    """Gives a twin the weights of a JAX model."""
+    tensors = {name: torch.as_tensor(value) for name, value in carried(weights).items()}
+    twin.load_state_dict(tensors, strict=True)

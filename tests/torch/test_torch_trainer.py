@@ -1,0 +1,172 @@
+"""Policies in PyTorch in whole runs: without JAX, restored, served by workers, beside policies in JAX."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from examples.multi_agent_cartpole import MultiAgentCartPole
+from examples.torch_dqn import TorchDQNTrainer
+from examples.torch_ppo import TorchPPOPolicy, TorchPPOTrainer
+from examples.torch_sac import TorchSACTrainer
+from rollax import AsyncGradientsOptimizer, PPOTrainer, Trainer, load_policy
+from rollax.errors import CheckpointError
+from tests.torch.test_torch_policy import same
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 0, "device": "cpu"}
+PPO = {**SMALL, "num_envs_per_worker": 2, "train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 2}
+REPLAY = {
+    **SMALL,
+    "learning_starts": 16,
+    "train_batch_size": 8,
+    "timesteps_per_iteration": 32,
+    "store_buffer_in_checkpoints": True,
+}
+RUNS = {
+    "PPO": (TorchPPOTrainer, "CartPole-v1", PPO),
+    "PPO-LSTM": (TorchPPOTrainer, "CartPole-v1", {**PPO, "model": {"use_lstm": True, "lstm_cell_size": 4}}),
+    "DQN": (TorchDQNTrainer, "CartPole-v1", REPLAY),
+    "SAC": (TorchSACTrainer, "Pendulum-v1", {**REPLAY, "random_steps": 8}),
+}
+
+
+def without_times(result):
+    times = {"time_this_iter_s", "time_total_s", "env_steps_per_s", "timers"}
+    return {name: value for name, value in result.items() if name not in times}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_restored_run_is_the_same(run, tmp_path):
+    trainer_class, env, config = RUNS[run]
+    with trainer_class(env=env, config=config) as trainer:
+        trainer.train()
+        path = trainer.save(tmp_path, exact=True)
+        expected = without_times(trainer.train())
+        weights = trainer.get_weights()["default_policy"]
+    with trainer_class.from_checkpoint(path) as other:
+        got = without_times(other.train())
+        same(other.get_weights()["default_policy"], weights)
+    assert str(got) == str(expected)
+
+
+def test_a_policy_is_loaded_from_a_checkpoint(tmp_path):
+    observation = np.array([0.1, 0.2, -0.1, 0.0], np.float32)
+    with TorchPPOTrainer(env="CartPole-v1", config=PPO) as trainer:
+        trainer.train()
+        expected = trainer.compute_single_action(observation)
+        path = trainer.save(tmp_path)
+        weights = trainer.get_weights()["default_policy"]
+    policy = load_policy(path, trainer_class=TorchPPOTrainer)
+    assert policy.compute_single_action(observation) == expected
+    same(policy.policy.get_weights(), weights)
+    with pytest.raises(CheckpointError, match="not imported on a file's word"):
+        load_policy(path)
+
+
+def test_files_of_torch_save_are_refused(tmp_path):
+    path = tmp_path / "model.pt"
+    torch.save({"weight": torch.ones(2)}, path)
+    with pytest.raises(CheckpointError, match=r"may run code(.|\n)*weights_only=True") as error:
+        load_policy(path)
+    command = str(error.value).split('python -c "')[1].split('"')[0]
+    subprocess.run([sys.executable, "-c", command], cwd=tmp_path, check=True)
+    assert (tmp_path / "model.safetensors").exists()
+    with TorchPPOTrainer(env="CartPole-v1", config=PPO) as trainer, pytest.raises(CheckpointError, match="pickle"):
+        trainer.restore(path)
+
+
+def test_jax_and_pytorch_learn_side_by_side():
+    policies = {"jax": None, "torch": (TorchPPOPolicy, None, None, {})}
+    multiagent = {"policies": policies, "policy_mapping_fn": lambda agent: "jax" if agent else "torch"}
+    config = {**PPO, "env_config": {"num_agents": 2}, "multiagent": multiagent}
+    del config["device"]
+    with PPOTrainer(env=MultiAgentCartPole, config=config) as trainer:
+        before = trainer.get_weights()
+        learned = trainer.train()["info"]["learner"]
+        after = trainer.get_weights()
+    for name in policies:
+        assert np.isfinite(learned[name]["policy_loss"])
+        assert any(not np.array_equal(value, after[name][key]) for key, value in before[name].items())
+    assert any(key.endswith("kernel") for key in after["jax"])
+    assert any(key.endswith("weight") for key in after["torch"])
+
+
+class TorchA3CTrainer(TorchPPOTrainer):
+    """Applies the gradients that workers compute."""
+
+    name = "TorchA3C"
+    optimizer_class = AsyncGradientsOptimizer
+
+
+def test_gradients_of_workers_are_applied():
+    with TorchA3CTrainer(env="CartPole-v1", config={**PPO, "rollout_fragment_length": 10}) as trainer:
+        before = trainer.get_weights()["default_policy"]
+        result = trainer.train()
+        after = trainer.get_weights()["default_policy"]
+    assert np.isfinite(result["info"]["learner"]["default_policy"]["policy_loss"])
+    assert any(not np.array_equal(value, after[name]) for name, value in before.items())
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("small_ray")
+@pytest.mark.parametrize("trainer_class", [TorchPPOTrainer, TorchA3CTrainer])
+def test_workers_in_other_processes(trainer_class):
+    with trainer_class(env="CartPole-v1", config={**PPO, "num_workers": 2}) as trainer:
+        results = [trainer.train() for _ in range(2)]
+    assert results[-1]["timesteps_total"] > results[0]["timesteps_total"]
+
+
+def run_alone(script):
+    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_run_of_policies_in_pytorch_imports_no_jax(tmp_path):
+    script = f"""
+import sys
+from examples.torch_dqn import TorchDQNTrainer
+from examples.torch_ppo import TorchPPOTrainer
+from rollax import load_policy
+
+for trainer_class, config in ((TorchPPOTrainer, {PPO}), (TorchDQNTrainer, {REPLAY})):
+    with trainer_class(env="CartPole-v1", config=config) as trainer:
+        trainer.train()
+        path = trainer.save({str(tmp_path)!r} + trainer_class.name)
+        trainer.evaluate(1)
+    load_policy(path, trainer_class=trainer_class).compute_single_action([0.0, 0.0, 0.0, 0.0])
+print([name for name in ("jax", "flax", "optax") if name in sys.modules])
+"""
+    assert run_alone(script) == "[]"
+
+
+def test_without_pytorch_the_extra_is_named():
+    script = """
+import sys
+sys.modules["torch"] = None
+import rollax
+from rollax.errors import ConfigError
+try:
+    rollax.TorchPolicy
+except ConfigError as error:
+    print(error)
+"""
+    assert "pip install 'rollax[torch]'" in run_alone(script)
+
+
+def test_what_uses_jax_imports_no_pytorch():
+    script = "import sys; from rollax import PPOTrainer, load_policy; print('torch' in sys.modules)"
+    assert run_alone(script) == "False"
+
+
+def test_the_class_of_the_trainer_is_found_again(tmp_path):
+    with TorchPPOTrainer(env="CartPole-v1", config=PPO) as trainer:
+        path = trainer.save(tmp_path)
+    with Trainer.from_checkpoint(path, trust_code=True) as again:
+        assert type(again) is TorchPPOTrainer

@@ -1,0 +1,276 @@
+"""Twins equal their originals in JAX: values and gradients, on random inputs."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from gymnasium import spaces
+
+import rollax.torch.losses as twins
+from rollax.models import catalog
+from rollax.models.action_values import ActionValue
+from rollax.models.config import ModelConfig
+from rollax.models.distributions import factory
+from rollax.models.outputs import run_model
+from rollax.models.q_network import QNetwork
+from rollax.ops import actor_critic, policy_gradient, q_learning, values
+from rollax.ops.masked import masked_mean
+from rollax.policy.split_model import SplitModel
+from rollax.torch import distributions, networks
+from tests.torch.carried import carried, carry
+
+NEAR = {"rtol": 1e-5, "atol": 1e-5}
+B = 7
+SPACES = {
+    "Discrete": spaces.Discrete(4, start=-1),
+    "MultiDiscrete": spaces.MultiDiscrete([3, 2, 5], start=[0, 5, 1]),
+    "MultiBinary": spaces.MultiBinary([2, 2]),
+    "Box": spaces.Box(-1, 1, (2, 3), np.float32),
+    "Dict": spaces.Dict({"b": spaces.Discrete(3), "a": spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Discrete(2)])}),
+}
+
+
+def normal(*shape, seed=0, scale=1.0):
+    return (scale * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
+
+
+def both(in_jax, in_torch, *inputs):
+    """Asserts that two functions of arrays are equal, and the gradients of the sums of their results too."""
+
+    def total(function, sum_of):
+        return lambda *arrays: sum_of(function(*arrays))
+
+    expected = in_jax(*map(jnp.asarray, inputs))
+    tensors = [torch.tensor(array, requires_grad=True) for array in inputs]
+    got = in_torch(*tensors)
+    np.testing.assert_allclose(got.detach().numpy(), expected, **NEAR)
+    gradients = jax.grad(total(in_jax, jnp.sum), argnums=tuple(range(len(inputs))))(*map(jnp.asarray, inputs))
+    for one, other in zip(torch.autograd.grad(got.sum(), tensors, allow_unused=True), gradients, strict=True):
+        np.testing.assert_allclose(np.zeros_like(other) if one is None else one.numpy(), other, **NEAR)
+
+
+class TestDistributions:
+    @pytest.mark.parametrize("squash", [False, True])
+    @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+    def test_equal(self, space, squash):
+        ours, twin = (
+            factory.make_distribution(space, squash=squash),
+            distributions.make_distribution(space, squash=squash),
+        )
+        assert (twin.num_inputs, twin.num_noise, twin.num_mask) == (ours.num_inputs, ours.num_noise, ours.num_mask)
+        inputs, other = normal(B, ours.num_inputs), normal(B, ours.num_inputs, seed=1)
+        noise = np.random.default_rng(2).random((B, ours.num_noise), np.float32)
+        for name, arguments in (("sample", (inputs, noise)), ("mode", (inputs,))):
+            expected = jax.tree.leaves(getattr(ours, name)(*map(jnp.asarray, arguments)))
+            got = jax.tree.leaves(getattr(twin, name)(*arguments))
+            for one, two in zip(got, expected, strict=True):
+                np.testing.assert_allclose(one.numpy(), two, **NEAR)
+                assert one.numpy().dtype == two.dtype
+        actions = ours.sample(jnp.asarray(inputs), jnp.asarray(noise))
+        taken = jax.tree.map(np.asarray, actions)
+        both(lambda x: ours.logp(x, actions), lambda x: twin.logp(x, taken), inputs)
+        both(ours.entropy, twin.entropy, inputs)
+        both(ours.kl, twin.kl, inputs, other)
+        both(
+            lambda x: ours.sample_and_logp(x, jnp.asarray(noise))[1],
+            lambda x: twin.sample_and_logp(x, torch.tensor(noise))[1],
+            inputs,
+        )
+        if ours.num_mask:
+            mask = np.random.default_rng(3).integers(0, 2, (B, ours.num_mask)).astype(np.int8)
+            both(lambda x: ours.mask(x, jnp.asarray(mask)), lambda x: twin.mask(x, torch.tensor(mask)), inputs)
+
+    def test_samples_at_the_edges_of_the_noise(self):
+        """A masked choice is never drawn, not even with noise 0 or 1."""
+        twin = distributions.Categorical(3)
+        logits = twin.mask(torch.zeros(2, 3), torch.tensor([[0, 1, 0], [0, 1, 0]]))
+        assert twin.sample(logits, torch.tensor([[0.0], [1.0]])).tolist() == [1, 1]
+
+    def test_a_choice_out_of_range_is_impossible(self):
+        twin = distributions.Categorical(3, start=1)
+        assert twin.logp(torch.zeros(2, 3), torch.tensor([0, 4])).tolist() == pytest.approx([-1e30, -1e30])
+
+
+MASK = jnp.asarray([1, 1, 0, 1, 0, 1, 1], jnp.float32)
+VALID = torch.tensor([1.0, 1, 0, 1, 0, 1, 1])
+
+
+class TestLosses:
+    def test_masked_mean(self):
+        both(lambda x: masked_mean(x, MASK), lambda x: twins.masked_mean(x, VALID), normal(B))
+        spoiled = np.where(np.asarray(MASK) > 0, normal(B), np.nan).astype(np.float32)
+        both(lambda x: masked_mean(x, MASK), lambda x: twins.masked_mean(x, VALID), spoiled)
+
+    def test_policy_gradient(self):
+        ours, twin = policy_gradient.policy_gradient_loss, twins.policy_gradient_loss
+        both(lambda x, a: ours(x, a, MASK), lambda x, a: twin(x, a, VALID), normal(B), normal(B, seed=1))
+
+    def test_clipped_surrogate(self):
+        ours, twin = policy_gradient.clipped_surrogate, twins.clipped_surrogate
+        arguments = normal(B, scale=0.3), normal(B, seed=1, scale=0.3), normal(B, seed=2)
+        both(lambda *x: ours(*x, MASK, clip=0.2), lambda *x: twin(*x, VALID, clip=0.2), *arguments)
+        # An infinite ratio where the clip binds leaves the gradient finite.
+        far = np.full(B, 1000.0, np.float32), np.zeros(B, np.float32), np.ones(B, np.float32)
+        both(lambda *x: ours(*x, MASK, clip=0.2), lambda *x: twin(*x, VALID, clip=0.2), *far)
+
+    @pytest.mark.parametrize("limit", [None, 0.5])
+    def test_values(self, limit):
+        arguments = normal(B), normal(B, seed=1)
+        both(
+            lambda *x: values.value_loss(*x, MASK, vf_clip_param=limit),
+            lambda *x: twins.value_loss(*x, VALID, vf_clip_param=limit),
+            *arguments,
+        )
+        for targets in (arguments[0], np.ones(B, np.float32)):
+            expected = values.explained_variance(*map(jnp.asarray, (targets, arguments[1])), MASK)
+            got = twins.explained_variance(*map(torch.tensor, (targets, arguments[1])), VALID)
+            np.testing.assert_allclose(got, expected, **NEAR)
+
+    def test_q_learning(self):
+        actions = np.array([0, 2, 1, 1, 0, 2, 2])
+        both(
+            lambda x: q_learning.huber(q_learning.chosen(x, jnp.asarray(actions))),
+            lambda x: twins.huber(twins.chosen(x, torch.tensor(actions))),
+            normal(B, 3, scale=2.0),
+        )
+        arguments = normal(B), np.full(B, 0.9, np.float32), normal(B, 3, seed=1), normal(B, 3, seed=2)
+        got = twins.q_target(*map(torch.tensor, arguments))
+        np.testing.assert_allclose(got, q_learning.q_target(*map(jnp.asarray, arguments)), **NEAR)
+
+    def test_actor_critic(self):
+        both(
+            lambda *x: actor_critic.twin_errors(*x, MASK)[0],
+            lambda *x: twins.twin_errors(*x, VALID)[0],
+            normal(2, B),
+            normal(B, seed=1),
+            np.abs(normal(B, seed=2)),
+        )
+        entropy = np.full(B, -1.0, np.float32)
+        both(
+            lambda a, x: actor_critic.temperature_loss(a, x, jnp.asarray(entropy), MASK),
+            lambda a, x: twins.temperature_loss(a, x, torch.tensor(entropy), VALID),
+            np.float32(0.3),
+            normal(B),
+        )
+        arguments = normal(B), np.full(B, 0.9, np.float32), normal(B, seed=1)
+        got = twins.td_target(*map(torch.tensor, arguments))
+        np.testing.assert_allclose(got, actor_critic.td_target(*map(jnp.asarray, arguments)), **NEAR)
+
+
+VECTOR = spaces.Box(-1, 1, (3,), np.float32)
+NESTED = spaces.Dict(
+    {
+        "x": VECTOR,
+        "n": spaces.MultiDiscrete([3, 2], start=[1, 0]),
+        "bytes": spaces.Box(0, 255, (4,), np.uint8),
+        "bits": spaces.MultiBinary(3),
+    }
+)
+IMAGE = spaces.Box(0, 255, (3, 12, 10), np.uint8)
+FRAMES = spaces.Box(0, 255, (4, 8, 8), np.uint8)
+CHOICES = spaces.Discrete(4)
+
+
+def seen(space, rows):
+    space.seed(1)
+    samples = [space.sample() for _ in range(rows)]
+    return jax.tree.map(lambda *parts: np.stack(parts), *samples)
+
+
+def same_outputs_and_gradients(ours, twin, columns, *, call=run_model):
+    """Asserts equal outputs and gradients of a JAX model and its twin, whose weights become those of the original."""
+    split = SplitModel(ours)
+    carry({**split.params, **split.extra}, twin)
+
+    given = jax.tree.map(jnp.asarray, columns)
+
+    def total(params):
+        out = call(split.merge(params, split.extra), given)
+        return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(tuple(out)))
+
+    tensors = jax.tree.map(torch.as_tensor, columns)
+    got = call(twin, tensors)
+    expected = call(split.merge(split.params, split.extra), given)
+    for one, two in zip(jax.tree.leaves(tuple(got)), jax.tree.leaves(tuple(expected)), strict=True):
+        np.testing.assert_allclose(one.detach().numpy(), two, **NEAR)
+    sum(torch.sin(leaf).sum() for leaf in jax.tree.leaves(tuple(got))).backward()
+    for name, gradient in carried(jax.grad(total)(split.params)).items():
+        np.testing.assert_allclose(twin.get_parameter(name).grad.numpy(), gradient, err_msg=name, **NEAR)
+
+
+class TestModels:
+    @pytest.mark.parametrize("space", [VECTOR, NESTED, IMAGE, FRAMES], ids=["vector", "nested", "image", "frames"])
+    @pytest.mark.parametrize(
+        "changes", [{}, {"vf_share_layers": True, "free_log_std": True, "fcnet_activation": "gelu"}], ids=["two", "one"]
+    )
+    def test_actor_critic(self, space, changes):
+        sizes = ModelConfig(fcnet_hiddens=(8, 5), **changes)
+        ours = catalog.make_model(space, VECTOR, 6, sizes, nnx.Rngs(0))
+        twin = networks.make_model(space, VECTOR, 6, sizes)
+        same_outputs_and_gradients(ours, twin, {"obs": seen(space, B)})
+
+    @pytest.mark.parametrize("kind", ["use_lstm", "use_gru"])
+    @pytest.mark.parametrize("shared", [False, True])
+    def test_memory(self, kind, shared):
+        more = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True, "vf_share_layers": shared}
+        sizes = ModelConfig(fcnet_hiddens=(5,), lstm_cell_size=6, **{kind: True}, **more)
+        ours = catalog.make_model(VECTOR, CHOICES, 4, sizes, nnx.Rngs(0))
+        twin = networks.make_model(VECTOR, CHOICES, 4, sizes)
+        assert [part.shape for part in twin.initial_state()] == [part.shape for part in ours.initial_state()]
+        width = ours.initial_state()[0].shape[0]
+        for steps in (1, 3):  # as in acting, and as in learning
+            columns = {
+                "obs": normal(2 * steps, 3),
+                "state_in": (normal(2, width, scale=0.5),),
+                "prev_actions": np.arange(2 * steps, dtype=np.int32) % 4,
+                "prev_rewards": normal(2 * steps),
+            }
+            same_outputs_and_gradients(ours, twin, columns)
+            twin.zero_grad()
+
+    def test_values_of_actions(self):
+        sizes = ModelConfig(fcnet_hiddens=(8,), fcnet_activation="relu")
+        columns = {"obs": normal(B, 3), "actions": normal(B, 2)}
+        box = spaces.Box(-1, 1, (2,), np.float32)
+        same_outputs_and_gradients(
+            ActionValue(VECTOR, box, sizes, rngs=nnx.Rngs(0)),
+            networks.ActionValue(VECTOR, box, sizes),
+            columns,
+            call=lambda model, columns: (model(columns["obs"], columns["actions"]),),
+        )
+
+    @pytest.mark.parametrize("dueling", [False, True])
+    def test_q_network(self, dueling):
+        sizes = ModelConfig(fcnet_hiddens=(8,))
+        ours = QNetwork(VECTOR, 4, sizes, dueling=dueling, rngs=nnx.Rngs(0))
+        twin = networks.QNetwork(VECTOR, 4, sizes, dueling=dueling)
+        split = SplitModel(ours)
+        names = {name.replace("layers.0.", "") if "trunk" not in name else name: a for name, a in split.params.items()}
+        carry(names, twin)
+        out = twin(torch.as_tensor(normal(B, 3)))
+        expected = ours(jnp.asarray(normal(B, 3)))
+        np.testing.assert_allclose(out.policy.detach(), expected.policy, **NEAR)
+        np.testing.assert_allclose(out.value.detach(), expected.value, **NEAR)
+
+    def test_embeddings_of_actions(self):
+        slots = spaces.Dict(
+            {
+                "x": VECTOR,
+                "action_mask": spaces.MultiBinary(4),
+                "avail_actions": spaces.Box(-1, 1, (4, 2), np.float32),
+            }
+        )
+        sizes = ModelConfig(fcnet_hiddens=(8,))
+        ours = catalog.make_model(slots, CHOICES, 4, sizes, nnx.Rngs(0))
+        same_outputs_and_gradients(ours, networks.make_model(slots, CHOICES, 4, sizes), {"obs": seen(slots, B)})
+
+
+def test_the_first_weights_are_orthogonal():
+    layer = networks.Trunk(spaces.Box(-1, 1, (6,), np.float32), ModelConfig(fcnet_hiddens=(6,))).mlp.layers[0]
+    product = layer.weight.detach() @ layer.weight.detach().T
+    np.testing.assert_allclose(product, 2 * np.eye(6), atol=1e-5)  # gain √2
+    assert not layer.bias.detach().any()
