@@ -24,8 +24,7 @@ class TorchFields(FieldGroup):
     )
     torch_compile: bool = Field(
         default=False,
-        description="whether torch.compile compiles the loss: about half a minute at first, for gradient steps in "
-        "about two thirds of the time",
+        description="whether torch.compile compiles the loss, once for each of a few shapes; it needs a C++ compiler",
     )
 
 
