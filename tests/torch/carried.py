@@ -15,7 +15,7 @@ def carried(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if name.endswith("kernel"):
             name = name.removesuffix("kernel") + "weight"
             value = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
-        found[name] = np.ascontiguousarray(value)
+        found[name] = np.array(value, order="C")  # a copy that can be written
     return found
 
 
