@@ -20,7 +20,7 @@ from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, EvaluationR
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.worker_policies import DEFAULT_POLICY
 from rollax.evaluation.worker_set import WorkerSet, worker_arguments
-from rollax.optimizers.optimizer import Optimizer
+from rollax.optimizers.optimizer import Optimizer, WaitEndedError
 from rollax.policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -138,8 +138,9 @@ class Trainer:
     ) -> FitResult:
         """Trains until a stop condition is reached, as `rollax train` does: with progress, results and checkpoints.
 
-        Ctrl-C or SIGTERM ends training after the running iteration, and the run is saved; a second one raises
-        KeyboardInterrupt at once. An error in an iteration is raised here, and the files written so far stay.
+        Ctrl-C or SIGTERM ends training after the running iteration, which does not wait for clients any more, and the
+        run is saved; a second one raises KeyboardInterrupt at once. An error in an iteration is raised here, and the
+        files written so far stay.
 
         Args:
             stop: any of `episode_reward_mean`, `evaluation_reward_mean` (goals), `timesteps_total`,
@@ -176,14 +177,26 @@ class Trainer:
     def _optimize(self, started: float) -> dict[str, dict[str, Any]]:
         optimizer, config = self.optimizer, self.config
         steps_before = optimizer.steps
-        while True:
-            stats = optimizer.step()
-            if not optimizer.remote:
-                optimizer.version += 1
-            enough = optimizer.steps - steps_before >= config.timesteps_per_iteration
-            long_enough = time.perf_counter() - started >= config.min_time_s_per_iteration
-            if (enough and long_enough) or optimizer.steps >= optimizer.stop_at:
-                return stats
+        try:
+            while True:
+                stats = optimizer.step()
+                if not optimizer.remote:
+                    optimizer.version += 1
+                enough = optimizer.steps - steps_before >= config.timesteps_per_iteration
+                long_enough = time.perf_counter() - started >= config.min_time_s_per_iteration or not optimizer.waits
+                if (enough and long_enough) or optimizer.steps >= optimizer.stop_at:
+                    return stats
+        except WaitEndedError:
+            return dict(optimizer.stats)
+        finally:
+            optimizer.waits = True
+
+    def stop_waiting(self) -> None:
+        """The running iteration, or else the next one, ends early where it would wait for clients that play.
+
+        Signal handlers may call it.
+        """
+        self.optimizer.waits = False
 
     def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> EvaluationResult:
         """Plays `num_episodes` (default `evaluation_num_episodes`), greedily and in separate environments.

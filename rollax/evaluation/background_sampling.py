@@ -132,12 +132,16 @@ class BackgroundSampling:
         """Whether the caller is the sampling thread."""
         return self._thread is threading.current_thread()
 
-    def take(self) -> list[Rollout]:
-        """All fragments that wait, oldest first; waits for the first. The thread starts with the first call."""
+    def take(self, timeout_s: float | None = None) -> list[Rollout]:
+        """All fragments that wait, oldest first; waits for the first, and returns none if it does not come in time.
+
+        The thread starts with the first call.
+        """
         with self._changed:
             while True:
                 self._start()
-                self._changed.wait_for(lambda: self._waiting or self._error)
+                if not self._changed.wait_for(lambda: self._waiting or self._error, timeout_s):
+                    return []
                 if self._error is not None:
                     error, self._error = self._error, None
                     raise error
@@ -153,12 +157,12 @@ class BackgroundSampling:
                     dropped, self._dropped = self._dropped, 0
                     return [replace(fresh[0], episodes=episodes, dropped_steps=dropped), *fresh[1:]]
 
-    def take_one(self) -> Rollout:
-        """The oldest fragment that waits and is not too old."""
-        first, *rest = self.take()
+    def take_one(self, timeout_s: float | None = None) -> Rollout | None:
+        """The oldest fragment that waits and is not too old; None if none comes in time."""
+        taken = self.take(timeout_s)
         with self._changed:
-            self._waiting.extendleft(reversed(rest))
-        return first
+            self._waiting.extendleft(reversed(taken[1:]))
+        return taken[0] if taken else None
 
     def note_dropped(self, steps: int) -> None:
         """Counts steps that were dropped elsewhere; `Rollout.dropped_steps` reports them."""

@@ -80,6 +80,11 @@ class RemoteWorkers(ActorPool):
         return cls(RayActors(started_ray("num_workers"), start, owned=False), len(handles))
 
     @property
+    def sample_in_background(self) -> bool:
+        """Whether the workers sample in threads of their own; see `BackgroundSampling`."""
+        return any(actor.made is True for actor in self._live.values())
+
+    @property
     def requests_under_way(self) -> int:
         """Requests whose reply is still to be collected."""
         there = self.indices
@@ -103,6 +108,8 @@ class RemoteWorkers(ActorPool):
     def collect(self, timeout_s: float = float("inf")) -> list[Reply]:
         """The replies that have come; waits for at least one while a request is pending.
 
+        A worker that has nothing to return yet is asked again: in between it does what else it was called for.
+
         Raises:
             WorkerError: no worker is left.
             Exception: what a worker raised, if it is neither restarted nor left out.
@@ -111,7 +118,7 @@ class RemoteWorkers(ActorPool):
         while True:
             replies = []
             for call in self.ready(until - time.monotonic()):
-                if call.lost:
+                if call.lost or _is_empty(call.value):
                     self.request(call.index, call.method)
                 else:
                     self.failures.succeeded(call.index)
@@ -124,6 +131,11 @@ class RemoteWorkers(ActorPool):
             return call.arguments
         actor.state.version = self._version
         return (self._update,)
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a worker that samples in the background had no fragment."""
+    return (value[0] if isinstance(value, tuple) else value) is None
 
 
 def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
@@ -144,14 +156,16 @@ def ray_worker_class(ray: Any, worker_class: type, **reserved: Any) -> Any:
             if make_now:
                 self._make()
 
-        def make(self) -> None:
+        def make(self) -> bool:
+            """Makes the worker; returns whether it samples in the background."""
             self._make()
+            return self.samples_in_background
 
         @ray.method(num_returns=2)
         def sample_apart(self, update: Any = None) -> tuple[Any, Any]:
             """A rollout without its rows, and the rows, which the driver can forward by reference."""
             rollout = self.sample_fragment(update)
-            return replace(rollout, batch=None), rollout.batch
+            return (None, None) if rollout is None else (replace(rollout, batch=None), rollout.batch)
 
         @property
         def sends_filters(self) -> bool:

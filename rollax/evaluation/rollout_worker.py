@@ -33,6 +33,8 @@ from rollax.state import count, described, entry, section, wrong
 
 MOST_WAITING_STEPS = 10_000
 """Environment steps that may wait for an off-policy learner."""
+PATIENCE_S = 0.5
+"""The longest wait for a fragment of a background thread: whoever plays may have paused, or not come yet."""
 
 
 class RolloutWorker:
@@ -175,18 +177,19 @@ class RolloutWorker:
             self.callbacks.on_sample_end(worker=self, samples=samples)
         return samples
 
-    def sample_fragment(self, update: Update | None = None) -> Rollout:
+    def sample_fragment(self, update: Update | None = None) -> Rollout | None:
         """Samples a fragment, after replacing weights and filters if there is an `update`.
 
-        A worker that samples in the background returns the oldest fragment that waits.
+        A worker that samples in the background returns the oldest fragment that waits; None if none comes within
+        `PATIENCE_S`.
         """
         if update is not None:
             self.take_over(update)
-        return self._rollout() if self._background is None else self._background.take_one()
+        return self._rollout() if self._background is None else self._background.take_one(PATIENCE_S)
 
     def sample_fragments(self) -> list[Rollout]:
-        """One fragment; all that wait, at least one, of a worker that samples in the background."""
-        return [self.sample_fragment()] if self._background is None else self._background.take()
+        """One fragment; all that wait of a worker that samples in the background, none after `PATIENCE_S`."""
+        return [self._rollout()] if self._background is None else self._background.take(PATIENCE_S)
 
     def _rollout(self) -> Rollout:
         started, version = time.perf_counter(), self.version
@@ -208,9 +211,11 @@ class RolloutWorker:
             sample_s=time.perf_counter() - started,
         )
 
-    def sample_gradients(self, update: Update | None = None) -> Rollout:
+    def sample_gradients(self, update: Update | None = None) -> Rollout | None:
         """As `sample_fragment`, with gradients of the trained policies in place of the rows."""
         rollout = self.sample_fragment(update)
+        if rollout is None:
+            return None
         started = time.perf_counter()
         learning = self.config.multiagent.policies_to_train
         gradients = {
@@ -436,11 +441,16 @@ class RolloutWorker:
         if self._background is not None:
             self._background.note_dropped(steps)
 
-    def is_too_old(self, version: int) -> bool:
-        """Whether nothing is to be learned any more from what was sampled with these weights."""
+    def is_too_old(self, version: int, newest: int | None = None) -> bool:
+        """Whether nothing is to be learned any more from what was sampled with these weights.
+
+        Args:
+            version: of the weights.
+            newest: the newest version; None: that of this worker.
+        """
         most = self.config.max_policy_lag
         on_policy = any(not runner.learns_off_policy for runner in self.runners.values())
-        return most is not None and on_policy and self.version - version > most
+        return most is not None and on_policy and (self.version if newest is None else newest) - version > most
 
     def _background_sampling(self, env: BaseEnv, turns: Turns) -> BackgroundSampling | None:
         wanted = self.config.sample_async

@@ -20,15 +20,13 @@ class AsyncGradientsOptimizer(Optimizer):
     def step(self) -> Stats:
         if not self.remote:
             self._broadcast()
-            self._apply(self.local_worker.sample_gradients())
+            self._apply(self._awaited(self.local_worker.sample_gradients))
             return dict(self.stats)
         if not self.remote.requests_under_way:
             self._broadcast()
         for index in self.remote.short_of(1):  # all at first; later those whose request an interrupt has dropped
             self.remote.request(index, "sample_gradients")
-        with self.timings.measured("wait_s"):
-            replies = self.remote.collect()
-        for index, rollout in replies:
+        for index, rollout in self._replies():
             self._apply(rollout)
             self._broadcast()
             self.remote.request(index, "sample_gradients")

@@ -110,7 +110,10 @@ class AsyncReplayOptimizer(ReplayOptimizer):
             stored = 0
             while stored < max(len(self.remote), 1):
                 self._wait()
-                stored += self._store(self.remote.collect(0.0))
+                replies = self.remote.collect(0.0)
+                if not replies:
+                    self._check_waits()
+                stored += self._store(replies)
                 self._feed()
                 self._broadcast_newest()
                 self._request_fragments()
@@ -169,7 +172,7 @@ class AsyncReplayOptimizer(ReplayOptimizer):
         """Sample, store, make the updates that are due."""
         self.local_worker.set_timestep(self.steps)
         self._count_asked()
-        rollout = self.local_worker.sample_fragment()
+        rollout = self._awaited(self.local_worker.sample_fragment)
         self._store([Reply(self.local_worker.worker_index, (rollout, rollout.batch))])
         self._take_draws()
         while self._is_due() and self._request_draw():

@@ -109,7 +109,7 @@ class AsyncSamplesOptimizer(Optimizer):
 
     def _serial_step(self) -> Stats:
         while (train_batch := self._take_train_batch()) is None:
-            rollout = self.local_worker.sample_fragment()
+            rollout = self._awaited(self.local_worker.sample_fragment)
             self._sampled(rollout)
             self._gathered.append(rollout)
         self._learn_from(train_batch)
@@ -120,6 +120,8 @@ class AsyncSamplesOptimizer(Optimizer):
         if self._waiting is None:
             with self.timings.measured("wait_s"):
                 replies = self.remote.collect(_POLL_S)
+            if not replies:
+                self._check_waits()
             self._broadcast_newest()
             for index, rollout in replies:
                 self.remote.request(index, "sample_fragment")

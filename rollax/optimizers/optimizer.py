@@ -7,10 +7,10 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from rollax.batch import MultiAgentBatch
 from rollax.config import TrainerConfig, resolve_config
@@ -18,11 +18,13 @@ from rollax.config.groups import ReplayFields
 from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.messages import Rollout, Update
 from rollax.evaluation.metrics import EpisodeMetrics
-from rollax.evaluation.remote_workers import RemoteWorkers
+from rollax.evaluation.remote_workers import RemoteWorkers, Reply
 from rollax.evaluation.rollout_worker import RolloutWorker
 
 log = logging.getLogger("rollax.optimizers")
 Stats = dict[str, dict[str, Any]]
+Found = TypeVar("Found")
+_POLL_S = 0.05  # between two looks at whether to go on waiting
 _SECONDS = ("sample_s", "wait_s", "learn_s", "learner_wait_s", "broadcast_s")
 
 
@@ -70,6 +72,10 @@ class Timings:
         }
 
 
+class WaitEndedError(Exception):
+    """`Optimizer.waits` was set to false, and a step had to wait for samples."""
+
+
 class Optimizer(ABC):
     """Turns samples into updates, one step at a time.
 
@@ -82,6 +88,7 @@ class Optimizer(ABC):
         env_steps, agent_steps: learned from so far.
         stats: policy id -> statistics of its last update; the values of a policy without data are None.
         stop_at: steps after which the run ends; an iteration ends there too.
+        waits: false for a step that ends with a WaitEndedError where it would wait for others to play.
     Raises:
         ConfigError: the config is not of the optimizer's `config_class`.
         PolicyError: a policy to train cannot learn from the samples of this optimizer.
@@ -119,6 +126,7 @@ class Optimizer(ABC):
         self.stop_at = math.inf
         self.stats: Stats = {i: dict.fromkeys(policy.statistics) for i, policy in self.policies.items()}
         self.timings = Timings()
+        self.waits = True
         self._version = 0
         self._weights: deque[tuple[int, Any]] = deque(maxlen=1)  # the newest of a learner thread, to be broadcast
         self._episodes: list[EpisodeMetrics] = []
@@ -158,7 +166,7 @@ class Optimizer(ABC):
         Raises:
             ConfigError: they would differ; nothing has changed then.
         """
-        if self.local_worker.samples_in_background:
+        if self._samples_in_background:
             raise inexact(
                 got="sample_async: a thread that samples while others learn",
                 expected="sample_async=False: otherwise timing decides what a run learns from",
@@ -216,8 +224,37 @@ class Optimizer(ABC):
             observation_filter = self.local_worker.runners[policy_id].filter
             (observation_filter.set_state if rollout.whole_filters else observation_filter.merge)(state)
 
+    @property
+    def _samples_in_background(self) -> bool:
+        return self.remote.sample_in_background if self.remote else self.local_worker.samples_in_background
+
+    def _check_waits(self) -> None:
+        """Called where no samples have come for a while."""
+        if not self.waits and self._samples_in_background:
+            raise WaitEndedError
+
+    def _awaited(self, sample: Callable[[], Found | None]) -> Found:
+        """What a method of the local worker returns, once it is not empty."""
+        while not (found := sample()):
+            self._check_waits()
+        return found
+
+    def _replies(self) -> list[Reply]:
+        """The replies of remote workers that have come; waits for at least one."""
+        with self.timings.measured("wait_s"):
+            while not (replies := self.remote.collect(_POLL_S)) and self.remote.pending:
+                self._check_waits()
+        return replies
+
     def _gather(self, requests: int) -> list[Rollout]:
-        """`requests` fragments of each worker, in the order of request and worker."""
+        """`requests` fragments of each worker, in the order of request and worker.
+
+        Of workers that sample in the background, those that come first, at least one: some may have nobody who plays.
+        """
+        if self.remote.sample_in_background:
+            for index in self.remote.short_of(1):
+                self.remote.request(index, "sample_fragment")
+            return [reply.value for reply in self._replies()]
         for _ in range(requests):
             for index in self.remote.indices:
                 self.remote.request(index, "sample_fragment")

@@ -57,7 +57,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
 
     def step(self) -> Stats:
         self._broadcast()
-        for rollout in self._gather(1) if self.remote else self.local_worker.sample_fragments():
+        for rollout in self._gather(1) if self.remote else self._awaited(self.local_worker.sample_fragments):
             self._store(rollout.batch)
             self._due.add(self._size(rollout))
             self._trained_on(rollout)
@@ -68,7 +68,7 @@ class SyncReplayOptimizer(ReplayOptimizer):
         while due > 0:
             self._update(min(due, _MOST_UPDATES))
             due -= _MOST_UPDATES
-            if self.local_worker.samples_in_background:
+            if self._samples_in_background:
                 break  # updates that are due stay due; what was sampled meanwhile is stored first
         return dict(self.stats)
 

@@ -15,7 +15,7 @@ class SyncSamplesOptimizer(Optimizer):
     """Each step samples a train batch with the current weights and learns from it.
 
     Fragments are joined in the order of the workers, not of arrival: runs with the same seed and number of workers have
-    the same numbers.
+    the same numbers. Where others play (`PolicyServerEnv`), fragments are joined in the order of arrival.
     """
 
     gives_fragments = True
@@ -34,7 +34,8 @@ class SyncSamplesOptimizer(Optimizer):
         missing = self.config.train_batch_size
         try:
             while missing > 0:
-                found = self._round(1 if not rollouts else max(missing // max(self._size(rollouts[-1]), 1), 1))
+                wanted = 1 if not rollouts else max(missing // max(self._size(rollouts[-1]), 1), 1)
+                found = [rollout for rollout in self._round(wanted) if self._is_new(rollout)]
                 rollouts += found
                 missing -= sum(map(self._size, found))
         except BaseException:
@@ -48,5 +49,13 @@ class SyncSamplesOptimizer(Optimizer):
     def _round(self, wanted: int) -> list[Rollout]:
         """At least `wanted` fragments: the same number of each worker."""
         if not self.remote:
-            return [self.local_worker.sample_fragment()]
+            return [self._awaited(self.local_worker.sample_fragment)]
         return self._gather(-(-wanted // len(self.remote)))
+
+    def _is_new(self, rollout: Rollout) -> bool:
+        """Whether a fragment is learned from; one that was requested for an earlier step may be too old."""
+        is_new = not (self._samples_in_background and self.local_worker.is_too_old(rollout.version, self.version))
+        if not is_new:
+            self._sampled(rollout)
+            self.timings.dropped_steps += rollout.env_steps
+        return is_new

@@ -76,7 +76,7 @@ def fit(
     if path is not None:
         folder = _run_folder(trainer, run, conditions, path, best_by if keep_best else None, keep_checkpoints)
     with folder or nullcontext():
-        with StopRequest(announce=display.stopping) as request, display:
+        with StopRequest(trainer.stop_waiting, display.stopping) as request, display:
             while True:
                 result = _trained(trainer, conditions)
                 if evaluates_every and trainer.iteration % evaluates_every == 0:
@@ -171,10 +171,10 @@ def _evaluate_at_end(trainer: Trainer, result: TrainResult, folder: RunFolder | 
 class StopRequest:
     """Turns Ctrl-C (SIGINT) and SIGTERM into a flag that the training loop reads between iterations.
 
-    A second signal raises KeyboardInterrupt. `announce` is called in the signal handler and must not block.
+    A second signal raises KeyboardInterrupt. `announce` are called in the signal handler and must not block.
     """
 
-    def __init__(self, announce: Callable[[], None]) -> None:
+    def __init__(self, *announce: Callable[[], None]) -> None:
         self.signal: int | None = None
         self._announce = announce
         self._previous: dict[int, Any] = {}
@@ -194,4 +194,5 @@ class StopRequest:
         if self.signal is not None:
             raise KeyboardInterrupt
         self.signal = number
-        self._announce()
+        for announce in self._announce:
+            announce()

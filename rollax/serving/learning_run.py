@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rollax.algorithms.registry import run_name
 from rollax.algorithms.trainer import Trainer
 from rollax.errors import NonFiniteError
 from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.runs.fit import StopRequest
 from rollax.runs.run_folder import CHECKPOINTS, PREFIX, RunFolder
 from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv, PolicyServerEnv
 from rollax.storage import newest
@@ -24,12 +21,7 @@ log = logging.getLogger("rollax.serving")
 
 KEPT_CHECKPOINTS = 3
 _SECONDS_PER_ITERATION = 2.0
-_AGAIN_S = 1.0
 _MOST_FAILURES = 10
-
-
-class SignalledError(BaseException):
-    """A signal has arrived; its number is the argument."""
 
 
 def make_learning_trainer(
@@ -76,73 +68,35 @@ def learn_until_signal(
 ) -> int:
     """Trains until SIGINT or SIGTERM arrives, saves a checkpoint, and returns the signal's number.
 
-    `on_ready` is called once, when signals are waited for.
+    A second signal raises KeyboardInterrupt. `on_ready` is called once, when signals are waited for.
     Updates that are not finite are dropped by the learner; only ten in a row end the run.
     """
     config = trainer.config.to_json()
     config.pop("env")
     experiment = {"run": run_name(type(trainer)), "env": None, "config": config, "stop": {}}
     run = RunFolder(folder, experiment, "episode_reward_mean", KEPT_CHECKPOINTS, goes_on_after=trainer.iteration)
-    saved, failures, number = trainer.iteration, 0, 0
-    with run, _signals() as taken:
+    saved, failures = trainer.iteration, 0
+    with run, StopRequest(trainer.stop_waiting) as request:
         last_save = time.monotonic()
-        try:
-            on_ready()
-            while True:
-                try:
-                    result = trainer.train()
-                except NonFiniteError as error:
-                    failures += 1
-                    if failures >= _MOST_FAILURES:
-                        raise
-                    log.warning("An update is dropped: %s", error)
-                    continue
-                failures = 0
-                run.append(result)
-                run.log_scalars(result)
-                if time.monotonic() - last_save >= checkpoint_every_s:
-                    run.save(trainer)
-                    saved, last_save = trainer.iteration, time.monotonic()
-        except SignalledError as error:
-            number = int(error.args[0])
-            taken.append(number)
+        on_ready()
+        while request.signal is None:
+            try:
+                result = trainer.train()
+            except NonFiniteError as error:
+                failures += 1
+                if failures >= _MOST_FAILURES:
+                    raise
+                log.warning("An update is dropped: %s", error)
+                continue
+            failures = 0
+            run.append(result)
+            run.log_scalars(result)
+            if time.monotonic() - last_save >= checkpoint_every_s:
+                run.save(trainer)
+                saved, last_save = trainer.iteration, time.monotonic()
         if trainer.iteration != saved:
             run.save(trainer)
-    return number
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Raises SIGINT or SIGTERM in the main thread, wherever it waits, until the caller appends to the list it gets.
-
-    A signal is raised again every second: where it arrives in a callback of the garbage collector or in a finalizer,
-    Python ignores the exception. JAX has such a callback.
-    """
-    taken: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield taken
-        return
-    main = threading.main_thread().ident
-    assert main is not None
-
-    def send_again(number: int) -> None:
-        if not taken:
-            signal.pthread_kill(main, number)
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        if not taken:
-            again = threading.Timer(_AGAIN_S, send_again, (number,))
-            again.daemon = True
-            again.start()
-            raise SignalledError(number)
-
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield taken
-    finally:
-        taken.append(0)
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    return request.signal
 
 
 def _addresses(worker: RolloutWorker) -> list[str]:

@@ -77,6 +77,12 @@ class TestWaitingFragments:
         assert source.sampling.take_one().worker_index == 0
         assert numbers(source.sampling.take()) == [1, 2]
 
+    def test_nothing_is_returned_if_none_comes_in_time(self, source):
+        assert source.sampling.take(0.01) == []
+        assert source.sampling.take_one(0.01) is None
+        source.make(1)
+        assert numbers(source.sampling.take(0.01)) == [0]
+
     def test_the_oldest_are_dropped_but_their_episodes_count(self, source):
         source.make(5)
         taken = source.sampling.take()

@@ -76,7 +76,11 @@ class FragmentWorker(RolloutWorker):
     Args:
         index: of the worker.
         agents: policy id -> agents in each step.
+    Attributes:
+        idle: whether it has nothing to return, as one without clients.
     """
+
+    idle = False
 
     def __init__(self, index: int = 0, /, **agents: int) -> None:
         self.worker_index, self.num_workers, self.version = index, 2, 0
@@ -86,6 +90,16 @@ class FragmentWorker(RolloutWorker):
         self.runners = {}
         self.timestep = 0
         self.fragments = 0
+
+    def make(self):
+        """Reports a worker that samples in the background."""
+        return True
+
+    def sample_fragment(self, update=None):
+        rollout = None if self.idle else super().sample_fragment(update)
+        if self.idle and update is not None:
+            self.take_over(update)
+        return rollout
 
     def sample(self):
         self.fragments += 1
@@ -161,6 +175,16 @@ class OneAtATime:
     def fragments(self) -> int:
         """How many have been sampled."""
         return sum(worker.fragments % 100 for worker in self.workers)
+
+
+def serving_pool(count: int, *idle: int) -> tuple[RemoteWorkers, OneAtATime]:
+    """A pool of workers that sample in the background, some of them without clients."""
+    processes = OneAtATime()
+    workers = RemoteWorkers(processes, count, makes=True)
+    workers.make_all()
+    for worker in processes.workers:
+        worker.idle = worker.worker_index in idle
+    return workers, processes
 
 
 def pool_of(count: int, rules: FailureRules | None = None, **settings: Any) -> tuple[RemoteWorkers, OneAtATime]:

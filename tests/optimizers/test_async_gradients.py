@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollax import AsyncGradientsOptimizer
-from tests.optimizers.stand_ins import STEPS, FragmentWorker, Notes, learning, pool_of
+from tests.optimizers.stand_ins import STEPS, FragmentWorker, Notes, learning, pool_of, serving_pool
 
 
 def policy_of(optimizer):
@@ -46,6 +46,14 @@ def test_all_that_have_come_are_applied_in_one_step():
     assert optimizer.step() == {"a": {"rows": STEPS}}
     assert [computed_with for _, computed_with in policy_of(optimizer).applied] == [0, 0, 0]
     assert [worker.version for worker in processes.workers] == [2, 3, 4]
+
+
+def test_a_worker_without_clients_holds_up_no_other():
+    workers, _ = serving_pool(2, 1)
+    optimizer = AsyncGradientsOptimizer(FragmentWorker(), workers)
+    for _ in range(3):
+        optimizer.step()
+    assert [fragments[0][0] for fragments, _ in policy_of(optimizer).applied] == [2001, 2002, 2003]
 
 
 def test_a_worker_that_fails_computes_another(caplog):

@@ -8,8 +8,9 @@ import pytest
 from rollax import RolloutWorker, SyncSamplesOptimizer
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.errors import PolicyError
+from rollax.optimizers.optimizer import WaitEndedError
 from rollax.processes.failures import FailureRules
-from tests.optimizers.stand_ins import FragmentWorker, Notes, learning, pool_of
+from tests.optimizers.stand_ins import FragmentWorker, Notes, learning, pool_of, serving_pool
 
 
 def make(worker, remote_workers=(), **settings):
@@ -123,6 +124,54 @@ class TestRemote:
         optimizer.step()
         assert learned(optimizer) == [[(1001, 0), (2001, 0), (1002, 0), (2002, 0)]]
         assert optimizer.env_steps == 40
+
+
+class TestServing:
+    def test_a_worker_without_clients_holds_up_no_other(self):
+        workers, processes = serving_pool(2, 1)
+        optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=30)
+        optimizer.step()
+        optimizer.step()
+        assert learned(optimizer) == [[(2001, 0), (2002, 0), (2003, 0)], [(2004, 1), (2005, 1), (2006, 1)]]
+        processes.workers[0].idle = False
+        optimizer.step()
+        assert {number // 1000 for number, _ in learned(optimizer)[2]} == {1, 2}
+        assert optimizer.env_steps == 90
+
+    def test_an_idle_worker_is_sent_new_weights(self):
+        workers, processes = serving_pool(2, 1)
+        optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=10)
+        for _ in range(3):
+            optimizer.step()
+        assert processes.workers[0].version in (2, 3)  # asked again after the broadcast, or about to be
+
+    def test_a_step_ends_where_it_would_wait(self):
+        workers, processes = serving_pool(2, 1, 2)
+        optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=30)
+        optimizer.waits = False
+        with pytest.raises(WaitEndedError):
+            optimizer.step()
+        optimizer.waits, processes.workers[1].idle = True, False
+        optimizer.step()
+        assert learned(optimizer) == [[(2001, 0), (2002, 0), (2003, 0)]]
+
+    def test_fragments_that_came_too_late_are_dropped_and_counted(self):
+        workers, _ = serving_pool(2)
+        local = FragmentWorker()
+        local.is_too_old = lambda version, newest: newest > version
+        optimizer = make(local, remote_workers=workers, train_batch_size=10)
+        optimizer.step()  # both are asked; 2001 is under way
+        optimizer.step()
+        assert learned(optimizer) == [[(1001, 0)], [(1002, 1)]]
+        assert optimizer.env_steps == 20
+        assert optimizer.timings.take()[1]["dropped_steps"] == 10
+
+    def test_workers_that_step_their_environments_are_waited_for(self):
+        workers, _ = pool_of(2)
+        optimizer = make(FragmentWorker(), remote_workers=workers, train_batch_size=20)
+        optimizer.waits = False
+        optimizer.step()
+        assert learned(optimizer) == [[(1001, 0), (2001, 0)]]
 
 
 def interrupted():

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from rollax.cli import app
 from rollax.serving.client import PolicyClient
-from rollax.serving.learning_run import SignalledError, _signals
 from tests.serving.learning_runs import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -29,10 +28,23 @@ CONFIG = {
 }
 
 
+WORKERS = {
+    "env_config": {"spaces_of": "CartPole-v1"},
+    "model": {"fcnet_hiddens": [4]},
+    "num_workers": 2,
+    "num_cpus_per_worker": 0.1,
+    "train_batch_size": 64,
+    "sgd_minibatch_size": 32,
+    "num_sgd_iter": 1,
+    "rollout_fragment_length": 16,
+    "min_time_s_per_iteration": 0,
+}
+
+
 @contextmanager
-def learning(out):
-    """A process of `rollax serve --run`, and its address."""
-    arguments = ["--run=DQN", f"--config={json.dumps(CONFIG)}", f"--out={out}", "--checkpoint-every=0", "--port=0"]
+def learning(out, run="DQN", config=CONFIG):
+    """A process of `rollax serve --run`, and the address of its first worker."""
+    arguments = [f"--run={run}", f"--config={json.dumps(config)}", f"--out={out}", "--checkpoint-every=0", "--port=0"]
     process = subprocess.Popen(
         [sys.executable, "-m", "rollax", "serve", *arguments],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
@@ -97,6 +109,36 @@ def test_a_signal_ends_one_without_clients(tmp_path):
         assert process.wait(120) == 128 + signal.SIGINT
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("run", ["PPO", "DQN", "IMPALA", "A3C", "APEX"])
+def test_a_worker_without_clients_holds_up_neither_learning_nor_the_end(run, tmp_path):
+    out = tmp_path / "run"
+    config = {key: value for key, value in WORKERS.items() if run == "PPO" or "sgd" not in key}
+    if run in ("DQN", "APEX"):
+        config = {**config, "learning_starts": 16, "train_batch_size": 16}
+    with learning(out, run, config) as (process, address, line):
+        assert line.count("http://") == 2
+        stop = threading.Event()
+        player = threading.Thread(target=play_until, args=(address, stop))
+        player.start()
+        try:
+            until(lambda: len(checkpoints(out)) >= 2)
+        finally:
+            stop.set()
+            player.join()
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 128 + signal.SIGTERM, said
+    results = [json.loads(line) for line in (out / "result.jsonl").read_text().splitlines()]
+    assert results[1]["timesteps_total"] > 0
+    assert checkpoints(out)[-1] == f"checkpoint_{results[-1]['training_iteration']:06d}"
+
+
+def play_until(address, stop):
+    while not stop.is_set():
+        play(address, 20)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -111,13 +153,3 @@ def test_what_is_refused(arguments, says, tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["serve", "--port=0", *arguments])
     assert result.exit_code == 2
     assert says in result.stderr
-
-
-def test_a_signal_whose_exception_is_ignored_is_raised_again():
-    with _signals() as taken:
-        with suppress(SignalledError):  # as Python does in a callback of the garbage collector
-            signal.raise_signal(signal.SIGTERM)
-        with pytest.raises(SignalledError):
-            threading.Event().wait(60)
-        taken.append(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)  # of no effect while the run is saved
