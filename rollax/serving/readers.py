@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise, repeat
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -58,19 +58,20 @@ class Readers:
 
     def observations(
         self, sessions: Sequence[Session], observations: Mapping[str, Any]
-    ) -> tuple[Mapping[str, Any], Iterable[frozenset[str]]]:
-        """`(episode id -> observation, the agents that act in each)`."""
+    ) -> tuple[Mapping[str, Any], dict[str, frozenset[str]]]:
+        """`(episode id -> observation, episode id -> the agents that act in it)`."""
         if self._only is not None:
             ids = list(observations)
             columns = self._only.columns(list(observations.values()), lambda row: f"observation of {ids[row]!r}")
-            return Observations(ids, columns), repeat(ONE_AGENT, len(ids))
+            return Observations(ids, columns), dict.fromkeys(ids, ONE_AGENT)
         for session in sessions:
             agents = observations[session.id]
             self._check_agents(agents, "observations", session)
             if not agents:
                 raise _no_agents(session)
             self._check_count(len(session.agents.union(agents)), f"episode {session.id!r}")
-        return self._of_agents(sessions, observations), [frozenset(observations[session.id]) for session in sessions]
+        agents = {session.id: frozenset(observations[session.id]) for session in sessions}
+        return self._of_agents(sessions, observations), agents
 
     def _of_agents(self, sessions: Sequence[Session], observations: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Checks the observations of one space together."""

@@ -15,7 +15,7 @@ from rollax.serving import protocol as messages
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
 from rollax.serving.readers import ONE_AGENT, Readers
-from rollax.serving.sessions import EXPIRED, NOBODY, Key, Session, Sessions
+from rollax.serving.sessions import EXPIRED, Key, Session, Sessions
 from rollax.serving.values import plain
 
 Response = Any
@@ -212,14 +212,10 @@ class Service:
                 return known.future() if isinstance(known, _Call) else known
         sessions = self.sessions.all_running(observations)
         values, agents = self._readers.observations(sessions, observations)
-        agents = list(agents)
-        for session, names in zip(sessions, agents, strict=True):
-            if session.waiting:
-                _refuse_waiting(session, names)
+        self.sessions.refuse_waiting(agents)
         self._admit(client, len(sessions))
         call = _Call(self, client, sessions, agents, single, key)
-        for session, names in zip(sessions, agents, strict=True):
-            session.waiting = session.waiting | names if session.waiting else names
+        self.sessions.begin_waiting(agents)
         self._calls.add(call)
         if key is not None:
             sessions[0].remember(key, call)
@@ -233,7 +229,7 @@ class Service:
     def _log_action(self, request: messages.LogAction, client: Hashable) -> Response:
         def log(session: Session) -> None:
             obs, action, agents = self._readers.logged(session, request.obs, request.action)
-            _refuse_waiting(session, agents)
+            self.sessions.refuse_waiting({session.id: agents})
             self.backend.log_action(session.id, obs, action)
             session.agents.update(agents)
             session.acted = True
@@ -244,7 +240,7 @@ class Service:
         def log(session: Session) -> None:
             reward, info = self._readers.returns(session, request.reward, request.info)
             if not self._hello.multi_agent:  # it is late, and would count for the next action
-                _refuse_waiting(session, ONE_AGENT)
+                self.sessions.refuse_waiting({session.id: ONE_AGENT})
             self.backend.log_returns(session.id, reward, info)
 
         return self._once(request, log)
@@ -252,7 +248,7 @@ class Service:
     def _end_agents(self, request: messages.EndAgents, client: Hashable) -> Response:
         def end(session: Session) -> None:
             values = self._readers.ended_agents(session, request.observations)
-            _refuse_waiting(session, set(values))
+            self.sessions.refuse_waiting({session.id: values})
             self.backend.end_agents(session.id, values, request.truncated)
             session.agents.difference_update(values)
 
@@ -260,7 +256,7 @@ class Service:
 
     def _end_episode(self, request: messages.EndEpisode, client: Hashable) -> Response:
         def end(session: Session) -> None:
-            _refuse_waiting(session, session.waiting)
+            self.sessions.refuse_waiting({session.id: self.sessions.waiting.get(session.id, ())})
             obs = self._readers.last(session, request.obs)
             if not session.acted:
                 self._drop(session)
@@ -343,8 +339,7 @@ class Service:
         self._pending_by_client[call.client] -= count
         if not self._pending_by_client[call.client]:
             del self._pending_by_client[call.client]
-        for session, names in zip(call.sessions, call.agents, strict=True):
-            session.waiting = NOBODY if session.waiting is names else session.waiting - names
+        self.sessions.end_waiting(call.agents)
         first = call.sessions[0]
         if call.key is not None and first.responses is not None:
             first.responses.pop(call.key, None)
@@ -376,11 +371,11 @@ class Service:
             call.fail(as_request_error(result, 500) if isinstance(result, RollaxError) else result)
             return
         now = self._clock()
-        for session, names in zip(call.sessions, call.agents, strict=True):
-            if names is not ONE_AGENT:
-                session.agents.update(names)
-            session.acted = True
-            session.last_response = now
+        for session in call.sessions:
+            session.acted, session.last_response = True, now
+        if self._hello.multi_agent:
+            for session in call.sessions:
+                session.agents.update(call.agents[session.id])
         actions = plain(result.actions)
         response: Response = messages.Actions(actions, result.version)
         if call.single:
@@ -432,7 +427,7 @@ class _Call:
         service: Service,
         client: Hashable,
         sessions: list[Session],
-        agents: list[Any],
+        agents: Mapping[str, frozenset[str]],
         single: bool,
         key: Key | None,
     ) -> None:
@@ -491,16 +486,3 @@ def too_many(what: str, got: int, name: str, limits: Limits, *, status: int = 42
         expected=f"at most {getattr(limits, name)}",
         fix="wait, then send it again" if status == 429 else "send fewer in one request",
     )
-
-
-def _refuse_waiting(session: Session, agents: Any) -> None:
-    """Refuses a second request for agents before the first is answered."""
-    if not session.waiting.isdisjoint(agents):
-        raise RequestError(
-            "An episode that waits for an action.",
-            status=409,
-            where="episode_id",
-            got=f"a second request for {session.id!r} before the first is answered",
-            expected="one request at a time for each agent of an episode",
-            fix="wait for the action",
-        )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import Any
 
 from rollax.errors import RequestError
@@ -28,18 +29,16 @@ class Session:
         client: who has started it.
         trains: whether it is learned from.
         agents: the agents that have acted and not ended; the agent of a single-agent server is "".
-        waiting: the agents with a pending request; replaced, never changed.
         acted: whether any agent has acted.
         last_response: when its last request was answered.
         responses: key -> response, or the pending request, of its last requests.
     """
 
-    __slots__ = ("acted", "agents", "client", "id", "last_response", "responses", "trains", "waiting")
+    __slots__ = ("acted", "agents", "client", "id", "last_response", "responses", "trains")
 
     def __init__(self, episode_id: str, client: Hashable, trains: bool, now: float) -> None:
         self.id, self.client, self.trains = episode_id, client, trains
         self.agents: set[str] = set()
-        self.waiting: frozenset[str] = NOBODY
         self.acted = False
         self.last_response = now
         self.responses: OrderedDict[Key, Any] | None = None
@@ -59,11 +58,16 @@ class Sessions:
     Args:
         limits: how many may run.
         clock: seconds, monotonic.
+
+    Attributes:
+        waiting: episode id -> its agents with a pending request, for episodes that have any. A table beside the
+            sessions, because it is read and written for all episodes of a request at once.
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self._limits, self._clock = limits, clock
         self._running: dict[str, Session] = {}
+        self.waiting: dict[str, frozenset[str]] = {}
         self._by_client: Counter[Hashable] = Counter()
         self._ended: OrderedDict[str, tuple[str, Key | None, Any]] = OrderedDict()
         self._started: OrderedDict[str, str] = OrderedDict()  # request id -> episode id
@@ -160,6 +164,7 @@ class Sessions:
     def end(self, session: Session, how: str = ENDED, key: Key | None = None, response: Any = None) -> None:
         """Removes a running episode; its last request may be repeated."""
         del self._running[session.id]
+        self.waiting.pop(session.id, None)
         self._by_client[session.client] -= 1
         if not self._by_client[session.client]:
             del self._by_client[session.client]
@@ -182,7 +187,7 @@ class Sessions:
     def started_by(self, request_id: str) -> str | None:
         """The id of the episode that this request has started; None once it is used, so it is another client's."""
         session = self._running.get(self._started.get(request_id, ""))
-        return None if session is None or session.acted or session.waiting else session.id
+        return None if session is None or session.acted or session.id in self.waiting else session.id
 
     def remember_start(self, request_id: str, episode_id: str) -> None:
         """Keeps which request has started an episode."""
@@ -193,4 +198,32 @@ class Sessions:
     def idle(self) -> list[Session]:
         """The episodes that are idle for too long; one with a pending request is not idle."""
         before = self._clock() - self._limits.idle_timeout_s
-        return [session for session in self if session.last_response < before and not session.waiting]
+        return [session for session in self if session.last_response < before and session.id not in self.waiting]
+
+    def refuse_waiting(self, agents: Mapping[str, Iterable[str]]) -> None:
+        """Refuses a second request for agents, episode id -> agents, before the first is answered; RequestError."""
+        for episode_id in self.waiting.keys() & agents.keys():
+            if not self.waiting[episode_id].isdisjoint(agents[episode_id]):
+                raise RequestError(
+                    "An episode that waits for an action.",
+                    status=409,
+                    where="episode_id",
+                    got=f"a second request for {episode_id!r} before the first is answered",
+                    expected="one request at a time for each agent of an episode",
+                    fix="wait for the action",
+                )
+
+    def begin_waiting(self, agents: Mapping[str, frozenset[str]]) -> None:
+        """Adds a pending request for agents that do not wait yet, episode id -> agents."""
+        others = {name: self.waiting[name] | agents[name] for name in self.waiting.keys() & agents.keys()}
+        self.waiting.update(agents)
+        self.waiting.update(others)
+
+    def end_waiting(self, agents: Mapping[str, frozenset[str]]) -> None:
+        """Removes the pending request for agents."""
+        waited = list(map(self.waiting.pop, agents, repeat(NOBODY)))
+        if waited == list(agents.values()):  # nobody else waits in these episodes
+            return
+        for (episode_id, names), all_names in zip(agents.items(), waited, strict=True):
+            if not all_names <= names:
+                self.waiting[episode_id] = all_names - names
