@@ -23,13 +23,13 @@ _REASONS = {
 class HttpConnection(HttpToolsProtocol):
     """One connection, with HTTP/1.1 requests one after another; /v1/stream hands it over to `Stream`.
 
-    Refused are: too many connections, requests that do not arrive in full within `limits.request_timeout_s` (408),
+    Refused are: requests that do not arrive in full within `limits.request_timeout_s` (408),
     headers beyond `limits.max_header_bytes` (431), bodies that go on after they were refused, and clients that do not
     read their response.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Counts the connection, and aborts it if there are too many."""
+        """Takes over the transport."""
         super().connection_made(transport)
         self._limits = self.app.limits  # type: ignore[attr-defined]
         self._address = self.client[0] if self.client else ""
@@ -37,8 +37,6 @@ class HttpConnection(HttpToolsProtocol):
         self._in_head = True
         self._size = 0
         self._unsent = (0, time.monotonic())
-        if not self.app.came(self._address):  # type: ignore[attr-defined]
-            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Drops the connection."""

@@ -25,7 +25,9 @@ class Limits:
         idle_timeout_s: seconds after the last response of an episode after which it is dropped.
         retry_after_s: seconds that a client should wait after a refusal by one of the limits above.
         largest_number: the largest absolute value of a number that a server learns from, in rewards and in observations
-            (unless a bound of their space is higher). A server that does not learn takes any finite number.
+            (unless a bound of their space is higher). The fourth power of the default is finite in float32, and with it
+            the squared gradient of a squared error; seconds since 1970 are below it. A server that does not learn takes
+            any finite number.
         max_body_bytes: bytes of one request.
         max_connections: open connections.
         max_connections_per_client: open connections of one address.
@@ -46,7 +48,7 @@ class Limits:
     max_id_length: int = 128
     idle_timeout_s: float = 300.0
     retry_after_s: float = 1.0
-    largest_number: float = 1e6
+    largest_number: float = 2.0**31
     max_body_bytes: int = 16 * 2**20
     max_connections: int = 1_024
     max_connections_per_client: int = 512

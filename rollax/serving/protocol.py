@@ -18,7 +18,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     Attributes:
         request_id: identifies a request that is sent again after a lost response; the server executes it once and
-            repeats its response. Unique in its episode.
+            repeats its response. Unique in its episode; for `submit_episodes`, for these episodes.
     """
 
     request_id: str | None = None

@@ -23,6 +23,7 @@ from rollax.serving.service import Service
 
 _GRACE_S = 2.0
 _BACKLOG = 2048
+_AGAIN_S = 0.1
 
 
 class PolicyServer:
@@ -127,21 +128,46 @@ class PolicyServer:
         def connection() -> asyncio.Protocol:
             return make(config=self._config, server_state=state, app_state={}, _loop=loop)
 
-        handshake = None if self._tls is None else self._app.limits.request_timeout_s
-        server = await loop.create_server(
-            connection, sock=self._socket, backlog=_BACKLOG, ssl=self._tls, ssl_handshake_timeout=handshake
-        )
         self.service.start()
-        ticker = loop.create_task(self._tick())
+        accepting, ticker = loop.create_task(self._accept(connection)), loop.create_task(self._tick())
         self._ready.set_result(loop)
         try:
             await self._stopping.wait()
         finally:
-            server.close()
+            await _cancelled(accepting)
+            self._socket.close()
             await self._end(state)
-            ticker.cancel()
-            await asyncio.gather(ticker, return_exceptions=True)
-            await server.wait_closed()
+            await _cancelled(ticker)
+
+    async def _accept(self, make: Callable[[], asyncio.Protocol]) -> None:
+        """Takes connections. They count from here on, which bounds TLS handshakes that do not end, too."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as handshakes:
+            while True:
+                try:
+                    accepted, (address, *_) = await loop.sock_accept(self._socket)
+                except OSError:  # too many open files
+                    await asyncio.sleep(_AGAIN_S)
+                    continue
+                if self._app.came(address):
+                    handshakes.create_task(self._connect(make, accepted, address))
+                else:
+                    self._app.left(address)
+                    accepted.close()
+
+    async def _connect(self, make: Callable[[], asyncio.Protocol], accepted: socket.socket, address: str) -> None:
+        """Hands an accepted socket over to a connection, after the handshake of TLS if there is one."""
+        timeout_s = None if self._tls is None else self._app.limits.request_timeout_s
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                make, accepted, ssl=self._tls, ssl_handshake_timeout=timeout_s
+            )
+        except OSError:  # the client has gone, or does not speak TLS, or does not go on
+            self._app.left(address)
+        except BaseException:
+            self._app.left(address)
+            accepted.close()
+            raise
 
     async def _tick(self) -> None:
         while True:
@@ -169,6 +195,12 @@ class PolicyServer:
         for connection in list(state.connections):
             connection.transport.abort()
         await ended(math.inf)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    """Cancels a task, and returns when it has ended."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _uvicorn_config(service: Service, access: Access, limits: Limits, pages: Mapping[str, Any] | None) -> Any:

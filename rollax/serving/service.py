@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
+
 from rollax.errors import RequestError, RollaxError
 from rollax.serving import protocol as messages
 from rollax.serving.backend import Backend
@@ -62,7 +64,7 @@ class Service:
         }
         self._calls: set[_Call] = set()
         self._pending, self._pending_by_client = 0, Counter[Hashable]()
-        self._submitted: OrderedDict[str, asyncio.Future[Response]] = OrderedDict()
+        self._submitted: OrderedDict[tuple[str, int], asyncio.Future[Response]] = OrderedDict()
         self._submitting = 0  # those of them that run or wait
         self._finished: deque[tuple[_Call, Any]] = deque()
         self._resolving = False
@@ -276,20 +278,22 @@ class Service:
     def _submit_episodes(
         self, request: messages.SubmitEpisodes, client: Hashable
     ) -> Response | asyncio.Future[Response]:
-        count, known = len(request.episodes), None
+        count, key, known = len(request.episodes), None, None
         if count > self.limits.max_episodes_per_request:
             raise too_many("episodes in one request", count, "max_episodes_per_request", self.limits, status=413)
         if request.request_id is not None:
             self._readers.check_id(request.request_id, "request_id")
-            known = self._submitted.get(request.request_id)
+            # With the content: the id of a request without an episode may be another client's, too.
+            key = request.request_id, _fingerprint(request)
+            known = self._submitted.get(key)
         if known is None:
             if self._submitting >= self.limits.max_submissions:
                 raise too_many("submissions wait", self._submitting + 1, "max_submissions", self.limits)
             known = self._in_thread(lambda: self.backend.submit(self._readers.episodes(request.episodes)))
             self._submitting += 1
             known.add_done_callback(self._on_submitted)
-            if request.request_id is not None:
-                self._submitted[request.request_id] = known
+            if key is not None:
+                self._submitted[key] = known
                 while len(self._submitted) > _REMEMBERED_SUBMISSIONS:
                     self._submitted.popitem(last=False)
         return asyncio.shield(known)
@@ -473,6 +477,14 @@ def as_request_error(error: RollaxError, status: int) -> RequestError:
     found = RequestError(parts.pop("what"), status=status, **parts)
     found.__cause__ = error
     return found
+
+
+def _fingerprint(request: Any) -> int:
+    """A hash of the content of a request, different in each process."""
+    try:
+        return hash(msgspec.msgpack.encode(request))
+    except (TypeError, ValueError, OverflowError):
+        return 0  # it holds what no space has, and is refused
 
 
 def too_many(what: str, got: int, name: str, limits: Limits, *, status: int = 429) -> RequestError:

@@ -45,6 +45,9 @@ class FakeTrainer:
         trainer: Any = self
         return fit(trainer, self.name, stop, out, **options)
 
+    def stop_waiting(self) -> None:
+        """It waits for nobody."""
+
     def train(self) -> dict[str, Any]:
         self.iteration += 1
         time.sleep(self.settings.get("pause", 0))

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rollax import ConfigError, ExternalEnv, PPOTrainer, RolloutWorker
+from rollax import ConfigError, DQNTrainer, ExternalEnv, PPOTrainer, RolloutWorker
 from rollax.batch import MultiAgentBatch
 from rollax.evaluation.background_sampling import BackgroundSampling, Turns
 from rollax.evaluation.messages import Rollout
@@ -233,6 +233,24 @@ class TestTrainer:
     def test_evaluation_of_the_worker_halts_it(self, trainer):
         assert len(trainer.worker.evaluate(2)) == 2
         assert trainer.train()["timesteps_this_iter"] == 40
+
+
+class Silent(Echo):
+    """Nobody plays."""
+
+    def run(self):
+        threading.Event().wait()
+
+
+@pytest.mark.parametrize("trainer_class", [PPOTrainer, DQNTrainer])
+def test_an_iteration_without_clients_ends_early(trainer_class):
+    with trainer_class(env=Silent, config={"model": {"fcnet_hiddens": [4]}}) as trainer:
+        threading.Timer(0.1, trainer.stop_waiting).start()
+        result = trainer.train()
+        assert (result["training_iteration"], result["timesteps_total"]) == (1, 0)
+        assert trainer.optimizer.waits
+        trainer.stop_waiting()
+        assert trainer.train()["timesteps_this_iter"] == 0
 
 
 class TestConfig:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import ssl
 import subprocess
 import urllib.request
+from contextlib import ExitStack
 
 import pytest
 
 from rollax.errors import ConfigError, RequestError
 from rollax.serving import security
+from rollax.serving.limits import Limits
 from rollax.serving.security import Access, Rates, check_address, is_loopback
 from rollax.serving.server import PolicyServer
-from tests.serving.wire import ACTION, TOKEN, EchoService, ask, connected, head, read_all, serving
+from tests.serving.wire import ACTION, TOKEN, EchoService, ask, connected, head, place, read_all, serving, wait_until
 
 
 @pytest.mark.parametrize(
@@ -228,13 +231,46 @@ def test_rates(monkeypatch):
     assert len(rates._buckets) <= 4096
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="apt-get install openssl")
-def test_tls(tmp_path):
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+def certified(folder):
+    """The files of a private key and of its certificate."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     files = ["-keyout", str(key), "-out", str(certificate), "-days", "2"]
     subprocess.run(["openssl", "req", "-x509", *new_key, *files, *names], check=True, capture_output=True)
+    return key, certificate
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="apt-get install openssl")
+def test_tls_handshakes_that_do_not_end_are_bounded(tmp_path):
+    key, certificate = certified(tmp_path)
+    context = ssl.create_default_context(cafile=str(certificate))
+    limits = Limits(max_connections=3, request_timeout_s=600.0)
+    with serving(limits=limits, certificate=certificate, key=key) as server:
+
+        def status():
+            with urllib.request.urlopen(f"{server.address}/v1/health", context=context, timeout=60) as answer:
+                return answer.status
+
+        with ExitStack() as stack:
+            silent = [stack.enter_context(connected(server)) for _ in range(2)]
+            silent[0].sendall(b"\x16\x03\x01")  # the beginning of a handshake
+            wait_until(lambda: server.metrics.connections == 2, "a connection is missing")
+            assert status() == 200
+            wait_until(lambda: server.metrics.connections == 2, "a connection is left")
+            stack.enter_context(connected(server))
+            wait_until(lambda: server.metrics.connections == 3, "a connection is missing")
+            with pytest.raises(OSError):  # it is refused
+                status()
+        wait_until(lambda: server.metrics.connections == 0, "a connection is left")
+        assert status() == 200
+        stays = socket.create_connection(place(server))  # the end of the server does not wait for it
+    stays.close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="apt-get install openssl")
+def test_tls(tmp_path):
+    key, certificate = certified(tmp_path)
     with serving(certificate=certificate, key=key) as server:
         assert server.address.startswith("https://127.0.0.1:")
         context = ssl.create_default_context(cafile=str(certificate))

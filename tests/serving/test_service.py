@@ -354,6 +354,26 @@ def test_submissions_that_wait_are_bounded(serve):
     serve(play, Slow(), max_submissions=2)
 
 
+def test_a_submission_is_known_by_its_id_and_its_content(serve):
+    submitted = []
+
+    class Collects(StandIn):
+        def submit(self, episodes: Any) -> Any:
+            submitted.append(len(episodes))
+            return super().submit(episodes)
+
+    async def play(session):
+        def episodes(action):
+            played = Trajectory(obs=[X, X], actions=[action], rewards=[1.0], terminated=True)
+            return SubmitEpisodes(episodes=[Episode(agents={"agent0": played})], request_id="1")
+
+        for action in (0, 1, 0):  # of two clients that count their requests, and one of them again
+            await session("submit_episodes", episodes(action))
+        assert submitted == [1, 1]
+
+    serve(play, Collects())
+
+
 def test_the_last_few_responses_are_remembered(serve):
     async def play(session):
         session.start()
@@ -467,7 +487,7 @@ def test_ids_are_bounded(serve):
     serve(play, max_id_length=8)
 
 
-@pytest.mark.parametrize("reward", [float("nan"), float("inf"), 1e7, True, {"a": 1.0}])
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), 1e10, True, {"a": 1.0}])
 def test_rewards_of_a_learning_server_are_finite_and_not_enormous(serve, reward):
     async def play(session):
         session.start()
@@ -588,8 +608,10 @@ def trajectory(**changes: Any) -> Trajectory:
 
 def test_submitted_episodes_become_columns(serve):
     async def play(session):
-        episode = Episode(agents={"agent0": trajectory(action_logp=[-0.5, -0.25], t=[0, 2], infos=[{}, {}])})
-        answers = [session("submit_episodes", SubmitEpisodes(episodes=[episode], request_id="r")) for _ in range(2)]
+        def episode():
+            return Episode(agents={"agent0": trajectory(action_logp=[-0.5, -0.25], t=[0, 2], infos=[{}, {}])})
+
+        answers = [session("submit_episodes", SubmitEpisodes(episodes=[episode()], request_id="r")) for _ in range(2)]
         assert [(await answer).accepted for answer in answers] == [1, 1]
 
     backend = StandIn(learns=True)
@@ -610,7 +632,7 @@ def test_submitted_episodes_become_columns(serve):
         {"obs": [X, X]},
         {"rewards": [1.0]},
         {"rewards": [1.0, float("nan")]},
-        {"rewards": [1.0, 1e9]},
+        {"rewards": [1.0, 1e10]},
         {"actions": [0, 3]},
         {"obs": [X, X, [0.0]]},
         {"truncated": True},

@@ -13,6 +13,7 @@ from hypothesis import given
 
 from rollax import trees
 from rollax.errors import RequestError
+from rollax.serving.limits import Limits
 from rollax.serving.request_checks import check_finite_number, check_plain
 from rollax.serving.values import SpaceValues, pack, plain, unpack
 from rollax.spaces import walk
@@ -188,6 +189,11 @@ def test_the_largest_number_yields_to_wider_bounds():
     SpaceValues(wide, largest=1e6).columns([[9e7]], where)
     with pytest.raises(RequestError, match="too large"):
         SpaceValues(wide, largest=1e6).columns([[2e8]], where)
+
+
+def test_a_server_that_learns_takes_seconds_since_1970():
+    SpaceValues(spaces.Box(-np.inf, np.inf, (1,)), largest=Limits().largest_number).columns([[1.8e9]], where)
+    assert np.isfinite(np.float32(Limits().largest_number) ** 4)
 
 
 def test_observations_may_leave_a_box_and_actions_may_not():
