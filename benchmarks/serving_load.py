@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import pickle
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +18,8 @@ from urllib.parse import urlsplit
 import msgspec
 import numpy as np
 
-Transport = Literal["http", "json", "msgpack"]
-"""HTTP with JSON, or the stream with JSON or msgpack."""
+Transport = Literal["http", "json", "msgpack", "pickled"]
+"""HTTP with JSON, the stream with JSON or msgpack, or HTTP with pickled commands."""
 
 _HANDSHAKE = (
     "GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -73,7 +74,7 @@ class Load:
 
     async def _connect(self, number: int) -> _Client:
         parts = urlsplit(self._address)
-        make: Callable[[], _Client] = _HttpClient if self._transport == "http" else _StreamClient
+        make: Callable[[], _Client] = _HttpClient if self._transport in ("http", "pickled") else _StreamClient
         _, client = await self._loop.create_connection(make, parts.hostname or "", parts.port or 0)
         run = secrets.token_hex(4)
         names = [f"episode-{run}-{number}-{i}" for i in range(self._episodes)]
@@ -108,11 +109,17 @@ class Load:
             yield self._message("end_episode", {**episode, "obs": obs}), False
 
     def _value(self, obs: np.ndarray) -> Any:
+        if self._transport == "pickled":
+            return obs
         if self._transport == "msgpack":
             return {"dtype": obs.dtype.str, "shape": obs.shape, "data": obs.tobytes()}
         return [round(float(x), 5) for x in obs]
 
     def _message(self, verb: str, body: dict[str, Any]) -> bytes:
+        if self._transport == "pickled":
+            command = {"command": verb.upper(), "episode_id": body["episode_id"], "observation": body.get("obs")}
+            content = pickle.dumps(command)
+            return f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
         if self._transport == "http":
             content = json.dumps(body, separators=(",", ":")).encode()
             head = f"POST /v1/{verb} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

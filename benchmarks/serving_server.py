@@ -1,7 +1,7 @@
 """A policy server as a process of its own: prints its address, and ends with its standard input.
 
 `--service policy` answers with a 64×64 policy for CartPole, `learn` with one that PPO trains meanwhile, `echo` with the
-observations that it was sent.
+observations that it was sent. `pickled` is the same policy behind `benchmarks.pickled_server`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.echo import EchoService
+from benchmarks.pickled_server import PickledServer
 from rollax.serving.limits import Limits
 from rollax.serving.server import PolicyServer
 from rollax.serving.service import Service
@@ -26,7 +27,7 @@ from rollax.serving.service import Service
 def main() -> None:
     """Serves until standard input is closed."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--service", choices=("policy", "echo", "learn"), required=True)
+    parser.add_argument("--service", choices=("policy", "echo", "learn", "pickled"), required=True)
     parser.add_argument("--core", type=int)
     parser.add_argument("--token")
     parser.add_argument("--idle-timeout-s", type=float, default=300.0)
@@ -39,10 +40,23 @@ def main() -> None:
     if args.service == "learn":
         learn(args.token, limits)
         return
+    if args.service == "pickled":
+        serve_pickled()
+        return
     service: Any = EchoService(limits) if args.service == "echo" else Service(policy_backend(), limits)
     with PolicyServer(service, token=args.token) as server:
         print(server.address, flush=True)
         sys.stdin.read()
+
+
+def serve_pickled() -> None:
+    """Serves pickled commands until standard input is closed."""
+    (actor,) = policy_backend().actors.values()
+    with PickledServer(actor) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        print(f"http://127.0.0.1:{server.server_port}", flush=True)
+        sys.stdin.read()
+        server.shutdown()
 
 
 def learn(token: str | None, limits: Limits) -> None:

@@ -22,6 +22,7 @@ def serving_rows() -> tuple[Row, ...]:
         _batch("json"),
         _batch("msgpack"),
         _learning(),
+        _pickled(),
         _row("serving_http", "16 clients over HTTP", "requests/s", ("at least", 2_000), transport="http", clients=16),
     )
 
@@ -31,6 +32,23 @@ def _batch(transport: str) -> Row:
     work = f"64 episodes a message over one WebSocket, {name}"
     limit = ("at least", 40_000)
     return _row(f"serving_{transport}", work, "actions/s", limit, at_least=0.5, transport=transport, episodes=64)
+
+
+def _pickled() -> Row:
+    clients = {"clients": 16}
+    return Row(
+        name="serving_pickled",
+        work="16 clients, each with one request at a time",
+        unit="actions/s",
+        better="more",
+        sides=(
+            Side("rollax, WebSockets", own("rollax_serving", *flags(service="policy", transport="json", **clients))),
+            Side("pickled HTTP", own("rollax_serving", *flags(service="pickled", transport="pickled", **clients))),
+        ),
+        targets=(Against("pickled HTTP", 2.0),),
+        notes="Pickled HTTP: the design of RLlib's former policy server (`benchmarks/pickled_server.py`), rebuilt with "
+        "the same policy behind it. Ray 2.60 has no such server any more.",
+    )
 
 
 def _learning() -> Row:

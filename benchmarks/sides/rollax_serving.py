@@ -19,8 +19,8 @@ _PERCENT = 100
 def main() -> None:
     """Serves rounds."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--service", choices=("policy", "echo", "learn"), required=True)
-    parser.add_argument("--transport", choices=("http", "json", "msgpack"), required=True)
+    parser.add_argument("--service", choices=("policy", "echo", "learn", "pickled"), required=True)
+    parser.add_argument("--transport", choices=("http", "json", "msgpack", "pickled"), required=True)
     parser.add_argument("--clients", type=int, required=True)
     parser.add_argument("--episodes", type=int, default=1, help="of each client, in one message")
     parser.add_argument("--percentile", type=int, help="report this percentile of the latencies, not actions/s")
