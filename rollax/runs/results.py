@@ -48,8 +48,22 @@ def to_json(value: Any, indent: int | None = None) -> str:
 
 
 def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
-    """Returns the result lines of a run folder or a `result.jsonl`, and the number of unreadable lines."""
+    """Returns the result lines of a run folder or a `result.jsonl`, and the number of unreadable lines.
+
+    Raises:
+        RollaxError: there is no file, or no line that can be read.
+    """
     path = run / RESULTS_NAME if run.is_dir() else run
+    results, unread = read_lines(path)
+    if not results:
+        raise RollaxError(
+            "No results yet.", where=str(path), got=f"{unread} unreadable lines", expected="one JSON object per line"
+        )
+    return results, unread
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Returns the result lines of a file, which may have none, and the number of unreadable lines."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
@@ -70,10 +84,6 @@ def read_results(run: Path) -> tuple[list[dict[str, Any]], int]:
             results.append(result)
         else:
             unread += 1
-    if not results:
-        raise RollaxError(
-            "No results yet.", where=str(path), got=f"{unread} unreadable lines", expected="one JSON object per line"
-        )
     return results, unread
 
 

@@ -20,6 +20,7 @@ from rollax.runs.results import (
     draw_curves,
     flat_scalars,
     number_in,
+    read_lines,
     read_results,
     to_json,
 )
@@ -161,7 +162,7 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
 
 def _forget_results_after(folder: Path, iteration: int) -> None:
     """Drops the result lines of later iterations, and a last one that was not written to its end."""
-    kept = [r for r in read_results(folder)[0] if (number_in(r, "training_iteration") or 0) <= iteration]
+    kept = [r for r in read_lines(folder / RESULTS_NAME)[0] if (number_in(r, "training_iteration") or 0) <= iteration]
     temporary = folder / f"{RESULTS_NAME}.new"
     temporary.write_bytes(b"".join(to_json(result).encode() + b"\n" for result in kept))
     temporary.replace(folder / RESULTS_NAME)
