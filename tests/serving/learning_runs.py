@@ -14,9 +14,9 @@ LONG = 60.0
 TINY = {"fcnet_hiddens": [4]}
 
 
-def until(condition: Callable[[], Any]) -> None:
+def until(condition: Callable[[], Any], within_s: float = LONG) -> None:
     """Waits for what another thread does."""
-    deadline = time.monotonic() + LONG
+    deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come"
         time.sleep(1e-3)

@@ -37,6 +37,7 @@ WORKERS = {
     "sgd_minibatch_size": 32,
     "num_sgd_iter": 1,
     "rollout_fragment_length": 16,
+    "timesteps_per_iteration": 64,
     "min_time_s_per_iteration": 0,
 }
 
@@ -110,11 +111,11 @@ def test_a_signal_ends_one_without_clients(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("run", ["PPO", "DQN", "IMPALA", "A3C", "APEX"])
+@pytest.mark.parametrize("run", ["PPO", "IMPALA", "APEX"])  # which wait in different loops
 def test_a_worker_without_clients_holds_up_neither_learning_nor_the_end(run, tmp_path):
     out = tmp_path / "run"
     config = {key: value for key, value in WORKERS.items() if run == "PPO" or "sgd" not in key}
-    if run in ("DQN", "APEX"):
+    if run == "APEX":
         config = {**config, "learning_starts": 16, "train_batch_size": 16}
     with learning(out, run, config) as (process, address, line):
         assert line.count("http://") == 2
@@ -122,7 +123,7 @@ def test_a_worker_without_clients_holds_up_neither_learning_nor_the_end(run, tmp
         player = threading.Thread(target=play_until, args=(address, stop))
         player.start()
         try:
-            until(lambda: len(checkpoints(out)) >= 2)
+            until(lambda: len(checkpoints(out)) >= 2, 240.0)
         finally:
             stop.set()
             player.join()
