@@ -17,6 +17,8 @@ from rollax.batch import SampleBatch
 from rollax.config.stored import space_from_json
 from rollax.data.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, skip
 from rollax.data.layout import FORMAT_VERSION, HEADER, IDS, IS_LAST, TERMINATED, TRUNCATED, Columns, id_from_text
+from rollax.data.limited_parquet import LimitedParquet
+from rollax.data.limits import MAX_DECODED_GB
 from rollax.errors import DatasetError, SpaceError
 from rollax.spaces import same_space, space_text
 from rollax.trees import Tree
@@ -38,11 +40,21 @@ class ParquetReader(DatasetReader):
         paths: the files.
         columns: the columns to read; None: all. `obs`, `actions` and `rewards` are always read.
         max_broken: how many damaged files are skipped; one more raises.
+        max_decoded_gb: GiB that a row group may take once it is decoded.
     Raises:
-        DatasetError: a file that is truncated, of a newer format, or with other spaces than the first.
+        DatasetError: a file that is truncated, of a newer format, or with other spaces than the first; or a row
+            group that is too large.
     """
 
-    def __init__(self, paths: Sequence[Path], *, columns: Sequence[str] | None = None, max_broken: int = 0) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        columns: Sequence[str] | None = None,
+        max_broken: int = 0,
+        max_decoded_gb: float = MAX_DECODED_GB,
+    ) -> None:
+        self._max_decoded_gb = max_decoded_gb
         self.broken: list[str] = []
         self._wanted = None if columns is None else {*columns, "obs", "actions", "rewards"}
         self._files = []
@@ -64,11 +76,11 @@ class ParquetReader(DatasetReader):
 
     def trajectories(self) -> Iterator[RecordedTrajectory]:
         for file in self._files:
-            with pq.ParquetFile(file.path) as parquet:
-                for group in range(parquet.num_row_groups):
+            with LimitedParquet(file.path, self._max_decoded_gb) as parquet:
+                for group in range(parquet.metadata.num_row_groups):
                     where = f"{file.path}, row group {group}"
                     try:
-                        table = parquet.read_row_group(group, columns=self._names(file))
+                        table = parquet.read_row_group(group, self._names(file))
                         yield from _trajectories_of(table, file.columns, self._wanted, where)
                     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, *_ODD) as error:
                         raise _damaged(where, error) from error

@@ -13,6 +13,7 @@ from rollax import spaces, trees
 from rollax.batch import SampleBatch
 from rollax.config.stored import space_from_json
 from rollax.data.dataset import DatasetReader, RecordedTrajectory, skip
+from rollax.data.limits import MAX_DECODED_GB
 from rollax.errors import ConfigError, DatasetError
 from rollax.trees import Tree
 
@@ -27,6 +28,7 @@ class FormatReader(DatasetReader):
         action_space: the action space of the environment, or its JSON; None: not known.
         env: a Gymnasium id, for the spaces that are not given.
         max_broken: how many broken lines or files are skipped; one more raises.
+        max_decoded_gb: GiB that a part of a binary file, such as an episode, may take once it is decoded.
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class FormatReader(DatasetReader):
         action_space: Space | Mapping[str, Any] | None = None,
         env: str | None = None,
         max_broken: int = 0,
+        max_decoded_gb: float = MAX_DECODED_GB,
     ) -> None:
         self.broken: list[str] = []
+        self._max_decoded_gb = max_decoded_gb
         self._max_broken = max_broken
         self.header: Mapping[str, Any] = {} if env is None else {"env": env}
         self.observation_space = _space(observation_space, "observation_space", env)

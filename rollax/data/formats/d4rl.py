@@ -12,9 +12,11 @@ import numpy as np
 from rollax.batch import SampleBatch
 from rollax.data.dataset import RecordedTrajectory
 from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader, with_last_obs
+from rollax.data.limits import check_decoded
 from rollax.errors import DatasetError
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
+_READ = ("observations", "actions", "rewards")
 _SMALL, _MOST_COMPRESSED = 64 << 20, 1100  # gzip, the best that HDF5 has, makes data 1032 times smaller at most
 
 
@@ -46,7 +48,10 @@ class D4RLReader(FormatReader):
                 self.skip(error)
                 continue
             with h5py.File(path, "r") as file:
+                arrays: list[Any] = [file[name] for name in _READ]
+                per_row = sum(array.nbytes / max(len(array), 1) for array in arrays)
                 for start, end, terminated, truncated in ends:
+                    check_decoded((end - start) * per_row, self._max_decoded_gb, f"{path}, row {start}")
                     found = self._trajectory(file, start, end, terminated)
                     if found is not None:
                         name, where = f"{number}:{start}", f"{path}, row {start}"
@@ -80,9 +85,11 @@ class D4RLReader(FormatReader):
             lengths = {name: len(file[name]) for name in names}
             if len(set(lengths.values())) > 1:
                 raise DatasetError("Arrays of different lengths.", where=path, got=lengths, expected="equal lengths")
+            check_decoded(file["terminals"].nbytes, self._max_decoded_gb, f"{path}, terminals")
             terminals = np.asarray(file["terminals"][:], bool).reshape(-1)
             timeouts = np.zeros_like(terminals)
             if "timeouts" in file:
+                check_decoded(file["timeouts"].nbytes, self._max_decoded_gb, f"{path}, timeouts")
                 timeouts = np.asarray(file["timeouts"][:], bool).reshape(-1)
             elif self._time_limit is not None:
                 timeouts = _timeouts(terminals, self._time_limit)

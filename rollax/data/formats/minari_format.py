@@ -17,6 +17,7 @@ from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory
 from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader
+from rollax.data.formats.minari_limits import check_episode
 from rollax.data.new_file import new_folder
 from rollax.errors import DatasetError
 
@@ -61,6 +62,7 @@ class MinariReader(FormatReader):
             for index in range(int(storage.total_episodes)):
                 try:
                     # One by one: several Arrow episodes at once come in batches that may divide long ones.
+                    check_episode(storage, index, self._max_decoded_gb, f"{path}, episode {index}")
                     trajectory = _trajectory(storage, index, f"{number}:{index}", f"{path}, episode {index}")
                 except DatasetError as error:
                     self.skip(error)

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import RecordedTrajectory
 from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, Assembler, FormatReader, columns_of
+from rollax.data.limited_parquet import LimitedParquet
 from rollax.errors import DatasetError
 
 _FURTHER = (SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS)
@@ -53,7 +53,7 @@ class RLlibParquetReader(FormatReader):
         yield from assembler.rest()
 
     def _pieces(self, path: Path) -> Iterator[tuple[Any, ...]]:
-        table = _table(path)
+        table = _table(path, self._max_decoded_gb)
         names, rows = table.column_names, table.num_rows
         ids = [
             table[name].to_pylist() if name in names else [default] * rows
@@ -106,9 +106,10 @@ class RLlibParquetReader(FormatReader):
         return columns_of(space, values, name, str(path))
 
 
-def _table(path: Path) -> pa.Table:
+def _table(path: Path, max_gb: float) -> pa.Table:
     try:
-        table = pq.read_table(path)
+        with LimitedParquet(path, max_gb) as parquet:
+            table = parquet.read()
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from error
     missing = [name for name in _REQUIRED if name not in table.column_names]

@@ -1,0 +1,23 @@
+"""The limit on what a part of a file may take in memory once it is decoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rollax.errors import DatasetError
+from rollax.memory import gib
+
+MAX_DECODED_GB = 4.0
+"""Default of `max_decoded_gb`: the GiB that a row group, an episode or an array of a file may take once decoded."""
+
+
+def check_decoded(size: float, max_gb: float, where: str | Path) -> None:
+    """Raises DatasetError where `size` bytes are more than a part of a file may take."""
+    if size > max_gb * 2**30:
+        raise DatasetError(
+            "Data that would take too much memory once it is decoded.",
+            where=where,
+            got=f"at least {gib(int(size))}",
+            expected=f"at most {gib(int(max_gb * 2**30))}, see max_decoded_gb",
+            fix="if the file is from someone you trust, raise the setting max_decoded_gb",
+        )
