@@ -5,8 +5,6 @@ Source: Williams (1992), REINFORCE. Each action is weighted by its discounted re
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from rollax import SyncSamplesOptimizer, TorchConfig, Trainer, torch_policy
 from rollax.evaluation.advantages import discounted_returns
 from rollax.policy.minibatches import standardized
@@ -14,7 +12,7 @@ from rollax.torch.losses import masked_mean, policy_gradient_loss
 
 
 class TorchPGConfig(TorchConfig):
-    defaults: ClassVar = {"train_batch_size": 1000, "lr": 4e-3, "batch_mode": "complete_episodes"}
+    defaults = {"train_batch_size": 1000, "lr": 4e-3, "batch_mode": "complete_episodes"}
 
 
 def postprocess(policy, fragment):

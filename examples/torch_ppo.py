@@ -5,11 +5,9 @@ Source: Schulman et al. (2017), Eq. 7 and 9, arXiv:1707.06347.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field
 
-from rollax import SampleBatch, SyncSamplesOptimizer, TorchConfig, TorchPolicy, Trainer
+from rollax import SyncSamplesOptimizer, TorchConfig, TorchPolicy, Trainer
 from rollax.config.groups import StateValueFields
 from rollax.evaluation.advantages import add_advantages
 from rollax.policy.minibatches import standardized
@@ -18,7 +16,7 @@ from rollax.torch.losses import clipped_surrogate, masked_mean, value_loss
 
 
 class TorchPPOConfig(StateValueFields, TorchConfig):
-    defaults: ClassVar = {"train_batch_size": 4000, "lr": 3e-4, "grad_clip": 0.5, "lambda_": 0.95, "entropy_coeff": 0.0}
+    defaults = {"train_batch_size": 4000, "lr": 3e-4, "grad_clip": 0.5, "lambda_": 0.95, "entropy_coeff": 0.0}
 
     sgd_minibatch_size: int = Field(default=128, ge=1, description="M, rows of one gradient step")
     num_sgd_iter: int = Field(default=10, ge=1, description="K, epochs over each train batch")
@@ -38,7 +36,7 @@ class TorchPPOPolicy(TorchPolicy):
 
     def train_columns(self, batch):
         names = ("obs", "actions", "action_logp", "action_dist_inputs", "value_targets")
-        return {**{name: batch[name] for name in names}, "advantages": standardized(batch[SampleBatch.ADVANTAGES])}
+        return {**{name: batch[name] for name in names}, "advantages": standardized(batch["advantages"])}
 
     def loss(self, model, out, batch, mask, coefficients):
         config, logp = self.config, self.distribution.logp(out.policy, batch["actions"])

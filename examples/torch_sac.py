@@ -1,12 +1,6 @@
-"""SAC in PyTorch on Pendulum-v1: a mean reward of -200 after at most 10,000 steps.
-
-Source: Haarnoja et al. (2018), arXiv:1801.01290; the learned temperature: arXiv:1812.05905, Eq. 18.
-"""
-
-from __future__ import annotations
+"""SAC in PyTorch on Pendulum-v1: -200 after at most 10,000 steps. Source: Haarnoja et al. (2018), arXiv:1812.05905."""
 
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -23,17 +17,15 @@ from rollax.torch.networks import ActionValue, Actor, ActorWithCritics, Ensemble
 
 
 class TorchSACConfig(TorchFields, ReplayFields):
-    defaults: ClassVar = {"train_batch_size": 256, "rollout_fragment_length": 8, "training_intensity": 1.0, "lr": 3e-4}
+    defaults = {"train_batch_size": 256, "rollout_fragment_length": 8, "training_intensity": 1.0, "lr": 3e-4}
     model: ModelConfig = ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu")
     tau: float = Field(default=5e-3, gt=0, le=1, description="Polyak coefficient of the target critics")
     random_steps: int = Field(default=1500, ge=0, description="steps at first whose actions are uniformly random")
 
 
 class TorchSACPolicy(TorchPolicy):
-    config_class = TorchSACConfig
-    statistics = ("critic_loss", "actor_loss", "alpha", "mean_q")
-    learns_off_policy = True
-    batch_columns = TRANSITION
+    config_class, learns_off_policy, batch_columns = TorchSACConfig, True, TRANSITION
+    statistics = ("critic_loss", "actor_loss", "alpha")
 
     @cached_property
     def distribution(self):
@@ -55,9 +47,8 @@ class TorchSACPolicy(TorchPolicy):
         return {**transitions(batch), "noise": noise[0], "next_noise": noise[1]}
 
     def target_columns(self, model, target_model, batch, mask, coefficients):
-        obs = batch["new_obs"]
-        actions, logp = self.distribution.sample_and_logp(model(obs).policy, batch["next_noise"])
-        soft_values = target_model.critics(obs, actions).amin(dim=0) - model.log_alpha.exp() * logp
+        actions, logp = self.distribution.sample_and_logp(model(batch["new_obs"]).policy, batch["next_noise"])
+        soft_values = target_model.critics(batch["new_obs"], actions).amin(dim=0) - model.log_alpha.exp() * logp
         return {"q_target": td_target(batch["rewards"], batch["discounts"], soft_values)}
 
     def loss(self, model, out, batch, mask, coefficients):
@@ -70,26 +61,16 @@ class TorchSACPolicy(TorchPolicy):
         actor_loss = masked_mean(alpha * logp - values, mask)
         alpha_loss = temperature_loss(model.log_alpha, logp, -float(self.distribution.num_noise), mask)
         stats = {"critic_loss": 0.5 * squares, "actor_loss": actor_loss, "alpha": alpha, "td_error": errors}
-        return 0.5 * squares + actor_loss + alpha_loss, {**stats, "mean_q": masked_mean(taken.mean(dim=0), mask)}
+        return 0.5 * squares + actor_loss + alpha_loss, stats
 
 
 class TorchSACTrainer(Trainer):
-    name = "TorchSAC"
-    config_class = TorchSACConfig
-    policy_class = TorchSACPolicy
-    optimizer_class = SyncReplayOptimizer
+    name, config_class, policy_class, optimizer_class = "TorchSAC", TorchSACConfig, TorchSACPolicy, SyncReplayOptimizer
 
 
 def main(iterations: int = 10) -> float:
     """Trains and returns the mean reward of the last greedy evaluation."""
-    config = {
-        "lr": 1e-3,
-        "learning_starts": 500,
-        "random_steps": 500,
-        "evaluation_interval": 1,
-        "evaluation_num_episodes": 20,
-        "seed": 0,
-    }
+    config = {"lr": 1e-3, "learning_starts": 500, "random_steps": 500, "evaluation_interval": 1, "seed": 0}
     with TorchSACTrainer(env="Pendulum-v1", config=config) as trainer:
         stop = {"evaluation_reward_mean": -200, "training_iteration": iterations}
         return trainer.fit(stop).last["evaluation"]["episode_reward_mean"]
