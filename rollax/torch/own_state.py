@@ -36,7 +36,7 @@ def set_own_arrays(policy: Any, arrays: Arrays) -> None:
         name: {path: part for path, part in _parts(value, "") if isinstance(part, torch.optim.Optimizer)}
         for name, value in _attributes(policy)
     }
-    for name in {*arrays, *(name for name, found in tensors.items() if found)}:
+    for name in sorted({*arrays, *(name for name, found in tensors.items() if found)}):
         stored, own = arrays.get(name, {}), tensors.get(name, {})
         prefixes = tuple(f"{path}#" for path in optimizers.get(name, {}))
         got = {path: np.shape(a) for path, a in stored.items() if not (prefixes and path.startswith(prefixes))}

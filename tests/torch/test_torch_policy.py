@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from rollax import Outputs, SampleBatch
 from rollax.algorithms.dqn import DQNPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.algorithms.sac import SACPolicy
+from rollax.config.multiagent import SharedParts
 from rollax.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, PolicyError
 from rollax.policy.shared_variables import SharedVariables
 from tests.torch.carried import carried
@@ -318,16 +318,17 @@ def test_state_in_attributes_is_stored():
         one.learn_on_batch(batch)
     assert torch.equal(policy.forward_model.weight, other.forward_model.weight)
     assert other.count["steps"].tolist() == [2, 2]
-    with pytest.raises(CheckpointError, match="forward_model"):
-        policy.set_state({**policy.get_state(), "own": {"forward_model": {".weight": np.zeros(2)}}})
+    state = policy.get_state()
+    own = {**state["own"], "forward_model": {".weight": np.zeros(2)}}
+    with pytest.raises(CheckpointError, match="attribute forward_model"):
+        policy.set_state({**state, "own": own})
 
 
 def test_shared_parts_are_the_same_tensors():
     policies = {name: make(seed=seed) for name, seed in (("a", 1), ("b", 2))}
     for name, policy in policies.items():
         policy.name = name
-    shared = SimpleNamespace(policies=None, parts=["policy_trunk"])
-    SharedVariables({"trunk": shared}, policies)
+    SharedVariables({"trunk": SharedParts(parts=("policy_trunk",))}, policies)
     a, b = (policies[name].get_weights() for name in "ab")
     trunk = [name for name in a if name.startswith("policy_trunk")]
     same({name: a[name] for name in trunk}, {name: b[name] for name in trunk})
