@@ -15,6 +15,9 @@ from rollax.algorithms.apex import ApexDQNTrainer as ApexDQNTrainer
 from rollax.algorithms.appo import APPOConfig as APPOConfig
 from rollax.algorithms.appo import APPOPolicy as APPOPolicy
 from rollax.algorithms.appo import APPOTrainer as APPOTrainer
+from rollax.algorithms.ars import ARSConfig as ARSConfig
+from rollax.algorithms.ars import ARSPolicy as ARSPolicy
+from rollax.algorithms.ars import ARSTrainer as ARSTrainer
 from rollax.algorithms.cql import CQLConfig as CQLConfig
 from rollax.algorithms.cql import CQLPolicy as CQLPolicy
 from rollax.algorithms.cql import CQLTrainer as CQLTrainer
@@ -33,6 +36,9 @@ from rollax.algorithms.dqn import DQNTrainer as DQNTrainer
 from rollax.algorithms.dqn import RainbowConfig as RainbowConfig
 from rollax.algorithms.dqn import RainbowPolicy as RainbowPolicy
 from rollax.algorithms.dqn import RainbowTrainer as RainbowTrainer
+from rollax.algorithms.es import ESConfig as ESConfig
+from rollax.algorithms.es import ESPolicy as ESPolicy
+from rollax.algorithms.es import ESTrainer as ESTrainer
 from rollax.algorithms.impala import IMPALAConfig as IMPALAConfig
 from rollax.algorithms.impala import IMPALAPolicy as IMPALAPolicy
 from rollax.algorithms.impala import IMPALATrainer as IMPALATrainer
@@ -118,6 +124,7 @@ from rollax.optimizers.async_replay import AsyncReplayOptimizer as AsyncReplayOp
 from rollax.optimizers.async_samples import AsyncSamplesOptimizer as AsyncSamplesOptimizer
 from rollax.optimizers.batch_replay import BatchReplayOptimizer as BatchReplayOptimizer
 from rollax.optimizers.optimizer import Optimizer as Optimizer
+from rollax.optimizers.search import SearchOptimizer as SearchOptimizer
 from rollax.optimizers.sync_replay import SyncReplayOptimizer as SyncReplayOptimizer
 from rollax.optimizers.sync_samples import SyncSamplesOptimizer as SyncSamplesOptimizer
 from rollax.policy.jax_policy import JaxPolicy as JaxPolicy

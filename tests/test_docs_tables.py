@@ -25,7 +25,7 @@ from rollax import (
 )
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.config import TrainerConfig
-from rollax.config.groups import ReplayFields
+from rollax.config.groups import ReplayFields, SearchFields
 from rollax.evaluation.episode_table import Episode
 from tests.test_docs import REPOSITORY, table
 
@@ -71,7 +71,8 @@ def test_the_columns_that_policies_ask_for():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_columns_that_postprocessing_adds_and_losses_read(name):
     trainer_class = get_trainer_class(name)
-    config = trainer_class.config_class(rollout_fragment_length=8, seed=0)
+    fragments = {} if issubclass(trainer_class.config_class, SearchFields) else {"rollout_fragment_length": 8}
+    config = trainer_class.config_class(**fragments, seed=0)
     worker = RolloutWorker(ENVIRONMENTS.get(name, "CartPole-v1"), trainer_class.policy_class, config=config)
     policy = worker.get_policy()
     fragments, _ = worker.sampler.sample()

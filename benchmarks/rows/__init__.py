@@ -10,6 +10,7 @@ from benchmarks.rows.off_policy import off_policy_rows
 from benchmarks.rows.offline import offline_rows
 from benchmarks.rows.replay import replay_rows
 from benchmarks.rows.sampling import sampling_rows
+from benchmarks.rows.search import search_rows
 from benchmarks.rows.serving import serving_rows
 from benchmarks.rows.training import training_rows
 from benchmarks.rows.workers import worker_rows
@@ -25,6 +26,7 @@ def make_rows(*, quick: bool = False) -> dict[str, Row]:
         *off_policy_rows(),
         *offline_rows(),
         *frames_rows(quick=quick),
+        *search_rows(quick=quick),
         *serving_rows(),
     )
     if quick:

@@ -13,6 +13,7 @@ from rollax.config.data_estimates import OffPolicyEstimationFields
 from rollax.config.data_input import DataInputFields
 from rollax.config.rules import SET, But, FieldGroup
 from rollax.config.trainer import Lambda, ProbabilityPoints, SchedulePoints, TrainerConfig
+from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 from rollax.schedules import Schedule
 
@@ -69,6 +70,51 @@ class ConservativeFields(FieldGroup):
     min_q_weight: float = Field(
         default=5.0, ge=0, description="w, weight of the conservative term, which lowers the values of unseen actions"
     )
+
+
+class SearchFields(TrainerConfig):
+    """How a vector of parameters is searched for along random directions; see `SearchOptimizer`."""
+
+    defaults = {"num_envs_per_worker": 16}
+    requires = {
+        ("train_batch_size", "rollout_fragment_length", "batch_mode"): "an iteration has num_directions directions",
+        "gamma": "returns are sums of rewards",
+        "sample_async": "episodes are played in each iteration, with its parameters",
+        "max_policy_lag": "no experience is older than the parameters",
+        "accept_off_policy_actions": "nothing is learned from actions",
+        "count_steps_by": "there is one agent",
+        **_OWN_NETWORKS,
+    }
+
+    num_directions: int = Field(
+        default=16,
+        ge=1,
+        description="N, random directions ε of one iteration; each has the candidates θ + σ ε and θ - σ ε",
+    )
+    noise_stdev: float = Field(default=0.05, gt=0, description="σ, standard deviation of the candidates' parameters")
+    episodes_per_candidate: int = Field(
+        default=1, ge=1, description="episodes whose mean return is a candidate's return"
+    )
+    reward_offset: float = Field(
+        default=0.0,
+        description="added to each reward that is learned from; -1 removes a bonus of 1 for surviving a step",
+    )
+    noise_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="without effect, for configs of RLlib: directions are generated, there is no table of noise",
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.multiagent.policies:
+            raise ConfigError(
+                "Several policies, for an algorithm of one.",
+                where="config key 'multiagent.policies'",
+                got=list(self.multiagent.policies),
+                expected="one agent with one policy",
+                fix="leave multiagent out, or use PPO, IMPALA or DQN",
+            )
 
 
 class BurnInFields(FieldGroup):

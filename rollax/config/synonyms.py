@@ -107,6 +107,16 @@ SYNONYMS: dict[str, str] = {
     **_all("input_ offline_data dataset dataset_path", "input"),
     "input_read_method_kwargs": "input_config",
     "input_evaluation": "off_policy_estimation_methods: names of estimators",
+    # Random search
+    **_all("num_rollouts n_delta", "num_directions"),
+    "episodes_per_batch": "num_directions: half of the episodes, with one episode for each candidate",
+    **_all("rollouts_used n_top", "directions_used"),
+    "delta_std": "noise_stdev",
+    **_all("stepsize sgd_stepsize", "lr"),
+    "return_proc_mode": "shaping",
+    "alive_bonus_offset": "reward_offset",
+    "eval_prob": "evaluation_interval: every so many iterations, greedily",
+    "report_length": "metrics_num_episodes_for_smoothing",
     # Targets
     **_all("target_update_interval target_network_frequency target_update_freq target_update_period", _TARGETS),
     "target_network_update_freq": _TARGETS,

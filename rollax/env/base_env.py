@@ -43,6 +43,8 @@ class BaseEnv:
     """Every agent that may appear; None allows any."""
     samples_in_background: bool = False
     """The default of the config key `sample_async`."""
+    seeds_every_episode: bool = True
+    """Whether `reset_rows` begins the next episode of any sub-environment, from a given seed."""
 
     # Double underscores avoid clashes with attributes of users' subclasses.
     __reset_takes_seeds: bool
@@ -160,6 +162,13 @@ class BaseEnv:
                 first_obs, first_infos = self._checked(result, f"try_reset({env_id})", 2, expected, env_id)
                 obs[env_id], infos[env_id] = first_obs[env_id], first_infos.get(env_id, {})
         return self._dict_rows().beginning(obs, infos) if obs else None
+
+    def rest_rows(self, env_index: np.ndarray) -> bool:
+        """Leaves out sub-environments without a running episode from the polls until they are reset.
+
+        False: this environment steps all of them; they have to be reset, and need actions.
+        """
+        return False
 
     def _checked(
         self, result: Any, call: str, count: int, expected: str, env_id: int | None = None

@@ -84,7 +84,7 @@ class MeanStdFilter:
         """
         self._check(state)
         for path, moments in self._moments.items():
-            moments.become(*(state[f"{_name(path)}{part}"] for part in _PARTS))
+            moments.become(*(state[f"{leaf_name(path)}{part}"] for part in _PARTS))
 
     def take_delta(self) -> State:
         """The statistics of what was seen since the last call, for another filter's `merge`."""
@@ -107,10 +107,10 @@ class MeanStdFilter:
         """Adds statistics; `recent`: the next `take_delta` returns them too."""
         self._check(delta)
         for path, moments in self._moments.items():
-            moments.add(*(delta[f"{_name(path)}{part}"] for part in _PARTS), both=recent)
+            moments.add(*(delta[f"{leaf_name(path)}{part}"] for part in _PARTS), both=recent)
 
     def _arrays(self, which: int) -> State:
-        named = ((_name(path), moments.arrays(which)) for path, moments in self._moments.items())
+        named = ((leaf_name(path), moments.arrays(which)) for path, moments in self._moments.items())
         return {f"{name}{part}": array for name, arrays in named for part, array in zip(_PARTS, arrays, strict=True)}
 
     def _check(self, state: Mapping[str, NDArray]) -> None:
@@ -240,6 +240,6 @@ def make_filter(name: str, observation_space: spaces.Space) -> MeanStdFilter:
     )
 
 
-def _name(path: Path) -> str:
+def leaf_name(path: Path) -> str:
     """The prefix of a leaf's arrays. Slashes in keys are escaped as in a JSON pointer: no two leaves share a prefix."""
     return "".join(f"{str(key).replace('~', '~0').replace('/', '~1')}/" for key in path)

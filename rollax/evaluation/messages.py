@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from rollax.batch import MultiAgentBatch
+from rollax.evaluation.filters import State
 from rollax.evaluation.metrics import EpisodeList
 
 
@@ -58,3 +61,52 @@ class Rollout:
     gradients: Mapping[str, tuple[Any, dict[str, Any]]] = field(default_factory=dict)
     gradients_s: float = 0.0
     dropped_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Directions to evaluate: the candidates θ + σ ε_k and θ - σ ε_k of each, θ being the policy's parameters.
+
+    Args:
+        seed, generation: what directions, episodes and action noise are made from.
+        indices: [n] the numbers k of the directions.
+        noise_stdev: σ.
+        episodes: played by each candidate.
+        action_noise: standard deviation of what is added to Box actions.
+        sign_rewards: whether a return is the sum of the signs of the rewards.
+        reward_offset: added to each reward of a return.
+    """
+
+    seed: int
+    generation: int
+    indices: np.ndarray
+    noise_stdev: float
+    episodes: int = 1
+    action_noise: float = 0.0
+    sign_rewards: bool = False
+    reward_offset: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateReturns:
+    """What the candidates of some directions have reached.
+
+    Args:
+        worker_index: the worker.
+        generation: of the candidates.
+        indices: [n] the numbers of the directions.
+        returns: [n, 2] mean returns of both sides.
+        lengths: [n] environment steps of all episodes of a direction.
+        episodes: those of the first direction, then of the next: of its first side, then of the second.
+        filters: for each episode, the statistics of the observations that were acted on.
+        sample_s: seconds of playing.
+    """
+
+    worker_index: int
+    generation: int
+    indices: np.ndarray
+    returns: np.ndarray
+    lengths: np.ndarray
+    episodes: EpisodeList
+    filters: list[State]
+    sample_s: float

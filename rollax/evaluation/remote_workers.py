@@ -96,9 +96,10 @@ class RemoteWorkers(ActorPool):
             raise self.failures.unavailable()
         self._update, self._version = self._actors.put(update), update.version
 
-    def request(self, index: int, method: str) -> None:
-        """Requests a rollout (`sample_fragment`, `sample_apart`, `sample_gradients`), with the last update if new."""
-        self.send(index, method)
+    def request(self, index: int, method: str, *arguments: Any) -> None:
+        """Requests a rollout (`sample_fragment`, `sample_apart`, `sample_gradients`) or the returns of candidates
+        (`play_candidates`), with the last update if it is new, as the last argument."""
+        self.send(index, method, *arguments)
 
     def short_of(self, count: int) -> list[int]:
         """The workers with fewer than `count` pending requests, each repeated once per missing request."""
@@ -119,7 +120,7 @@ class RemoteWorkers(ActorPool):
             replies = []
             for call in self.ready(until - time.monotonic()):
                 if call.lost or _is_empty(call.value):
-                    self.request(call.index, call.method)
+                    self.request(call.index, call.method, *call.arguments)
                 else:
                     self.failures.succeeded(call.index)
                     replies.append(Reply(call.index, call.value))
@@ -130,7 +131,7 @@ class RemoteWorkers(ActorPool):
         if not call.collected or actor.state.version == self._version or self._update is None:
             return call.arguments
         actor.state.version = self._version
-        return (self._update,)
+        return (*call.arguments, self._update)
 
 
 def _is_empty(value: Any) -> bool:

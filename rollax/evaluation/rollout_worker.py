@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from rollax.evaluation.actions import described as described_policy
 from rollax.evaluation.background_sampling import BackgroundSampling, Turns, YieldingEnv
 from rollax.evaluation.callbacks import make_callbacks, overrides
 from rollax.evaluation.make_sampler import make_env, make_sampler
-from rollax.evaluation.messages import Rollout, Update
+from rollax.evaluation.messages import CandidateReturns, Candidates, Rollout, Update
 from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.evaluation.policy_mapping import policy_mapping
+from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.postprocess import postprocess
 from rollax.evaluation.recorder import Recorder
 from rollax.evaluation.sampler import Sampler
@@ -30,6 +31,9 @@ from rollax.evaluation.worker_policies import DEFAULT_POLICY, env_with_spaces, m
 from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables
 from rollax.state import count, described, entry, section, wrong
+
+if TYPE_CHECKING:
+    from rollax.evaluation.candidates import CandidatePlayer
 
 MOST_WAITING_STEPS = 10_000
 """Environment steps that may wait for an off-policy learner."""
@@ -57,6 +61,7 @@ class RolloutWorker:
     """
 
     _background: BackgroundSampling | None = None  # of a worker that samples in a thread of its own
+    _candidates: CandidatePlayer | None = None  # made when candidates are first played
 
     def __init__(
         self,
@@ -225,6 +230,21 @@ class RolloutWorker:
         }
         gradients_s = time.perf_counter() - started
         return replace(rollout, batch=MultiAgentBatch({}, 0), gradients=gradients, gradients_s=gradients_s)
+
+    def play_candidates(self, request: Candidates, update: Update | None = None) -> CandidateReturns:
+        """Plays candidates around the policy's parameters, after replacing weights and filters if there is an `update`.
+
+        Running episodes are dropped. See `CandidatePlayer`.
+        """
+        from rollax.evaluation.candidates import CandidatePlayer
+
+        if update is not None:
+            self.take_over(update)
+            self.set_filters(update.filters)  # also of a single worker: playing candidates changes no filter
+        with self._halted():
+            if self._candidates is None:
+                self._candidates = CandidatePlayer(self.sampler, self._only_runner(), self.worker_index)
+            return self._candidates.play(request)
 
     def take_over(self, update: Update) -> None:
         """Replaces weights and filters; after the first update, statistics that were not sent yet are kept."""
@@ -479,6 +499,17 @@ class RolloutWorker:
         """Around reads and writes of the sampling state."""
         here = self._background is None or self._background.runs_here
         return nullcontext() if here else self._turns.held()
+
+    def _only_runner(self) -> PolicyRunner:
+        if len(self.runners) == 1:
+            return next(iter(self.runners.values()))
+        raise PolicyError(
+            "Several policies, for an algorithm of one.",
+            where="config key 'multiagent.policies'",
+            got=list(self.runners),
+            expected="one policy",
+            fix="use PPO, IMPALA or DQN for several policies",
+        )
 
     def _does_not_sample(self) -> ConfigError:
         return ConfigError(

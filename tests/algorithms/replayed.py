@@ -15,6 +15,8 @@ OF_GROUPS = {"QMIX", "VDN"}
 """They act for groups of agents; what is tested here by one agent is tested there by groups."""
 OF_DATA = {"BC"}
 """They learn from recorded data only."""
+OF_SEARCH = {"ARS", "ES"}
+"""They learn from the returns of whole episodes only."""
 CONTINUOUS = {"DDPG", "TD3", "APEX_DDPG", "TD3BC", "CQL"}
 
 SMALL: dict[str, Any] = {

@@ -21,7 +21,16 @@ from rollax import (
     SampleBatch,
 )
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
-from tests.algorithms.replayed import CONTINUOUS, OF_DATA, OF_GROUPS, REPLAYED, SMALL, drawn_of, each_algorithm
+from tests.algorithms.replayed import (
+    CONTINUOUS,
+    OF_DATA,
+    OF_GROUPS,
+    OF_SEARCH,
+    REPLAYED,
+    SMALL,
+    drawn_of,
+    each_algorithm,
+)
 
 OBS = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 BOX = gym.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
@@ -95,7 +104,9 @@ class TestLoggedActions:
             assert 6 < trainer.train()["episode_reward_mean"] < 9
             assert trainer.evaluate()["episode_reward_mean"] > 14.5
 
-    @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in REPLAYING | OF_GROUPS | OF_DATA])
+    @pytest.mark.parametrize(
+        "name", [name for name in ALGORITHMS if name not in REPLAYING | OF_GROUPS | OF_DATA | OF_SEARCH]
+    )
     def test_algorithms_that_learn_only_from_their_own_actions_refuse_them(self, name):
         config = {"env_config": {"actions": CHOICE}, "train_batch_size": 200, "seed": 0}
         with get_trainer_class(name)(Logs, config) as trainer:

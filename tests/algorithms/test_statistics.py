@@ -8,7 +8,7 @@ import pytest
 
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from tests.algorithms.group_envs import TwoStep, paired
-from tests.algorithms.replayed import OF_DATA, OF_GROUPS, REPLAYED, SMALL, env_of
+from tests.algorithms.replayed import OF_DATA, OF_GROUPS, OF_SEARCH, REPLAYED, SMALL, env_of
 
 ON_POLICY: dict[str, Any] = {
     "train_batch_size": 128,
@@ -31,6 +31,8 @@ def test_the_same_statistics_always(name):
     config = dict({**SMALL, "learning_starts": 60} if name in FROM_REPLAY else ON_POLICY)
     if name == "A3C":
         del config["train_batch_size"]
+    if name in OF_SEARCH:
+        config = {"num_directions": 2, "model": {"fcnet_hiddens": (8,)}, "seed": 3}
     with trainer_class(env, config) as trainer:
         (policy_id,) = trainer.optimizer.stats
         before = dict(trainer.optimizer.stats[policy_id])

@@ -33,6 +33,8 @@ class ExternalBaseEnv(BaseEnv):
         copies: the external environment.
     """
 
+    seeds_every_episode = False
+
     def __init__(self, copies: EnvCopies) -> None:
         env: ExternalEnv | ExternalMultiAgentEnv = copies.existing[0]
         episodes = getattr(env, "_external_episodes", None)

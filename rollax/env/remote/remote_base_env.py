@@ -59,12 +59,13 @@ class RemoteBaseEnv(BaseEnv):
         self._wait_s = batch_wait_ms / 1000
         self._calls: dict[int, Call] = {}  # the step or reset of each sub-environment, until a poll takes it
         self._seeds: list[int | None] = [None] * self.num_envs  # of the reset under way
+        self._resting: set[int] = set()
         self._actions = AgentActions(self.name, self.num_envs)
 
     def poll_rows(self) -> Rows:
         steps, resets, dropped = {}, {}, []
         for index in range(self.num_envs):
-            if index in self._calls:
+            if index in self._calls or index in self._resting:
                 continue
             if self._actions.is_running(index) and index in self._failures.recreated:
                 dropped.append(index)  # it failed in another call than a step
@@ -98,6 +99,7 @@ class RemoteBaseEnv(BaseEnv):
 
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows | None:
         indices = env_index.tolist()
+        self._resting -= set(indices)
         for position, index in enumerate(indices):
             self._actions.expect(index, None)
             self._seeds[index] = None if seeds is None else seeds[position]
@@ -116,6 +118,10 @@ class RemoteBaseEnv(BaseEnv):
         for index in results:
             self._actions.expect(index, self._rows.acting(index))
         return rows
+
+    def rest_rows(self, env_index: np.ndarray) -> bool:
+        self._resting |= set(env_index.tolist())
+        return True
 
     def _taken(self, indices: Iterable[int], first_s: float, others_s: float = 0.0) -> list[Call]:
         """The calls of these sub-environments that are over, by index; see `ActorPool.ready` for the times to wait."""

@@ -42,6 +42,8 @@ class NativeVectorEnv(BaseEnv):
         self.observation_space = env.single_observation_space
         self.action_space = env.single_action_space
         self.mode = _autoreset_mode(env, self.name)
+        own_seeds = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        self.seeds_every_episode = own_seeds and self.mode is AutoresetMode.DISABLED
         self._everyone = np.arange(self.num_envs)
         self._no = np.zeros(self.num_envs, bool)
         self._over = self._no  # sub-environments whose episode ended at the last poll

@@ -40,10 +40,13 @@ class VectorBaseEnv(BaseEnv):
         self.action_space = env.action_space
         self._everyone = np.arange(self.num_envs)
         self._answers = Answers(self._everyone, self.name)
+        self._resting, self._stepping = NO_ENVS, self._everyone
         self._none_set, self._all_set = np.zeros(self.num_envs, bool), np.ones(self.num_envs, bool)
         self._checks = ObservationChecks(env.observation_space, self.num_envs)
 
     def poll_rows(self) -> Rows:
+        if len(self._resting):
+            self._answers.not_needed(self._resting)
         actions = trees.unstack(self._answers.take())
         try:
             result = self.env.vector_step(actions)
@@ -51,10 +54,11 @@ class VectorBaseEnv(BaseEnv):
             raise
         except Exception as error:
             raise checks.failed(error, "vector_step()", self.name, actions) from error
-        index, lost, where = self._everyone, NO_ENVS, self._where
+        index, lost, where = self._stepping, NO_ENVS, self._where
         if len(self.env.lost):
             lost = np.array(self.env.lost)
-            index = np.setdiff1d(self._everyone, lost)
+            index = np.setdiff1d(index, lost)
+        if len(index) < self.num_envs:
             where = self._where_of(index)
         count = len(index)
         obs, rewards, terminateds, truncateds, infos = checks.vector_step(result, count, self.name)
@@ -80,13 +84,25 @@ class VectorBaseEnv(BaseEnv):
             *(index, index, columns, rewards, terms, truncs, none_set, waiting, ended),
             infos=infos,
             dropped_envs=lost,
-            in_order=not len(lost),
+            in_order=count == self.num_envs,
         )
 
     def send_rows(self, rows: Rows, selection: np.ndarray | None, actions: trees.Tree) -> None:
         self._answers.put(rows, selection, actions)
 
+    def rest_rows(self, env_index: np.ndarray) -> bool:
+        if not isinstance(self.env, SteppedInTurn):
+            return False
+        self._rest(self.env, np.union1d(self._resting, env_index))
+        return True
+
+    def _rest(self, env: SteppedInTurn, env_index: np.ndarray) -> None:
+        self._resting, self._stepping = env_index, np.setdiff1d(self._everyone, env_index)
+        env.resting = frozenset(env_index.tolist())
+
     def reset_rows(self, env_index: np.ndarray, seeds: Sequence[int | None] | None = None) -> Rows:
+        if isinstance(self.env, SteppedInTurn) and len(self._resting):
+            self._rest(self.env, np.setdiff1d(self._resting, env_index))
         indices, call = env_index.tolist(), "vector_reset()"
         try:
             if len(indices) == self.num_envs and indices == list(range(self.num_envs)):

@@ -93,6 +93,8 @@ class SteppedInTurn(VectorEnv):
         super().__init__(observation_space, action_space, len(self.envs))
         self._steps = [env.step for env in self.envs]
         self._restarts = Restarts(copies)
+        self.resting: frozenset[int] = frozenset()
+        """Sub-environments without a running episode, which `vector_step` does not step."""
 
     def reset_at(self, index: int, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         where = self._where(index)
@@ -104,13 +106,18 @@ class SteppedInTurn(VectorEnv):
         results: list[Any] = []
         lost: list[int] = []
         add, self.lost = results.append, lost
-        while (index := len(results) + len(lost)) < self.num_envs:
+        steps, turns = self._steps, range(self.num_envs)
+        if self.resting:
+            turns = [index for index in turns if index not in self.resting]
+            steps, actions = ([column[index] for index in turns] for column in (steps, actions))
+        while (turn := len(results) + len(lost)) < len(turns):
             try:
-                for step, action in zip(self._steps[index:], actions[index:], strict=True):
+                for step, action in zip(steps[turn:], actions[turn:], strict=True):
                     add(step(action))
             except Exception as error:
-                index = len(results) + len(lost)
-                failure = checks.failed(error, "step()", self._where(index), actions[index])
+                turn = len(results) + len(lost)
+                index = turns[turn]
+                failure = checks.failed(error, "step()", self._where(index), actions[turn])
                 self._restarts.failed(index, failure, error)
                 lost.append(index)
         if not results:
@@ -128,7 +135,8 @@ class SteppedInTurn(VectorEnv):
 
     def _stepped(self) -> list[int]:
         """The sub-environments with results of the last `vector_step`."""
-        return [index for index in range(self.num_envs) if index not in self.lost]
+        left_out = self.resting.union(self.lost)
+        return [index for index in range(self.num_envs) if index not in left_out]
 
     def get_sub_environments(self) -> list[Any]:
         return [getattr(env, "as_written", env) for env in self.envs]

@@ -1,0 +1,79 @@
+"""ES: evolution strategies.
+
+Source: Salimans et al. (2017), arXiv:1703.03864. Candidates θ ± σ ε_k are played; their returns, as centered ranks, are
+the weights of the directions in an estimate of the gradient, which Adam follows:
+    g = 1/(2N) Σ_k (s(r_k⁺) - s(r_k⁻)) ε_k,  θ ← Adam(-g + c θ)
+Deviations: equal returns have equal ranks; directions are generated anew where they are needed, and not read from a
+table of noise; no virtual batch normalization; no adaptive time limit; with `observation_filter="MeanStdFilter"`
+statistics are those of all episodes, not of 1 % of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rollax.algorithms.trainer import Trainer
+from rollax.config.groups import SearchFields
+from rollax.evaluation.messages import Candidates
+from rollax.ops.evolution import Shaping, es_weights
+from rollax.optimizers.search import SearchOptimizer, adds_to_actions
+from rollax.policy.searched_policy import SearchedPolicy
+
+
+class ESConfig(SearchFields):
+    """The fields of a search, with the symbols of the equation above."""
+
+    defaults = {"lr": 0.01, "num_directions": 50, "noise_stdev": 0.02, "observation_filter": "MeanStdFilter"}
+
+    shaping: Shaping = Field(
+        default="centered_rank",
+        description="s: centered_rank, the ranks of all returns; sign, the sum of the signs of an episode's rewards in "
+        "the place of its return; centered_sign_rank, the ranks of those; identity, the returns",
+    )
+    l2_coeff: float = Field(default=0.005, ge=0, description="c, weight decay")
+    action_noise_std: float = Field(
+        default=0.01,
+        ge=0,
+        description="standard deviation of the noise that is added to Box actions of candidates, in units of half an "
+        "action's range; none in evaluations",
+    )
+    adam_epsilon: float = Field(default=1e-8, gt=0, description="ε of Adam")
+
+
+class ESPolicy(SearchedPolicy):
+    """The policy of ES, whose steps are those of Adam."""
+
+    config_class = ESConfig
+
+
+class ESOptimizer(SearchOptimizer):
+    """One iteration of ES in each step."""
+
+    config_class = ESConfig
+
+    def weights(self, returns: NDArray[np.float64]) -> NDArray[np.float64]:
+        return es_weights(returns, self.config.shaping)
+
+    def decay(self) -> float:
+        return self.config.l2_coeff
+
+    def request(self, indices: NDArray) -> Candidates:
+        config = self.config
+        return replace(
+            super().request(indices),
+            action_noise=config.action_noise_std if adds_to_actions(self._policy) else 0.0,
+            sign_rewards="sign" in config.shaping,
+        )
+
+
+class ESTrainer(Trainer):
+    """ES: evolution strategies."""
+
+    name = "ES"
+    config_class = ESConfig
+    policy_class = ESPolicy
+    optimizer_class = ESOptimizer

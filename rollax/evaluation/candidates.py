@@ -1,0 +1,280 @@
+"""`CandidatePlayer`: plays the episodes of candidate parameters, one candidate in each sub-environment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollax import trees
+from rollax.env.rows import Rows
+from rollax.errors import EnvError, NonFiniteError, PolicyError
+from rollax.evaluation.messages import CandidateReturns, Candidates
+from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
+from rollax.evaluation.policy_runner import PolicyRunner
+from rollax.evaluation.sampler import Sampler
+from rollax.evaluation.slot_moments import SlotMoments
+from rollax.ops.evolution import SIGNS, action_stream, candidate, direction, episode_seed
+from rollax.policy.searched_policy import SearchedPolicy
+
+_IDLE = -1
+_NOISE_ROWS = 64
+_SIDES = len(SIGNS)
+
+
+class _Task(NamedTuple):
+    """One episode of one candidate."""
+
+    index: int  # of the direction
+    side: int  # in SIGNS
+    episode: int
+
+
+class CandidatePlayer:
+    """Plays candidates in the slots of a sampler's environment: one in each sub-environment.
+
+    A slot holds one episode, played with the parameters of one candidate, and then the next episode that has no slot
+    yet; where there is none left, the sub-environment rests. What a candidate reaches depends neither on the number of
+    slots nor on what the others play: episodes have seeds of their own, `StackedActing` computes actions, and
+    statistics are kept by slot.
+
+    Args:
+        sampler: has the environment and the table of running episodes; it is restarted before episodes are played.
+        runner: the only policy.
+        worker_index: of the worker.
+    Raises:
+        PolicyError: the policy is none whose parameters are searched for.
+        EnvError: the environment has several agents, or does not begin episodes from given seeds.
+    """
+
+    def __init__(self, sampler: Sampler, runner: PolicyRunner, worker_index: int) -> None:
+        self._sampler, self._runner, self._worker_index = sampler, runner, worker_index
+        self._env, self._episodes = sampler.env, sampler.episodes
+        _check(self._env, runner)
+        policy = runner.policy
+        assert isinstance(policy, SearchedPolicy)
+        self._policy = policy
+        slots = self._env.num_envs
+        self._acting = policy.stacked(slots)
+        self._moments = SlotMoments(runner.filter, slots)
+        self._task_of = np.full(slots, _IDLE)
+        self._returns = np.zeros(slots)
+        self._noise = _ActionNoise(slots)
+
+    def play(self, request: Candidates) -> CandidateReturns:
+        """Plays the episodes of a request, with the policy's parameters as θ."""
+        started = time.perf_counter()
+        self._sampler.restart()
+        self._sampler.take_metrics()
+        self._begin(request)
+        while self._left:
+            for rows in self._waiting:
+                self._act(rows)
+            self._waiting = self._observe(self._env.poll_rows())
+        shape = len(request.indices), _SIDES, request.episodes
+        in_order = np.argsort(self._ended)
+        metrics: list[EpisodeMetrics] = self._sampler.take_metrics()
+        lengths = np.array([metrics[place].length for place in in_order]).reshape(shape)
+        return CandidateReturns(
+            worker_index=self._worker_index,
+            generation=request.generation,
+            indices=request.indices,
+            returns=self._returns_of.reshape(shape).mean(axis=2),
+            lengths=lengths.sum(axis=(1, 2)),
+            episodes=EpisodeList([metrics[place] for place in in_order]),
+            filters=[self._seen[task] for task in range(len(self._tasks))] if self._seen else [],
+            sample_s=time.perf_counter() - started,
+        )
+
+    def _begin(self, request: Candidates) -> None:
+        indices = request.indices.tolist()
+        self._request = request
+        self._tasks = [_Task(k, side, e) for k in indices for side in range(_SIDES) for e in range(request.episodes)]
+        self._theta = self._policy.get_vector()
+        self._direction: tuple[int, NDArray] = -1, self._theta
+        self._returns_of = np.zeros(len(self._tasks))
+        self._seen: dict[int, dict] = {}
+        self._ended: list[int] = []  # tasks, in the order in which their episodes have ended
+        self._next, self._left = 0, len(self._tasks)
+        self._task_of[:] = _IDLE
+        self._waiting: list[Rows] = []  # rows that act before the next poll
+        started = self._begin_episodes(np.arange(self._env.num_envs))
+        self._waiting = [started] if started is not None else self._observe(self._env.poll_rows())
+
+    def _begin_episodes(self, slots: NDArray) -> Rows | None:
+        """Gives these slots the next tasks; None where their first rows come with a later poll, or none does."""
+        count = min(len(slots), len(self._tasks) - self._next)
+        begun, idle = slots[:count], slots[count:]
+        self._task_of[begun] = np.arange(self._next, self._next + count)
+        self._task_of[idle] = _IDLE
+        self._next += count
+        rests = not len(idle) or self._env.rest_rows(idle)
+        return self._reset(begun if rests else slots)
+
+    def _reset(self, slots: NDArray) -> Rows | None:
+        """Resets slots for the tasks that they have; unseeded where they have none."""
+        if not len(slots):
+            return None
+        request, seeds = self._request, []
+        for slot, number in zip(slots.tolist(), self._task_of[slots].tolist(), strict=True):
+            if number == _IDLE:
+                seeds.append(None)
+                continue
+            task = self._tasks[number]
+            self._acting.set_vector(slot, self._vector(task))
+            self._moments.clear(slot)
+            self._returns[slot] = 0.0
+            if request.action_noise:
+                part = _SIDES * task.episode + task.side
+                self._noise.begin(slot, action_stream(request.seed, request.generation, task.index, part))
+            seeds.append(episode_seed(request.seed, request.generation, task.index, task.episode))
+        rows = self._env.reset_rows(slots, seeds)
+        if rows is not None:
+            self._note_starts(rows, np.arange(len(rows)))
+        return rows
+
+    def _vector(self, task: _Task) -> NDArray[np.float32]:
+        if self._direction[0] != task.index:
+            request = self._request
+            self._direction = task.index, direction(request.seed, request.generation, task.index, len(self._theta))
+        return candidate(self._theta, self._request.noise_stdev, SIGNS[task.side], self._direction[1])
+
+    def _note_starts(self, rows: Rows, starting: NDArray) -> None:
+        slots = rows.env_index[starting]
+        self._episodes.begin(slots[self._task_of[slots] != _IDLE], several_agents=False)
+
+    def _act(self, rows: Rows) -> None:
+        """Acts for the rows that wait for an action, each with the parameters of its slot."""
+        selection = None if np.count_nonzero(rows.acts) == len(rows) else np.flatnonzero(rows.acts)
+        slots = rows.env_index if selection is None else rows.env_index[selection]
+        if not len(slots):
+            return
+        rows.stack(self._env.observation_space)
+        obs = rows.observations(selection, self._policy.observation_space)
+        self._policy.check_masks(obs)
+        plays = self._task_of[slots] != _IDLE
+        if np.count_nonzero(plays) == len(plays):
+            self._moments.add(slots, obs)
+        else:
+            self._moments.add(slots[plays], trees.index(obs, np.flatnonzero(plays)))
+        self._acting.set_obs(slots, self._runner.filter(obs, update=False))
+        actions, finite = self._acting.actions(slots)
+        if np.count_nonzero(finite) != len(finite):
+            raise self._not_finite(int(slots[np.argmin(finite)]))
+        if self._request.action_noise:
+            actions = actions + np.float32(self._request.action_noise) * self._noise.next(slots, actions.shape[1:])
+        self._env.send_rows(rows, selection, self._runner.action_map(actions))
+
+    def _observe(self, rows: Rows) -> list[Rows]:
+        """Records the outcomes of a poll, and begins the next episodes; returns the rows that may act."""
+        if rows.agents is not None:
+            raise _several_agents(self._env)
+        slots, plays = rows.env_index, self._task_of[rows.env_index] != _IDLE
+        starts = np.flatnonzero(rows.starts)
+        if len(starts):
+            self._note_starts(rows, starts)
+        if len(rows.dropped_envs):
+            self._episodes.drop(rows.dropped_envs)
+        outcomes = None
+        if len(starts) or np.count_nonzero(plays) < len(plays):
+            outcomes = np.flatnonzero(plays & ~rows.starts)
+        if outcomes is None or len(outcomes):
+            self._episodes.add_rewards(rows, outcomes)
+            slots, rewards = (slots, rows.rewards) if outcomes is None else (slots[outcomes], rows.rewards[outcomes])
+            self._returns[slots] += self._counted(rewards)
+        if not (len(rows.ended_envs) or len(rows.dropped_envs)):
+            return [rows]
+        self._end(rows.ended_envs[self._task_of[rows.ended_envs] != _IDLE])
+        again = self._reset(rows.dropped_envs)  # the same episodes, from their beginning
+        started = self._begin_episodes(rows.ended_envs) if self._left else None
+        return [one for one in (rows, again, started) if one is not None]
+
+    def _counted(self, rewards: NDArray) -> NDArray:
+        rewards = np.sign(rewards) if self._request.sign_rewards else self._runner.clipped(rewards)
+        return rewards + self._request.reward_offset
+
+    def _end(self, slots: NDArray) -> None:
+        """Ends the episodes of slots."""
+        tasks = self._task_of[slots]
+        self._returns_of[tasks] = self._returns[slots]
+        for slot, task in zip(slots.tolist(), tasks.tolist(), strict=True):
+            if seen := self._moments.of(slot):
+                self._seen[task] = seen
+        self._ended += tasks.tolist()
+        self._left -= len(tasks)
+        rewards = self._episodes["reward"][slots]
+        self._episodes.end_trajectories(slots, np.zeros(len(slots), np.int64), rewards)
+        self._episodes.end(slots)
+
+    def _not_finite(self, slot: int) -> NonFiniteError:
+        task = self._task_of[slot]
+        where = f"policy {self._policy.name!r}, sub-environment {slot}"
+        if task != _IDLE:
+            where += f", direction {self._tasks[task].index} of generation {self._request.generation}"
+        return NonFiniteError(
+            "The model's outputs are not finite: no action can be chosen.",
+            where=where,
+            got="NaN or infinity",
+            expected="finite outputs",
+            fix="lower lr and noise_stdev, or standardize the observations (observation_filter='MeanStdFilter')",
+        )
+
+
+class _ActionNoise:
+    """Normal numbers for the actions of each slot, drawn some steps ahead."""
+
+    def __init__(self, slots: int) -> None:
+        self._streams: list[np.random.Generator | None] = [None] * slots
+        self._used = np.zeros(slots, np.int64)
+        self._drawn: NDArray | None = None
+
+    def begin(self, slot: int, stream: np.random.Generator) -> None:
+        self._streams[slot], self._used[slot] = stream, _NOISE_ROWS
+
+    def next(self, slots: NDArray, shape: Sequence[int]) -> NDArray[np.float32]:
+        """[N, *shape] the next numbers of these slots."""
+        if self._drawn is None:
+            self._drawn = np.zeros((len(self._streams), _NOISE_ROWS, *shape), np.float32)
+        for slot in slots[self._used[slots] == _NOISE_ROWS].tolist():
+            stream = self._streams[slot]
+            if stream is not None:  # a slot without a candidate has none
+                self._drawn[slot] = stream.standard_normal((_NOISE_ROWS, *shape), np.float32)
+            self._used[slot] = 0
+        numbers = self._drawn[slots, self._used[slots]]
+        self._used[slots] += 1
+        return numbers
+
+
+def _check(env: object, runner: PolicyRunner) -> None:
+    if not isinstance(runner.policy, SearchedPolicy):
+        raise PolicyError(
+            "A policy whose parameters are not searched for.",
+            where=f"policy {runner.policy.name!r}",
+            got=type(runner.policy).__name__,
+            expected="a SearchedPolicy, as that of ES and ARS",
+            fix="leave the policy's class out, or derive it from SearchedPolicy",
+        )
+    if getattr(env, "possible_agents", None) is not None or getattr(env, "action_space", None) is None:
+        raise _several_agents(env)
+    if not getattr(env, "seeds_every_episode", True):
+        raise EnvError(
+            "An environment that does not begin each episode from a given seed.",
+            where=getattr(env, "name", type(env).__name__),
+            got=type(env).__name__,
+            expected="single environments, a rollax VectorEnv, or a SyncVectorEnv or AsyncVectorEnv with "
+            "autoreset_mode=AutoresetMode.DISABLED",
+            fix="pass single environments, which rollax steps together (num_envs_per_worker)",
+        )
+
+
+def _several_agents(env: object) -> EnvError:
+    return EnvError(
+        "Several agents, for an algorithm of one agent.",
+        where=getattr(env, "name", type(env).__name__),
+        got="an environment with several agents",
+        expected="one agent",
+        fix="use PPO, IMPALA or DQN for several agents",
+    )

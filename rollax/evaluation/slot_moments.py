@@ -1,0 +1,55 @@
+"""`SlotMoments`: statistics of the observations of each slot's episode, apart from those of the other slots."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollax.evaluation.filters import MeanStdFilter, State, leaf_name
+from rollax.spaces import at
+from rollax.trees import Tree
+
+
+class SlotMoments:
+    """Count, mean and sum of squared deviations of the elements that a filter standardizes, for each slot.
+
+    A slot's numbers do not depend on the other slots, so what is merged from them does not depend on their number.
+
+    Source: Welford (1962), for the n-th row x:  m ← m + (x - m) / n,  S ← S + (x - m_old)(x - m_new)
+
+    Args:
+        observation_filter: standardizes the observations.
+        slots: the number of slots.
+    """
+
+    def __init__(self, observation_filter: MeanStdFilter, slots: int) -> None:
+        shapes = {path: mean.shape for path, (mean, _) in observation_filter.scales().items()}
+        self._counts = np.zeros(slots)
+        self._parts = {path: (np.zeros((slots, *shape)), np.zeros((slots, *shape))) for path, shape in shapes.items()}
+
+    def add(self, slots: NDArray, columns: Tree) -> None:
+        """Adds one row of unfiltered observations to each of these slots."""
+        if not self._parts:
+            return
+        self._counts[slots] += 1
+        counts = self._counts[slots]
+        for path, (means, squares) in self._parts.items():
+            rows, mean = np.asarray(at(columns, path), np.float64), means[slots]
+            apart = rows - mean
+            mean += apart / counts.reshape(-1, *[1] * (apart.ndim - 1))
+            means[slots] = mean
+            squares[slots] += apart * (rows - mean)
+
+    def clear(self, slot: int) -> None:
+        """Begins anew in a slot."""
+        self._counts[slot] = 0.0
+        for means, squares in self._parts.values():
+            means[slot] = squares[slot] = 0.0
+
+    def of(self, slot: int) -> State:
+        """What a slot has seen, for `MeanStdFilter.merge`."""
+        state: State = {}
+        for path, (means, squares) in self._parts.items():
+            arrays = {"count": self._counts[slot : slot + 1][0], "mean": means[slot], "squares": squares[slot]}
+            state |= {f"{leaf_name(path)}{part}": np.array(array) for part, array in arrays.items()}
+        return state

@@ -1,0 +1,221 @@
+"""Evolution strategies and augmented random search of a flat vector of parameters, in NumPy.
+
+Both search along random directions: generation g evaluates θ ± σ ε_k for k < N, and moves θ by a weighted sum of the
+ε_k. They differ in the weights and in the step. A direction is a function of (seed, g, k), so it never has to be stored
+or sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import optax
+from numpy.typing import ArrayLike, NDArray
+
+from rollax.errors import ShapeError
+
+Shaping = Literal["centered_rank", "sign", "centered_sign_rank", "identity"]
+Weights = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""[N, 2] returns of θ + σ ε and of θ - σ ε -> [N] weights of the directions."""
+
+SIGNS: tuple[float, float] = (1.0, -1.0)
+"""The sides of a direction, in the order of the columns of returns."""
+_DIRECTIONS, _ACTIONS = 0, 1
+
+
+def random_stream(seed: int, purpose: int, generation: int, index: int, part: int = 0) -> np.random.Generator:
+    """Random numbers that depend on the arguments alone.
+
+    Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3": Philox, whose counter holds `part`,
+        `index` and `generation`, and whose key is made from (seed, purpose).
+    """
+    key = np.random.SeedSequence((seed, purpose)).generate_state(2, np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=[0, part, index, generation]))
+
+
+def direction(seed: int, generation: int, index: int, size: int) -> NDArray[np.float32]:
+    """[size] ε_k: the standard normal direction number `index` of a generation."""
+    return random_stream(seed, _DIRECTIONS, generation, index).standard_normal(size, np.float32)
+
+
+def action_stream(seed: int, generation: int, index: int, part: int) -> np.random.Generator:
+    """The noise of actions in one episode of direction `index`; `part` numbers the episodes of its two sides."""
+    return random_stream(seed, _ACTIONS, generation, index, part)
+
+
+def episode_seed(seed: int, generation: int, index: int, episode: int) -> int:
+    """The seed of an environment's episode, the same for both sides of direction `index`."""
+    return int(np.random.SeedSequence((seed, generation, index, episode)).generate_state(1)[0]) >> 1
+
+
+def centered_ranks(values: ArrayLike) -> NDArray[np.float64]:
+    """Ranks of all elements, from -0.5 for the smallest to 0.5 for the largest.
+
+    Source: Salimans et al. (2017), section 2.1, arXiv:1703.03864. Deviations: equal values have the mean of their
+        ranks, where the authors' code ranks them by position, so that θ moves although all returns are equal. NaN ranks
+        below all numbers.
+
+    Args:
+        values: any shape, at least two elements.
+    """
+    flat = np.asarray(values, np.float64).ravel()
+    flat = np.where(np.isnan(flat), -np.inf, flat)
+    _, places, counts = np.unique(flat, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts) - 1
+    ranks = (last - (counts - 1) / 2)[places]
+    return (ranks / (flat.size - 1) - 0.5).reshape(np.shape(values))
+
+
+def es_weights(returns: ArrayLike, shaping: Shaping = "centered_rank") -> NDArray[np.float64]:
+    """[N] weights of the directions in the gradient estimate of evolution strategies.
+
+    Source: Salimans et al. (2017), Algorithm 2, arXiv:1703.03864, as in the authors' code, without the factor 1/σ:
+        g = 1/(2N) Σ_k (s(r_k⁺) - s(r_k⁻)) ε_k
+
+    Args:
+        returns: [N, 2] of both sides.
+        shaping: s. `centered_rank` and `centered_sign_rank` are `centered_ranks` over all returns; `sign` and
+            `identity` leave the returns as they are. For the modes with `sign`, a return is the sum of the signs of the
+            rewards.
+    Raises:
+        ShapeError: `returns` is not [N, 2].
+    """
+    both = _both_sides(returns)
+    shaped = centered_ranks(both) if shaping in ("centered_rank", "centered_sign_rank") else both
+    return (shaped[:, 0] - shaped[:, 1]) / shaped.size
+
+
+def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float64]:
+    """[N] weights of the directions in the step of augmented random search.
+
+    Source: Mania et al. (2018), Algorithm 2, arXiv:1803.07055, over the b directions with the largest max(r⁺, r⁻):
+        g = 1/(b σ_R) Σ_k (r_k⁺ - r_k⁻) ε_k
+        σ_R is the standard deviation of the 2b returns, that of the population, as in the authors' code.
+    Deviations: g = 0 if these returns are equal. Of equal directions the earlier ones are used. A direction with NaN
+        ranks last and has no weight.
+
+    Args:
+        returns: [N, 2] of both sides.
+        used: b; None: all N.
+    Raises:
+        ShapeError: `returns` is not [N, 2].
+    """
+    both = _both_sides(returns)
+    best = both.max(axis=1)  # NaN if one of the two is
+    order = np.argsort(-np.where(np.isnan(best), -np.inf, best), kind="stable")
+    chosen = order[: len(both) if used is None else used]
+    chosen = chosen[~np.isnan(best[chosen])]
+    weights = np.zeros(len(both))
+    deviation = both[chosen].std() if len(chosen) else 0.0
+    if deviation > 0:
+        weights[chosen] = (both[chosen, 0] - both[chosen, 1]) / (len(chosen) * deviation)
+    return weights
+
+
+def gradient_estimate(weights: NDArray[np.float64], seed: int, generation: int, size: int) -> NDArray[np.float32]:
+    """[size] Σ_k w_k ε_k, added in the order of the directions; those of weight 0 are not generated."""
+    total = np.zeros(size)
+    for index in np.flatnonzero(weights).tolist():
+        total += weights[index] * direction(seed, generation, index, size)
+    return total.astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The state of a search for the vector that maximizes a function; see `start_search`, `ask` and `tell`."""
+
+    theta: NDArray[np.float32]  # [P]
+    optimizer_state: Any
+    num_directions: int
+    noise_stdev: float
+    lr: float
+    weights: Weights
+    optimizer: optax.GradientTransformation
+    l2_coeff: float
+    seed: int
+    generation: int = 0
+
+
+def start_search(
+    theta: ArrayLike,
+    *,
+    num_directions: int,
+    noise_stdev: float,
+    lr: float,
+    weights: Weights = ars_weights,
+    optimizer: optax.GradientTransformation | None = None,
+    l2_coeff: float = 0.0,
+    seed: int = 0,
+) -> Search:
+    """A search that begins at θ: augmented random search by default.
+
+    Evolution strategies are `weights=es_weights, optimizer=optax.scale_by_adam()`.
+
+    Args:
+        theta: [P] the initial vector.
+        num_directions: N.
+        noise_stdev: σ.
+        lr: α, the size of a step.
+        weights: the weights of the directions from their returns.
+        optimizer: makes a step's direction from the gradient; None leaves it as it is.
+        l2_coeff: weight decay: c θ is subtracted from the gradient.
+    Raises:
+        ShapeError: `theta` is no vector.
+    """
+    theta = np.array(theta, np.float32)
+    if theta.ndim != 1:
+        raise ShapeError("θ is no vector.", where="start_search(theta)", got=theta.shape, expected="(P,)")
+    optimizer = optax.identity() if optimizer is None else optimizer
+    return Search(theta, optimizer.init(theta), num_directions, noise_stdev, lr, weights, optimizer, l2_coeff, seed)
+
+
+def ask(search: Search) -> NDArray[np.float32]:
+    """[N, 2, P] the candidates of the current generation: θ + σ ε_k and θ - σ ε_k."""
+    size, sigma = len(search.theta), search.noise_stdev
+    indices = range(search.num_directions)
+    directions = [direction(search.seed, search.generation, index, size) for index in indices]
+    return np.stack([[candidate(search.theta, sigma, sign, one) for sign in SIGNS] for one in directions])
+
+
+def candidate(
+    theta: NDArray[np.float32], noise_stdev: float, sign: float, direction: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """[P] θ + sign σ ε."""
+    return theta + np.float32(sign * noise_stdev) * direction
+
+
+def tell(search: Search, returns: ArrayLike) -> Search:
+    """The search after a step, given the returns [N, 2] of the candidates of `ask`; larger is better.
+
+    Raises:
+        ShapeError: `returns` has another shape.
+    """
+    if np.shape(returns) != (search.num_directions, 2):
+        raise ShapeError(
+            "Returns of other candidates.",
+            where="tell(search, returns)",
+            got=np.shape(returns),
+            expected=(search.num_directions, 2),
+            fix="return one number for each candidate of ask(search)",
+        )
+    weights = search.weights(np.asarray(returns, np.float64))
+    gradient = gradient_estimate(weights, search.seed, search.generation, len(search.theta))
+    loss = np.float32(search.l2_coeff) * search.theta - gradient
+    step, optimizer_state = search.optimizer.update(loss, search.optimizer_state, search.theta)
+    theta = search.theta - np.float32(search.lr) * np.asarray(step)
+    return replace(search, theta=theta, optimizer_state=optimizer_state, generation=search.generation + 1)
+
+
+def _both_sides(returns: ArrayLike) -> NDArray[np.float64]:
+    array = np.asarray(returns, np.float64)
+    if array.ndim != 2 or array.shape[1] != 2 or not len(array):
+        raise ShapeError(
+            "Returns that are not those of both sides.",
+            where="returns",
+            got=array.shape,
+            expected="(N, 2), N >= 1: of θ + σ ε and of θ - σ ε",
+        )
+    return array

@@ -1,0 +1,172 @@
+"""`SearchOptimizer`: evaluates candidates along random directions, and moves the parameters by their returns."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rollax.config import TrainerConfig
+from rollax.config.groups import SearchFields
+from rollax.errors import ConfigError, PolicyError
+from rollax.evaluation.messages import CandidateReturns, Candidates
+from rollax.evaluation.remote_workers import RemoteWorkers
+from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.ops.evolution import gradient_estimate
+from rollax.optimizers.optimizer import Optimizer, Stats
+from rollax.policy.searched_policy import SearchedPolicy
+from rollax.state import count
+
+log = logging.getLogger("rollax.optimizers")
+
+
+class SearchOptimizer(Optimizer):
+    """Each step is one generation: N directions, whose candidates are played, and one step of the parameters.
+
+    Numbers depend on the seed alone, not on the workers, their sub-environments, or the order of results: a direction
+    is a function of (seed, generation, number), episodes have seeds of their own, and returns and statistics are joined
+    in the order of the directions. Directions of a worker that is lost are evaluated again. Observation statistics
+    change between generations only.
+
+    Subclasses implement `weights`; `decay` and `request` have defaults.
+
+    Raises:
+        ConfigError: `output` is set.
+        PolicyError: the policy is no `SearchedPolicy`, or is not to be trained.
+    """
+
+    config_class = SearchFields
+
+    def __init__(
+        self,
+        local_worker: RolloutWorker,
+        remote_workers: Sequence[Any] | RemoteWorkers = (),
+        config: TrainerConfig | Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(local_worker, remote_workers, config)
+        if self.config.output is not None:
+            raise ConfigError(
+                "Episodes of candidates are not written.",
+                where="config key 'output'",
+                got=self.config.output,
+                expected="None for this algorithm",
+                fix="train without it, and write episodes of the trained policy with trainer.record(...)",
+            )
+        ((self._policy_id, policy),) = self.policies.items() or [("", None)]
+        if not isinstance(policy, SearchedPolicy):
+            raise PolicyError(
+                "A policy whose parameters cannot be searched for.",
+                where="config key 'multiagent'",
+                got=type(policy).__name__,
+                expected="a SearchedPolicy that is trained",
+                fix="leave multiagent out, or derive the policy's class from SearchedPolicy",
+            )
+        self._policy = policy
+        self.generation = 0
+        seed = self.config.seed
+        self._seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+
+    @abstractmethod
+    def weights(self, returns: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[N] weights of the directions in the gradient, from the returns [N, 2] of their candidates."""
+
+    def decay(self) -> float:
+        """The coefficient of the parameters that is subtracted from the gradient."""
+        return 0.0
+
+    def request(self, indices: NDArray) -> Candidates:
+        """What is asked of a worker."""
+        config = self.config
+        return Candidates(
+            seed=self._seed,
+            generation=self.generation,
+            indices=indices,
+            noise_stdev=config.noise_stdev,
+            episodes=config.episodes_per_candidate,
+            reward_offset=config.reward_offset,
+        )
+
+    def step(self) -> Stats:
+        self._broadcast()
+        results = self._evaluated()
+        by_index = {int(k): (part, row) for part in results for row, k in enumerate(part.indices)}
+        order = [by_index[index] for index in range(self.config.num_directions)]
+        returns = np.stack([part.returns[row] for part, row in order])
+        with self.timings.measured("learn_s"):
+            statistics = self._move(returns)
+        self._record(order)
+        self.generation += 1
+        self._note(self._policy_id, {**statistics, "cur_lr": self._policy.scheduled("lr")})
+        return dict(self.stats)
+
+    def _evaluated(self) -> list[CandidateReturns]:
+        """The returns of all directions."""
+        missing = np.arange(self.config.num_directions)
+        if not self.remote:
+            return [self.local_worker.play_candidates(self.request(missing))]
+        results: list[CandidateReturns] = []
+        while len(missing):
+            workers = self.remote.indices
+            if not workers:
+                raise self.remote.failures.unavailable()
+            for place, index in enumerate(workers[: len(missing)]):
+                share = missing[place :: len(workers)]
+                self.remote.request(index, "play_candidates", self.request(share))
+            with self.timings.measured("wait_s"):
+                while self.remote.requests_under_way:
+                    replies = [reply.value for reply in self.remote.collect()]
+                    # An interrupted step may have left requests for older parameters.
+                    results += [part for part in replies if part.generation == self.generation]
+            # Those of a worker that was left out are requested of the others.
+            missing = np.setdiff1d(missing, np.concatenate([part.indices for part in results] or [missing[:0]]))
+        return results
+
+    def _move(self, returns: NDArray[np.float64]) -> dict[str, float]:
+        """One step of the parameters; returns statistics."""
+        policy = self._policy
+        theta = policy.get_vector()
+        gradient = gradient_estimate(self.weights(returns), self._seed, self.generation, len(theta))
+        policy.apply_gradients(policy.parts_of(np.float32(self.decay()) * theta - gradient))
+        return {
+            "gradient_norm": float(np.linalg.norm(gradient)),
+            "weight_norm": float(np.linalg.norm(policy.get_vector())),
+            "return_mean": float(returns.mean()),
+            "return_std": float(returns.std()),
+            "return_max": float(returns.max()),
+        }
+
+    def _record(self, order: list[tuple[CandidateReturns, int]]) -> None:
+        """Counts steps, and takes over episodes and statistics of observations, in the order of the directions."""
+        observation_filter = self.local_worker.runners[self._policy_id].filter
+        for part in {id(part): part for part, _ in order}.values():
+            self.timings.add("sample_s", part.sample_s)
+        for part, row in order:
+            self.env_steps += int(part.lengths[row])
+            self.agent_steps += int(part.lengths[row])
+            self.timings.lags.append(0)
+            episodes = len(part.episodes) // len(part.indices)
+            own = slice(row * episodes, (row + 1) * episodes)
+            self._episodes += part.episodes[own]
+            for state in part.filters[own]:
+                observation_filter.merge(state)
+
+    def report(self) -> dict[str, Any]:
+        """The number of generations, as `generation`."""
+        return {"generation": self.generation}
+
+    def get_state(self) -> dict[str, Any]:
+        return {"generation": self.generation, "search_seed": self._seed}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        generation, seed = (count(state, name, "optimizer") for name in ("generation", "search_seed"))
+        self.generation, self._seed = generation, seed
+
+
+def adds_to_actions(policy: SearchedPolicy) -> bool:
+    """Whether actions of this policy are numbers that noise can be added to."""
+    return isinstance(policy.action_space, spaces.Box)

@@ -1,0 +1,89 @@
+"""`SearchedPolicy`: a deterministic policy whose parameters are searched for, without gradients of a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rollax.batch import SampleBatch
+from rollax.models.action_values import make_actor
+from rollax.models.linear import LinearPolicy
+from rollax.models.outputs import Outputs
+from rollax.models.parametric import is_parametric
+from rollax.policy.exploration.action_noise import Deterministic
+from rollax.policy.exploration.exploration import Exploration, FromDistribution
+from rollax.policy.jax_policy import Columns, JaxPolicy
+from rollax.policy.policy_model import check_layers
+from rollax.policy.stacked_acting import StackedActing, vector_parts
+
+
+class GreedyActions(FromDistribution):
+    """The most probable actions, also where others explore."""
+
+    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
+        return self.mode(outputs)
+
+
+class SearchedPolicy(JaxPolicy):
+    """Acts greedily on one network, whose parameters are a vector to its optimizer.
+
+    A Box action is the network's output, without a squashing function; other actions are the most probable ones. The
+    network is linear without a bias, and begins at 0, if there are no hidden layers (`model.fcnet_hiddens=()`) and no
+    images.
+    """
+
+    statistics = ("gradient_norm", "weight_norm", "return_mean", "return_std", "return_max")
+    batch_columns = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS})
+
+    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, config: Any = None) -> None:
+        super().__init__(observation_space, action_space, config)
+        self.statistics = (*type(self).statistics, "cur_lr")
+        self._shapes = {name: array.shape for name, array in self.split.params.items()}
+
+    def check_spaces(self) -> None:
+        check_layers(self.config.model, type(self).__name__)
+
+    def make_exploration(self) -> Exploration:
+        if isinstance(self.action_space, spaces.Box):
+            assert self.distribution is not None  # raises SpaceError for a Box of integers
+            return Deterministic(self.action_space.shape)
+        return GreedyActions(self.distribution)
+
+    def make_model(self, rngs: nnx.Rngs) -> Any:
+        space, sizes, outputs = self.observation_space, self.config.model, self.exploration.num_inputs
+        actor = make_actor(space, self.action_space, outputs, sizes, rngs=rngs)
+        if sizes.custom_model is not None or sizes.fcnet_hiddens or is_parametric(space):
+            return actor
+        return actor if actor.trunk.encoder.images_only else LinearPolicy(space, outputs, sizes, rngs=rngs)
+
+    def loss(
+        self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, dict]:
+        raise self._cannot("loss")
+
+    def train_columns(self, batch: SampleBatch) -> dict[str, Any]:
+        return {}  # nothing is learned from rows
+
+    def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
+        raise self._cannot("learn_on_batch")
+
+    def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        raise self._cannot("compute_gradients")
+
+    def get_vector(self) -> NDArray[np.float32]:
+        """[P] all parameters, one after another."""
+        return np.concatenate([np.asarray(array, np.float32).ravel() for array in self.params.values()])
+
+    def parts_of(self, vector: NDArray[np.float32]) -> Mapping[str, NDArray[np.float32]]:
+        """Name -> parameter, from a vector like that of `get_vector`; views of it."""
+        return vector_parts(self._shapes, vector)
+
+    def stacked(self, slots: int) -> StackedActing:
+        """Acts with other parameters in each of these slots."""
+        return StackedActing(self.split, self.exploration, self.forward, self.extra, slots)

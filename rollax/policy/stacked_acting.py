@@ -1,0 +1,101 @@
+"""`StackedActing`: greedy actions of many parameter vectors, each for an observation of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from rollax import trees
+from rollax.batch import SampleBatch
+from rollax.models.outputs import Outputs
+from rollax.policy.exploration.exploration import Exploration
+from rollax.policy.split_model import SplitModel
+
+BLOCK = 16
+"""The number of slots of one compiled call."""
+
+
+class StackedActing:
+    """Acts in slots, each with its own parameters.
+
+    Slots are padded to blocks of one fixed size, and each block is one call of the same compiled function. A slot's
+    actions are therefore the same, bit for bit, however many slots act beside it: a product over all slots may be
+    rounded differently for another number of them.
+
+    Args:
+        split: the model.
+        exploration: chooses the greedy actions.
+        forward: (model, columns) -> outputs, with invalid actions masked.
+        extra: name -> array, the model's other state, the same in all slots.
+        slots: the number of slots.
+    """
+
+    def __init__(
+        self, split: SplitModel, exploration: Exploration, forward: Any, extra: Mapping[str, Any], slots: int
+    ) -> None:
+        self._split, self._exploration, self._forward, self._extra = split, exploration, forward, extra
+        self._shapes = {name: array.shape for name, array in split.params.items()}
+        # On the host: `device_put` compiles nothing.
+        self._blocks = [
+            {name: jax.device_put(np.zeros((BLOCK, *shape), np.float32)) for name, shape in self._shapes.items()}
+            for _ in range(-(-slots // BLOCK))
+        ]
+        self._obs: trees.Tree = None
+        self._act = jax.jit(self._act_on_block)
+        self._put = jax.jit(self._put_into_block, donate_argnums=0)
+
+    def set_vector(self, slot: int, vector: NDArray[np.float32]) -> None:
+        """Gives a slot its parameters, as one vector."""
+        block, place = divmod(slot, BLOCK)
+        self._blocks[block] = self._put(self._blocks[block], place, vector)
+
+    def set_obs(self, slots: NDArray | slice, obs: trees.Tree) -> None:
+        """Gives slots their observations: columns [N, ...]."""
+        if self._obs is None:
+            rows = BLOCK * len(self._blocks)
+            self._obs = trees.tree_map(lambda leaf: np.zeros((rows, *leaf.shape[1:]), leaf.dtype), obs)
+        trees.put(self._obs, slots, obs)
+
+    def actions(self, slots: NDArray) -> tuple[trees.Tree, NDArray[np.bool_]]:
+        """`(actions of these slots, whether the model's outputs for them are finite)`."""
+        blocks = np.unique(slots // BLOCK).tolist()
+        parts = []
+        for block in blocks:
+            obs = trees.index(self._obs, slice(block * BLOCK, (block + 1) * BLOCK))
+            parts.append(jax.tree.map(np.asarray, self._act(self._blocks[block], self._extra, obs)))
+        actions, finite = trees.concat([(actions, finite) for actions, finite in parts])
+        first_row = {block: row * BLOCK for row, block in enumerate(blocks)}
+        rows = (
+            slots
+            if blocks == list(range(len(blocks)))
+            else slots % BLOCK + np.array([first_row[block] for block in (slots // BLOCK).tolist()], np.int64)
+        )
+        return trees.index(actions, rows), finite[rows]
+
+    def _act_on_block(self, params: Any, extra: Any, obs: Any) -> tuple[Any, jax.Array]:
+        def one(params: Any, row: Any) -> tuple[Any, jax.Array]:
+            columns = {SampleBatch.OBS: jax.tree.map(lambda leaf: leaf[None], row)}
+            out: Outputs = self._forward(self._split.merge(params, extra), columns)
+            actions = self._exploration.mode(out.policy)
+            return jax.tree.map(lambda leaf: leaf[0], actions), jnp.isfinite(out.policy).all()
+
+        return jax.vmap(one)(params, obs)
+
+    def _put_into_block(self, params: Any, place: jax.Array, vector: jax.Array) -> Any:
+        own = vector_parts(self._shapes, vector)
+        return {name: leaf.at[place].set(own[name]) for name, leaf in params.items()}
+
+
+def vector_parts(shapes: Mapping[str, tuple[int, ...]], vector: Any) -> dict[str, Any]:
+    """Name -> array of these shapes, from the vector that holds them one after another."""
+    parts, start = {}, 0
+    for name, shape in shapes.items():
+        size = int(np.prod(shape))
+        parts[name] = vector[start : start + size].reshape(shape)
+        start += size
+    return parts

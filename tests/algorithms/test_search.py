@@ -1,0 +1,361 @@
+"""ARS and ES from configs to checkpoints: the same numbers everywhere, one step by hand, and what is refused."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollax import (
+    ARSTrainer,
+    ConfigError,
+    EnvError,
+    ESTrainer,
+    PolicyError,
+    RolloutWorker,
+    Trainer,
+    load_policy,
+)
+from rollax.evaluation import worker_set
+from rollax.ops.evolution import ars_weights, direction, es_weights
+from rollax.processes.actors import LocalActors, ProcessLostError
+from tests.algorithms.envs import MaskedCartPole
+from tests.algorithms.test_off_policy import Logs
+from tests.evaluation.search_worlds import Drift
+from tests.evaluation.test_worker_set import workers_here
+
+SMALL = {"num_directions": 5, "num_envs_per_worker": 4, "seed": 0}
+each_trainer = pytest.mark.parametrize("trainer_class", [ARSTrainer, ESTrainer])
+
+
+def after(trainer_class, iterations=3, env=Drift, **config):
+    """All that a few iterations lead to."""
+    with trainer_class(env, {**SMALL, **config}) as trainer:
+        return state_after(trainer, iterations)
+
+
+def state_after(trainer, iterations):
+    results = [trainer.train() for _ in range(iterations)]
+    told = [(r["episode_reward_mean"], r["timesteps_total"], r["info"]["learner"]) for r in results]
+    return told, trainer.get_weights(), trainer.worker.get_filters()
+
+
+def assert_same(found, expected):
+    np.testing.assert_equal(found, expected)
+
+
+class TestTheSameNumbers:
+    @each_trainer
+    def test_with_any_number_of_sub_environments(self, trainer_class):
+        expected = after(trainer_class, num_envs_per_worker=8)
+        assert_same(after(trainer_class, num_envs_per_worker=64), expected)
+        assert_same(after(trainer_class, num_envs_per_worker=1), expected)
+        assert_same(after(trainer_class, seed=1)[0] == expected[0], False)
+
+    @each_trainer
+    def test_with_any_number_of_workers(self, trainer_class, monkeypatch):
+        monkeypatch.setattr(worker_set, "ray_workers", workers_here)
+        expected = after(trainer_class)
+        for num_workers in (1, 2, 7):
+            assert_same(after(trainer_class, num_workers=num_workers), expected)
+
+    @pytest.mark.long
+    @pytest.mark.usefixtures("small_ray")
+    @each_trainer
+    def test_in_other_processes(self, trainer_class):
+        model = {"fcnet_hiddens": (64, 64)}
+        expected = after(trainer_class, env="Pendulum-v1", iterations=2, model=model)
+        for num_workers in (1, 2):
+            found = after(trainer_class, env="Pendulum-v1", iterations=2, model=model, num_workers=num_workers)
+            assert_same(found, expected)
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("kind", ["images", "masked"])
+    def test_with_other_networks(self, kind):
+        env = Images if kind == "images" else MaskedCartPole
+        expected = after(ESTrainer, env=env, num_envs_per_worker=8)
+        assert_same(after(ESTrainer, env=env, num_envs_per_worker=64), expected)
+
+    @each_trainer
+    def test_after_a_restore(self, trainer_class, tmp_path):
+        expected = after(trainer_class, 5)
+        with trainer_class(Drift, SMALL) as trainer:
+            state_after(trainer, 2)
+            path = trainer.save(tmp_path)
+            trainer.evaluate(2)
+            told = state_after(trainer, 3)
+        assert_same(told[1:], expected[1:])
+        for changes in ({}, {"num_envs_per_worker": 7}):
+            with Trainer.from_checkpoint(path, trust_code=True, **changes) as trainer:
+                assert_same(state_after(trainer, 3)[1:], expected[1:])
+
+    def test_without_a_seed_runs_differ_but_resume_exactly(self, tmp_path):
+        with ARSTrainer(Drift, {**SMALL, "seed": None}) as trainer:
+            trainer.train()
+            path = trainer.save(tmp_path)
+            first = state_after(trainer, 2)
+        with Trainer.from_checkpoint(path, trust_code=True) as trainer:
+            assert_same(state_after(trainer, 2)[1:], first[1:])
+        kernels = [state[1]["default_policy"]["head.kernel"] for state in (first, after(ARSTrainer, 3, seed=None))]
+        assert not np.array_equal(*kernels)
+
+
+class Images(gym.Env):
+    """The brighter half of an image is the right action."""
+
+    observation_space = spaces.Box(0, 255, (8, 8, 1), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._obs(), {}
+
+    def _obs(self):
+        self.bright = int(self.np_random.integers(2))
+        obs = np.zeros((8, 8, 1), np.uint8)
+        obs[:, 4 * self.bright : 4 * self.bright + 4] = 255
+        return obs
+
+    def step(self, action):
+        reward, self.steps = float(action == self.bright), self.steps + 1
+        return self._obs(), reward, False, self.steps == 8, {}
+
+
+class Constant(gym.Env):
+    """One step; the reward is minus the squared distance of the action from 0.5."""
+
+    observation_space = spaces.Box(1, 1, (1,), np.float32)
+    action_space = spaces.Box(-2, 2, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        return np.ones(1, np.float32), -float((action[0] - 0.5) ** 2), True, False, {}
+
+
+RAW = {"observation_filter": "NoFilter", "normalize_actions": False, "num_directions": 4, "seed": 3}
+
+
+class TestSteps:
+    def test_ars_by_hand(self):
+        with ARSTrainer(Constant, {**RAW, "lr": 0.1, "noise_stdev": 0.2, "directions_used": 2}) as trainer:
+            theta = 0.0
+            for generation in range(2):
+                epsilon = np.array([float(direction(3, generation, k, 1)[0]) for k in range(4)])
+                returns = -(((theta + 0.2 * np.stack([epsilon, -epsilon], axis=1)) - 0.5) ** 2)
+                theta += 0.1 * float(ars_weights(returns, 2) @ epsilon)
+                statistics = trainer.train()["info"]["learner"]["default_policy"]
+                assert trainer.get_weights()["default_policy"]["head.kernel"].item() == pytest.approx(theta, rel=1e-4)
+                assert statistics["return_mean"] == pytest.approx(returns.mean(), rel=1e-4)
+                assert statistics["weight_norm"] == pytest.approx(abs(theta), rel=1e-4)
+
+    def test_es_by_hand(self):
+        # Adam's first step is lr along the sign of -g + c θ; θ = 0. The second step has weight decay too.
+        config = {**RAW, "model": {"fcnet_hiddens": ()}, "lr": 0.05, "noise_stdev": 0.2, "action_noise_std": 0.0}
+        with ESTrainer(Constant, {**config, "l2_coeff": 0.5}) as trainer:
+            theta = m = v = 0.0
+            for step in range(3):
+                epsilon = np.array([float(direction(3, step, k, 1)[0]) for k in range(4)])
+                returns = -(((theta + 0.2 * np.stack([epsilon, -epsilon], axis=1)) - 0.5) ** 2)
+                loss = 0.5 * theta - float(es_weights(returns) @ epsilon)
+                m, v = 0.9 * m + 0.1 * loss, 0.999 * v + 0.001 * loss**2
+                theta -= 0.05 * (m / (1 - 0.9 ** (step + 1))) / (np.sqrt(v / (1 - 0.999 ** (step + 1))) + 1e-8)
+                trainer.train()
+                assert trainer.get_weights()["default_policy"]["head.kernel"].item() == pytest.approx(theta, rel=1e-4)
+
+    @each_trainer
+    def test_finds_the_best_action(self, trainer_class):
+        with trainer_class(Constant, {**RAW, "model": {"fcnet_hiddens": ()}, "lr": 0.05}) as trainer:
+            for _ in range(30):
+                trainer.train()
+            assert trainer.compute_single_action(np.ones(1, np.float32)) == pytest.approx(0.5, abs=0.15)
+
+    def test_finds_the_right_action_for_images(self):
+        config = {"num_directions": 10, "noise_stdev": 0.05, "lr": 0.03, "num_envs_per_worker": 16, "seed": 0}
+        with ESTrainer(Images, config) as trainer:
+            for _ in range(12):
+                trainer.train()
+            assert trainer.evaluate(4)["episode_reward_mean"] >= 7.5
+
+    def test_masks(self):
+        with ARSTrainer(MaskedCartPole, SMALL) as trainer:
+            assert trainer.train()["timesteps_total"] > 0
+            assert trainer.evaluate(2)["episodes"] == 2
+
+    def test_equal_returns_move_nothing_but_by_weight_decay(self):
+        with ARSTrainer("CartPole-v1", {**SMALL, "clip_rewards": 1e-30}) as trainer:
+            trainer.optimizer.weights(np.ones((5, 2)))
+        with ESTrainer(Same, {**SMALL, "l2_coeff": 0.0}) as trainer:
+            before = trainer.get_weights()
+            trainer.train()
+            assert_same(trainer.get_weights(), before)
+
+    def test_an_offset_of_rewards_changes_what_is_learned_from_alone(self):
+        plain = after(ARSTrainer, 1)
+        other = after(ARSTrainer, 1, reward_offset=-1.0)
+        (reward, steps, statistics), (other_reward, other_steps, other_statistics) = plain[0][0], other[0][0]
+        assert (reward, steps) == (other_reward, other_steps)
+        apart = statistics["default_policy"]["return_mean"] - other_statistics["default_policy"]["return_mean"]
+        assert apart == pytest.approx(steps / 10)  # one for each step, over 10 candidates
+
+    def test_episodes_of_a_candidate(self):
+        result = after(ARSTrainer, 1, episodes_per_candidate=3)
+        once = after(ARSTrainer, 1)
+        assert result[0][0][1] > 2 * once[0][0][1]
+
+    def test_several_steps_of_an_iteration(self):
+        with ARSTrainer(Drift, {**SMALL, "timesteps_per_iteration": 500}) as trainer:
+            result = trainer.train()
+            assert result["timesteps_total"] >= 500
+            assert result["info"]["generation"] > 3
+
+
+class Same(gym.Env):
+    """All actions earn the same."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        return np.ones(2, np.float32), {}
+
+    def step(self, action):
+        return np.ones(2, np.float32), 1.0, True, False, {}
+
+
+class TestResults:
+    @each_trainer
+    def test_counts(self, trainer_class):
+        with trainer_class(Drift, SMALL) as trainer:
+            first, second = trainer.train(), trainer.train()
+        assert first["episodes_this_iter"] == 10
+        assert first["timesteps_this_iter"] == first["timesteps_total"] == 10 * first["episode_len_mean"]
+        assert second["timesteps_total"] == first["timesteps_total"] + second["timesteps_this_iter"]
+        assert second["info"]["generation"] == 2
+        assert second["timers"]["sample_s"] > 0
+
+    def test_filters_count_each_observation_once_also_after_a_restore(self, tmp_path):
+        with ARSTrainer(Drift, SMALL) as trainer:
+            steps = [trainer.train()["timesteps_total"] for _ in range(2)][-1]
+            assert trainer.worker.get_filters()["default_policy"]["count"] == steps
+            path = trainer.save(tmp_path)
+        with Trainer.from_checkpoint(path, trust_code=True) as trainer:
+            trainer.restore(path)
+            steps = [trainer.train()["timesteps_total"] for _ in range(2)][-1]
+            assert trainer.worker.get_filters()["default_policy"]["count"] == steps
+
+    def test_evaluations_are_greedy_and_apart(self):
+        config = {**SMALL, "evaluation_interval": 2, "evaluation_num_episodes": 3, "action_noise_std": 0.5}
+        with ESTrainer(Constant, config) as trainer:
+            assert trainer.train()["evaluation"] is None
+            found = trainer.train()["evaluation"]
+            action = trainer.compute_single_action(np.ones(1, np.float32))
+            assert found["episode_rewards"] == [pytest.approx(-float((action[0] - 0.5) ** 2))] * 3
+
+    @each_trainer
+    def test_a_loaded_policy_has_its_statistics_of_observations(self, trainer_class, tmp_path):
+        with trainer_class(Drift, {**SMALL, "lr": 0.1}) as trainer:
+            for _ in range(3):
+                trainer.train()
+            loaded = load_policy(trainer.save(tmp_path), trust_code=True)
+            for seed in range(3):
+                obs, _ = Drift({}).reset(seed=seed)
+                np.testing.assert_array_equal(
+                    loaded.compute_single_action(5 * obs), trainer.compute_single_action(5 * obs)
+                )
+            assert loaded.filter.state()["count"] == trainer.optimizer.steps
+
+
+class TestLostWorkers:
+    """Directions that a worker has not evaluated are evaluated by another."""
+
+    @pytest.mark.parametrize("recreated", [True, False])
+    def test_they_are_evaluated_again(self, monkeypatch, recreated):
+        expected = after(ARSTrainer, 2)
+        lost = []
+
+        def mortal_workers(config, worker_class, arguments):
+            actors = workers_here(config, worker_class, arguments)
+
+            class Mortal(LocalActors):
+                def call(self, handle, method, *rest):
+                    if method == "play_candidates" and handle.worker_index == 2 and not lost:
+                        lost.append(rest[0].indices.tolist())
+                        handle.play_candidates(*rest)  # it dies before it has answered
+                        return super().call(Dead(), "die")
+                    return super().call(handle, method, *rest)
+
+            return Mortal(actors._start)
+
+        class Dead:
+            def die(self):
+                raise ProcessLostError("killed")
+
+        monkeypatch.setattr(worker_set, "ray_workers", mortal_workers)
+        rules = {} if recreated else {"recreate_failed_workers": False, "ignore_worker_failures": True}
+        assert_same(after(ARSTrainer, 2, num_workers=3, **rules), expected)
+        assert lost == [[1, 4]]
+
+    def test_results_for_older_parameters_are_dropped(self, monkeypatch):
+        monkeypatch.setattr(worker_set, "ray_workers", workers_here)
+        expected = after(ARSTrainer, 2)
+        with ARSTrainer(Drift, {**SMALL, "num_workers": 2}) as trainer:
+            told, *_ = state_after(trainer, 1)
+            optimizer = trainer.optimizer
+            optimizer.generation -= 1
+            optimizer.remote.request(1, "play_candidates", optimizer.request(np.arange(5)))  # as after an interrupt
+            optimizer.generation += 1
+            found = state_after(trainer, 1)
+        assert_same((told + found[0], *found[1:]), expected)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("config", "message"),
+        [
+            ({"directions_used": 20}, "directions_used <= num_directions"),
+            ({"train_batch_size": 1000}, "train_batch_size has no effect(.|\n)*num_directions"),
+            ({"gamma": 0.9}, "gamma has no effect"),
+            ({"multiagent": {"policies": {"a": None}, "policy_mapping_fn": str}}, "Several policies"),
+            ({"model": {"use_lstm": True}}, "use_lstm"),
+            ({"num_rollouts": 5}, "num_directions"),
+            ({"shaping": "centered_rank"}, "Unknown config key"),
+        ],
+    )
+    def test_configs(self, config, message):
+        with pytest.raises(ConfigError, match=message):
+            ARSTrainer(Drift, {**SMALL, **config})
+
+    def test_noise_size_is_accepted(self):
+        with ESTrainer(Drift, {**SMALL, "noise_size": 250_000_000}) as trainer:
+            assert trainer.config.noise_size == 250_000_000
+
+    def test_output(self, tmp_path):
+        with pytest.raises(ConfigError, match=r"'output'(.|\n)*record"):
+            ARSTrainer(Drift, {**SMALL, "output": str(tmp_path)})
+        with ARSTrainer(Drift, SMALL) as trainer:
+            assert trainer.record(2, tmp_path / "data")["episodes"] == 2
+
+    def test_environments_with_a_loop_of_their_own(self):
+        env_config = {"actions": spaces.Discrete(4)}
+        with ARSTrainer(Logs, {"env_config": env_config, "seed": 0}) as trainer:
+            with pytest.raises(EnvError, match="does not begin each episode from a given seed"):
+                trainer.train()
+
+    def test_learning_from_rows(self):
+        with ARSTrainer(Drift, SMALL) as trainer:
+            policy, batch = trainer.get_policy(), trainer.worker.sample()
+            for method in (policy.learn_on_batch, policy.compute_gradients):
+                with pytest.raises(PolicyError, match="does not implement"):
+                    method(batch)
+
+    def test_a_policy_of_another_kind(self):
+        from rollax import PGPolicy
+        from rollax.algorithms.ars import ARSConfig, ARSOptimizer
+
+        worker = RolloutWorker(Drift, PGPolicy, config=ARSConfig(seed=0))
+        with pytest.raises(PolicyError, match="SearchedPolicy"):
+            ARSOptimizer(worker)

@@ -1,0 +1,240 @@
+"""`CandidatePlayer`: who plays what, with which seeds, and that it does not depend on the number of slots."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rollax import Callbacks, EnvError, MultiAgentEnv, PolicyError, RolloutWorker, VectorEnv
+from rollax.algorithms.es import ESPolicy
+from rollax.algorithms.pg import PGPolicy
+from rollax.errors import NonFiniteError
+from rollax.evaluation.messages import Candidates
+from rollax.ops.evolution import direction, episode_seed
+from tests.evaluation.search_worlds import Drift
+
+LINEAR = {"model": {"fcnet_hiddens": ()}, "observation_filter": "NoFilter", "seed": 0}
+
+
+def worker_of(env=Drift, policy=ESPolicy, **config):
+    return RolloutWorker(env, policy, config={**LINEAR, **config})
+
+
+def request(count=3, **settings):
+    return Candidates(seed=5, generation=2, indices=np.arange(count), noise_stdev=0.1, **settings)
+
+
+def played_alone(theta, task, *, offset=0.0, sign=False):
+    """The return of one episode, played step by step; and the observations that were acted on."""
+    index, side, episode = task
+    vector = (theta + np.float32((0.1, -0.1)[side]) * direction(5, 2, index, len(theta))).reshape(3, 2)
+    env, total, seen = Drift({}), 0.0, []
+    obs, _ = env.reset(seed=episode_seed(5, 2, index, episode))
+    over = False
+    while not over:
+        seen.append(obs)
+        action = np.clip(obs @ vector, -1, 1).astype(np.float32)
+        obs, reward, over, _, _ = env.step(action)
+        total += (np.sign(reward) if sign else reward) + offset
+    return total, np.array(seen, np.float64)
+
+
+def test_what_each_candidate_reaches():
+    worker = worker_of(num_envs_per_worker=4, observation_filter="MeanStdFilter")
+    result = worker.play_candidates(request(3, episodes=2))
+    theta = worker.get_policy().get_vector()
+    assert result.indices.tolist() == [0, 1, 2]
+    assert result.generation == 2
+    tasks = [(index, side, episode) for index in range(3) for side in range(2) for episode in range(2)]
+    alone = [played_alone(theta, task) for task in tasks]
+    expected = np.array([total for total, _ in alone]).reshape(3, 2, 2)
+    np.testing.assert_allclose(result.returns, expected.mean(axis=2), rtol=1e-5)
+    np.testing.assert_allclose([episode.reward for episode in result.episodes], expected.ravel(), rtol=1e-5)
+    assert [episode.length for episode in result.episodes] == [len(seen) for _, seen in alone]
+    assert result.lengths.tolist() == np.array([len(seen) for _, seen in alone]).reshape(3, 4).sum(axis=1).tolist()
+    for state, (_, seen) in zip(result.filters, alone, strict=True):
+        assert state["count"] == len(seen)
+        np.testing.assert_allclose(state["mean"], seen.mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(state["squares"], seen.var(axis=0) * len(seen), rtol=1e-4, atol=1e-10)
+
+
+def test_rewards_that_count_differ_from_those_of_metrics():
+    worker = worker_of(num_envs_per_worker=3)
+    theta = worker.get_policy().get_vector()
+    result = worker.play_candidates(request(2, sign_rewards=True, reward_offset=0.25))
+    expected = [[played_alone(theta, (k, side, 0), sign=True, offset=0.25)[0] for side in range(2)] for k in range(2)]
+    np.testing.assert_allclose(result.returns, expected, rtol=1e-6)
+    np.testing.assert_allclose(result.episodes[3].reward, played_alone(theta, (1, 1, 0))[0], rtol=1e-5)
+    clipped = worker_of(num_envs_per_worker=3, clip_rewards=0.5).play_candidates(request(2))
+    assert (clipped.returns >= -0.5 * result.lengths.max()).all()
+
+
+@pytest.mark.parametrize("filter_name", ["NoFilter", "MeanStdFilter"])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_the_number_of_slots_does_not_matter(filter_name, noise):
+    results = []
+    for slots in (1, 5, 40):
+        worker = worker_of(num_envs_per_worker=slots, observation_filter=filter_name)
+        worker.get_policy().set_weights({"head.kernel": np.float32([[0.1, 0.2], [-0.3, 0.4], [0.5, -0.6]])})
+        results.append(worker.play_candidates(request(6, episodes=3, action_noise=noise)))
+    first = results[0]
+    for other in results[1:]:
+        np.testing.assert_array_equal(other.returns, first.returns)
+        np.testing.assert_array_equal(other.lengths, first.lengths)
+        assert [(e.reward, e.length) for e in other.episodes] == [(e.reward, e.length) for e in first.episodes]
+        assert len(other.filters) == len(first.filters)
+        for state, expected in zip(other.filters, first.filters, strict=True):
+            assert {name: array.tobytes() for name, array in state.items()} == {
+                name: array.tobytes() for name, array in expected.items()
+            }
+
+
+def test_action_noise_is_drawn_anew_for_each_episode():
+    worker = worker_of(num_envs_per_worker=4)
+    quiet, noisy = (worker.play_candidates(request(3, action_noise=noise)) for noise in (0.0, 0.5))
+    assert (quiet.returns != noisy.returns).all()
+    np.testing.assert_array_equal(worker.play_candidates(request(3, action_noise=0.5)).returns, noisy.returns)
+
+
+def test_both_sides_of_a_direction_share_their_seeds_and_no_episode_is_played_twice():
+    resets = deque()
+    worker = worker_of(num_envs_per_worker=4, env_config={"resets": resets})
+    worker.play_candidates(request(5, episodes=2))
+    seeds = {episode_seed(5, 2, index, episode): 2 for index in range(5) for episode in range(2)}
+    assert Counter(resets) == seeds
+
+
+def test_sub_environments_without_a_candidate_rest():
+    # 6 candidates in 9 sub-environments: 3 are never stepped, and none after its episode's end (`Drift` asserts that).
+    steps, resets = deque(), deque()
+    worker = worker_of(num_envs_per_worker=9, env_config={"steps": steps, "resets": resets})
+    result = worker.play_candidates(request(3))
+    assert set(steps) == set(range(6))
+    assert len(steps) == result.lengths.sum()
+    assert len(resets) == 6
+    result = worker.play_candidates(request(6))  # all take part again
+    assert set(list(steps)[-int(result.lengths.sum()) :]) == set(range(9))
+
+
+class Batched(VectorEnv):
+    """A simulator of several points that steps all of them."""
+
+    def __init__(self, num_envs):
+        super().__init__(Drift.observation_space, Drift.action_space, num_envs)
+        self.envs = [Drift({}) for _ in range(num_envs)]
+
+    def reset_at(self, index, seed=None, options=None):
+        return self.envs[index].reset(seed=seed)
+
+    def vector_step(self, actions):
+        obs, rewards, terms, truncs, infos = zip(
+            *(env.step(a) for env, a in zip(self.envs, actions, strict=True)), strict=True
+        )
+        return list(obs), rewards, terms, truncs, infos
+
+
+def sync(context):
+    return SyncVectorEnv([lambda: Drift({})] * 7, autoreset_mode=AutoresetMode.DISABLED)
+
+
+@pytest.mark.parametrize("env", [lambda context: Batched(7), sync], ids=["VectorEnv", "SyncVectorEnv"])
+@pytest.mark.parametrize("count", [2, 9])
+def test_environments_that_step_all_of_their_sub_environments(env, count):
+    expected = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter").play_candidates(request(count))
+    worker = worker_of(env, observation_filter="MeanStdFilter")
+    for _ in range(2):
+        found = worker.play_candidates(request(count))
+        np.testing.assert_array_equal(found.returns, expected.returns)
+        np.testing.assert_array_equal(found.lengths, expected.lengths)
+        assert len(found.episodes) == 2 * count
+        for state, other in zip(found.filters, expected.filters, strict=True):
+            assert all(np.array_equal(state[name], other[name]) for name in other)
+
+
+def test_an_episode_that_was_lost_is_played_again():
+    config = {"num_envs_per_worker": 3, "observation_filter": "MeanStdFilter"}
+    expected = worker_of(**config).play_candidates(request(4))
+    env_config = {"resets": deque(), "fails": deque([3, 7])}
+    worker = worker_of(**config, restart_failed_sub_environments=True, env_config=env_config)
+    found = worker.play_candidates(request(4))
+    assert not env_config["fails"]
+    np.testing.assert_array_equal(found.returns, expected.returns)
+    np.testing.assert_array_equal(found.lengths, expected.lengths)
+    assert [e.length for e in found.episodes] == [e.length for e in expected.episodes]
+    for state, other in zip(found.filters, expected.filters, strict=True):
+        assert all(np.array_equal(state[name], other[name]) for name in other)
+
+
+def test_a_call_after_one_that_raised():
+    env_config = {"resets": deque(), "fails": deque([3])}
+    worker = worker_of(num_envs_per_worker=3, env_config=env_config)
+    with pytest.raises(EnvError, match="no such level"):
+        worker.play_candidates(request(4))
+    expected = worker_of(num_envs_per_worker=2).play_candidates(request(4))
+    np.testing.assert_array_equal(worker.play_candidates(request(4)).returns, expected.returns)
+
+
+def test_sampling_and_evaluating_go_on_afterwards():
+    worker = worker_of(num_envs_per_worker=4)
+    worker.play_candidates(request(1))  # two of four sub-environments rest
+    assert worker.sample().env_steps == 200
+    assert len(worker.evaluate(6)) == 6
+    expected = worker_of(num_envs_per_worker=1).play_candidates(request(3))
+    np.testing.assert_array_equal(worker.play_candidates(request(3)).returns, expected.returns)
+
+
+class Noting(Callbacks):
+    """Numbers of the steps and ends of episodes, as custom metrics."""
+
+    def on_episode_start(self, *, worker, base_env, episode):
+        episode.user_data["steps"] = 0
+
+    def on_episode_step(self, *, worker, base_env, episode):
+        episode.user_data["steps"] += 1
+
+    def on_episode_end(self, *, worker, base_env, episode):
+        episode.custom_metrics["steps"] = episode.user_data["steps"]
+
+
+@pytest.mark.parametrize("env", [Drift, lambda context: Batched(5)])
+def test_callbacks_see_the_episodes_of_candidates(env):
+    worker = worker_of(env, callbacks=Noting, **({"num_envs_per_worker": 5} if env is Drift else {}))
+    result = worker.play_candidates(request(4))
+    assert [e.custom_metrics["steps"] for e in result.episodes] == [e.length for e in result.episodes]
+    assert [e.policy_rewards["default_policy"] for e in result.episodes] == [[e.reward] for e in result.episodes]
+
+
+class Two(MultiAgentEnv):
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Box(-1, 1, (1,))
+    possible_agents = ("a", "b")
+
+    def reset(self, *, seed=None, options=None):
+        return {agent: np.zeros(2, np.float32) for agent in self.possible_agents}, {}
+
+
+class TestRefused:
+    def test_several_agents(self):
+        with pytest.raises(EnvError, match="Several agents"):
+            worker_of(lambda context: Two()).play_candidates(request())
+
+    def test_environments_that_begin_episodes_by_themselves(self):
+        def make(context):
+            return SyncVectorEnv([lambda: Drift({})] * 2)
+
+        with pytest.raises(EnvError, match=r"does not begin each episode(.|\n)*AutoresetMode.DISABLED"):
+            worker_of(make).play_candidates(request())
+
+    def test_other_policies(self):
+        with pytest.raises(PolicyError, match=r"PGPolicy(.|\n)*SearchedPolicy"):
+            RolloutWorker(Drift, PGPolicy, config={"seed": 0}).play_candidates(request())
+
+    def test_outputs_that_are_not_finite(self):
+        worker = worker_of(num_envs_per_worker=3)
+        worker.get_policy().set_weights({"head.kernel": np.full((3, 2), np.inf)})
+        with pytest.raises(NonFiniteError, match=r"direction \d+ of generation 2"):
+            worker.play_candidates(request())
