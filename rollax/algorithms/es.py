@@ -41,7 +41,6 @@ class ESConfig(SearchFields):
         description="standard deviation of the noise that is added to Box actions of candidates, in units of half an "
         "action's range; none in evaluations",
     )
-    adam_epsilon: float = Field(default=1e-8, gt=0, description="ε of Adam")
 
 
 class ESPolicy(SearchedPolicy):
