@@ -184,7 +184,7 @@ def candidate(
     theta: NDArray[np.float32], noise_stdev: float, sign: float, direction: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """[P] θ + sign σ ε."""
-    return theta + np.float32(sign * noise_stdev) * direction
+    return (theta + np.float32(sign * noise_stdev) * direction).astype(np.float32, copy=False)
 
 
 def tell(search: Search, returns: ArrayLike) -> Search:

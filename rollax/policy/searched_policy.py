@@ -13,21 +13,29 @@ from numpy.typing import NDArray
 
 from rollax.batch import SampleBatch
 from rollax.models.action_values import make_actor
+from rollax.models.embeddings import is_parametric
 from rollax.models.linear import LinearPolicy
 from rollax.models.outputs import Outputs
-from rollax.models.parametric import is_parametric
 from rollax.policy.exploration.action_noise import Deterministic
 from rollax.policy.exploration.exploration import Exploration, FromDistribution
 from rollax.policy.jax_policy import Columns, JaxPolicy
-from rollax.policy.policy_model import check_layers
+from rollax.policy.size_checks import check_layers
 from rollax.policy.stacked_acting import StackedActing, vector_parts
 
 
 class GreedyActions(FromDistribution):
     """The most probable actions, also where others explore."""
 
-    def sample(self, outputs: jax.Array, noise: jax.Array) -> Any:
+    recorded = frozenset()
+
+    def sample(self, outputs: Any, noise: Any) -> Any:
         return self.mode(outputs)
+
+    def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
+        return {}  # the actions are not drawn from the distribution
+
+    def probabilities(self, outputs: np.ndarray, timestep: int) -> np.ndarray | None:
+        return (np.arange(outputs.shape[1]) == outputs.argmax(axis=1)[:, None]).astype(np.float64)
 
 
 class SearchedPolicy(JaxPolicy):
