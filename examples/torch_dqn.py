@@ -3,7 +3,7 @@
 Source: Mnih et al. (2015), doi:10.1038/nature14236; van Hasselt et al. (2016), arXiv:1509.06461.
 """
 
-from __future__ import annotations
+from gymnasium.spaces import Discrete
 
 from rollax import SyncReplayOptimizer, TorchFields, TorchPolicy, Trainer
 from rollax.config.groups import QLearningFields, ReplayFields
@@ -18,14 +18,13 @@ class TorchDQNConfig(TorchFields, QLearningFields, ReplayFields): ...
 
 
 class TorchDQNPolicy(TorchPolicy):
-    config_class = TorchDQNConfig
+    action_space: Discrete
+    config_class, learns_off_policy, batch_columns = TorchDQNConfig, True, TRANSITION
     statistics = ("q_loss", "mean_q", "mean_td_error")
-    learns_off_policy = True
-    batch_columns = TRANSITION
 
     def make_plan(self):
-        targets = periodic_copy(self.config.target_network_update_freq)
-        return UpdatePlan(self.config.train_batch_size, targets=targets)
+        c = self.config
+        return UpdatePlan(c.train_batch_size, targets=periodic_copy(c.target_network_update_freq))
 
     def make_exploration(self):
         return EpsilonGreedy(self.action_space, self.config.epsilon())
@@ -62,7 +61,7 @@ class TorchDQNTrainer(Trainer):
 
 
 def main(iterations: int = 45) -> float:
-    """Trains and returns the mean reward of the last greedy evaluation."""
+    """Trains and returns the mean reward of a greedy evaluation."""
     config = {"rollout_fragment_length": 256, "training_intensity": 0.5, "train_batch_size": 64, "lr": 2.3e-3}
     config |= {"target_network_update_freq": 128, "epsilon_timesteps": 8000, "final_epsilon": 0.04, "double_q": False}
     config |= {
@@ -73,7 +72,8 @@ def main(iterations: int = 45) -> float:
     }
     with TorchDQNTrainer(env="CartPole-v1", config=config) as trainer:
         stop = {"evaluation_reward_mean": 475, "training_iteration": iterations}
-        return trainer.fit(stop).last["evaluation"]["episode_reward_mean"]
+        trainer.fit(stop, evaluate=False)
+        return trainer.evaluate()["episode_reward_mean"]
 
 
 if __name__ == "__main__":

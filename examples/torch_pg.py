@@ -50,11 +50,12 @@ class TorchPGTrainer(Trainer):
 
 
 def main(iterations: int = 200) -> float:
-    """Trains and returns the mean reward of the last greedy evaluation."""
+    """Trains and returns the mean reward of a greedy evaluation."""
     config = {"num_envs_per_worker": 8, "evaluation_interval": 5, "seed": 0}
     with TorchPGTrainer(env="CartPole-v1", config=config) as trainer:
         stop = {"evaluation_reward_mean": 475, "training_iteration": iterations}
-        return trainer.fit(stop).last["evaluation"]["episode_reward_mean"]
+        trainer.fit(stop, evaluate=False)
+        return trainer.evaluate()["episode_reward_mean"]
 
 
 if __name__ == "__main__":

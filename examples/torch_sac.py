@@ -3,6 +3,7 @@
 from functools import cached_property
 
 import numpy as np
+from gymnasium.spaces import Box
 from pydantic import Field
 
 from rollax import SyncReplayOptimizer, TorchFields, TorchPolicy, Trainer
@@ -24,8 +25,9 @@ class TorchSACConfig(TorchFields, ReplayFields):
 
 
 class TorchSACPolicy(TorchPolicy):
-    config_class, learns_off_policy, batch_columns = TorchSACConfig, True, TRANSITION
+    action_space: Box
     statistics = ("critic_loss", "actor_loss", "alpha")
+    config_class, learns_off_policy, batch_columns = TorchSACConfig, True, TRANSITION
 
     @cached_property
     def distribution(self):
@@ -38,9 +40,9 @@ class TorchSACPolicy(TorchPolicy):
         return RandomAtFirst(super().make_exploration(), self.action_space, self.config.random_steps)
 
     def make_model(self):
-        space, layers = self.observation_space, self.config.model
-        critics = Ensemble(lambda: ActionValue(space, self.action_space, layers), 2)
-        return ActorWithCritics(Actor(space, self.exploration.num_inputs, layers), critics, initial_alpha=1.0)
+        space, actions, layers = self.observation_space, self.action_space, self.config.model
+        actor = Actor(space, self.exploration.num_inputs, layers)
+        return ActorWithCritics(actor, Ensemble(lambda: ActionValue(space, actions, layers), 2), initial_alpha=1.0)
 
     def train_columns(self, batch):
         noise = self.learning_rng.random((2, len(batch), self.distribution.num_noise), np.float32)
@@ -56,12 +58,10 @@ class TorchSACPolicy(TorchPolicy):
         squares, errors = twin_errors(taken, batch["q_target"], batch["weights"], mask)
         actions, logp = self.distribution.sample_and_logp(out.policy, batch["noise"])
         with frozen(model.critics):
-            values = model.critics(batch["obs"], actions).amin(dim=0)
-        alpha = model.log_alpha.detach().exp()
-        actor_loss = masked_mean(alpha * logp - values, mask)
-        alpha_loss = temperature_loss(model.log_alpha, logp, -float(self.distribution.num_noise), mask)
-        stats = {"critic_loss": 0.5 * squares, "actor_loss": actor_loss, "alpha": alpha, "td_error": errors}
-        return 0.5 * squares + actor_loss + alpha_loss, stats
+            values, alpha = model.critics(batch["obs"], actions).amin(dim=0), model.log_alpha.detach().exp()
+        actor = masked_mean(alpha * logp - values, mask)
+        loss = squares / 2 + actor + temperature_loss(model.log_alpha, logp, -self.distribution.num_noise, mask)
+        return loss, {"critic_loss": squares / 2, "actor_loss": actor, "alpha": alpha, "td_error": errors}
 
 
 class TorchSACTrainer(Trainer):
@@ -69,11 +69,11 @@ class TorchSACTrainer(Trainer):
 
 
 def main(iterations: int = 10) -> float:
-    """Trains and returns the mean reward of the last greedy evaluation."""
+    """Trains and returns the mean reward of a greedy evaluation."""
     config = {"lr": 1e-3, "learning_starts": 500, "random_steps": 500, "evaluation_interval": 1, "seed": 0}
     with TorchSACTrainer(env="Pendulum-v1", config=config) as trainer:
-        stop = {"evaluation_reward_mean": -200, "training_iteration": iterations}
-        return trainer.fit(stop).last["evaluation"]["episode_reward_mean"]
+        trainer.fit({"evaluation_reward_mean": -200, "training_iteration": iterations}, evaluate=False)
+        return trainer.evaluate()["episode_reward_mean"]
 
 
 if __name__ == "__main__":
