@@ -88,6 +88,14 @@ def ends(request: pytest.FixtureRequest) -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.fixture
+def compiles_anew() -> None:
+    """Policies of this test share nothing that an earlier one has compiled: `compilations` counts all versions."""
+    from rollax import sharing
+
+    sharing.forget()
+
+
 @pytest.fixture(scope="session")
 def small_ray() -> Iterator[Any]:
     """Ray with little of everything, for all tests of this process."""

@@ -10,6 +10,7 @@ noise on target actions. Deviations: no batch normalization and no weight decay;
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -119,7 +120,7 @@ class DDPGPolicy(JaxPolicy):
         return {part: self.scheduled("lr") if rate is None else rate for part, rate in own.items()}
 
     def make_optimizer(self) -> optax.GradientTransformation:
-        due: Any = self._is_due
+        due: Any = partial(_is_due, self.config.policy_delay)
         # Adam's moments must not decay in the updates that leave out the actor.
         actor = optax.conditionally_mask(adam(self.config), due)
         return by_part({"actor": actor, "critics": adam(self.config)})
@@ -168,7 +169,7 @@ class DDPGPolicy(JaxPolicy):
             actions = self._actions(model, obs)
             return self.actor_loss(actions, frozen(model.critics.member(0))(obs, actions), batch, mask)
 
-        due = self._is_due(coefficients["num_updates"])
+        due = _is_due(self.config.policy_delay, coefficients["num_updates"])
         actor_loss = lax.cond(due, policy_loss, lambda: jnp.float32(0))
         return critic_loss + actor_loss, {
             "critic_loss": critic_loss,
@@ -186,12 +187,13 @@ class DDPGPolicy(JaxPolicy):
         # The mean over the updates that include the actor; one call may have none.
         return {**stats, "actor_loss": stats["actor_loss"] / share if share else None}
 
-    def _is_due(self, updates_before: Any) -> jax.Array:
-        """Returns whether the update after `updates_before` others includes the actor and the target networks."""
-        return jnp.asarray((updates_before + 1) % self.config.policy_delay == 0)
-
     def _actions(self, model: Any, obs: Any) -> jax.Array:
         return self.exploration.mode(model(obs).policy)
+
+
+def _is_due(delay: int, updates_before: Any) -> jax.Array:
+    """Returns whether the update after `updates_before` others includes the actor and the target networks."""
+    return jnp.asarray((updates_before + 1) % delay == 0)
 
 
 class DDPGTrainer(Trainer):

@@ -42,6 +42,8 @@ def with_critic_and_entropy(
 class KLPenaltyPolicy(JaxPolicy):
     """A loss with the penalty `kl_coeff` · KL, whose weight adapts to `kl_target` after each train batch."""
 
+    per_policy = frozenset({"kl_coeff"})  # a coefficient: it changes without recompilation
+
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
         self.kl_coeff = self.config.kl_coeff

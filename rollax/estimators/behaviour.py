@@ -54,7 +54,7 @@ def fitted_logp(episodes: LoggedEpisodes, target: TargetPolicy, seed: int = 0) -
         SampleBatch.ACTIONS: episodes.actions,
     }
     columns = trees.pad(columns, acting_bucket(rows))
-    learner = Learner(loss, optax.scale_by_adam(), split.params, split.extra)
+    learner = Learner(loss, optax.scale_by_adam(), *split.arrays_of(network))
     rng = np.random.default_rng(seed)
     for number in range(_ROUNDS):
         plan = rng.integers(rows, size=(_UPDATES, _BATCH_SIZE), dtype=np.int32)

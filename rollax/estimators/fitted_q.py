@@ -107,12 +107,13 @@ class FittedQ:
             assert isinstance(policy.action_space, spaces.Box)
             network = ActionValue(policy.observation_space, policy.action_space, model_config, rngs=rngs)
         self._split = SplitModel(network)
-        parts = sorted({name.partition(".")[0] for name in self._split.params})
+        params, extra = self._split.arrays_of(network)
+        parts = sorted({name.partition(".")[0] for name in params})
         self._learner = Learner(
             self._loss,
             optax.scale_by_adam(),
-            self._split.params,
-            self._split.extra,
+            params,
+            extra,
             updated_targets=polyak_average(self.config.target_rate(gamma), parts),
         )
         self._values = jax.jit(self._network_values)

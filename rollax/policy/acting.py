@@ -21,7 +21,7 @@ Columns = Mapping[str, Any]
 
 
 class Acting:
-    """Each function is one compiled call on padded columns [S, ...].
+    """Each function is one compiled call on padded columns [S, ...]; without arrays, so that equal policies share it.
 
     Args:
         masked: whether observations have action masks.
@@ -35,7 +35,6 @@ class Acting:
         exploration: Exploration,
         masked: bool,
         wanted: frozenset[str] | None,
-        *,
         noisy: bool = False,
     ) -> None:
         self._split, self._exploration, self._masked, self._noisy = split, exploration, masked, noisy

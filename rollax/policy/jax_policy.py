@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -20,7 +20,9 @@ from rollax.models.distributions.base import ActionDistribution
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs, is_noisy
 from rollax.policy.acting import Acting
+from rollax.policy.constants import constants_of, policy_of
 from rollax.policy.finite import check_finite
+from rollax.policy.gradient_steps import Devices, GradientSteps
 from rollax.policy.learner import Learner
 from rollax.policy.minibatches import acting_bucket, training_bucket
 from rollax.policy.model_policy import Columns, ModelPolicy
@@ -29,6 +31,7 @@ from rollax.policy.policy import ActionsResult
 from rollax.policy.policy_model import make_policy_model
 from rollax.policy.recurrent_columns import as_rows
 from rollax.policy.split_model import SplitModel
+from rollax.sharing import shared
 from rollax.state import count, section
 
 _MIN_VALUES = 32
@@ -42,6 +45,14 @@ class JaxPolicy(ModelPolicy):
     """
 
     stored_apart = frozenset({"params", "extra", "exploration"})
+    per_policy: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("name", "timestep", "worker_index", "num_workers", "acting_rng", "learning_rng", "learner"),
+            *("on_new_variables", "_schedules", "_acting", "_learning", "_logps", "_initial"),
+        }
+    )
+    """Attributes that differ between policies of one kind or change, which compiled functions cannot read."""
+
     acts_while_learning = True  # learning replaces all arrays at once
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
@@ -51,20 +62,33 @@ class JaxPolicy(ModelPolicy):
         self._noisy = is_noisy(model)
         self._describe(model)
         self.split = SplitModel(model)
-        loss = self._loss_of_arrays
+        params, extra = self.split.arrays_of(model)
+        self._optimizer = self.make_optimizer()
         self.learner = Learner(
-            loss,
-            self.make_optimizer(),
-            self.split.params,
-            self.split.extra,
+            self._loss_of_arrays,
+            self._optimizer,
+            params,
+            extra,
             updated_targets=self.plan.targets,
-            stops=self.plan.stops,
-            count_rows=self._count_rows,
+            steps=lambda: self._learning.steps,
         )
-        wanted = self._fetched_columns
-        self._acting = Acting(self.split, self.exploration, self.masks.present, wanted, noisy=self._noisy)
-        self._errors = jax.jit(lambda params, *rest: loss(params, params, *rest)[1][0][SampleBatch.TD_ERROR])
-        self._logps = jax.jit(lambda inputs, actions: self.distribution.logp(inputs, actions))
+
+    # Compiled functions are looked up when they are first needed, for then the policy is complete: a subclass may set
+    # attributes after `super().__init__`.
+
+    @cached_property
+    def _acting(self) -> Acting:
+        parts = self.split, self.exploration.traced, self.masks.present, self._fetched_columns, self._noisy
+        return shared(Acting, *parts) or Acting(*parts)
+
+    @cached_property
+    def _learning(self) -> _Learning:
+        devices = self.learner.devices
+        return shared(_learning_of, type(self), constants_of(self), devices) or _Learning(self, devices)
+
+    @cached_property
+    def _logps(self) -> Any:
+        return shared(_logp_of, self.distribution) or _logp_of(self.distribution)
 
     @property
     def params(self) -> Columns:
@@ -210,7 +234,7 @@ class JaxPolicy(ModelPolicy):
         size = training_bucket(len(batch))
         columns, mask = trees.pad(self.train_columns(batch), size), (np.arange(size) < len(batch)).astype(np.float32)
         coefficients = {**self.coefficients(), "num_updates": self.learner.num_updates}
-        return np.asarray(self._errors(self.params, self.extra, columns, mask, coefficients))[: len(batch)]
+        return np.asarray(self._learning.errors(self.params, self.extra, columns, mask, coefficients))[: len(batch)]
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Name -> gradient over the whole batch, and statistics."""
@@ -232,7 +256,7 @@ class JaxPolicy(ModelPolicy):
     ) -> tuple[jax.Array, tuple[dict, Columns]]:
         if self.memory.present:
             batch, mask = as_rows(batch, mask)
-        if self.learner.has_targets:
+        if self.plan.targets is not None:
             # Separate random streams make the targets of a noisy model independent of its outputs.
             fixed = self.split.merge(lax.stop_gradient(dict(params)), extra, noise_seed=np.uint32(1))
             target_model = self.split.merge(targets, extra, noise_seed=np.uint32(2))
@@ -269,6 +293,37 @@ class JaxPolicy(ModelPolicy):
         self.learner.set_state(section(state, "optimizer", where), num_updates, targets, where)
 
     def compilations(self) -> int:
-        """The number of versions that JAX has compiled; bounded, because batches are padded to few sizes."""
-        functions: tuple[Any, ...] = (*self._acting.functions(), *self.learner.functions(), self._errors, self._logps)
-        return sum(function._cache_size() for function in functions)
+        """The number of versions that JAX has compiled; bounded, because batches are padded to few sizes.
+
+        Equal policies have the same compiled functions, whose versions count for each of them.
+        """
+        acting, learning, logp = (vars(self).get(name) for name in ("_acting", "_learning", "_logps"))
+        functions = [*(acting.functions() if acting else ()), *(learning.functions() if learning else ()), logp]
+        return sum(function._cache_size() for function in functions if function is not None)
+
+
+class _Learning:
+    """The compiled functions that trace a policy's loss."""
+
+    def __init__(self, policy: JaxPolicy, devices: Devices) -> None:
+        loss = policy._loss_of_arrays
+        self.steps = GradientSteps(
+            loss,
+            policy._optimizer,
+            updated_targets=policy.plan.targets,
+            stops=policy.plan.stops,
+            count_rows=policy._count_rows,
+            devices=devices,
+        )
+        self.errors = jax.jit(lambda params, *rest: loss(params, params, *rest)[1][0][SampleBatch.TD_ERROR])
+
+    def functions(self) -> Sequence[Any]:
+        return *self.steps.functions(), self.errors
+
+
+def _learning_of(policy_class: type[JaxPolicy], constants: dict[str, Any], devices: Devices) -> _Learning:
+    return _Learning(policy_of(policy_class, constants), devices)
+
+
+def _logp_of(distribution: ActionDistribution) -> Any:
+    return jax.jit(lambda inputs, actions: distribution.logp(inputs, actions))

@@ -1,4 +1,4 @@
-"""`SplitModel`: a Flax model as a static graph and dicts of arrays, the arguments of compiled functions."""
+"""`SplitModel`: a Flax model as a static graph; its arrays are arguments of compiled functions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from rollax.policy.weights import check_weights
 
 
 class SplitModel:
-    """Name -> array for the trained parameters, and separately for all other state of a model.
+    """The graph of a model, and name -> shape and dtype of its arrays: `params` are trained, `extra` are all others.
 
-    `nnx.jit` instead walks the module's graph at every call, which costs more than a small forward pass.
+    It has no arrays, so that models with equal graphs can share compiled functions. `nnx.jit` instead walks the
+    module's graph at every call, which costs more than a small forward pass.
     """
 
     def __init__(self, model: nnx.Module) -> None:
@@ -25,10 +26,17 @@ class SplitModel:
         model.train()  # the graphs differ in Dropout and BatchNorm; the arrays are the same
         self._learning_graph, params, extra = nnx.split(model, nnx.Param, ...)
         self._params_tree, param_arrays = _named(params)
-        self.params = {name: _typed(value) for name, value in param_arrays.items()}
         self._extra_tree, extra_arrays = _named(extra)
         self._keys = {n: jax.random.key_impl(v) for n, v in extra_arrays.items() if is_random_key(v)}
-        self.extra = self._without_keys(extra_arrays)
+        self.params, self.extra = _shapes(param_arrays), _shapes(self._without_keys(extra_arrays))
+
+    def arrays_of(self, model: nnx.Module) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        """`(params, extra)` of a model of this graph: name -> array."""
+        _, params, extra = nnx.split(model, nnx.Param, ...)
+        return {name: _typed(value) for name, value in _named(params)[1].items()}, self._without_keys(_named(extra)[1])
+
+    def __deepcopy__(self, memo: Any) -> SplitModel:
+        return self  # nothing in it changes
 
     def merge(
         self, params: Mapping[str, Any], extra: Mapping[str, Any], *, learning: bool = False, noise_seed: Any = None
@@ -48,10 +56,7 @@ class SplitModel:
 
     def extra_of(self, model: nnx.Module) -> dict[str, jax.Array]:
         """The state beside the parameters after a forward pass (batch statistics, random streams)."""
-        if not self.extra:
-            return {}
-        _, _, extra = nnx.split(model, nnx.Param, ...)
-        return self._without_keys(_named(extra)[1])
+        return self.arrays_of(model)[1] if self.extra else {}
 
     def _without_keys(self, extra: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """Random keys as plain arrays, which can be stored."""
@@ -75,6 +80,10 @@ def _name(path: tuple[Any, ...]) -> str:
     # The last part of a path leads from a variable to its value.
     parts = path[:-1] if isinstance(path[-1], jax.tree_util.GetAttrKey) else path
     return ".".join(str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part)))) for part in parts)
+
+
+def _shapes(arrays: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
+    return {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in arrays.items()}
 
 
 def _typed(value: Any) -> jax.Array:

@@ -161,6 +161,7 @@ def test_what_an_older_policy_did_is_weighed(algorithm):
     assert {name: stats[name] for name in expected} == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.usefixtures("compiles_anew")
 @each_algorithm
 def test_learning_compiles_for_a_few_sizes_only(algorithm):
     # CartPole's episodes end anywhere, so the number of bootstrap rows differs from fragment to fragment.

@@ -133,6 +133,7 @@ class TestRuns:
             trainer.train()
         assert raised.value.__notes__ == ["(in replay shard 1)"]
 
+    @pytest.mark.usefixtures("compiles_anew")
     def test_how_often_it_compiles_is_bounded(self):
         with ApexDQNTrainer("CartPole-v1", SMALL) as trainer:
             trainer.train()

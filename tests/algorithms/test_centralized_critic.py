@@ -165,6 +165,7 @@ class TestActing:
         # For each policy all 4 * 64 rows, and then what follows its segments: 8 episodes in each of the 4 environments.
         assert calls == [256, 32, 256, 32]
 
+    @pytest.mark.usefixtures("compiles_anew")
     def test_no_more_compilations_after_the_first_fragments(self):
         with PPOTrainer(Secrets, {**SMALL, "centralized_critic": True}) as trainer:
             trainer.train()

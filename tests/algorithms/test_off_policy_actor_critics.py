@@ -150,6 +150,7 @@ def test_one_worker_gives_the_numbers_of_none(algorithm, small_ray):
     assert found[0] == found[1]
 
 
+@pytest.mark.usefixtures("compiles_anew")
 @each_algorithm
 def test_compiles_for_a_few_sizes_only(algorithm):
     # The updates that are due differ from step to step.

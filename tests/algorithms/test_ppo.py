@@ -227,6 +227,7 @@ class TestFromUpdateToUpdate:
         moved = 0.1 * steps * f32(1, -1)
         np.testing.assert_allclose(policy.get_weights()["logits"], [moved, -moved], rtol=1e-2)
 
+    @pytest.mark.usefixtures("compiles_anew")
     def test_schedules_go_by_the_timestep(self):
         policy = make(
             lr_schedule=[[0, 1.0], [100, 0.0]],

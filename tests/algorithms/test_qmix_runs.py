@@ -129,6 +129,7 @@ def test_one_worker_gives_the_numbers_of_none():
         np.testing.assert_array_equal(value, weights[1][name])
 
 
+@pytest.mark.usefixtures("compiles_anew")
 def test_few_compilations():
     # Acting on 2 rows, exploring, one update at a time or two: nothing more, however long it goes on.
     with QMIXTrainer(lifting, {**SMALL, "model": GRU, "training_intensity": 0.15}) as trainer:

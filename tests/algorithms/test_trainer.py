@@ -174,6 +174,7 @@ class TestDeterminism:
 
 
 class TestCompilations:
+    @pytest.mark.usefixtures("compiles_anew")
     def test_none_after_the_first_iterations(self, caplog):
         import jax
 
@@ -191,6 +192,7 @@ class TestCompilations:
             # How many episodes are cut off in a fragment varies, and with it the bucket of values to compute.
             assert len(compiled) == trainer.get_policy().compilations() - warm <= 1
 
+    @pytest.mark.usefixtures("compiles_anew")
     def test_batches_of_varying_size(self):
         config = {"num_envs_per_worker": 4, "train_batch_size": 100, "model": {"fcnet_hiddens": (8,)}, "seed": 0}
         with PGTrainer(env="CartPole-v1", config=config) as trainer:

@@ -1,6 +1,7 @@
 """JAX policies in the sampler: bounded compilations, weights, seeds."""
 
 import numpy as np
+import pytest
 
 from rollax import MultiAgentBatch, PPOConfig, RolloutWorker
 from rollax.algorithms.ppo import PPOPolicy
@@ -21,6 +22,7 @@ def varying(agents: int) -> list[dict]:
     return [*steps, {**steps[-1], ALL: "T"}]
 
 
+@pytest.mark.usefixtures("compiles_anew")
 def test_compilations_do_not_grow_with_the_numbers_of_ready_agents():
     worker = make(lambda c: Scripted([varying(20)], c.vector_index), num_envs_per_worker=2, rollout_fragment_length=50)
     policy = worker.get_policy()

@@ -102,6 +102,7 @@ class TestActing:
                 make(action_space=space, model={"free_log_std": True})
 
 
+@pytest.mark.usefixtures("compiles_anew")
 def test_the_logarithms_of_given_actions_compile_for_few_numbers_of_rows():
     policy = make()
     whole = policy.compute_actions(seen(9))
@@ -376,6 +377,7 @@ class TestState:
             policy.set_state({**state, "optimizer": {}})
 
 
+@pytest.mark.usefixtures("compiles_anew")
 def test_compilations_are_few_whatever_the_sizes():
     policy = make(sgd_minibatch_size=16, num_sgd_iter=1)
     for rows in range(1, 41):

@@ -250,6 +250,7 @@ class TestSequences:
         np.testing.assert_allclose(stats["vf_loss"], np.mean(errors**2), rtol=1e-3)
 
 
+@pytest.mark.usefixtures("compiles_anew")
 def test_compilations_are_bounded_whatever_the_lengths_of_episodes():
     policy = make()
     random = np.random.default_rng(0)

@@ -143,6 +143,7 @@ class TestArrays:
         assert policies["b"].extra["norm.mean"] is policies["a"].extra["norm.mean"]
         assert np.abs(policies["b"].extra["norm.mean"]).max() > 0
 
+    @pytest.mark.usefixtures("compiles_anew")
     def test_acting_after_others_have_learned_compiles_nothing_anew(self, three):
         for _ in range(3):
             for each in (three["a"], three["b"]):

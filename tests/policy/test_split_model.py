@@ -24,60 +24,76 @@ class Noisy(nnx.Module):
 
 
 @pytest.fixture
-def split():
-    return SplitModel(Noisy(nnx.Rngs(0)))
+def model():
+    return Noisy(nnx.Rngs(0))
+
+
+@pytest.fixture
+def split(model):
+    return SplitModel(model)
+
+
+@pytest.fixture
+def params(split, model):
+    return split.arrays_of(model)[0]
+
+
+@pytest.fixture
+def extra(split, model):
+    return split.arrays_of(model)[1]
 
 
 X = jnp.array([[1.0, 2.0], [3.0, 5.0], [-1.0, 0.0]])
 
 
-def test_names_are_the_attributes(split):
-    assert sorted(split.params) == [
+def test_names_are_the_attributes(split, params, extra):
+    shapes = {name: (array.shape, array.dtype) for name, array in (params | extra).items()}
+    assert shapes == {name: (array.shape, array.dtype) for name, array in (split.params | split.extra).items()}
+    assert sorted(params) == [
         *("kernel", "layers.0.bias", "layers.0.kernel", "layers.1.bias", "layers.1.scale", "value.bias", "value.kernel")
     ]
-    assert sorted(split.extra) == ["dropout.rngs.count", "dropout.rngs.key", "layers.1.mean", "layers.1.var"]
+    assert sorted(extra) == ["dropout.rngs.count", "dropout.rngs.key", "layers.1.mean", "layers.1.var"]
     # Plain arrays of settled types: they can be stored, and an update compiles once.
-    assert all(np.asarray(value).dtype.kind in "fu" for value in split.extra.values())
-    assert not any(value.weak_type for value in (split.params | split.extra).values())
+    assert all(np.asarray(value).dtype.kind in "fu" for value in extra.values())
+    assert not any(value.weak_type for value in (params | extra).values())
 
 
-def test_acting_is_the_same_every_time_and_leaves_no_trace(split):
-    model = split.merge(split.params, split.extra)
+def test_acting_is_the_same_every_time_and_leaves_no_trace(split, params, extra):
+    model = split.merge(params, extra)
     first = model(X)
-    np.testing.assert_array_equal(first, split.merge(split.params, split.extra)(X))
+    np.testing.assert_array_equal(first, split.merge(params, extra)(X))
     for name, value in split.extra_of(model).items():
-        np.testing.assert_array_equal(value, split.extra[name])
+        np.testing.assert_array_equal(value, extra[name])
 
 
-def test_learning_drops_out_and_moves_the_statistics(split):
-    model = split.merge(split.params, split.extra, learning=True)
+def test_learning_drops_out_and_moves_the_statistics(split, params, extra):
+    model = split.merge(params, extra, learning=True)
     out = model(X)
     assert (np.asarray(out) == 0).any()
     after = split.extra_of(model)
-    assert after.keys() == split.extra.keys()
-    assert not np.array_equal(after["layers.1.mean"], split.extra["layers.1.mean"])
+    assert after.keys() == extra.keys()
+    assert not np.array_equal(after["layers.1.mean"], extra["layers.1.mean"])
     # The next step draws another mask.
-    assert not np.array_equal(out, split.merge(split.params, after, learning=True)(X))
+    assert not np.array_equal(out, split.merge(params, after, learning=True)(X))
 
 
-def test_inside_a_compiled_function(split):
+def test_inside_a_compiled_function(split, params, extra):
     @jax.jit
     def step(params, extra):
         model = split.merge(params, extra, learning=True)
         return model(X), split.extra_of(model)
 
-    out, extra = step(split.params, split.extra)
+    out, extra = step(params, extra)
     for _ in range(3):
-        out, extra = step(split.params, extra)
+        out, extra = step(params, extra)
     assert out.shape == (3, 2)
     assert step._cache_size() == 1
 
 
-def test_weights_of_another_model_are_refused(split):
-    weights = {name: np.array(value) for name, value in (split.params | split.extra).items()}
-    params, extra = split.checked(weights, "policy 'p'")
-    assert params.keys() == split.params.keys()
-    assert extra.keys() == split.extra.keys()
+def test_weights_of_another_model_are_refused(split, params, extra):
+    weights = {name: np.array(value) for name, value in (params | extra).items()}
+    checked = split.checked(weights, "policy 'p'")
+    assert [arrays.keys() for arrays in checked] == [params.keys(), extra.keys()]
     with pytest.raises(
         PolicyError, match=r"another model(.|\n)*policy 'p'(.|\n)*missing: \['kernel'\], unknown: \['k'\]"
     ):
@@ -88,8 +104,8 @@ def test_weights_of_another_model_are_refused(split):
         split.checked({**weights, "value.kernel": np.zeros((3, 2))}, "policy 'p'")
 
 
-def test_weights_are_copied(split):
-    weights = {name: np.array(value) for name, value in (split.params | split.extra).items()}
-    params, _ = split.checked(weights, "")
+def test_weights_are_copied(split, params, extra):
+    weights = {name: np.array(value) for name, value in (params | extra).items()}
+    copies, _ = split.checked(weights, "")
     weights["value.bias"][:] = 7
-    assert not np.asarray(params["value.bias"] == 7).any()
+    assert not np.asarray(copies["value.bias"] == 7).any()

@@ -184,21 +184,22 @@ def seen(space, rows):
 def same_outputs_and_gradients(ours, twin, columns, *, call=run_model):
     """Asserts equal outputs and gradients of a JAX model and its twin, whose weights become those of the original."""
     split = SplitModel(ours)
-    carry({**split.params, **split.extra}, twin)
+    start, extra = split.arrays_of(ours)
+    carry({**start, **extra}, twin)
 
     given = jax.tree.map(jnp.asarray, columns)
 
     def total(params):
-        out = call(split.merge(params, split.extra), given)
+        out = call(split.merge(params, extra), given)
         return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(tuple(out)))
 
     tensors = jax.tree.map(torch.as_tensor, columns)
     got = call(twin, tensors)
-    expected = call(split.merge(split.params, split.extra), given)
+    expected = call(split.merge(start, extra), given)
     for one, two in zip(jax.tree.leaves(tuple(got)), jax.tree.leaves(tuple(expected)), strict=True):
         np.testing.assert_allclose(one.detach().numpy(), two, **NEAR)
     sum(torch.sin(leaf).sum() for leaf in jax.tree.leaves(tuple(got))).backward()
-    for name, gradient in carried(jax.grad(total)(split.params)).items():
+    for name, gradient in carried(jax.grad(total)(start)).items():
         np.testing.assert_allclose(twin.get_parameter(name).grad.numpy(), gradient, err_msg=name, **NEAR)
 
 
@@ -248,8 +249,8 @@ class TestModels:
         sizes = ModelConfig(fcnet_hiddens=(8,))
         ours = QNetwork(VECTOR, 4, sizes, dueling=dueling, rngs=nnx.Rngs(0))
         twin = networks.QNetwork(VECTOR, 4, sizes, dueling=dueling)
-        split = SplitModel(ours)
-        names = {name.replace("layers.0.", "") if "trunk" not in name else name: a for name, a in split.params.items()}
+        params, _ = SplitModel(ours).arrays_of(ours)
+        names = {name.replace("layers.0.", "") if "trunk" not in name else name: a for name, a in params.items()}
         carry(names, twin)
         out = twin(torch.as_tensor(normal(B, 3)))
         expected = ours(jnp.asarray(normal(B, 3)))

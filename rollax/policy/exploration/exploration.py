@@ -34,6 +34,11 @@ class Exploration(ABC):
     recorded: frozenset[str] = frozenset()
     """The columns of `fetched` that `behaviour` reads."""
 
+    @property
+    def traced(self) -> Exploration:
+        """The exploration whose methods compiled functions call: itself, unless its attributes change."""
+        return self
+
     def initial_state(self) -> list[np.ndarray]:
         """The exploration state at the start of a trajectory: arrays without the axis of rows."""
         return []

@@ -44,6 +44,10 @@ class ParameterNoise(ExplorationWrapper):
         self._perturbed: tuple[Params, Params] | None = None  # parameters, and the perturbed ones
         self._perturb = jax.jit(_perturb)
 
+    @property
+    def traced(self) -> Exploration:
+        return self.inner.traced
+
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], timestep: int) -> dict[str, Any]:
         """Nothing: the perturbed parameters that have chosen are not known."""
         return {}

@@ -1,0 +1,200 @@
+"""`GradientSteps`: the compiled functions of a learner: epochs × minibatches as one call, on all devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from rollax.policy.update_plan import StopsUpdate, UpdatedTargets, part_of
+from rollax.policy.weighted_mean import weighted_mean
+
+Columns = Mapping[str, Any]
+Loss = Callable[[Columns, Columns, Columns, Columns, jax.Array, Columns], tuple[jax.Array, tuple[dict, Columns]]]
+"""(params, targets, extra, batch, mask, coefficients with `num_updates`) -> (loss, (statistics, extra))."""
+
+
+class Devices:
+    """Places arrays on devices, by default all local ones; with a single device it does nothing."""
+
+    def __init__(self, devices: Sequence[Any] | None = None) -> None:
+        self._devices = tuple(jax.local_devices() if devices is None else devices)
+        self.count = len(self._devices)
+
+    @property
+    def _everywhere(self) -> NamedSharding:
+        return NamedSharding(_mesh(self._devices), PartitionSpec())
+
+    @property
+    def _by_row(self) -> NamedSharding:
+        return NamedSharding(_mesh(self._devices), PartitionSpec("rows"))
+
+    def __deepcopy__(self, memo: Any) -> Devices:
+        return self  # devices cannot be copied
+
+    def everywhere(self, tree: Any) -> Any:
+        """Copies the arrays to each device."""
+        return tree if self.count == 1 else jax.device_put(tree, self._everywhere)
+
+    def by_row(self, tree: Any) -> Any:
+        """Divides the rows equally among the devices; their number is a multiple of `count`."""
+        return tree if self.count == 1 else jax.device_put(tree, self._by_row)
+
+    def share_rows(self, tree: Any) -> Any:
+        """`by_row` inside a compiled function."""
+        return tree if self.count == 1 else lax.with_sharding_constraint(tree, self._by_row)
+
+    def first(self, tree: Any) -> Any:
+        """The arrays on the first device, without a copy."""
+        if self.count == 1:
+            return tree
+        return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, tree)
+
+    def compiled(self, function: Callable[..., Any]) -> Any:
+        """Compiles a function; its results are on all devices."""
+        return jax.jit(function) if self.count == 1 else jax.jit(function, out_shardings=self._everywhere)
+
+
+@cache
+def _mesh(devices: tuple[Any, ...]) -> Mesh:
+    return Mesh(np.array(devices), ("rows",))
+
+
+class Variables(NamedTuple):
+    """All that a gradient step changes; immutable."""
+
+    params: Columns
+    extra: Columns  # the model's other state
+    targets: Columns | None  # None: equal to the parameters
+    optimizer_state: Any
+    num_updates: Any  # gradient steps taken so far
+
+
+def row_count(batch: Columns, mask: jax.Array) -> jax.Array:
+    """The number of real rows."""
+    return mask.sum()
+
+
+class GradientSteps:
+    """Pure functions of `Variables`, each one compiled call; without arrays, so that equal learners can share them.
+
+    Args:
+        optimizer: gives the direction; the coefficient `lr` scales it: a number, or one for each part of the model.
+        count_rows: (batch, mask) -> the number of rows over which the loss of a microbatch is averaged.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        optimizer: optax.GradientTransformation,
+        *,
+        updated_targets: UpdatedTargets | None = None,
+        stops: StopsUpdate | None = None,
+        count_rows: Callable[[Columns, jax.Array], jax.Array] = row_count,
+        devices: Devices | None = None,
+    ) -> None:
+        self._loss, self._optimizer = loss, optimizer
+        self._updated_targets, self._count_rows, self._stops = updated_targets, count_rows, stops
+        self._devices = Devices() if devices is None else devices
+        self.update = self._devices.compiled(self._run_plan)
+        self.gradients = self._devices.compiled(self._one_gradient)
+        self.apply = self._devices.compiled(self._one_step)
+        # The update needs it twice, for the shapes of the statistics and inside its loop.
+        self._traced_once = jax.jit(self._one_gradient, inline=True)
+
+    def functions(self) -> Sequence[Any]:
+        """The compiled functions."""
+        return self.update, self.gradients, self.apply
+
+    def _run_plan(
+        self,
+        variables: Variables,
+        batch: Columns,
+        plan: jax.Array,
+        steps: jax.Array,
+        per_epoch: jax.Array,
+        coefficients: Columns,
+    ) -> tuple:
+        shapes = jax.eval_shape(self._traced_once, variables, batch, plan[0], coefficients)[2]
+        capacity = jax.tree.leaves(batch)[0].shape[0]
+        # Statistics [B] are kept by row, without microbatches.
+        by_row = {name: stat for name, stat in shapes.items() if stat.ndim}
+        columns = {name: jnp.zeros(capacity, stat.dtype) for name, stat in by_row.items() if plan.ndim == 2}
+        zeros = {name: jnp.zeros((), stat.dtype) for name, stat in shapes.items() if name not in by_row}
+
+        def going_on(carry: tuple) -> jax.Array:
+            step, *_, goes_on, _ = carry
+            return (step < steps) & goes_on
+
+        def minibatch(carry: tuple) -> tuple:
+            step, variables, sums, columns, *_ = carry
+            rows = plan[step]
+            loss, gradients, stats, extra = self._traced_once(variables, batch, rows, coefficients)
+            new, fits = self._one_step(variables, gradients, coefficients["lr"])
+            finite = jnp.isfinite(loss) & jnp.isfinite(_squared_norm(gradients)) & fits
+            takes_step = finite if self._stops is None else finite & ~self._stops(stats)
+            begins = step % per_epoch == 0  # an epoch, whose sums start at 0
+            places = jnp.where(rows >= 0, rows, capacity)  # padding is out of range and dropped
+            return (
+                step + 1,
+                jax.tree.map(lambda new, old: jnp.where(takes_step, new, old), new._replace(extra=extra), variables),
+                {name: jnp.where(begins, 0, total) + stats[name] for name, total in sums.items()},
+                {name: column.at[places].set(stats[name], mode="drop") for name, column in columns.items()},
+                takes_step,
+                finite,
+            )
+
+        start = (jnp.int32(0), variables, zeros, columns, jnp.array(True), jnp.array(True))
+        # A loop copies all variables first, a twentieth of the time of a small update; a single step needs no loop.
+        run = minibatch(start) if len(plan) == 1 else lax.while_loop(going_on, minibatch, start)
+        _, variables, sums, columns, _, finite = run
+        return variables, sums, columns, finite
+
+    def _one_gradient(
+        self, variables: Variables, batch: Columns, rows: jax.Array, coefficients: Columns
+    ) -> tuple[jax.Array, Any, dict, Columns]:
+        """Loss, gradients, statistics and the new `extra` of one minibatch."""
+        now = {**coefficients, "num_updates": variables.num_updates}
+
+        def at_once(extra: Columns, rows: jax.Array) -> tuple[Any, Columns, jax.Array]:
+            some = jax.tree.map(lambda column: column[rows], dict(batch))
+            some, mask = self._devices.share_rows((some, (rows >= 0).astype(jnp.float32)))
+            (loss, (stats, extra)), gradients = jax.value_and_grad(self._loss, has_aux=True)(
+                variables.params, variables.targets, extra, some, mask, now
+            )
+            return (loss, gradients, stats), extra, self._count_rows(some, mask)
+
+        if rows.ndim == 1:
+            means, extra, _ = at_once(variables.extra, rows)
+        else:
+            means, extra = weighted_mean(at_once, variables.extra, rows)
+        return *means, extra
+
+    def _one_step(self, variables: Variables, gradients: Any, lr: Any) -> tuple[Variables, jax.Array]:
+        """The variables after a step, and whether the new parameters are finite."""
+        params, extra, targets, optimizer_state, num_updates = variables
+        direction: Any
+        direction, optimizer_state = self._optimizer.update(gradients, optimizer_state, params)
+        params = {name: value - _rate(lr, name) * direction[name] for name, value in params.items()}
+        if self._updated_targets is not None:
+            assert targets is not None  # `_everywhere` has filled them in
+            targets = self._updated_targets(targets, params, num_updates + 1)
+        after = Variables(params, extra, targets, optimizer_state, num_updates + 1)
+        return after, jnp.isfinite(_squared_norm(params))
+
+
+def _squared_norm(arrays: Any) -> Any:
+    """A number that is finite only if all elements are."""
+    return sum(jnp.vdot(array, array) for array in jax.tree.leaves(arrays))
+
+
+def _rate(lr: Any, name: str) -> Any:
+    """The step size of one parameter."""
+    return lr[part_of(name)] if isinstance(lr, Mapping) else lr

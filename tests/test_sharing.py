@@ -1,0 +1,138 @@
+import functools
+import gc
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from gymnasium import spaces
+
+from rollax import sharing
+from rollax.config import TrainerConfig
+from rollax.models.layers import orthogonal
+from rollax.policy.update_plan import polyak_average
+from rollax.schedules import Schedule
+from rollax.sharing import shared
+
+
+class Users:
+    """A class of a user, who may read anything in it."""
+
+
+def made_by_a_user():
+    return 1
+
+
+class Cell:
+    def __init__(self, *parts):
+        self.parts = parts
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept():
+    sharing.forget()
+    yield
+    sharing.forget()
+
+
+EQUAL = {
+    "numbers": lambda: (1, 2.5, None, "a", np.float32(0.1)),
+    "array": lambda: np.arange(6.0).reshape(2, 3),
+    "space": lambda: spaces.Dict({"a": spaces.Box(-1, 1, (2,), np.float32), "b": spaces.Discrete(3, seed=1)}),
+    "config": lambda: TrainerConfig(gamma=0.9, env_config={"a": [1, 2]}),
+    "schedule": lambda: Schedule([[0, 1.0], [9, 0.0]]),
+    "closure": lambda: polyak_average(0.1, ("critics",)),
+    "initializer": lambda: orthogonal(0.5),
+    "partial": lambda: functools.partial(jnp.clip, min=-1, max=1),
+    "optimizer": lambda: optax.chain(optax.clip_by_global_norm(0.5), optax.scale_by_adam(eps=1e-5)),
+    "structure of a tree": lambda: jax.tree.structure({"a": 1, "b": (2, 3)}),
+    "function of JAX": lambda: jax.nn.relu,
+}
+
+DIFFERENT = {
+    "types of numbers": (1, 1.0, True, np.float32(1), "1"),
+    "signs of zero": (0.0, -0.0),
+    "kinds of sequences": ((1, 2), [1, 2]),
+    "order of keys": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    "shapes": (np.zeros((2, 3)), np.zeros((3, 2)), np.zeros((2, 3), np.float32)),
+    "bounds": (spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1 + 1e-6, (2,)), spaces.Box(-1, 1, (3,))),
+    "configs": (TrainerConfig(), TrainerConfig(gamma=0.5)),
+    "schedules": (Schedule(1.0), Schedule(2.0), Schedule([[0, 1.0], [1, 2.0]])),
+    "numbers in closures": (polyak_average(0.1, ("a",)), polyak_average(0.2, ("a",)), polyak_average(0.1, ("b",))),
+    "functions": (jnp.tanh, jax.nn.relu),
+    "optimizers": (optax.scale_by_adam(), optax.scale_by_adam(eps=1e-5), optax.scale_by_rms()),
+    "parts that run together": (("a", "bc"), ("ab", "c")),
+}
+
+UNKNOWN = {
+    "a user's class": Users,
+    "an object of it": Users(),
+    "a user's function": made_by_a_user,
+    "a closure": lambda: made_by_a_user(),
+    "a user's function that JAX compiles": jax.jit(made_by_a_user),
+    "one in an object of JAX": jax.custom_jvp(made_by_a_user),
+    "one in an optimizer": optax.GradientTransformation(made_by_a_user, made_by_a_user),
+    "a method of a list": [1].append,
+    "a JAX array": jnp.zeros(2),
+    "a random generator": np.random.default_rng(0),
+    "an array of objects": np.array([Users()]),
+}
+
+
+def deeper(value):
+    return {"a": (value,)}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_content_is_made_once(name):
+    one, other = (shared(Cell, EQUAL[name]()) for _ in range(2))
+    assert one is other is not None
+    assert shared(Cell, deeper(EQUAL[name]())) is shared(Cell, deeper(EQUAL[name]())) is not one
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_other_content_is_something_else(name):
+    made = [shared(Cell, value) for value in DIFFERENT[name]]
+    assert None not in made
+    assert len(set(map(id, made))) == len(DIFFERENT[name])
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_may_read_anything_is_never_shared(name):
+    assert shared(Cell, UNKNOWN[name]) is None
+    assert shared(Cell, 1, deeper(UNKNOWN[name])) is None
+
+
+def test_a_value_that_contains_itself_is_not_shared():
+    around = []
+    around.append(around)
+    assert shared(Cell, around) is None
+
+
+def test_who_makes_it_counts():
+    class Other(Cell):
+        pass
+
+    assert shared(Cell, 1) is not shared(Other, 1)
+    assert shared(Cell, 1, 2).parts == (1, 2)
+
+
+def test_changed_values_are_other_ones():
+    sizes = [1, 2]
+    before = shared(Cell, sizes)
+    sizes.append(3)
+    assert before.parts == ([1, 2],)
+    assert shared(Cell, sizes) is not before is not None
+
+
+def test_a_thousand_kinds_do_not_fill_the_memory():
+    alive = [weakref.ref(shared(Cell, number)) for number in range(1000)]
+    gc.collect()
+    kept = [number for number, ref in enumerate(alive) if ref() is not None]
+    assert kept == list(range(1000 - sharing._KEPT, 1000))
+    again = shared(Cell, kept[0])  # the oldest becomes the newest
+    for number in range(sharing._KEPT - 1):
+        shared(Cell, -number - 1)
+    assert shared(Cell, kept[0]) is again
