@@ -21,7 +21,6 @@ from pydantic import Field
 from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
 from rollax.config.groups import ActorCriticFields, WeightedImitationFields
-from rollax.errors import SpaceError
 from rollax.models.action_values import (
     ActorWithCritics,
     GaussianActor,
@@ -31,7 +30,7 @@ from rollax.models.action_values import (
     values_of_actions,
 )
 from rollax.models.distributions.base import ActionDistribution
-from rollax.models.distributions.composite import check_box
+from rollax.models.distributions.composite import check_box_or_discrete
 from rollax.models.distributions.factory import make_distribution
 from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target, twin_errors
@@ -85,17 +84,7 @@ class IQLPolicy(JaxPolicy):
     batch_columns = TRANSITION
 
     def check_spaces(self) -> None:
-        where = f"action_space of {type(self).__name__}"
-        if isinstance(self.action_space, spaces.Box):
-            check_box(self.action_space, where, bounded=True)
-        elif not isinstance(self.action_space, spaces.Discrete):
-            raise SpaceError(
-                "Actions that are neither continuous nor of one discrete choice.",
-                where=where,
-                got=self.action_space,
-                expected="a Box of floats with finite bounds, or Discrete(n)",
-                fix="use MARWIL, which takes composite actions, or flatten them into one Box or one Discrete",
-            )
+        check_box_or_discrete(self.action_space, f"action_space of {type(self).__name__}", composite="MARWIL")
         check_layers(self.config.model, type(self).__name__)
 
     @cached_property

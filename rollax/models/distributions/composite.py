@@ -73,6 +73,20 @@ def check_box(space: spaces.Box, where: str, *, bounded: bool) -> None:
         )
 
 
+def check_box_or_discrete(space: spaces.Space, where: str, *, composite: str) -> None:
+    """Raises SpaceError for all but bounded Boxes of floats and Discrete spaces; `composite` takes the others."""
+    if isinstance(space, spaces.Box):
+        check_box(space, where, bounded=True)
+    elif not isinstance(space, spaces.Discrete):
+        raise SpaceError(
+            "Actions that are neither continuous nor of one discrete choice.",
+            where=where,
+            got=space,
+            expected="a Box of floats with finite bounds, or Discrete(n)",
+            fix=f"use {composite}, which takes composite actions, or flatten them into one Box or one Discrete",
+        )
+
+
 @dataclass(frozen=True)
 class Composite(ActionDistribution):
     """Independent distributions of the parts of a Dict or Tuple space, possibly nested.
