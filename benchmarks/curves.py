@@ -121,6 +121,20 @@ def serving_soak_summary(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def restarts_summary(report: Mapping[str, Any]) -> str:
+    """Returns whether anything was lost when a policy server that learns was killed again and again."""
+    iterations = ", ".join(map(str, report["iterations"][1:]))
+    lines = [
+        "### A policy server that is killed",
+        "",
+        f"{report['minutes']:g} minutes, {report['kills']} times SIGKILL and a restart on the same port and folder, "
+        f"which went on from the newest checkpoint: iterations {iterations}. Meanwhile four clients completed "
+        f"{rounded(report['completed'])} episodes, and {report['lost']} running ones were reported as lost; "
+        + ("nothing else was." if not report["wrong"] else f"**and: {'; '.join(report['wrong'])}**."),
+    ]
+    return "\n".join(lines)
+
+
 _SERVED = {
     "server_mb": "resident memory of the server, MiB",
     "threads": "its threads",

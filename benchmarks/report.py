@@ -11,6 +11,7 @@ from benchmarks.curves import (
     driver_curve,
     larger_than_memory_summary,
     pendulum_curve,
+    restarts_summary,
     serving_soak_summary,
     soak_summary,
 )
@@ -25,6 +26,7 @@ from benchmarks.rows import make_rows
 from benchmarks.run_all import RESULTS
 from benchmarks.soak import RESULT as SOAKED
 
+RESTARTED = RESULTS / "soak_restarts.json"
 BEGIN = "<!-- tables: begin (written by python -m benchmarks.report) -->"
 END = "<!-- tables: end -->"
 _NEW_PAGE = f"# Benchmarks\n\n{BEGIN}\n{END}\n"
@@ -57,6 +59,8 @@ def _curves(results: list[dict[str, Any]]) -> list[str]:
     curves.append(offline_tables())
     served = (RESULTS / f"{name}.json" for name in ("soak_serving", "soak_serving_learn"))
     curves += [serving_soak_summary(json.loads(path.read_text())) for path in served if path.exists()]
+    if RESTARTED.exists():
+        curves.append(restarts_summary(json.loads(RESTARTED.read_text())))
     return [curve for curve in curves if curve]
 
 
