@@ -20,7 +20,6 @@ _WORK = {
     "ppo_100k": "PPO, 100,000 steps of CartPole, start-up and compilation included",
     "ppo_iteration_64": "PPO, one iteration, two layers of 64",
     "ppo_iteration_256": "PPO, one iteration, two layers of 256",
-    "torch_ppo_iteration_64": "PPO in PyTorch, one iteration, two layers of 64",
     "impala_cartpole": "IMPALA, CartPole, two workers",
     "appo_cartpole": "APPO, CartPole, two workers",
     "apex_cartpole": "Ape-X DQN, CartPole, two workers",
