@@ -155,6 +155,22 @@ def test_environments_that_step_all_of_their_sub_environments(env, count):
             assert all(np.array_equal(state[name], other[name]) for name in other)
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("small_ray")
+@pytest.mark.parametrize("wait_ms", [0.0, 1e4])
+def test_remote_sub_environments(wait_ms):
+    expected = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter").play_candidates(request(4))
+    remote = {"remote_worker_envs": True, "remote_env_batch_wait_ms": wait_ms}
+    worker = worker_of(num_envs_per_worker=3, observation_filter="MeanStdFilter", **remote)
+    for count in (4, 1, 4):
+        found = worker.play_candidates(request(count))
+        np.testing.assert_array_equal(found.returns, expected.returns[:count])
+        np.testing.assert_array_equal(found.lengths, expected.lengths[:count])
+    for state, other in zip(found.filters, expected.filters, strict=True):
+        assert all(np.array_equal(state[name], other[name]) for name in other)
+    worker.stop()
+
+
 def test_an_episode_that_was_lost_is_played_again():
     config = {"num_envs_per_worker": 3, "observation_filter": "MeanStdFilter"}
     expected = worker_of(**config).play_candidates(request(4))
