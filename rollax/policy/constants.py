@@ -7,14 +7,15 @@ from typing import Any
 from rollax.config import TrainerConfig
 
 # Of the fields that all algorithms have, the others say how a run samples, learns and reports.
-_READ = frozenset({"gamma", "model"})
+_READ = frozenset({"accept_off_policy_actions", "gamma", "model"})
 
 
 def constants_of(policy: Any) -> dict[str, Any]:
     """A policy's attributes except those in `per_policy` of its class and its bases.
 
-    The config lacks the fields of all algorithms, apart from `gamma` and `model`: they are not constants of a loss, and
-    many of them, such as `seed`, differ between policies of one kind.
+    The config lacks the fields of all algorithms, apart from `gamma`, `model`, and `accept_off_policy_actions`, which
+    decides what acting returns: the others are not constants of a loss, and many of them, such as `seed`, differ
+    between policies of one kind.
     """
     own = frozenset[str]().union(*(vars(base).get("per_policy", ()) for base in type(policy).__mro__))
     constants = {name: value for name, value in vars(policy).items() if name not in own}
