@@ -75,6 +75,7 @@ def main() -> None:
     config = TrainerConfig(env="CartPole-v1", rollout_fragment_length=args.fragment, seed=0)
     sampler = RolloutWorker("CartPole-v1", Coin, config=config, worker_index=1, num_workers=args.num_workers)
     fragment = sampler.sample_fragment()
+    assert fragment is not None  # it steps its environments
     driver = RolloutWorker("CartPole-v1", Coin, config=config, num_workers=args.num_workers, samples=False)
     optimizer = AsyncSamplesOptimizer(
         driver,

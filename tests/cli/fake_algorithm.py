@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rollax.errors import EnvError
@@ -36,6 +37,7 @@ class FakeTrainer:
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = FakeConfig(config)
         self.settings = config
+        self.optimizer = SimpleNamespace(stop_at=math.inf)
         self.iteration = 0
         self.stopped = False
         self.restored_from: Path | None = None

@@ -230,7 +230,7 @@ class Two(MultiAgentEnv):
     possible_agents = ("a", "b")
 
     def reset(self, *, seed=None, options=None):
-        return {agent: np.zeros(2, np.float32) for agent in self.possible_agents}, {}
+        return {agent: np.zeros(2, np.float32) for agent in ("a", "b")}, {}
 
 
 class TestRefused:
