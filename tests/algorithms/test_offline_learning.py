@@ -167,17 +167,23 @@ def test_discrete_cql_cartpole(ppo, learned, seed):
     assert learned(DiscreteCQLTrainer, "CartPole-v1", config, 8, 450, data.score) >= 450
 
 
-@each_seed
-def test_dqn_offline_then_online(ppo, capsys, seed):
-    """Better than online alone at every number of steps, on average, and at the end than offline alone."""
-    actions = gym.spaces.Discrete(2)
-    shares = (0.3, 0.6, 0.8, 1.0)  # random actions: the data has good states and bad ones
-    greedy = of(ppo, explore=False)
+@pytest.fixture(scope="module")
+def broad(ppo):
+    """Steps with 30 to 100 % random actions, so that good states and bad ones are among them."""
+    greedy, actions = of(ppo, explore=False), gym.spaces.Discrete(2)
     one, two, three, four = (
         played(cart_pole, mixed_with(greedy, at_random(actions, 3), share, 4), 5000, 300 + number)
-        for number, share in enumerate(shares)
+        for number, share in enumerate((0.3, 0.6, 0.8, 1.0))
     )
-    data = one + two + three + four
+    return one + two + three + four
+
+
+@pytest.mark.parametrize(
+    ("trainer_class", "settings"), [(DQNTrainer, {}), (DiscreteCQLTrainer, {"min_q_weight": 0.5})], ids=["dqn", "cql"]
+)
+@each_seed
+def test_offline_then_online(broad, capsys, request, trainer_class, settings, seed):
+    """Better on the way than DQN online alone, and better at the end than after the offline part."""
     online = {
         "lr": 5e-4,
         "gamma": 0.99,
@@ -191,28 +197,23 @@ def test_dqn_offline_then_online(ppo, capsys, seed):
         "evaluation_num_episodes": 20,
         "seed": seed,
     }
-    offline = {**online, "input": data, "updates_per_step": 2500}
-    steps, updates = 6000, 5000
+    updates, evaluations = 2500, 4  # offline; online, every 2000 steps
+    from_data = {"input": broad, "updates_per_step": updates, "offline_timesteps": updates * 256}
 
-    def curve(config, iterations) -> list[float]:
-        with DQNTrainer("CartPole-v1", config) as trainer:
-            return [scored(trainer) for _ in range(iterations)]
+    def curve(algorithm, config, iterations) -> list[float]:
+        scores = []
+        with algorithm("CartPole-v1", config) as trainer:
+            for _ in range(iterations):
+                trainer.train()
+                scores.append(trainer.evaluate()["episode_reward_mean"])
+        return scores
 
-    def scored(trainer) -> float:
-        trainer.train()
-        return trainer.evaluate()["episode_reward_mean"]
-
-    first, each = updates // 2500, steps // 2000
-    alone = curve(online, each)
-    # As many updates as the other has by its end, 5000 + 6000 / 2.
-    from_data = curve(offline, first + 1)
-    both = curve({**offline, "then_online": True, "offline_timesteps": updates * 256}, first + each)
+    alone = curve(DQNTrainer, online, evaluations)
+    offline, *then = curve(trainer_class, {**online, **from_data, "then_online": True, **settings}, 1 + evaluations)
     with capsys.disabled():
-        shown = {"offline": from_data, "online": alone, "both": both}
-        print("".join(f"\n{name}, seed {seed}: {scores}" for name, scores in shown.items()), f"; data {data.score:.5g}")
-    assert np.mean(both[first:]) > np.mean(alone)
-    assert both[-1] > alone[-1]
-    assert both[-1] > from_data[-1]
+        print(f"\n{request.node.name}: offline {offline}, then {then}; online alone {alone}; data {broad.score:.5g}")
+    assert np.mean(then) > np.mean(alone)
+    assert np.mean(then[-2:]) > offline
 
 
 @each_seed

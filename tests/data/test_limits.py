@@ -86,10 +86,14 @@ def test_an_episode_of_d4rl(tmp_path):
             file.create_dataset(name, (1000, width), "f4", compression="gzip")
         file["rewards"], file["terminals"] = np.zeros(1000, np.float32), np.arange(1000) % 100 == 99
     assert len(read(tmp_path / "a.hdf5")) == 10
-    # 100 rows of 5 float32 in an episode, 1000 bytes of terminals.
-    assert len(read(tmp_path / "a.hdf5", max_decoded_gb=2001 / 2**30)) == 10
-    with pytest.raises(DatasetError, match=rf"(?s){TOO_MUCH}.*a.hdf5, row 0"):
-        read(tmp_path / "a.hdf5", max_decoded_gb=1999 / 2**30)
+    # 1000 rows are read at once; a longer episode alone: 500,000 rows of 5 float32.
+    with h5py.File(tmp_path / "b.hdf5", "w") as file:
+        for name, width in (("observations", 3), ("actions", 1)):
+            file.create_dataset(name, (500_000, width), "f4", compression="gzip")
+        file["rewards"], file["terminals"] = np.zeros(500_000, np.float32), np.arange(500_000) == 499_999
+    assert len(read(tmp_path / "b.hdf5", max_decoded_gb=10_000_001 / 2**30)) == 1
+    with pytest.raises(DatasetError, match=rf"(?s){TOO_MUCH}.*b.hdf5, row 0"):
+        read(tmp_path / "b.hdf5", max_decoded_gb=9_999_999 / 2**30)
 
 
 @pytest.mark.parametrize("storage", ["hdf5", "arrow"])

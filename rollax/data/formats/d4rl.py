@@ -16,7 +16,15 @@ from rollax.data.limits import check_decoded
 from rollax.errors import DatasetError
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
-_READ = ("observations", "actions", "rewards")
+_COLUMNS = {
+    SampleBatch.OBS: "observations",
+    SampleBatch.ACTIONS: "actions",
+    SampleBatch.REWARDS: "rewards",
+    SampleBatch.NEW_OBS: "next_observations",
+}
+_AT_ONCE = 4 << 20  # bytes of trajectories that are read together
+_End = tuple[int, int, bool, bool]
+"""First row, row after the last, terminated, truncated."""
 _SMALL, _MOST_COMPRESSED = 64 << 20, 1100  # gzip, the best that HDF5 has, makes data 1032 times smaller at most
 
 
@@ -24,7 +32,7 @@ class D4RLReader(FormatReader):
     """Reads `observations, actions, rewards, terminals`, and `timeouts` and `next_observations` where they are there.
 
     Without `next_observations`, the last step before a timeout is left out, because the observation after it is not
-    known. One trajectory is in memory at a time.
+    known. A few MiB of trajectories are in memory at a time, or one longer one.
 
     Args:
         paths: the files.
@@ -48,30 +56,33 @@ class D4RLReader(FormatReader):
                 self.skip(error)
                 continue
             with h5py.File(path, "r") as file:
-                arrays: list[Any] = [file[name] for name in _READ]
-                per_row = sum(array.nbytes / max(len(array), 1) for array in arrays)
-                for start, end, terminated, truncated in ends:
-                    check_decoded((end - start) * per_row, self._max_decoded_gb, f"{path}, row {start}")
-                    found = self._trajectory(file, start, end, terminated)
+                for start, terminated, truncated, columns in self._rows(file, ends, path):
+                    found = with_last_obs(columns, columns.pop(SampleBatch.NEW_OBS, None), terminated=terminated)
                     if found is not None:
                         name, where = f"{number}:{start}", f"{path}, row {start}"
                         yield RecordedTrajectory(
                             found, terminated, truncated, name, DEFAULT_AGENT, DEFAULT_POLICY, where
                         )
 
-    def _trajectory(self, file: Any, start: int, end: int, terminated: bool) -> dict[str, Any] | None:
-        rows = slice(start, end)
-        columns = {
-            SampleBatch.OBS: file["observations"][rows],
-            SampleBatch.ACTIONS: file["actions"][rows],
-            SampleBatch.REWARDS: np.asarray(file["rewards"][rows], np.float64).reshape(-1),
-            SampleBatch.T: np.arange(end - start),
-        }
-        last = file["next_observations"][end - 1] if "next_observations" in file else None
-        return with_last_obs(columns, last, terminated=terminated)
+    def _rows(self, file: Any, ends: list[_End], path: Path) -> Iterator[tuple[int, bool, bool, dict[str, Any]]]:
+        """First row, flags and columns of each trajectory, with the observation after it where the file has it."""
+        arrays = {ours: file[theirs] for ours, theirs in _COLUMNS.items() if theirs in file}
+        per_row = sum(array.nbytes / max(len(array), 1) for array in arrays.values())
+        for group in _grouped(ends, max(int(_AT_ONCE / per_row), 1)):
+            first, last = group[0][0], group[-1][1]
+            if len(group) == 1:
+                check_decoded((last - first) * per_row, self._max_decoded_gb, f"{path}, row {first}")
+            read = {name: array[first:last] for name, array in arrays.items()}  # one call for many short ones
+            for start, end, terminated, truncated in group:
+                rows = slice(start - first, end - first)
+                columns = {name: values[rows] for name, values in read.items()}
+                columns[SampleBatch.REWARDS] = np.asarray(columns[SampleBatch.REWARDS], np.float64).reshape(-1)
+                columns[SampleBatch.T] = np.arange(end - start)
+                if SampleBatch.NEW_OBS in columns:
+                    columns[SampleBatch.NEW_OBS] = columns[SampleBatch.NEW_OBS][-1]
+                yield start, terminated, truncated, columns
 
-    def _ends(self, path: Path) -> list[tuple[int, int, bool, bool]]:
-        """(first row, row after the last, terminated, truncated) of each trajectory."""
+    def _ends(self, path: Path) -> list[_End]:
         with opened(path) as file:
             missing = [name for name in _REQUIRED if name not in file]
             if missing:
@@ -99,6 +110,18 @@ class D4RLReader(FormatReader):
         starts = np.append(0, over[:-1] + 1)
         flags = [(bool(terminals[end]), bool(timeouts[end]) and not terminals[end]) for end in over]
         return [(int(s), int(e) + 1, *f) for s, e, f in zip(starts, over, flags, strict=True)] if len(terminals) else []
+
+
+def _grouped(ends: list[_End], rows: int) -> Iterator[list[_End]]:
+    """Trajectories that follow one another, with at most so many rows together, or one with more."""
+    group: list[_End] = []
+    for end in ends:
+        if group and end[1] - group[0][0] > rows:
+            yield group
+            group = []
+        group.append(end)
+    if group:
+        yield group
 
 
 def _timeouts(terminals: np.ndarray, limit: int) -> np.ndarray:
