@@ -19,7 +19,6 @@ from rollax import (
     BCTrainer,
     CQLTrainer,
     DiscreteCQLTrainer,
-    DQNTrainer,
     IQLTrainer,
     MARWILTrainer,
     PPOTrainer,
@@ -165,55 +164,6 @@ def test_discrete_cql_cartpole(ppo, learned, seed):
     data = played(cart_pole, mixed_with(of(ppo, explore=False), at_random(actions, 3), 0.5, 4), 50_000, 300)
     config = {**SMALL, "input": data, "seed": seed, "model": RELU, "target_network_update_freq": 200, "n_step": 3}
     assert learned(DiscreteCQLTrainer, "CartPole-v1", config, 8, 450, data.score) >= 450
-
-
-@pytest.fixture(scope="module")
-def broad(ppo):
-    """Steps with 30 to 100 % random actions, so that good states and bad ones are among them."""
-    greedy, actions = of(ppo, explore=False), gym.spaces.Discrete(2)
-    one, two, three, four = (
-        played(cart_pole, mixed_with(greedy, at_random(actions, 3), share, 4), 5000, 300 + number)
-        for number, share in enumerate((0.3, 0.6, 0.8, 1.0))
-    )
-    return one + two + three + four
-
-
-@pytest.mark.parametrize(
-    ("trainer_class", "settings"), [(DQNTrainer, {}), (DiscreteCQLTrainer, {"min_q_weight": 0.5})], ids=["dqn", "cql"]
-)
-@each_seed
-def test_offline_then_online(broad, capsys, request, trainer_class, settings, seed):
-    """Better on the way than DQN online alone, and better at the end than after the offline part."""
-    online = {
-        "lr": 5e-4,
-        "gamma": 0.99,
-        "n_step": 3,
-        "train_batch_size": 256,
-        "training_intensity": 0.5,
-        "target_network_update_freq": 200,
-        "dueling": False,
-        "model": RELU,
-        "timesteps_per_iteration": 2000,
-        "evaluation_num_episodes": 20,
-        "seed": seed,
-    }
-    updates, evaluations = 2500, 4  # offline; online, every 2000 steps
-    from_data = {"input": broad, "updates_per_step": updates, "offline_timesteps": updates * 256}
-
-    def curve(algorithm, config, iterations) -> list[float]:
-        scores = []
-        with algorithm("CartPole-v1", config) as trainer:
-            for _ in range(iterations):
-                trainer.train()
-                scores.append(trainer.evaluate()["episode_reward_mean"])
-        return scores
-
-    alone = curve(DQNTrainer, online, evaluations)
-    offline, *then = curve(trainer_class, {**online, **from_data, "then_online": True, **settings}, 1 + evaluations)
-    with capsys.disabled():
-        print(f"\n{request.node.name}: offline {offline}, then {then}; online alone {alone}; data {broad.score:.5g}")
-    assert np.mean(then) > np.mean(alone)
-    assert np.mean(then[-2:]) > offline
 
 
 @each_seed
