@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from rollax import trees
-from rollax.errors import NonFiniteError
+from rollax.errors import NonFiniteError, ShapeError
 from rollax.policy.finite import not_finite
 from rollax.policy.minibatches import Minibatches
 from rollax.policy.update_plan import StopsUpdate, UpdatedTargets
+from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.weights import (
     assign,
     extra_of,
@@ -50,7 +52,9 @@ class Learner:
     Args:
         optimizer: its parameter groups have a `name`, the part of the model, if there is a learning rate for each.
         grad_clip: bound on the gradient's norm in each parameter group; None: no bound.
-        keeps_padding: whether minibatches keep their padding, so that there are few shapes.
+        count_rows: (batch, mask) -> [] the number of rows over which the loss of a microbatch is averaged.
+        compiled: whether the loss is compiled. Minibatches then keep their padding, and coefficients are tensors, so
+            that there are few versions.
     """
 
     def __init__(
@@ -64,7 +68,8 @@ class Learner:
         grad_clip: float | None,
         generator: torch.Generator,
         device: torch.device,
-        keeps_padding: bool = False,
+        count_rows: Callable[[Columns, Tensor], Tensor] = lambda batch, mask: mask.sum(),
+        compiled: bool = False,
     ) -> None:
         self.model, self.optimizer, self.generator = model, optimizer, generator
         self.params, self.extra = parameters_of(model), extra_of(model)
@@ -72,7 +77,14 @@ class Learner:
         self.target_model = None if updated_targets is None else copy.deepcopy(model).eval().requires_grad_(False)
         self.num_updates = 0
         self._loss, self._updated_targets, self._stops = loss, updated_targets, stops
-        self._grad_clip, self._device, self._keeps_padding = grad_clip, device, keeps_padding
+        self._grad_clip, self._device, self._compiled, self._count_rows = grad_clip, device, compiled, count_rows
+        own = {id(tensor): tensor for tensor in self.extra.values()}
+        self._buffers = [
+            (module, key, own[id(buffer)])
+            for module in model.modules()
+            for key, buffer in module.named_buffers(recurse=False)
+            if id(buffer) in own
+        ]
 
     @property
     def targets(self) -> dict[str, Tensor]:
@@ -101,7 +113,7 @@ class Learner:
         """Gradients by name and statistics of the plan's first minibatch, as NumPy arrays and numbers."""
         batch = to_tensors(dict(columns), self._device)
         with self._learning():
-            _, stats = self._backward(_Epoch(batch, plan, 0, keeps_padding=self._keeps_padding), 0, coefficients)
+            _, stats = self._backward(_Epoch(batch, plan, 0, keeps_padding=self._compiled), 0, coefficients)
         zeros = ((name, p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in self.params.items())
         gradients = {name: to_numpy(gradient) for name, gradient in zeros}
         self.optimizer.zero_grad()
@@ -132,7 +144,7 @@ class Learner:
         with self._learning():
             for step in range(plan.steps):
                 if epoch is None or step % per_epoch == 0:
-                    epoch = _Epoch(batch, plan, step - step % per_epoch, keeps_padding=self._keeps_padding)
+                    epoch = _Epoch(batch, plan, step - step % per_epoch, keeps_padding=self._compiled)
                     found = []
                 before = self._snapshot() if careful else None
                 loss, stats = self._backward(epoch, step, coefficients)
@@ -151,9 +163,8 @@ class Learner:
                 found.append({name: value for name, value in stats.items() if value.ndim == 0})
                 for name, value in stats.items():
                     if value.ndim:
-                        rows = epoch.rows_of(step)
                         column = by_row.setdefault(name, value.new_zeros(plan.capacity))
-                        column[rows] = value[: len(rows)]
+                        column[epoch.rows_of(step)] = value
                 if stopped:
                     break
         if not self._finite_parameters():
@@ -162,26 +173,36 @@ class Learner:
         return Update(means, {name: to_numpy(column) for name, column in by_row.items()}, None)
 
     def _backward(self, epoch: _Epoch, step: int, coefficients: Columns) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss and statistics of a minibatch; its gradients are in the parameters.
+        """Loss and statistics of a minibatch, those by row without padding; its gradients are in the parameters.
 
         The loss of several microbatches is their mean, weighted by their valid rows.
         """
         self.optimizer.zero_grad()
         now = {**coefficients, "num_updates": self.num_updates}
+        if self._compiled:  # a compiled loss is specialized to numbers, but not to tensors
+            now = trees.tree_map(partial(torch.tensor, device=self._device), now)
         parts = epoch.minibatch(step)
-        if len(parts) == 1:
-            loss, stats = self._loss(*parts[0], now)
-            loss.backward()
-            return loss.detach(), {name: value.detach() for name, value in stats.items()}
-        counts = [mask.sum() for _, mask in parts]
-        total = sum(counts[1:], start=counts[0])
-        sums: dict[str, Tensor] = {}
-        for (batch, mask), count in zip(parts, counts, strict=True):
+        counts = torch.stack([self._count_rows(batch, mask) for batch, mask in parts]) if len(parts) > 1 else None
+        found: dict[str, list[Tensor]] = {}
+        for number, (batch, mask) in enumerate(parts):
             loss, stats = self._loss(batch, mask, now)
-            (loss * (count / total)).backward()
+            weight = 1.0 if counts is None else counts[number] / counts.sum()
+            (loss * weight).backward()
             for name, value in stats.items():
-                sums[name] = sums.get(name, torch.zeros_like(value)) + value.detach() * (count / total)
-        return sums["total_loss"], sums
+                value = _valid(name, value, mask) if value.ndim else value * weight
+                found.setdefault(name, []).append(value.detach())
+        self._keep_buffers()
+        totals = {n: torch.cat(v) if v[0].ndim else torch.stack(v).sum() for n, v in found.items()}
+        return totals["total_loss"], totals
+
+    @torch.no_grad()
+    def _keep_buffers(self) -> None:
+        """Copies buffers that the model has replaced, instead of changed, into the tensors that they were."""
+        for module, key, tensor in self._buffers:
+            newer = module.get_buffer(key)
+            if newer is not tensor:
+                tensor.copy_(newer)
+                module.register_buffer(key, tensor)
 
     def _clipped_norm(self) -> float:
         """The norm of the gradient; each group's is clipped. It is finite only if all elements are."""
@@ -230,19 +251,13 @@ class Learner:
 
     @contextmanager
     def _learning(self) -> Iterator[None]:
-        """The model in training mode, and PyTorch's global random stream replaced by the policy's own."""
+        """The model in training mode, and PyTorch's global random streams replaced by the policy's own."""
         self.model.train()
-        kept = torch.get_rng_state()
-        torch.set_rng_state(self.generator.get_state())
-        on_gpu = [self._device] if self._device.type == "cuda" else []
         try:
-            with torch.random.fork_rng(on_gpu, enabled=bool(on_gpu)):
-                if on_gpu:
-                    torch.cuda.manual_seed(int(torch.randint(2**31, ())))
+            with random_numbers_of(self.generator, self._device):
                 yield
         finally:
-            self.generator.set_state(torch.get_rng_state())
-            torch.set_rng_state(kept)
+            self._keep_buffers()
             self.model.eval()
 
     def _finite_parameters(self) -> bool:
@@ -347,6 +362,19 @@ class _Epoch:
             mask[:valid] = 1.0
             parts.append((batch, mask))
         return parts
+
+
+def _valid(name: str, column: Tensor, mask: Tensor) -> Tensor:
+    """The statistics of the valid rows, which are first; ShapeError unless there is one for each row."""
+    if column.shape != mask.shape:
+        raise ShapeError(
+            "A statistic by row of the wrong shape.",
+            where=f"statistic {name!r} of the loss",
+            got=tuple(column.shape),
+            expected=f"{tuple(mask.shape)}: one number for each row of the minibatch, with memory for each sequence",
+            fix="return its mean, or with memory one number for each sequence",
+        )
+    return column[: int(mask.count_nonzero())]
 
 
 def _terms(stats: Mapping[str, Tensor]) -> list[str]:

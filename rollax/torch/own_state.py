@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,31 @@ from rollax.torch.weights import assign, extra_of, optimizer_arrays, parameters_
 Arrays = Mapping[str, Mapping[str, np.ndarray]]
 """Attribute -> path in it -> array."""
 
+_STATE = nn.Module | torch.optim.Optimizer | Tensor
+_NO_INSTANCES = type | FunctionType | MethodType | ModuleType
+_OPAQUE = frozenset({"rollax", "numpy", "gymnasium", "builtins", "functools"})
+_DEPTH = 3
+
 
 def own_arrays(policy: Any) -> dict[str, dict[str, np.ndarray]]:
-    """The arrays of all attributes with modules, optimizers or tensors, also inside dicts, lists and tuples."""
-    names = _names(policy)
-    found = {name: _arrays(value, names) for name, value in _attributes(policy)}
+    """The arrays of all attributes with modules, optimizers or tensors, also inside dicts, lists and tuples.
+
+    NumPy arrays, numbers and the attributes in `stored_apart` are left out. Raises CheckpointError if an attribute is
+    another object that contains such state.
+    """
+    names, found = _names(policy), {}
+    for name, value in _attributes(policy):
+        found[name] = _arrays(value, names)
+        for _, part in _parts(value, ""):
+            if not isinstance(part, _STATE) and _hides_state(part, _DEPTH):
+                raise CheckpointError(
+                    "State that would be lost: networks or tensors inside an object that a checkpoint does not store.",
+                    where=f"policy {policy.name!r}, class {type(policy).__name__}, attribute {name!r}",
+                    got=f"{type(part).__name__} ({type(part).__module__})",
+                    expected="modules, optimizers or tensors of PyTorch, also in dicts, lists and tuples",
+                    fix="make them attributes of the policy; or store them in get_state, restore them in set_state and "
+                    f"name the attribute: stored_apart = frozenset({{{name!r}}})",
+                )
     return {name: arrays for name, arrays in found.items() if arrays}
 
 
@@ -71,15 +92,27 @@ def _attributes(policy: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """`(path, part)` of all modules, optimizers and tensors in a value."""
-    if isinstance(value, nn.Module | torch.optim.Optimizer | Tensor):
-        yield path, value
-    elif isinstance(value, dict):
+    """`(path, part)` of all leaves of a value: modules, optimizers, tensors and other objects."""
+    if isinstance(value, dict):
         for key, part in value.items():
             yield from _parts(part, f"{path}[{key!r}]")
     elif isinstance(value, list | tuple):
         for place, part in enumerate(value):
             yield from _parts(part, f"{path}[{place}]")
+    else:
+        yield path, value
+
+
+def _hides_state(value: Any, depth: int) -> bool:
+    """Whether an object contains state that is not stored."""
+    if isinstance(value, _STATE | torch.Generator):
+        return True
+    if isinstance(value, _NO_INSTANCES) or type(value).__module__.partition(".")[0] in _OPAQUE:
+        return False
+    if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+        return True  # schedulers of PyTorch, and other libraries' modules
+    parts = [part for _, part in _parts(getattr(value, "__dict__", {}), "")]
+    return any(isinstance(part, _STATE) or (depth > 0 and _hides_state(part, depth - 1)) for part in parts)
 
 
 def _tensors(path: str, part: Any) -> Iterator[tuple[str, Tensor]]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rollax import trees
 from rollax.batch import SampleBatch
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, PolicyError
 from rollax.frozen import thawed
 from rollax.importing import StoredCode, import_object
 from rollax.models.distributions.base import ActionDistribution
@@ -26,6 +26,7 @@ from rollax.policy.finite import check_finite
 from rollax.policy.model_policy import Columns, ModelPolicy
 from rollax.policy.policy import ActionsResult
 from rollax.policy.recurrent_columns import as_rows
+from rollax.policy.update_plan import part_of
 from rollax.policy.weights import check_weights
 from rollax.state import count, section
 from rollax.torch import own_state
@@ -33,6 +34,7 @@ from rollax.torch.config import TorchConfig, chosen_device
 from rollax.torch.distributions import make_distribution
 from rollax.torch.learner import Learner
 from rollax.torch.networks import make_model
+from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.weights import assign, parameters_of, to_numpy, to_tensors
 
 
@@ -49,11 +51,9 @@ class TorchPolicy(ModelPolicy):
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
         self.device = chosen_device(getattr(self.config, "device", "auto"))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seed_of_model())
+        self.generator = torch.Generator().manual_seed(self._seed_of_model())
+        with random_numbers_of(self.generator, self.device):
             self.model: Any = self.make_model().to(self.device).eval()
-            self.generator = torch.Generator()
-            self.generator.set_state(torch.get_rng_state())
         self._describe(self.model)
         compiled = getattr(self.config, "torch_compile", False)
         self.learner = Learner(
@@ -65,7 +65,8 @@ class TorchPolicy(ModelPolicy):
             grad_clip=self.config.grad_clip,
             generator=self.generator,
             device=self.device,
-            keeps_padding=compiled,
+            count_rows=self._count_rows,
+            compiled=compiled,
         )
 
     @cached_property
@@ -185,8 +186,9 @@ class TorchPolicy(ModelPolicy):
         columns = to_tensors(self.train_columns(batch), self.device)
         coefficients = {**self.coefficients(), "num_updates": self.learner.num_updates}
         mask = torch.ones(len(batch), device=self.device)
-        columns |= self.target_columns(self.model, self.model, columns, mask, coefficients)
-        _, stats = self.loss(self.model, self.forward(self.model, columns), columns, mask, coefficients)
+        with random_numbers_of(self.generator, self.device):
+            columns |= self.target_columns(self.model, self.model, columns, mask, coefficients)
+            _, stats = self.loss(self.model, self.forward(self.model, columns), columns, mask, coefficients)
         return to_numpy(stats[SampleBatch.TD_ERROR])
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -199,9 +201,17 @@ class TorchPolicy(ModelPolicy):
         """One optimizer step with gradients from this or another process."""
         self.learner.apply(gradients, self.learning_rates(), where=f"policy {self.name!r}")
 
+    def _count_rows(self, batch: Columns, mask: Tensor) -> Tensor:
+        return self._as_rows(batch, mask)[1].sum()
+
+    def _as_rows(self, batch: Columns, mask: Tensor) -> tuple[Columns, Tensor]:
+        """Sequences as rows, for a model with memory."""
+        if not self.memory.present:
+            return batch, mask
+        return as_rows(batch, mask, partial(torch.arange, device=self.device))
+
     def _loss_of_batch(self, batch: Columns, mask: Tensor, coefficients: Columns) -> tuple[Tensor, dict[str, Tensor]]:
-        if self.memory.present:
-            batch, mask = as_rows(batch, mask, partial(torch.arange, device=self.device))
+        batch, mask = self._as_rows(batch, mask)
         if self.learner.target_model is not None:
             self.model.eval()
             with torch.no_grad():
@@ -212,11 +222,22 @@ class TorchPolicy(ModelPolicy):
         return loss, {**stats, "total_loss": loss}
 
     def _parameter_groups(self) -> Any:
-        """The model's parameters; in groups if `learning_rates` has one for each part."""
+        """The model's parameters; in groups if `learning_rates` has one for each part.
+
+        Raises PolicyError for a parameter without a learning rate.
+        """
         rates, parameters = self.learning_rates(), parameters_of(self.model)
         if not isinstance(rates, dict):
             return list(parameters.values())
-        parts = {part: [p for name, p in parameters.items() if name.partition(".")[0] == part] for part in rates}
+        if left := sorted({part_of(name) for name in parameters} - rates.keys()):
+            raise PolicyError(
+                "Parts of the model have no learning rate.",
+                where=f"policy class {type(self).__name__}, learning_rates",
+                got=f"{sorted(rates)}, without {left}",
+                expected="a number, or one for each attribute of the model that has trained parameters",
+                fix="add them, or set requires_grad=False for parameters that are not trained",
+            )
+        parts = {part: [p for name, p in parameters.items() if part_of(name) == part] for part in rates}
         return [{"params": found, "name": part} for part, found in parts.items() if found]
 
     @property
@@ -227,6 +248,8 @@ class TorchPolicy(ModelPolicy):
     @params.setter
     def params(self, params: Mapping[str, Tensor]) -> None:
         _share_storage(self.learner.params, params)
+        if self.learner.num_updates == 0:
+            self.learner.set_targets()
 
     @property
     def extra(self) -> dict[str, Tensor]:

@@ -34,9 +34,9 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
 
 
 def as_tensor(array: Any, device: torch.device | None = None) -> Tensor:
-    """A tensor of an array or tensor, on the CPU without a copy unless the array is read-only."""
-    if isinstance(array, np.ndarray) and not array.flags.writeable:
-        array = array.copy()  # PyTorch has no tensors that cannot be written
+    """A tensor of an array or tensor, on the CPU without a copy, except for arrays that are read-only or reversed."""
+    if isinstance(array, np.ndarray) and (not array.flags.writeable or min(array.strides, default=0) < 0):
+        array = np.array(array, order="C")  # PyTorch has no such tensors
     return torch.as_tensor(array, device=device)
 
 
@@ -78,23 +78,28 @@ def set_optimizer_arrays(
     for name, array in arrays.items():
         of, _, key = name.rpartition(".")
         parameter = parameters.get(of)
-        if parameter is None or (
-            np.ndim(array) and np.ndim(array) == parameter.ndim and parameter.shape != array.shape
-        ):
+        if parameter is None or not _fits(np.shape(array), parameter.shape):
             raise _another_optimizer(where, f"{name} {np.shape(array)}", parameters)
         states.setdefault(parameter, {})[key] = _state_value(array, parameter)
     for parameter, state in optimizer.state.items():
         got, expected = states.get(parameter, {}).keys(), {key for key, value in state.items() if value is not None}
         if states and got != expected:
             raise _another_optimizer(where, sorted(got), sorted(expected))
-    optimizer.state.clear()
-    optimizer.state.update(states)
+    # The optimizer's own method knows the device of each: fused ones have their counts of steps on the GPU.
+    order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = {place: states[parameter] for place, parameter in enumerate(order) if parameter in states}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _fits(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:
+    """Whether state of this shape may belong to a parameter of that one: a factor of Adafactor has axes of length 1."""
+    return len(shape) != len(of) or all(size in (1, own) for size, own in zip(shape, of, strict=True))
 
 
 def _state_value(array: np.ndarray, parameter: Tensor) -> Any:
     if array.ndim == 0:
-        return torch.tensor(array.item(), dtype=torch.float32) if array.dtype.kind == "f" else array.item()
-    return torch.tensor(array, dtype=parameter.dtype, device=parameter.device)
+        return torch.tensor(array.item(), dtype=torch.float32) if array.dtype == np.float32 else array.item()
+    return torch.tensor(array, dtype=parameter.dtype)
 
 
 def _another_optimizer(where: str, got: Any, expected: Iterable[str]) -> CheckpointError:

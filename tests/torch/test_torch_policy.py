@@ -20,8 +20,9 @@ from rollax.algorithms.dqn import DQNPolicy
 from rollax.algorithms.ppo import PPOPolicy
 from rollax.algorithms.sac import SACPolicy
 from rollax.config.multiagent import SharedParts
-from rollax.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, PolicyError
+from rollax.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, PolicyError, ShapeError
 from rollax.policy.shared_variables import SharedVariables
+from rollax.torch.random_numbers import random_numbers_of
 from tests.torch.carried import carried
 
 SEEN, CHOICES, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2), spaces.Box(-1, 1, (2,))
@@ -223,6 +224,13 @@ def test_an_update_equals_that_of_jax():
         np.testing.assert_allclose(value, weights[name], rtol=1e-4, atol=1e-5)
 
 
+def test_observations_may_be_reversed_views():
+    policy, obs = make(), seen(5)
+    np.testing.assert_array_equal(
+        *(policy.compute_actions(rows, explore=False)[0] for rows in (obs[::-1], obs[::-1].copy()))
+    )
+
+
 def test_masked_actions_are_never_taken_and_not_learned_from():
     space = spaces.Dict({"x": SEEN, "action_mask": spaces.MultiBinary(4)})
     mask = np.tile(np.array([1, 0, 1, 0], np.int8), (64, 1))
@@ -292,6 +300,49 @@ class TestOwnModels:
             make(model={"custom_model": OfJax})
 
 
+class RunningMean(nn.Module):
+    """A model that replaces its buffer, where layers of PyTorch change theirs in place."""
+
+    def __init__(self, observation_space, num_outputs):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+        self.policy, self.value = nn.Linear(3, num_outputs), nn.Linear(3, 1)
+
+    def forward(self, obs):
+        if self.training:
+            self.mean = 0.75 * self.mean + 0.25 * obs.mean(dim=0)
+        centred = obs - self.mean
+        return Outputs(self.policy(centred), self.value(centred)[:, 0])
+
+
+class TestReplacedBuffers:
+    def policy(self, **changes):
+        return make(model={"custom_model": RunningMean}, num_sgd_iter=2, sgd_minibatch_size=16, **changes)
+
+    def test_they_are_weights(self):
+        policy, other = self.policy(), self.policy(seed=9)
+        batch = experience(policy)
+        policy.learn_on_batch(batch)
+        mean = (1 - 0.75**2) * batch["obs"].mean(axis=0)  # after two steps
+        np.testing.assert_allclose(policy.get_weights()["mean"], mean, rtol=1e-5)
+        other.set_state(policy.get_state())
+        np.testing.assert_allclose(other.model.mean, mean, rtol=1e-5)
+        for one in (policy, other):
+            one.learn_on_batch(batch)
+        same(policy.get_weights(), other.get_weights())
+
+    def test_a_failed_update_leaves_them_as_they_were(self):
+        policy = self.policy()
+        batch = experience(policy)
+        policy.learn_on_batch(batch)
+        before = policy.get_weights()
+        batch["value_targets"][:] = np.inf
+        with pytest.raises(NonFiniteError):
+            policy.learn_on_batch(batch)
+        same(policy.get_weights(), before)
+        np.testing.assert_array_equal(policy.model.mean, before["mean"])
+
+
 class Curious(TorchPPOPolicy):
     """Has a network, an optimizer and a tensor beside its model."""
 
@@ -324,6 +375,53 @@ def test_state_in_attributes_is_stored():
         policy.set_state({**state, "own": own})
 
 
+class Keeper:
+    """An object of a user that has a network."""
+
+    def __init__(self):
+        self.inside = {"network": nn.Linear(2, 2)}
+
+
+@pytest.mark.parametrize(
+    "make_state",
+    [
+        lambda _: Keeper(),
+        lambda _: [torch.Generator()],
+        lambda p: torch.optim.lr_scheduler.StepLR(p.learner.optimizer, 1),
+    ],
+    ids=["network", "generator", "scheduler"],
+)
+def test_state_inside_of_other_objects_is_refused(make_state):
+    policy = make()
+    policy.mine = make_state(policy)
+    with pytest.raises(CheckpointError, match=r"would be lost(.|\n)*attribute 'mine'"):
+        policy.get_state()
+
+
+def test_each_trained_part_has_a_learning_rate():
+    class Forgetful(TorchSACPolicy):
+        def learning_rates(self):
+            return {"actor": 1e-3, "critics": 1e-3}
+
+    with pytest.raises(PolicyError, match=r"no learning rate(.|\n)*log_alpha"):
+        Forgetful(SEEN, BOX, REPLAY)
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "NAdam", "SGD"])
+def test_other_optimizers_are_restored(name):
+    class Other(TorchPPOPolicy):
+        def make_optimizer(self, params):
+            return getattr(torch.optim, name)(params, **({"momentum": 0.9} if name == "SGD" else {}))
+
+    policy, other = (Other(SEEN, CHOICES, {**PPO, "seed": seed}) for seed in (1, 2))
+    batch = experience(policy)
+    policy.learn_on_batch(batch)
+    other.set_state(policy.get_state())
+    for one in (policy, other):
+        one.learn_on_batch(batch)
+    same(policy.get_weights(), other.get_weights())
+
+
 def test_shared_parts_are_the_same_tensors():
     policies = {name: make(seed=seed) for name, seed in (("a", 1), ("b", 2))}
     for name, policy in policies.items():
@@ -337,6 +435,13 @@ def test_shared_parts_are_the_same_tensors():
     assert all(not np.array_equal(new[name], old[name]) for name in trunk)
     same({name: new[name] for name in trunk}, {name: policies["b"].get_weights()[name] for name in trunk})
     np.testing.assert_array_equal(new["policy_head.weight"], old["policy_head.weight"])
+
+
+def test_targets_begin_with_the_shared_parts():
+    policies = {name: make("TorchDQN", seed=seed) for name, seed in (("a", 1), ("b", 2))}
+    SharedVariables({"trunk": SharedParts(parts=("trunk",))}, policies)
+    for policy in policies.values():
+        same({name: target.numpy() for name, target in policy.targets.items()}, policy.get_weights())
 
 
 class TestTargets:
@@ -363,6 +468,17 @@ class TestTargets:
         policy = make("TorchDQN")
         errors = policy.td_errors(experience(policy, 5))
         assert errors.shape == (5,)
+
+    def test_random_numbers_of_errors_are_the_policys_own(self):
+        class Noisy(TorchDQNPolicy):
+            def loss(self, model, out, batch, mask, coefficients):
+                loss, statistics = super().loss(model, out, batch, mask, coefficients)
+                return loss, {**statistics, "td_error": torch.rand(len(mask))}
+
+        one, two = (Noisy(SEEN, CHOICES, REPLAY) for _ in range(2))
+        before = torch.get_rng_state()
+        np.testing.assert_array_equal(*(policy.td_errors(experience(policy, 5)) for policy in (one, two)))
+        assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_an_interrupted_update_leaves_the_policy_as_it_was(monkeypatch):
@@ -399,6 +515,60 @@ def test_microbatches_give_the_same_step():
         np.testing.assert_allclose(value, parts.get_weights()[name], rtol=1e-3, atol=1e-5)
 
 
+def test_microbatches_of_sequences_count_for_their_rows():
+    """Sequences of 5, 5, 5 and 1 rows, one in each microbatch: a mean over 16 rows, not over four means."""
+    memory = {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 5}
+    whole, parts = (make("TorchPPO-LSTM", num_sgd_iter=1, sgd_minibatch_size=20, model=memory) for _ in range(2))
+    parts.plan = replace(parts.plan, microbatch_size=5)
+    batch = experience(whole, 16)
+    batch["trajectory_id"] = batch["eps_id"] = np.repeat([0, 1], [15, 1])
+    stats = [policy.learn_on_batch(batch) for policy in (whole, parts)]
+    for name in ("policy_loss", "vf_loss", "entropy"):
+        np.testing.assert_allclose(stats[0][name], stats[1][name], rtol=1e-4, atol=1e-6)
+
+
+class TestStatisticsByRow:
+    def test_microbatches(self):
+        whole, parts = make("TorchDQN"), make("TorchDQN")
+        parts.plan = replace(parts.plan, microbatch_size=3)  # 3, 3 and 2 rows
+        batch = experience(whole, 8)
+        errors = [policy.learn_on_batch(batch)["td_error"] for policy in (whole, parts)]
+        np.testing.assert_allclose(*errors, rtol=1e-5, atol=1e-6)
+
+    def test_with_memory_there_is_one_for_each_sequence(self):
+        class ByRow(TorchPPOPolicy):
+            def loss(self, model, out, batch, mask, coefficients):
+                loss, statistics = super().loss(model, out, batch, mask, coefficients)
+                return loss, {**statistics, "td_error": out.value}
+
+        policy = ByRow(SEEN, CHOICES, KINDS["TorchPPO-LSTM"][2])
+        with pytest.raises(ShapeError, match=r"'td_error'(.|\n)*for each sequence"):
+            policy.learn_on_batch(experience(policy))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_loss_is_not_compiled_again_for_other_coefficients(monkeypatch):
+    graphs, compiled = [], torch.compile
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(compiled, backend=backend))
+
+    class Decaying(TorchPPOPolicy):
+        def loss(self, model, out, batch, mask, coefficients):
+            entropy = out.policy.square().mean() * coefficients["entropy_coeff"]
+            return entropy / (1 + coefficients["num_updates"]), {}
+
+    policy = Decaying(SEEN, CHOICES, {**PPO, "torch_compile": True, "entropy_coeff_schedule": [[0, 0.1], [100, 0.0]]})
+    policy.learn_on_batch(experience(policy))
+    first = len(graphs)
+    policy.timestep = 50
+    policy.learn_on_batch(experience(policy))
+    assert first == len(graphs) > 0
+
+
 def test_a_policy_of_functions():
     assert TorchPGPolicy.__name__ == "TorchPGPolicy"
     policy = TorchPGPolicy(SEEN, CHOICES, SMALL)
@@ -414,6 +584,28 @@ class TestDevices:
         with pytest.raises(ConfigError, match=r"does not find this device(.|\n)*got: +'?cuda"):
             make(device="cuda")
         assert make(device="auto").device.type == "cpu"
+
+    def test_random_numbers_on_a_gpu(self, monkeypatch):
+        """The GPU's stream gets another seed each time, from the generator, and then its state back."""
+        calls = []
+        monkeypatch.setattr(torch.cuda, "get_rng_state", lambda *_: "kept")
+        monkeypatch.setattr(torch.cuda, "manual_seed", calls.append)
+        monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, *_: calls.append(state))
+        generator, numbers = torch.Generator().manual_seed(3), []
+        before = torch.get_rng_state()
+        for _ in range(2):
+            with random_numbers_of(generator, torch.device("cuda")):
+                numbers.append(torch.rand(()).item())
+        assert torch.equal(torch.get_rng_state(), before)
+        assert calls[1] == calls[3] == "kept"
+        assert calls[0] != calls[2]
+        assert numbers[0] != numbers[1]
+
+    def test_a_new_policy_seeds_no_gpu(self, monkeypatch):
+        seeds = []
+        monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+        make()
+        assert not seeds
 
     def test_workers_without_a_gpu_use_the_cpu(self, monkeypatch):
         monkeypatch.setenv("ROLLAX_TORCH_DEVICE", "cpu")

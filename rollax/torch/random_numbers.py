@@ -1,0 +1,29 @@
+"""Random numbers of PyTorch from a stream of one's own, with the global ones untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def random_numbers_of(generator: torch.Generator, device: torch.device) -> Iterator[None]:
+    """While it is open, what draws from PyTorch's global streams draws from the generator, which advances.
+
+    On a GPU the numbers come from a stream that a draw of the generator seeds.
+    """
+    kept = torch.get_rng_state()
+    torch.set_rng_state(generator.get_state())
+    gpu = None if device.type == "cpu" else getattr(torch, device.type)
+    kept_on_gpu = None if gpu is None else gpu.get_rng_state()
+    try:
+        if gpu is not None:
+            gpu.manual_seed(int(torch.randint(2**31, ())))
+        yield
+    finally:
+        generator.set_state(torch.get_rng_state())
+        torch.set_rng_state(kept)
+        if gpu is not None:
+            gpu.set_rng_state(kept_on_gpu)
