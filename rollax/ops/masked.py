@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rollax.errors import ShapeError
+from rollax.ops.shapes import check_same_shape
 
 
 def masked_mean(x: Float[Array, "*S"], mask: Float[Array, "*S"]) -> Float[Array, ""]:
@@ -20,16 +20,3 @@ def masked_mean(x: Float[Array, "*S"], mask: Float[Array, "*S"]) -> Float[Array,
     check_same_shape("masked_mean", x=x, mask=mask)
     valid = mask > 0
     return jnp.where(valid, x, 0.0).sum() / jnp.maximum(valid.sum(), 1)
-
-
-def check_same_shape(where: str, **arrays: Array) -> None:
-    """Raises ShapeError if arguments of the function `where` differ in shape and would broadcast."""
-    shapes = {name: jnp.shape(array) for name, array in arrays.items()}
-    if len(set(shapes.values())) > 1:
-        raise ShapeError(
-            f"The arguments of {where} differ in shape.",
-            where=where,
-            got=", ".join(f"{name} {shape}" for name, shape in shapes.items()),
-            expected="one shape for all",
-            fix="drop or flatten the extra axis; [B] and [B, 1] are not the same",
-        )

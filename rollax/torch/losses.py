@@ -1,6 +1,7 @@
 """Twins of the losses of PG, A3C, PPO, DQN and SAC. Equations and deviations are those of the same names in `ops`.
 
-Arguments that are constant there are detached here. `mask` [B] is 1 for a real row, 0 for padding.
+Arguments that are constant there are detached here. `mask` [B] is 1 for a real row, 0 for padding. They raise
+ShapeError if arguments that have equal shapes there differ in shape.
 """
 
 from __future__ import annotations
@@ -8,23 +9,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rollax.ops.shapes import check_same_shape
+
 _MAX_LOG_RATIO = 60.0
 _RELATIVE_ROUNDING = 1e-6
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     """[] the mean over the valid rows; 0 if there are none. NaN in padding has no effect."""
+    check_same_shape("masked_mean", x=x, mask=mask)
     real = mask > 0
     return torch.where(real, x, 0.0).sum() / real.sum().clamp(min=1)
 
 
 def policy_gradient_loss(logp: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
     """[] -mean_t A_t log π(a_t|s_t); Williams (1992)."""
+    check_same_shape("policy_gradient_loss", logp=logp, advantages=advantages, mask=mask)
     return -masked_mean(torch.where(mask > 0, logp, 0.0) * advantages.detach(), mask)
 
 
 def clipped_surrogate(logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: Tensor, *, clip: float) -> Tensor:
     """[] the negated clipped objective; Schulman et al. (2017), Eq. 7, arXiv:1707.06347."""
+    check_same_shape("clipped_surrogate", logp=logp, old_logp=old_logp, advantages=advantages, mask=mask)
     advantages = advantages.detach()
     log_ratio = torch.where(mask > 0, logp - old_logp.detach(), 0.0)
     ratio = log_ratio.clamp(max=_MAX_LOG_RATIO).exp()
@@ -33,12 +39,14 @@ def clipped_surrogate(logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: 
 
 def value_loss(values: Tensor, targets: Tensor, mask: Tensor, *, vf_clip_param: float | None = None) -> Tensor:
     """[] mean_t min((V_t - G_t)², c), with c = `vf_clip_param`; without factor 1/2."""
+    check_same_shape("value_loss", values=values, targets=targets, mask=mask)
     errors = torch.where(mask > 0, values - targets.detach(), 0.0) ** 2
     return masked_mean(errors if vf_clip_param is None else errors.clamp(max=vf_clip_param), mask)
 
 
 def explained_variance(targets: Tensor, predictions: Tensor, mask: Tensor) -> Tensor:
     """[] 1 - Var[G - V] / Var[G] over the valid rows; always finite."""
+    check_same_shape("explained_variance", targets=targets, predictions=predictions, mask=mask)
     unexplained, total = _masked_variance(targets - predictions, mask), _masked_variance(targets, mask)
     of_constants = (unexplained == 0).to(total.dtype)
     return torch.where(total == 0, of_constants, 1.0 - unexplained / torch.where(total == 0, 1.0, total))
@@ -56,6 +64,8 @@ def chosen(values: Tensor, actions: Tensor) -> Tensor:
 
 def q_target(rewards: Tensor, discounts: Tensor, next_values: Tensor, selector: Tensor) -> Tensor:
     """[B] r + γ Q⁻(s', argmax_a Q(s', a)), constant; van Hasselt et al. (2016), arXiv:1509.06461."""
+    check_same_shape("q_target", rewards=rewards, discounts=discounts)
+    check_same_shape("q_target", next_values=next_values, selector=selector)
     return (rewards + discounts * chosen(next_values, selector.argmax(dim=-1))).detach()
 
 
@@ -68,11 +78,13 @@ def huber(errors: Tensor, *, delta: float = 1.0) -> Tensor:
 
 def td_target(rewards: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
     """[B] r + γ V(s'), constant."""
+    check_same_shape("td_target", rewards=rewards, discounts=discounts, next_values=next_values)
     return (rewards + discounts * next_values).detach()
 
 
 def twin_errors(values: Tensor, targets: Tensor, weights: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """`(loss, [B] absolute errors)` of an ensemble [N, B]: Σ_i mean_b w_b (Q_i(s, a) - y)²."""
+    check_same_shape("twin_errors", values=values[0], targets=targets, weights=weights, mask=mask)
     errors = values - targets.detach()
     return masked_mean((errors**2).sum(dim=0) * weights, mask), errors.detach().abs().mean(dim=0)
 

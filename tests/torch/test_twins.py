@@ -11,6 +11,7 @@ from flax import nnx
 from gymnasium import spaces
 
 import rollax.torch.losses as twins
+from rollax.errors import ShapeError
 from rollax.models import catalog
 from rollax.models.action_values import ActionValue
 from rollax.models.config import ModelConfig
@@ -104,6 +105,25 @@ class TestLosses:
         both(lambda x: masked_mean(x, MASK), lambda x: twins.masked_mean(x, VALID), normal(B))
         spoiled = np.where(np.asarray(MASK) > 0, normal(B), np.nan).astype(np.float32)
         both(lambda x: masked_mean(x, MASK), lambda x: twins.masked_mean(x, VALID), spoiled)
+
+    @pytest.mark.parametrize(
+        "loss",
+        [
+            lambda x, wide: twins.masked_mean(wide, VALID),
+            lambda x, wide: twins.policy_gradient_loss(x, wide, VALID),
+            lambda x, wide: twins.clipped_surrogate(x, x, wide, VALID, clip=0.2),
+            lambda x, wide: twins.value_loss(wide, x, VALID),
+            lambda x, wide: twins.explained_variance(x, wide, VALID),
+            lambda x, wide: twins.q_target(x, wide, torch.ones(B, 2), torch.ones(B, 2)),
+            lambda x, wide: twins.td_target(x, x, wide),
+            lambda x, wide: twins.twin_errors(torch.stack([wide, wide]), x, x, VALID),
+            lambda x, wide: twins.temperature_loss(x[0], wide, -1.0, VALID),
+        ],
+    )
+    def test_columns_of_another_shape_do_not_broadcast(self, loss):
+        """[B, 1] - [B] would be [B, B]: a model that returns values [B, 1] is a common mistake."""
+        with pytest.raises(ShapeError, match="differ in shape"):
+            loss(torch.ones(B), torch.ones(B, 1))
 
     def test_policy_gradient(self):
         ours, twin = policy_gradient.policy_gradient_loss, twins.policy_gradient_loss

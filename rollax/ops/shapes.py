@@ -1,0 +1,22 @@
+"""`check_same_shape`: against arguments that would broadcast by mistake. It imports no JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rollax.errors import ShapeError
+
+
+def check_same_shape(where: str, **arrays: Any) -> None:
+    """Raises ShapeError if arguments of the function `where`, arrays or tensors, differ in shape."""
+    shapes = {name: tuple(np.shape(array)) for name, array in arrays.items()}
+    if len(set(shapes.values())) > 1:
+        raise ShapeError(
+            f"The arguments of {where} differ in shape.",
+            where=where,
+            got=", ".join(f"{name} {shape}" for name, shape in shapes.items()),
+            expected="one shape for all",
+            fix="drop or flatten the extra axis; [B] and [B, 1] are not the same",
+        )
