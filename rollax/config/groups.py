@@ -97,7 +97,8 @@ class SearchFields(TrainerConfig):
     )
     reward_offset: float = Field(
         default=0.0,
-        description="added to each reward that is learned from; -1 removes a bonus of 1 for surviving a step",
+        description="added to each reward that is learned from, before it is clipped or its sign is taken; -1 removes "
+        "a bonus of 1 for surviving a step",
     )
     noise_size: int | None = Field(
         default=None,

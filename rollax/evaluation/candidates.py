@@ -161,7 +161,7 @@ class CandidatePlayer:
         else:
             self._moments.add(slots[plays], trees.index(obs, np.flatnonzero(plays)))
         self._acting.set_obs(slots, self._runner.filter(obs, update=False))
-        actions, finite = self._acting.actions(slots)
+        actions, finite = self._acting.actions(slots, self._policy.extra)
         if np.count_nonzero(finite) != len(finite):
             raise self._not_finite(int(slots[np.argmin(finite)]))
         if self._request.action_noise:
@@ -193,8 +193,8 @@ class CandidatePlayer:
         return [one for one in (rows, again, started) if one is not None]
 
     def _counted(self, rewards: NDArray) -> NDArray:
-        rewards = np.sign(rewards) if self._request.sign_rewards else self._runner.clipped(rewards)
-        return rewards + self._request.reward_offset
+        rewards = rewards + self._request.reward_offset  # first: a bonus must not hide the sign of what it is added to
+        return np.sign(rewards) if self._request.sign_rewards else self._runner.clipped(rewards)
 
     def _end(self, slots: NDArray) -> None:
         """Ends the episodes of slots."""

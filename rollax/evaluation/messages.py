@@ -74,7 +74,7 @@ class Candidates:
         episodes: played by each candidate.
         action_noise: standard deviation of what is added to Box actions.
         sign_rewards: whether a return is the sum of the signs of the rewards.
-        reward_offset: added to each reward of a return.
+        reward_offset: added to each reward of a return, before its sign is taken or it is clipped.
     """
 
     seed: int

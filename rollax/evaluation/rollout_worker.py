@@ -236,15 +236,24 @@ class RolloutWorker:
 
         Running episodes are dropped. See `CandidatePlayer`.
         """
-        from rollax.evaluation.candidates import CandidatePlayer
-
+        self.prepare_candidates()
+        assert self._candidates is not None
         if update is not None:
             self.take_over(update)
             self.set_filters(update.filters)  # also of a single worker: playing candidates changes no filter
         with self._halted():
-            if self._candidates is None:
-                self._candidates = CandidatePlayer(self.sampler, self._only_runner(), self.worker_index)
             return self._candidates.play(request)
+
+    def prepare_candidates(self) -> None:
+        """Makes what plays candidates, if there is none yet.
+
+        Raises:
+            PolicyError, EnvError: the policy or the environment is none that candidates are played with.
+        """
+        from rollax.evaluation.candidates import CandidatePlayer
+
+        if self._candidates is None:
+            self._candidates = CandidatePlayer(self.sampler, self._only_runner(), self.worker_index)
 
     def take_over(self, update: Update) -> None:
         """Replaces weights and filters; after the first update, statistics that were not sent yet are kept."""

@@ -38,6 +38,7 @@ class SearchOptimizer(Optimizer):
     Raises:
         ConfigError: `output` is set.
         PolicyError: the policy is no `SearchedPolicy`, or is not to be trained.
+        EnvError: the environment has several agents, or does not begin episodes from given seeds.
     """
 
     config_class = SearchFields
@@ -67,6 +68,11 @@ class SearchOptimizer(Optimizer):
                 fix="leave multiagent out, or derive the policy's class from SearchedPolicy",
             )
         self._policy = policy
+        # Here, because what a worker raises in a step is taken for a failure of its process.
+        if self.remote:
+            self.remote.call_all("prepare_candidates", raises=True)
+        else:
+            local_worker.prepare_candidates()
         self.generation = 0
         seed = self.config.seed
         self._seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed

@@ -94,4 +94,4 @@ class SearchedPolicy(JaxPolicy):
 
     def stacked(self, slots: int) -> StackedActing:
         """Acts with other parameters in each of these slots."""
-        return StackedActing(self.split, self.exploration, self.forward, self.extra, slots)
+        return StackedActing(self.split, self.exploration, self.forward, slots)

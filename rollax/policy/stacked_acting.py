@@ -31,14 +31,11 @@ class StackedActing:
         split: the model.
         exploration: chooses the greedy actions.
         forward: (model, columns) -> outputs, with invalid actions masked.
-        extra: name -> array, the model's other state, the same in all slots.
         slots: the number of slots.
     """
 
-    def __init__(
-        self, split: SplitModel, exploration: Exploration, forward: Any, extra: Mapping[str, Any], slots: int
-    ) -> None:
-        self._split, self._exploration, self._forward, self._extra = split, exploration, forward, extra
+    def __init__(self, split: SplitModel, exploration: Exploration, forward: Any, slots: int) -> None:
+        self._split, self._exploration, self._forward = split, exploration, forward
         self._shapes = {name: array.shape for name, array in split.params.items()}
         # On the host: `device_put` compiles nothing.
         self._blocks = [
@@ -61,13 +58,18 @@ class StackedActing:
             self._obs = trees.tree_map(lambda leaf: np.zeros((rows, *leaf.shape[1:]), leaf.dtype), obs)
         trees.put(self._obs, slots, obs)
 
-    def actions(self, slots: NDArray) -> tuple[trees.Tree, NDArray[np.bool_]]:
-        """`(actions of these slots, whether the model's outputs for them are finite)`."""
+    def actions(self, slots: NDArray, extra: Mapping[str, Any]) -> tuple[trees.Tree, NDArray[np.bool_]]:
+        """`(actions of these slots, whether the model's outputs for them are finite)`.
+
+        Args:
+            slots: [N].
+            extra: name -> array, the model's other state, the same in all slots.
+        """
         blocks = np.unique(slots // BLOCK).tolist()
         parts = []
         for block in blocks:
             obs = trees.index(self._obs, slice(block * BLOCK, (block + 1) * BLOCK))
-            parts.append(jax.tree.map(np.asarray, self._act(self._blocks[block], self._extra, obs)))
+            parts.append(jax.tree.map(np.asarray, self._act(self._blocks[block], extra, obs)))
         actions, finite = trees.concat([(actions, finite) for actions, finite in parts])
         first_row = {block: row * BLOCK for row, block in enumerate(blocks)}
         rows = (

@@ -23,6 +23,7 @@ from rollax.processes.actors import LocalActors, ProcessLostError
 from tests.algorithms.envs import MaskedCartPole
 from tests.algorithms.test_off_policy import Logs
 from tests.evaluation.search_worlds import Drift
+from tests.evaluation.test_candidates import Two
 from tests.evaluation.test_worker_set import workers_here
 
 SMALL = {"num_directions": 5, "num_envs_per_worker": 4, "seed": 0}
@@ -341,9 +342,15 @@ class TestRefused:
 
     def test_environments_with_a_loop_of_their_own(self):
         env_config = {"actions": spaces.Discrete(4)}
-        with ARSTrainer(Logs, {"env_config": env_config, "seed": 0}) as trainer:
-            with pytest.raises(EnvError, match="does not begin each episode from a given seed"):
-                trainer.train()
+        with pytest.raises(EnvError, match="does not begin each episode from a given seed"):
+            ARSTrainer(Logs, {"env_config": env_config, "seed": 0})
+
+    @pytest.mark.parametrize("num_workers", [0, 2])
+    def test_several_agents(self, monkeypatch, num_workers):
+        # At once, and not as a failure of the workers, which would be restarted.
+        monkeypatch.setattr(worker_set, "ray_workers", workers_here)
+        with pytest.raises(EnvError, match="Several agents, for an algorithm of one agent"):
+            ARSTrainer(lambda context: Two(), {**SMALL, "num_workers": num_workers})
 
     def test_learning_from_rows(self):
         with ARSTrainer(Drift, SMALL) as trainer:

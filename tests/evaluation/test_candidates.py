@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter, deque
 
 import gymnasium as gym
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import Callbacks, EnvError, MultiAgentEnv, PolicyError, RolloutWorker, VectorEnv
@@ -14,6 +16,7 @@ from rollax.algorithms.es import ESPolicy
 from rollax.algorithms.pg import PGPolicy
 from rollax.errors import NonFiniteError
 from rollax.evaluation.messages import Candidates
+from rollax.models.outputs import Outputs
 from rollax.ops.evolution import direction, episode_seed
 from tests.evaluation.search_worlds import Drift
 
@@ -39,7 +42,7 @@ def played_alone(theta, task, *, offset=0.0, sign=False):
         seen.append(obs)
         action = np.clip(obs @ vector, -1, 1).astype(np.float32)
         obs, reward, over, _, _ = env.step(action)
-        total += (np.sign(reward) if sign else reward) + offset
+        total += np.sign(reward + offset) if sign else reward + offset
     return total, np.array(seen, np.float64)
 
 
@@ -65,12 +68,17 @@ def test_what_each_candidate_reaches():
 def test_rewards_that_count_differ_from_those_of_metrics():
     worker = worker_of(num_envs_per_worker=3)
     theta = worker.get_policy().get_vector()
-    result = worker.play_candidates(request(2, sign_rewards=True, reward_offset=0.25))
-    expected = [[played_alone(theta, (k, side, 0), sign=True, offset=0.25)[0] for side in range(2)] for k in range(2)]
+    # All rewards are negative: an offset of 2 changes the signs of some.
+    result = worker.play_candidates(request(2, sign_rewards=True, reward_offset=2.0))
+    expected = [[played_alone(theta, (k, side, 0), sign=True, offset=2.0)[0] for side in range(2)] for k in range(2)]
     np.testing.assert_allclose(result.returns, expected, rtol=1e-6)
+    assert result.returns.min() < 0 < result.returns.max()
     np.testing.assert_allclose(result.episodes[3].reward, played_alone(theta, (1, 1, 0))[0], rtol=1e-5)
     clipped = worker_of(num_envs_per_worker=3, clip_rewards=0.5).play_candidates(request(2))
     assert (clipped.returns >= -0.5 * result.lengths.max()).all()
+    # Clipped after the offset: each reward is 0.5, not -0.5 + 100.
+    above = worker_of(num_envs_per_worker=3, clip_rewards=0.5).play_candidates(request(2, reward_offset=100.0))
+    np.testing.assert_array_equal(above.returns.sum(axis=1), 0.5 * above.lengths)
 
 
 @pytest.mark.parametrize("filter_name", ["NoFilter", "MeanStdFilter"])
@@ -222,6 +230,28 @@ def test_callbacks_see_the_episodes_of_candidates(env):
     result = worker.play_candidates(request(4))
     assert [e.custom_metrics["steps"] for e in result.episodes] == [e.length for e in result.episodes]
     assert [e.policy_rewards["default_policy"] for e in result.episodes] == [[e.reward] for e in result.episodes]
+
+
+class Scaled(nnx.Module):
+    """A linear model with a number that is no parameter."""
+
+    def __init__(self, observation_space, num_outputs, *, rngs):
+        self.head, self.scale = nnx.Linear(3, num_outputs, rngs=rngs), nnx.BatchStat(jnp.ones(()))
+
+    def __call__(self, obs):
+        return Outputs(policy=self.head(obs) * self.scale[...])
+
+
+def test_a_model_with_state_that_is_no_parameter():
+    config = {"num_envs_per_worker": 3, "model": {"custom_model": Scaled}}
+    worker, fresh = worker_of(**config), worker_of(**config)
+    before = worker.play_candidates(request()).returns
+    weights = worker.get_weights()["default_policy"]
+    for each in (worker, fresh):
+        each.set_weights({"default_policy": {**weights, "scale": np.float32(-2)}})
+    after = worker.play_candidates(request()).returns
+    assert (after != before).any()
+    np.testing.assert_array_equal(after, fresh.play_candidates(request()).returns)
 
 
 class Two(MultiAgentEnv):

@@ -48,7 +48,7 @@ def acted(policy, vectors, obs, slots):
     for slot in range(slots):
         acting.set_vector(slot, vectors[slot])
     acting.set_obs(np.arange(slots), trees.index(obs, slice(slots)))
-    actions, finite = acting.actions(np.arange(slots))
+    actions, finite = acting.actions(np.arange(slots), policy.extra)
     assert finite.all()
     return actions
 
@@ -89,9 +89,9 @@ def test_some_slots_of_some_blocks():
     for slot, vector in enumerate(vectors):
         acting.set_vector(slot, vector)
     acting.set_obs(np.arange(len(vectors)), obs)
-    everything, _ = acting.actions(np.arange(len(vectors)))
+    everything, _ = acting.actions(np.arange(len(vectors)), policy.extra)
     for slots in ([2, 2 * BLOCK + 1], [2 * BLOCK, 2 * BLOCK + 3], [BLOCK], [0, BLOCK + 2, 3 * BLOCK - 1]):
-        np.testing.assert_array_equal(acting.actions(np.array(slots))[0], everything[slots])
+        np.testing.assert_array_equal(acting.actions(np.array(slots), policy.extra)[0], everything[slots])
 
 
 def test_a_vector_that_is_not_finite():
@@ -100,7 +100,7 @@ def test_a_vector_that_is_not_finite():
     acting.set_vector(0, vectors[0])
     acting.set_vector(1, np.full_like(vectors[1], np.nan))
     acting.set_obs(np.arange(2), obs[:2])
-    assert acting.actions(np.arange(2))[1].tolist() == [True, False]
+    assert acting.actions(np.arange(2), policy.extra)[1].tolist() == [True, False]
 
 
 def test_a_linear_policy_has_no_bias_and_begins_at_zero():
