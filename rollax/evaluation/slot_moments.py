@@ -41,7 +41,7 @@ class SlotMoments:
             squares[slots] += apart * (rows - mean)
 
     def clear(self, slot: int) -> None:
-        """Begins anew in a slot."""
+        """Resets the statistics of a slot to those of no rows."""
         self._counts[slot] = 0.0
         for means, squares in self._parts.values():
             means[slot] = squares[slot] = 0.0

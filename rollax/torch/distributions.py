@@ -16,14 +16,28 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional
 
-from rollax.models.distributions.base import MASKED_LOGIT, NOISE_MAX, NOISE_MIN, ActionDistribution, Actions
+from rollax.models.distributions.base import (
+    MASKED_LOGIT,
+    NOISE_MAX,
+    NOISE_MIN,
+    PADDING_LOGIT,
+    ActionDistribution,
+    Actions,
+)
 from rollax.models.distributions.composite import Composite, Kinds, distribution_of
+from rollax.models.distributions.sizes import (
+    ACTION_LIMIT,
+    SQUASHED_LOG_STD_RANGE,
+    Bits,
+    Choices,
+    Normals,
+    OneChoice,
+)
 from rollax.torch.weights import as_tensor
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = (torch.tensor(column) for column in np.polynomial.hermite_e.hermegauss(16))
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
-_PADDING_LOGIT = 2 * MASKED_LOGIT
 
 
 def make_distribution(action_space: spaces.Space, *, squash: bool = False) -> ActionDistribution:
@@ -46,25 +60,8 @@ class TorchDistribution(ActionDistribution):
 
 
 @dataclass(frozen=True)
-class Categorical(TorchDistribution):
-    """One of `n` integers from `start`. `inputs` are logits, not necessarily normalized."""
-
-    one_choice: ClassVar[bool] = True
-
-    n: int
-    start: int = 0
-
-    @property
-    def num_inputs(self) -> int:
-        return self.n
-
-    @property
-    def num_noise(self) -> int:
-        return 1
-
-    @property
-    def num_mask(self) -> int:
-        return self.n
+class Categorical(OneChoice, TorchDistribution):
+    """A distribution over one choice; see `OneChoice`."""
 
     def _sample(self, inputs: Tensor, noise: Tensor) -> Tensor:
         return _inverse_cdf(inputs, noise[:, 0]) + self.start
@@ -87,24 +84,8 @@ class Categorical(TorchDistribution):
 
 
 @dataclass(frozen=True)
-class MultiCategorical(TorchDistribution):
-    """An array of independent choices of different sizes, in C order. `inputs` are their concatenated logits."""
-
-    nvec: tuple[int, ...]
-    start: tuple[int, ...]
-    shape: tuple[int, ...]  # of one row of actions
-
-    @property
-    def num_inputs(self) -> int:
-        return sum(self.nvec)
-
-    @property
-    def num_noise(self) -> int:
-        return len(self.nvec)
-
-    @property
-    def num_mask(self) -> int:
-        return sum(self.nvec)
+class MultiCategorical(Choices, TorchDistribution):
+    """A distribution over several choices; see `Choices`."""
 
     def _sample(self, inputs: Tensor, noise: Tensor) -> Tensor:
         choices = _inverse_cdf(self._padded(inputs), noise)
@@ -134,25 +115,15 @@ class MultiCategorical(TorchDistribution):
         if min(self.nvec) == width:
             return inputs.reshape(len(inputs), -1, width)
         parts = inputs.split(self.nvec, dim=1)
-        return torch.stack([functional.pad(p, (0, width - p.shape[1]), value=_PADDING_LOGIT) for p in parts], dim=1)
+        return torch.stack([functional.pad(p, (0, width - p.shape[1]), value=PADDING_LOGIT) for p in parts], dim=1)
 
     def _actions(self, choices: Tensor) -> Tensor:
         return (choices + choices.new_tensor(self.start)).reshape(-1, *self.shape)
 
 
 @dataclass(frozen=True)
-class Bernoulli(TorchDistribution):
-    """An array of independent bits. `inputs` are the flattened logits of a 1; actions are int8."""
-
-    shape: tuple[int, ...]
-
-    @property
-    def num_inputs(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def num_noise(self) -> int:
-        return self.num_inputs
+class Bernoulli(Bits, TorchDistribution):
+    """A distribution over bits; see `Bits`."""
 
     def _sample(self, inputs: Tensor, noise: Tensor) -> Tensor:
         return self._actions(noise.clamp(NOISE_MIN, NOISE_MAX) < torch.sigmoid(inputs))
@@ -182,20 +153,8 @@ class Bernoulli(TorchDistribution):
 
 
 @dataclass(frozen=True)
-class DiagGaussian(TorchDistribution):
-    """An array of independent normal numbers. `inputs` are the means, then the logarithms of the deviations."""
-
-    shape: tuple[int, ...]
-
-    log_std_range: ClassVar[tuple[float, float]] = (-20.0, 10.0)
-
-    @property
-    def num_inputs(self) -> int:
-        return 2 * self.num_noise
-
-    @property
-    def num_noise(self) -> int:
-        return math.prod(self.shape)
+class DiagGaussian(Normals, TorchDistribution):
+    """A distribution over normal numbers; see `Normals`."""
 
     def _sample(self, inputs: Tensor, noise: Tensor) -> Tensor:
         mean, log_std = self._split(inputs)
@@ -240,8 +199,7 @@ class DiagGaussian(TorchDistribution):
 class SquashedGaussian(DiagGaussian):
     """The tanh of independent normal numbers: actions in (-1, 1). `inputs` are as in DiagGaussian."""
 
-    log_std_range: ClassVar[tuple[float, float]] = (-20.0, 2.0)
-    action_limit: ClassVar[float] = 1.0 - 1e-6
+    log_std_range: ClassVar[tuple[float, float]] = SQUASHED_LOG_STD_RANGE
 
     def _sample(self, inputs: Tensor, noise: Tensor) -> Tensor:
         return super()._sample(inputs, noise).tanh()
@@ -257,7 +215,7 @@ class SquashedGaussian(DiagGaussian):
 
     def _logp(self, inputs: Tensor, actions: Any) -> Tensor:
         mean, log_std = self._split(inputs)
-        u = torch.atanh(self._flat(inputs, actions).clamp(-self.action_limit, self.action_limit))
+        u = torch.atanh(self._flat(inputs, actions).clamp(-ACTION_LIMIT, ACTION_LIMIT))
         return (_normal_logp((u - mean) * (-log_std).exp(), log_std) - _log_tanh_slope(u)).sum(-1)
 
     def _entropy(self, inputs: Tensor) -> Tensor:

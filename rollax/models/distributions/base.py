@@ -19,6 +19,9 @@ Actions = Any
 MASKED_LOGIT = -1e30
 """Stands for log 0 in logits and log-probabilities: its `exp` is exactly 0, and sums and gradients stay finite."""
 
+PADDING_LOGIT = 2 * MASKED_LOGIT
+"""Pads shorter choices: even a fully masked action is never a choice of the padding."""
+
 # Uniform noise may be 0 or 1 after rounding to float32; between these limits no transform of it is infinite.
 NOISE_MIN = 2.0**-24
 NOISE_MAX = 1.0 - 2.0**-24

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,32 +10,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from rollax.models.distributions.base import MASKED_LOGIT, NOISE_MAX, NOISE_MIN, ActionDistribution
-
-# Below MASKED_LOGIT, so that even a fully masked action is never a choice of the padding.
-_PADDING_LOGIT = 2 * MASKED_LOGIT
+from rollax.models.distributions.base import MASKED_LOGIT, NOISE_MAX, NOISE_MIN, PADDING_LOGIT
+from rollax.models.distributions.sizes import Bits, Choices, OneChoice
 
 
 @dataclass(frozen=True)
-class Categorical(ActionDistribution):
-    """One of `n` integers from `start`. `inputs` are logits, not necessarily normalized."""
-
-    one_choice: ClassVar[bool] = True
-
-    n: int
-    start: int = 0
-
-    @property
-    def num_inputs(self) -> int:
-        return self.n
-
-    @property
-    def num_noise(self) -> int:
-        return 1
-
-    @property
-    def num_mask(self) -> int:
-        return self.n
+class Categorical(OneChoice):
+    """A distribution over one choice; see `OneChoice`."""
 
     def _sample(self, inputs: Array, noise: Array) -> Array:
         return _inverse_cdf(inputs, noise[:, 0]) + self.start
@@ -60,27 +39,11 @@ class Categorical(ActionDistribution):
 
 
 @dataclass(frozen=True)
-class MultiCategorical(ActionDistribution):
-    """An array of independent choices of different sizes, in C order. `inputs` are their concatenated logits.
+class MultiCategorical(Choices):
+    """A distribution over several choices; see `Choices`.
 
     The choices are padded to the largest, so the number of operations does not grow with their number.
     """
-
-    nvec: tuple[int, ...]
-    start: tuple[int, ...]
-    shape: tuple[int, ...]  # of one row of actions
-
-    @property
-    def num_inputs(self) -> int:
-        return sum(self.nvec)
-
-    @property
-    def num_noise(self) -> int:
-        return len(self.nvec)
-
-    @property
-    def num_mask(self) -> int:
-        return sum(self.nvec)
 
     def _sample(self, inputs: Array, noise: Array) -> Array:
         # With NaN logits the padding is NaN too; the minimum keeps the choice in range.
@@ -110,7 +73,7 @@ class MultiCategorical(ActionDistribution):
             return inputs.reshape(rows, -1, width)
         # Not a gather: the gradient of a split is a concatenation, that of a gather a slow scatter.
         parts = lax.split(inputs, self.nvec, axis=1)
-        padded = [jnp.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=_PADDING_LOGIT) for p in parts]
+        padded = [jnp.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=PADDING_LOGIT) for p in parts]
         return jnp.stack(padded, axis=1)
 
     def _actions(self, choices: Int[Array, "B D"]) -> Array:
@@ -118,18 +81,8 @@ class MultiCategorical(ActionDistribution):
 
 
 @dataclass(frozen=True)
-class Bernoulli(ActionDistribution):
-    """An array of independent bits. `inputs` are the flattened logits of a 1; actions are int8."""
-
-    shape: tuple[int, ...]
-
-    @property
-    def num_inputs(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def num_noise(self) -> int:
-        return self.num_inputs
+class Bernoulli(Bits):
+    """A distribution over bits; see `Bits`."""
 
     def _sample(self, inputs: Array, noise: Array) -> Array:
         return self._actions(jnp.clip(noise, NOISE_MIN, NOISE_MAX) < jax.nn.sigmoid(inputs))

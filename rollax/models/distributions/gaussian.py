@@ -13,7 +13,8 @@ from jax import lax
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
-from rollax.models.distributions.base import NOISE_MAX, NOISE_MIN, ActionDistribution
+from rollax.models.distributions.base import NOISE_MAX, NOISE_MIN
+from rollax.models.distributions.sizes import ACTION_LIMIT, SQUASHED_LOG_STD_RANGE, Normals
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _NODES, _WEIGHTS = (column.astype(np.float32) for column in np.polynomial.hermite_e.hermegauss(16))
@@ -21,24 +22,8 @@ _WEIGHTS /= _WEIGHTS.sum()
 
 
 @dataclass(frozen=True)
-class DiagGaussian(ActionDistribution):
-    """An array of independent normal numbers. `inputs` are the means, then the logarithms of the standard deviations.
-
-    Inputs are flattened in C order. `log_std` is clipped to [-20, 10], so that KL divergences are finite in float32.
-    Actions are not clipped.
-    """
-
-    shape: tuple[int, ...]
-
-    log_std_range: ClassVar[tuple[float, float]] = (-20.0, 10.0)
-
-    @property
-    def num_inputs(self) -> int:
-        return 2 * self.num_noise
-
-    @property
-    def num_noise(self) -> int:
-        return math.prod(self.shape)
+class DiagGaussian(Normals):
+    """A distribution over normal numbers; see `Normals`."""
 
     def _sample(self, inputs: Array, noise: Array) -> Array:
         mean, log_std = self._split(inputs)
@@ -94,8 +79,7 @@ class SquashedGaussian(DiagGaussian):
     1e-4 for a standard deviation up to 1, 4e-3 up to 2, 0.06 up to 4 and 0.25 up to the limit of 7.39.
     """
 
-    log_std_range: ClassVar[tuple[float, float]] = (-20.0, 2.0)
-    action_limit: ClassVar[float] = 1.0 - 1e-6
+    log_std_range: ClassVar[tuple[float, float]] = SQUASHED_LOG_STD_RANGE
 
     def _sample(self, inputs: Array, noise: Array) -> Array:
         return jnp.tanh(super()._sample(inputs, noise))
@@ -111,7 +95,7 @@ class SquashedGaussian(DiagGaussian):
 
     def _logp(self, inputs: Array, actions: Array) -> Array:
         mean, log_std = self._split(inputs)
-        u = jnp.arctanh(jnp.clip(self._flat(inputs, actions), -self.action_limit, self.action_limit))
+        u = jnp.arctanh(jnp.clip(self._flat(inputs, actions), -ACTION_LIMIT, ACTION_LIMIT))
         return (_normal_logp((u - mean) * jnp.exp(-log_std), log_std) - _log_tanh_slope(u)).sum(-1)
 
     def _entropy(self, inputs: Array) -> Array:
