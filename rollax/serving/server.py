@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import socket
 import ssl
@@ -21,6 +22,7 @@ from rollax.serving.metrics import Metrics
 from rollax.serving.security import Access, check_address
 from rollax.serving.service import Service
 
+log = logging.getLogger("rollax.serving")
 _GRACE_S = 2.0
 _BACKLOG = 2048
 _AGAIN_S = 0.1
@@ -164,6 +166,10 @@ class PolicyServer:
             )
         except OSError:  # the client has gone, or does not speak TLS, or does not go on
             self._app.left(address)
+        except Exception:  # a fault of one connection must not end the acceptance of others
+            log.exception("A connection from %s could not be made.", address)
+            self._app.left(address)
+            accepted.close()
         except BaseException:
             self._app.left(address)
             accepted.close()

@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import urllib.request
 from contextlib import ExitStack
+from http.client import HTTPException
 
 import pytest
 
@@ -266,6 +267,24 @@ def test_tls_handshakes_that_do_not_end_are_bounded(tmp_path):
         assert status() == 200
         stays = socket.create_connection(place(server))  # the end of the server does not wait for it
     stays.close()
+
+
+def test_a_connection_that_cannot_be_made_does_not_end_the_others(caplog):
+    server = PolicyServer(EchoService())
+    protocol, faults = server._config.http_protocol_class, iter([RuntimeError("a fault")])
+
+    def made(**arguments):
+        for fault in faults:
+            raise fault
+        return protocol(**arguments)
+
+    server._config.http_protocol_class = made
+    with server:
+        with pytest.raises((OSError, HTTPException)):
+            ask(server, "/v1/health")
+        assert ask(server, "/v1/health").status == 200
+        wait_until(lambda: server.metrics.connections == 0, "a connection is left")
+    assert "could not be made" in caplog.text
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="apt-get install openssl")
