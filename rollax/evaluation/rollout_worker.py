@@ -25,8 +25,8 @@ from rollax.evaluation.metrics import EpisodeList, EpisodeMetrics
 from rollax.evaluation.policy_mapping import policy_mapping
 from rollax.evaluation.policy_runner import PolicyRunner
 from rollax.evaluation.postprocess import postprocess
-from rollax.evaluation.recorder import Recorder
 from rollax.evaluation.sampler import Sampler
+from rollax.evaluation.whole_episodes import play_episodes, write_episodes
 from rollax.evaluation.worker_policies import DEFAULT_POLICY, env_with_spaces, make_runners, resolved_config, specs_of
 from rollax.policy.policy import Policy
 from rollax.policy.shared_variables import SharedVariables
@@ -277,66 +277,13 @@ class RolloutWorker:
         Raises:
             ConfigError: `num_episodes` is not a positive whole number.
         """
-        if isinstance(num_episodes, bool) or not isinstance(num_episodes, int | np.integer) or num_episodes < 1:
-            raise ConfigError(
-                "`num_episodes` is invalid.",
-                where="evaluate(num_episodes=...)",
-                got=num_episodes,
-                expected="a whole number, 1 or more",
-                fix="pass a number of episodes, or leave it out to use evaluation_num_episodes",
-            )
-        return self._evaluated(num_episodes, None)
+        with self._halted():
+            return play_episodes(self.sampler, num_episodes)
 
     def write_episodes(self, num_episodes: int) -> list[EpisodeMetrics]:
         """As `evaluate`, and writes these episodes into the folder of the config's `output`."""
-        recorder = self.sampler.recorder
-        if recorder is None:
-            raise ConfigError("Nowhere to write episodes.", where="config key 'output'", expected="a folder")
-        left = self._shares(num_episodes)
-
-        def counts(env_index: int) -> bool:
-            left[env_index % len(left)] -= 1
-            return bool(left[env_index % len(left)] >= 0)
-
-        recorder.counts = counts
-        try:
-            return self._evaluated(num_episodes, recorder)
-        finally:
-            recorder.counts = None
-            recorder.write_finished()
-            recorder.restart()  # the rest of the episodes that were not counted
-
-    def _evaluated(self, num_episodes: int, recorder: Recorder | None) -> list[EpisodeMetrics]:
         with self._halted():
-            self.sampler.restart()
-            self.sampler.take_metrics()
-            kept = self.sampler.record, self.sampler.recorder
-            self.sampler.record, self.sampler.recorder = False, recorder
-            try:
-                return self._play(num_episodes)
-            finally:
-                self.sampler.recorder = None
-                self.sampler.restart()
-                self.sampler.record, self.sampler.recorder = kept
-
-    def _play(self, num_episodes: int) -> list[EpisodeMetrics]:
-        shares = self._shares(num_episodes)
-        finished: list[EpisodeMetrics] = []
-        while len(finished) < num_episodes:
-            self.sampler.step()
-            for metrics in self.sampler.take_metrics():
-                # An external environment's episodes are numbered beyond num_envs, which is 1: they have one share.
-                place = metrics.env_index % len(shares)
-                if shares[place] > 0:
-                    shares[place] -= 1
-                    finished.append(metrics)
-        return finished
-
-    def _shares(self, num_episodes: int) -> np.ndarray:
-        """The number of episodes of each sub-environment."""
-        shares = np.full(self.env.num_envs, num_episodes // self.env.num_envs)
-        shares[: num_episodes % self.env.num_envs] += 1
-        return shares
+            return write_episodes(self.sampler, num_episodes)
 
     def get_metrics(self) -> list[EpisodeMetrics]:
         """The episodes finished since the last call."""

@@ -1,0 +1,84 @@
+"""Exact numbers of whole episodes, for evaluations and recordings."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollax.errors import ConfigError
+from rollax.evaluation.metrics import EpisodeMetrics
+from rollax.evaluation.recorder import Recorder
+from rollax.evaluation.sampler import Sampler
+
+
+def play_episodes(sampler: Sampler, num_episodes: int, recorder: Recorder | None = None) -> list[EpisodeMetrics]:
+    """Plays whole episodes, and returns their metrics; running episodes are dropped, before and after.
+
+    Each sub-environment has a fixed share, so short episodes are not counted more often than long ones.
+
+    Args:
+        sampler: nothing else samples meanwhile.
+        num_episodes: 1 or more.
+        recorder: records what is played.
+    Raises:
+        ConfigError: `num_episodes` is not a positive whole number.
+    """
+    if isinstance(num_episodes, bool) or not isinstance(num_episodes, int | np.integer) or num_episodes < 1:
+        raise ConfigError(
+            "`num_episodes` is invalid.",
+            where="evaluate(num_episodes=...)",
+            got=num_episodes,
+            expected="a whole number, 1 or more",
+            fix="pass a number of episodes, or leave it out to use evaluation_num_episodes",
+        )
+    sampler.restart()
+    sampler.take_metrics()
+    kept = sampler.record, sampler.recorder
+    sampler.record, sampler.recorder = False, recorder
+    try:
+        return _played(sampler, num_episodes)
+    finally:
+        sampler.recorder = None
+        sampler.restart()
+        sampler.record, sampler.recorder = kept
+
+
+def write_episodes(sampler: Sampler, num_episodes: int) -> list[EpisodeMetrics]:
+    """As `play_episodes`, and writes these episodes by the sampler's recorder; ConfigError without one."""
+    recorder = sampler.recorder
+    if recorder is None:
+        raise ConfigError("Nowhere to write episodes.", where="config key 'output'", expected="a folder")
+    left = _shares(sampler, num_episodes)
+
+    def counts(env_index: int) -> bool:
+        left[env_index % len(left)] -= 1
+        return bool(left[env_index % len(left)] >= 0)
+
+    recorder.counts = counts
+    try:
+        return play_episodes(sampler, num_episodes, recorder)
+    finally:
+        recorder.counts = None
+        recorder.write_finished()
+        recorder.restart()  # the rest of the episodes that were not counted
+
+
+def _played(sampler: Sampler, num_episodes: int) -> list[EpisodeMetrics]:
+    shares = _shares(sampler, num_episodes)
+    finished: list[EpisodeMetrics] = []
+    while len(finished) < num_episodes:
+        sampler.step()
+        for metrics in sampler.take_metrics():
+            # An external environment's episodes are numbered beyond num_envs, which is 1: they have one share.
+            place = metrics.env_index % len(shares)
+            if shares[place] > 0:
+                shares[place] -= 1
+                finished.append(metrics)
+    return finished
+
+
+def _shares(sampler: Sampler, num_episodes: int) -> NDArray[np.int64]:
+    """The number of episodes of each sub-environment."""
+    shares = np.full(sampler.env.num_envs, num_episodes // sampler.env.num_envs)
+    shares[: num_episodes % sampler.env.num_envs] += 1
+    return shares
