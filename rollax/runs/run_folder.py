@@ -106,9 +106,7 @@ class RunFolder:
         """Writes the numbers of `result` to the TensorBoard log, over environment steps."""
         if self._tensorboard is None:
             # Imported here, so that it does not delay the first result.
-            from tensorboardX import SummaryWriter
-
-            self._tensorboard = SummaryWriter(str(self.path))
+            self._tensorboard = _summary_writer_class()(str(self.path))
         step = int(number_in(result, "timesteps_total") or 0)
         for name, value in flat_scalars(result):
             self._tensorboard.add_scalar(name, value, step)
@@ -158,6 +156,19 @@ def check_empty(path: Path, where: str, go_on: str) -> None:
         expected="a new folder, or an empty one",
         fix="give another folder" + (f"; {go_on} goes on from it there" if holds_run else ""),
     )
+
+
+def _summary_writer_class() -> type[SummaryWriter]:
+    """Imports tensorboardX without PyTorch, which it would load (2 s) only to recognize tensors in images."""
+    torch_is_absent = "torch" not in sys.modules
+    if torch_is_absent:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # so `import torch` raises ImportError
+    try:
+        from tensorboardX import SummaryWriter
+    finally:
+        if torch_is_absent:
+            del sys.modules["torch"]
+    return SummaryWriter
 
 
 def _forget_results_after(folder: Path, iteration: int) -> None:

@@ -37,9 +37,10 @@ def start(cwd: Path, pause: float) -> subprocess.Popen[str]:
     )
 
 
-def wait_for_iteration(process: subprocess.Popen[str]) -> None:
+def wait_for_iteration(process: subprocess.Popen[str], number: int = 1) -> None:
     assert process.stdout is not None
-    assert process.stdout.readline().startswith("iteration 1")
+    for n in range(1, number + 1):
+        assert process.stdout.readline().startswith(f"iteration {n}")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -64,10 +65,10 @@ def test_a_signal_saves_and_ends(tmp_path, number, code):
 
 
 def test_a_second_signal_ends_at_once(tmp_path):
-    process = start(tmp_path, pause=0.5)
-    wait_for_iteration(process)
-    # Into the sleep of the second iteration, past the writing of the first one's result.
-    time.sleep(0.3)
+    process = start(tmp_path, pause=2.0)
+    # After the second result, so that all that a run imports is imported: some libraries swallow a signal meanwhile.
+    wait_for_iteration(process, 2)
+    time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     time.sleep(0.05)
     process.send_signal(signal.SIGINT)

@@ -1,12 +1,17 @@
-"""A run folder that a killed process has left is taken up again."""
+"""A run folder that a killed process has left is taken up again; its TensorBoard log loads no PyTorch."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from rollax.runs.results import read_lines
 from rollax.runs.run_folder import RunFolder
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 EXPERIMENT = {"run": "PPO", "env": None, "config": {}, "stop": {}}
 
 
@@ -31,3 +36,24 @@ def test_later_and_unfinished_results_are_dropped(tmp_path, left, kept):
     results, unread = read_lines(tmp_path / "result.jsonl")
     assert [result["training_iteration"] for result in results] == [*kept, 3]
     assert unread == 0
+
+
+def test_the_tensorboard_log_does_not_load_pytorch(tmp_path):
+    # Loading it takes 2 s and 200 MB, for nothing in a run of JAX.
+    script = (
+        "import sys; from pathlib import Path; from rollax.runs.run_folder import RunFolder\n"
+        "with RunFolder(Path('run'), dict(run='PPO', env=None, config={}, stop={}), None, None) as folder:\n"
+        "    folder.log_scalars({'timesteps_total': 100, 'loss': 0.5})\n"
+        "assert 'torch' not in sys.modules\n"
+        "import torch\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "run").glob("events.out.tfevents*"))
