@@ -1,0 +1,29 @@
+"""Fixtures of the tests of policy servers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.serving.service_session import Session
+from tests.serving.stand_in_backend import StandIn
+
+
+@pytest.fixture
+def serve():
+    """Runs a test's coroutine with a service; whatever it does, the service is closed."""
+
+    def run(play: Any, backend: StandIn | None = None, **limits: Any) -> Session:
+        async def main() -> Session:
+            session = Session(backend or StandIn(), **limits)
+            try:
+                await play(session)
+            finally:
+                session.service.close()
+            return session
+
+        return asyncio.run(main())
+
+    return run

@@ -1,0 +1,79 @@
+"""A request that arrives twice is executed once."""
+
+from __future__ import annotations
+
+from rollax.serving.protocol import Action, Done, LogAction, StartEpisode
+from tests.serving.service_session import X, refused
+from tests.serving.stand_in_backend import StandIn
+
+
+def test_a_repeated_request_is_executed_once(serve):
+    async def play(session):
+        first = session("start_episode", StartEpisode(request_id="s"))
+        assert session("start_episode", StartEpisode(request_id="s")) == first
+        e = first.episode_id
+        for _ in range(2):
+            assert session.act(e, request_id="1") == Action(2, 7)
+            session.reward(1.0, e, request_id="2")
+            session("log_action", LogAction(episode_id=e, obs=X, action=0, request_id="3"))
+        for _ in range(3):
+            assert session.end(e, request_id="4") == Done()
+        refused(410, session.end, e, request_id="5")
+        refused(410, session.end, e)
+
+    backend = StandIn()
+    session = serve(play, backend)
+    assert [call[0] for call in backend.calls] == ["start", "log_returns", "log_action", "end"]
+    assert session.service.sessions.ended == 1
+
+
+def test_a_request_repeated_while_the_first_one_runs_gets_the_same_answer(serve):
+    async def play(session):
+        session.start()
+        first, second = session.act(request_id="r"), session.act(request_id="r")
+        assert len(session.backend.asked) == 1
+        first.cancel()  # the connection of the first one is lost
+        session.backend.answer()
+        assert await second == Action(2, 7)
+        assert session.act(request_id="r") == Action(2, 7)
+        assert session.backend.asked == []
+
+    serve(play, StandIn(answers=False))
+
+
+def test_a_request_id_that_another_verb_has_used_is_another_request(serve):
+    async def play(session):
+        session.start()
+        first = session.act(request_id="1")
+        refused(409, session.reward, request_id="1")
+        session.backend.answer()
+        assert await first == Action(2, 7)
+        assert session.reward(request_id="1") == Done()
+        assert [call[0] for call in session.backend.calls] == ["start", "log_returns"]
+
+    serve(play, StandIn(answers=False))
+
+
+def test_two_clients_that_count_their_requests_have_their_own_episodes(serve):
+    async def play(session):
+        first = session("start_episode", StartEpisode(request_id="0")).episode_id
+        assert session("start_episode", StartEpisode(request_id="0", episode_id="mine")).episode_id == "mine"
+        session.act("mine")
+        second = session("start_episode", StartEpisode(request_id="0")).episode_id
+        assert len({first, second, "mine"}) == 3
+
+    serve(play)
+
+
+def test_the_last_few_responses_are_remembered(serve):
+    async def play(session):
+        session.start()
+        session.act()
+        for number in range(20):
+            session.reward(1.0, request_id=str(number))
+        session.reward(1.0, request_id="19")
+        assert len(session.backend.calls) == 21
+        (running,) = session.service.sessions
+        assert len(running.responses) == 4
+
+    serve(play)
