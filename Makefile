@@ -26,7 +26,8 @@ test: .venv/.installed-test
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-long: .venv/.installed-test
-	$(PYTEST) -m '(long or hypothesis) and not learning' --optimized --hypothesis-profile=many $(PYTEST_ARGS)
+	$(PYTEST) -m '(long or hypothesis) and not learning' --optimized --hypothesis-profile=many \
+		--jaxtyping-packages=rollax.ops,rollax.models,rollax.policy,beartype.beartype $(PYTEST_ARGS)
 
 test-all: test test-long
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -24,6 +25,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtyp
 _RANDOM_STATE = frozenset({"_np_random", "_np_random_seed"})  # of a space; sampling from it changes them
 
 _made: OrderedDict[Hashable, Any] = OrderedDict()
+_contents: WeakKeyDictionary[Any, Hashable] = WeakKeyDictionary()  # of objects that never change
 _lock = threading.Lock()
 
 
@@ -96,6 +98,14 @@ def _content(value: Any) -> Hashable:
 
 
 def _content_of_object(value: Any) -> Hashable:
+    if not getattr(type(value), "never_changes", False):
+        return _content_of_attributes(value)
+    if value not in _contents:
+        _contents[value] = _content_of_attributes(value)
+    return _contents[value]
+
+
+def _content_of_attributes(value: Any) -> Hashable:
     kind = type(value)
     if kind.__module__.partition(".")[0] == "jaxlib" and not callable(value):
         return value  # the structure of a tree, which compares by content; an array, which cannot be hashed

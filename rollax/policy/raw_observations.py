@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,19 +41,22 @@ def columns_of(space: Space, observations: Any, where: str) -> trees.Tree:
 
 
 def _columns(space: Space, value: Any, where: str, *, one: bool) -> trees.Tree:
-    def enter(outer: Any, path: Path, given: Any) -> None:
-        place = where + path_text(path)
-        if isinstance(outer, spaces.Dict):
-            if not isinstance(given, Mapping) or not given.keys() >= outer.spaces.keys():
-                got = f"keys {sorted(map(str, given))}" if isinstance(given, Mapping) else given
-                raise _misfit(place, got, f"a dict with the keys {sorted(map(str, outer.spaces))}", one=one)
-        elif not isinstance(given, tuple | list) or len(given) != len(outer.spaces):
-            raise _misfit(place, given, f"a tuple of {len(outer.spaces)}, one part for each of {outer}", one=one)
-
-    return walk(lambda leaf, path, part: _column(leaf, part, where + path_text(path), one), space, value, enter=enter)
+    return walk(partial(_column, where, one), space, value, enter=partial(_check_parts, where, one))
 
 
-def _column(space: Space, value: Any, where: str, one: bool) -> np.ndarray:
+def _check_parts(where: str, one: bool, space: Any, path: Path, value: Any) -> None:
+    """Raises EnvError for a value with other parts than a Dict or Tuple space."""
+    place = where + path_text(path)
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, Mapping) or not value.keys() >= space.spaces.keys():
+            got = f"keys {sorted(map(str, value))}" if isinstance(value, Mapping) else value
+            raise _misfit(place, got, f"a dict with the keys {sorted(map(str, space.spaces))}", one=one)
+    elif not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+        raise _misfit(place, value, f"a tuple of {len(space.spaces)}, one part for each of {space}", one=one)
+
+
+def _column(where: str, one: bool, space: Space, path: Path, value: Any) -> np.ndarray:
+    where += path_text(path)
     try:
         column = np.array([value] if one else value, dtype=space.dtype)
     except (TypeError, ValueError, OverflowError) as error:

@@ -20,6 +20,8 @@ class SplitModel:
     module's graph at every call, which costs more than a small forward pass.
     """
 
+    never_changes = True
+
     def __init__(self, model: nnx.Module) -> None:
         model.eval()
         self._acting_graph = nnx.split(model, nnx.Param, ...)[0]
@@ -36,7 +38,7 @@ class SplitModel:
         return {name: _typed(value) for name, value in _named(params)[1].items()}, self._without_keys(_named(extra)[1])
 
     def __deepcopy__(self, memo: Any) -> SplitModel:
-        return self  # nothing in it changes
+        return self
 
     def merge(
         self, params: Mapping[str, Any], extra: Mapping[str, Any], *, learning: bool = False, noise_seed: Any = None
