@@ -103,10 +103,11 @@ class SearchOptimizer(Optimizer):
         by_index = {int(k): (part, row) for part in results for row, k in enumerate(part.indices)}
         order = [by_index[index] for index in range(self.config.num_directions)]
         returns = np.stack([part.returns[row] for part, row in order])
-        with self.timings.measured("learn_s"):
-            statistics = self._move(returns)
+        generation = self.generation
         self._record(order)
-        self.generation += 1
+        self.generation += 1  # before the step: after an interrupt in between, no direction is evaluated twice
+        with self.timings.measured("learn_s"):
+            statistics = self._move(returns, generation)
         self._note(self._policy_id, {**statistics, "cur_lr": self._policy.scheduled("lr")})
         return dict(self.stats)
 
@@ -132,11 +133,11 @@ class SearchOptimizer(Optimizer):
             missing = np.setdiff1d(missing, np.concatenate([part.indices for part in results] or [missing[:0]]))
         return results
 
-    def _move(self, returns: NDArray[np.float64]) -> dict[str, float]:
+    def _move(self, returns: NDArray[np.float64], generation: int) -> dict[str, float]:
         """One step of the parameters; returns statistics."""
         policy = self._policy
         theta = policy.get_vector()
-        gradient = gradient_estimate(self.weights(returns), self._seed, self.generation, len(theta))
+        gradient = gradient_estimate(self.weights(returns), self._seed, generation, len(theta))
         policy.apply_gradients(policy.parts_of(np.float32(self.decay()) * theta - gradient))
         return {
             "gradient_norm": float(np.linalg.norm(gradient)),
