@@ -9,20 +9,25 @@ import importlib
 import re
 import shlex
 import signal
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from typer.testing import CliRunner
 
 from rollax import PPOConfig, PPOTrainer
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.cli import app
 from rollax.config import TrainerConfig
+from rollax.config.rules import inherited
 from tests.pages import PAGES, REPOSITORY, blocks, each_page_at_length
 
+_COMMON = TrainerConfig.model_fields
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -148,26 +153,51 @@ def table(page: Path, header: str) -> list[list[str]]:
 
 
 def with_tables(content: str) -> str:
-    """A page with the tables between its `table` and `end` marks written anew."""
+    """A page with the tables between its `table` and `end` marks written anew.
+
+    A mark is `table: module:Config`, or `table: module:Config besides module:Other`, where the page has the keys of
+    the other configs elsewhere.
+    """
 
     def written(match: re.Match) -> str:
-        module, _, name = match[1].partition(":")
-        return f"<!-- table: {match[1]} -->\n{config_table(getattr(importlib.import_module(module), name))}<!-- end -->"
+        config, *others = (
+            getattr(importlib.import_module(module), name) for module, name in re.findall(r"([\w.]+):(\w+)", match[1])
+        )
+        return f"<!-- table: {match[1]} -->\n{config_table(config, others)}<!-- end -->"
 
-    return re.sub(r"<!-- table: (\S+) -->\n(?:.*?)<!-- end -->", written, content, flags=re.DOTALL)
+    return re.sub(r"<!-- table: (.*?) -->\n(?:.*?)<!-- end -->", written, content, flags=re.DOTALL)
 
 
-def config_table(config_class: type[BaseModel]) -> str:
-    """A Markdown table of the fields of a config; of an algorithm's only those that are not as all have them."""
-    common = TrainerConfig.model_fields if config_class is not TrainerConfig else {}
-    rows = ["| key | default | meaning |", "|---|---|---|"]
-    for name, field in config_class.model_fields.items():
-        if name not in common or (field.default, field.description) != (common[name].default, common[name].description):
-            key = field.validation_alias if isinstance(field.validation_alias, str) else name
-            default = {} if isinstance(field.default, BaseModel) else field.default
-            meaning = (field.description or "").replace("|", "\\|")
-            rows.append(f"| `{key}` | `{default!r}` | {meaning} |")
-    return "\n".join(rows) + "\n"
+def config_table(config: type[BaseModel], others: Sequence[type[BaseModel]] = ()) -> str:
+    """A Markdown table of the fields of a config, then the names of those that it refuses.
+
+    Fields that are the same in one of the `others`, or else in all algorithms, are left out.
+    """
+    known = {} if config is TrainerConfig else {name: _row(name, field) for name, field in _COMMON.items()}
+    for other in others:
+        known |= {name: _row(name, field) for name, field in other.model_fields.items()}
+    refused = never_in_effect(config)
+    rows = {name: _row(name, field) for name, field in config.model_fields.items() if name not in refused}
+    listed = [row for name, row in rows.items() if row != known.get(name)]
+    lines = ["| key | default | meaning |", "|---|---|---|", *listed, ""] if listed else []
+    for other in others:
+        refused -= never_in_effect(other)
+    if refused:
+        names = ", ".join(f"`{name}`" for name in sorted(refused))
+        lines += textwrap.wrap(f"Refused, because they would have no effect: {names}.", 120)
+    return "\n".join(lines).strip() + "\n"
+
+
+def never_in_effect(config: type[BaseModel]) -> set[str]:
+    """The keys that a config refuses, whatever its other values are."""
+    return {key for key, condition in inherited(config, "requires").items() if isinstance(condition, str)}
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    key = field.validation_alias if isinstance(field.validation_alias, str) else name
+    default = {} if isinstance(field.default, BaseModel) else field.default
+    meaning = (field.description or "").replace("|", "\\|")
+    return f"| `{key}` | `{default!r}` | {meaning} |"
 
 
 if __name__ == "__main__":
