@@ -16,7 +16,7 @@ from examples.torch_ppo import TorchPPOPolicy, TorchPPOTrainer
 from examples.torch_sac import TorchSACTrainer
 from rollax import AsyncGradientsOptimizer, PPOTrainer, Trainer, load_policy
 from rollax.errors import CheckpointError
-from tests.torch.test_torch_policy import same
+from tests.torch.made import same
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 0, "device": "cpu"}

@@ -1,0 +1,67 @@
+"""The policies that tests of `rollax.torch` make, beside those in JAX, and experience for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from examples.torch_dqn import TorchDQNPolicy
+from examples.torch_ppo import TorchPPOPolicy
+from examples.torch_sac import TorchSACPolicy
+from rollax import SampleBatch
+from rollax.algorithms.dqn import DQNPolicy
+from rollax.algorithms.ppo import PPOPolicy
+from rollax.algorithms.sac import SACPolicy
+
+SEEN, CHOICES, BOX = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(4, start=2), spaces.Box(-1, 1, (2,))
+SMALL = {"model": {"fcnet_hiddens": (8,)}, "seed": 3, "lr": 1e-2}
+PPO = {**SMALL, "sgd_minibatch_size": 8, "num_sgd_iter": 2}
+REPLAY = {**SMALL, "train_batch_size": 8}
+KINDS = {
+    "TorchPPO": (TorchPPOPolicy, CHOICES, PPO),
+    "TorchPPO-Box": (TorchPPOPolicy, BOX, {**PPO, "model": {"fcnet_hiddens": (8,), "free_log_std": True}}),
+    "TorchPPO-LSTM": (TorchPPOPolicy, CHOICES, {**PPO, "model": {"use_lstm": True, "lstm_cell_size": 4}}),
+    "TorchDQN": (TorchDQNPolicy, CHOICES, REPLAY),
+    "TorchSAC": (TorchSACPolicy, BOX, REPLAY),
+    "PPO": (PPOPolicy, CHOICES, PPO),
+    "DQN": (DQNPolicy, CHOICES, REPLAY),
+    "SAC": (SACPolicy, BOX, REPLAY),
+}
+OF_JAX = ("PPO", "DQN", "SAC")
+every_kind = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.long) if kind in OF_JAX else kind for kind in KINDS]
+)
+
+
+def make(kind="TorchPPO", **changes):
+    policy_class, action_space, config = KINDS[kind]
+    return policy_class(SEEN, action_space, {**config, **changes})
+
+
+def seen(rows, seed=0):
+    return np.random.default_rng(seed).uniform(-1, 1, (rows, 3)).astype(np.float32)
+
+
+def experience(policy, rows=16, seed=0):
+    """What the policy did, with random rewards, advantages and targets; or replayed transitions."""
+    random = np.random.default_rng(seed)
+    obs = seen(rows, seed)
+    actions, _, fetches = policy.compute_actions(obs)
+    numbers = random.standard_normal((3, rows)).astype(np.float32)
+    columns = {"obs": obs, "actions": actions, "rewards": numbers[0]}
+    if policy.learns_off_policy:
+        columns |= {"new_obs": seen(rows, seed + 1), "discounts": np.full(rows, 0.9, np.float32)}
+        return SampleBatch({**columns, "weights": np.ones(rows, np.float32), "indices": np.arange(rows)})
+    columns |= {"advantages": numbers[1], "value_targets": numbers[2], **fetches}
+    if policy.memory.present:
+        (state,) = policy.memory.initial_state
+        columns |= {"state_in": (np.zeros((rows, *state.shape), np.float32),)}
+        columns |= {"trajectory_id": np.repeat([0, 1], rows // 2), "eps_id": np.repeat([0, 1], rows // 2)}
+    return SampleBatch(columns)
+
+
+def same(weights, others):
+    assert weights.keys() == others.keys()
+    for name, value in weights.items():
+        np.testing.assert_array_equal(value, others[name], err_msg=name)

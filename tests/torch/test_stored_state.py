@@ -1,0 +1,106 @@
+"""The state of a `TorchPolicy` beside its model, other optimizers, and shared variables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from examples.torch_ppo import TorchPPOPolicy
+from rollax.config.multiagent import SharedParts
+from rollax.errors import CheckpointError
+from rollax.policy.shared_variables import SharedVariables
+from tests.torch.made import CHOICES, PPO, SEEN, experience, make, same
+
+
+class Curious(TorchPPOPolicy):
+    """Has a network, an optimizer and a tensor beside its model."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.forward_model = nn.Linear(3, 3)
+        self.own_optimizer = torch.optim.Adam(self.forward_model.parameters(), lr=0.1)
+        self.count = {"steps": torch.zeros(2)}
+
+    def learn_on_batch(self, batch):
+        self.own_optimizer.zero_grad()
+        self.forward_model(torch.as_tensor(batch["obs"])).square().sum().backward()
+        self.own_optimizer.step()
+        self.count["steps"] += 1
+        return super().learn_on_batch(batch)
+
+
+def test_state_in_attributes_is_stored():
+    policy, other = Curious(SEEN, CHOICES, PPO), Curious(SEEN, CHOICES, {**PPO, "seed": 9})
+    batch = experience(policy)
+    policy.learn_on_batch(batch)
+    other.set_state(policy.get_state())
+    for one in (policy, other):
+        one.learn_on_batch(batch)
+    assert torch.equal(policy.forward_model.weight, other.forward_model.weight)
+    assert other.count["steps"].tolist() == [2, 2]
+    state = policy.get_state()
+    own = {**state["own"], "forward_model": {".weight": np.zeros(2)}}
+    with pytest.raises(CheckpointError, match="attribute forward_model"):
+        policy.set_state({**state, "own": own})
+
+
+class Keeper:
+    """An object of a user that has a network."""
+
+    def __init__(self):
+        self.inside = {"network": nn.Linear(2, 2)}
+
+
+@pytest.mark.parametrize(
+    "make_state",
+    [
+        lambda _: Keeper(),
+        lambda _: [torch.Generator()],
+        lambda p: torch.optim.lr_scheduler.StepLR(p.learner.optimizer, 1),
+    ],
+    ids=["network", "generator", "scheduler"],
+)
+def test_state_inside_of_other_objects_is_refused(make_state):
+    policy = make()
+    policy.mine = make_state(policy)
+    with pytest.raises(CheckpointError, match=r"would be lost(.|\n)*attribute 'mine'"):
+        policy.get_state()
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "NAdam", "SGD"])
+def test_other_optimizers_are_restored(name):
+    class Other(TorchPPOPolicy):
+        def make_optimizer(self, params):
+            return getattr(torch.optim, name)(params, **({"momentum": 0.9} if name == "SGD" else {}))
+
+    policy, other = (Other(SEEN, CHOICES, {**PPO, "seed": seed}) for seed in (1, 2))
+    batch = experience(policy)
+    policy.learn_on_batch(batch)
+    other.set_state(policy.get_state())
+    for one in (policy, other):
+        one.learn_on_batch(batch)
+    same(policy.get_weights(), other.get_weights())
+
+
+def test_shared_parts_are_the_same_tensors():
+    policies = {name: make(seed=seed) for name, seed in (("a", 1), ("b", 2))}
+    for name, policy in policies.items():
+        policy.name = name
+    SharedVariables({"trunk": SharedParts(parts=("policy_trunk",))}, policies)
+    a, b = (policies[name].get_weights() for name in "ab")
+    trunk = [name for name in a if name.startswith("policy_trunk")]
+    same({name: a[name] for name in trunk}, {name: b[name] for name in trunk})
+    policies["b"].learn_on_batch(experience(policies["b"]))
+    new, old = policies["a"].get_weights(), a
+    assert all(not np.array_equal(new[name], old[name]) for name in trunk)
+    same({name: new[name] for name in trunk}, {name: policies["b"].get_weights()[name] for name in trunk})
+    np.testing.assert_array_equal(new["policy_head.weight"], old["policy_head.weight"])
+
+
+def test_targets_begin_with_the_shared_parts():
+    policies = {name: make("TorchDQN", seed=seed) for name, seed in (("a", 1), ("b", 2))}
+    SharedVariables({"trunk": SharedParts(parts=("trunk",))}, policies)
+    for policy in policies.values():
+        same({name: target.numpy() for name, target in policy.targets.items()}, policy.get_weights())

@@ -1,0 +1,150 @@
+"""Updates of a `TorchPolicy`: learning rates, targets, microbatches, statistics, interrupts, compiled losses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from examples.torch_dqn import TorchDQNPolicy
+from examples.torch_ppo import TorchPPOPolicy
+from examples.torch_sac import TorchSACPolicy
+from rollax.errors import PolicyError, ShapeError
+from tests.torch.made import BOX, CHOICES, KINDS, PPO, REPLAY, SEEN, experience, make, same
+
+
+def test_each_trained_part_has_a_learning_rate():
+    class Forgetful(TorchSACPolicy):
+        def learning_rates(self):
+            return {"actor": 1e-3, "critics": 1e-3}
+
+    with pytest.raises(PolicyError, match=r"no learning rate(.|\n)*log_alpha"):
+        Forgetful(SEEN, BOX, REPLAY)
+
+
+class TestTargets:
+    def test_they_become_copies_every_few_updates(self):
+        policy = make("TorchDQN", target_network_update_freq=3)
+        start = policy.get_weights()
+        policy.learn_on_batch(experience(policy))  # 2 updates
+        for name, target in policy.targets.items():
+            np.testing.assert_array_equal(target, start[name])
+        policy.learn_on_batch(experience(policy, 8))
+        for name, target in policy.targets.items():
+            np.testing.assert_array_equal(target, policy.get_weights()[name])
+
+    def test_they_move_by_tau_in_the_named_part(self):
+        policy = make("TorchSAC", tau=0.5)
+        start = policy.get_weights()
+        policy.learn_on_batch(experience(policy, 8))
+        now = policy.get_weights()
+        for name, target in policy.targets.items():
+            expected = (start[name] + now[name]) / 2 if name.startswith("critics") else start[name]
+            np.testing.assert_allclose(target, expected, rtol=1e-6)
+
+    def test_errors_of_transitions(self):
+        policy = make("TorchDQN")
+        errors = policy.td_errors(experience(policy, 5))
+        assert errors.shape == (5,)
+
+    def test_random_numbers_of_errors_are_the_policys_own(self):
+        class Noisy(TorchDQNPolicy):
+            def loss(self, model, out, batch, mask, coefficients):
+                loss, statistics = super().loss(model, out, batch, mask, coefficients)
+                return loss, {**statistics, "td_error": torch.rand(len(mask))}
+
+        one, two = (Noisy(SEEN, CHOICES, REPLAY) for _ in range(2))
+        before = torch.get_rng_state()
+        np.testing.assert_array_equal(*(policy.td_errors(experience(policy, 5)) for policy in (one, two)))
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_interrupted_update_leaves_the_policy_as_it_was(monkeypatch):
+    policy, twin = make(), make()
+    batch = experience(policy)
+    for one in (policy, twin):
+        one.learn_on_batch(batch)
+    before, steps, loss = policy.get_weights(), [], policy.loss
+
+    def interrupted(*arguments):
+        steps.append(1)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return loss(*arguments)
+
+    monkeypatch.setattr(policy, "loss", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        policy.learn_on_batch(batch)
+    monkeypatch.undo()
+    same(policy.get_weights(), before)
+    twin.learning_rng.bit_generator.state = policy.learning_rng.bit_generator.state
+    for one in (policy, twin):
+        one.learn_on_batch(batch)
+    same(policy.get_weights(), twin.get_weights())
+
+
+def test_microbatches_give_the_same_step():
+    whole, parts = make("TorchPPO", num_sgd_iter=1), make("TorchPPO", num_sgd_iter=1)
+    batch = experience(whole, 8)
+    parts.plan = replace(parts.plan, microbatch_size=3)  # 3, 3 and 2 rows
+    stats = [policy.learn_on_batch(batch) for policy in (whole, parts)]
+    np.testing.assert_allclose(stats[0]["total_loss"], stats[1]["total_loss"], rtol=1e-5)
+    for name, value in whole.get_weights().items():
+        np.testing.assert_allclose(value, parts.get_weights()[name], rtol=1e-3, atol=1e-5)
+
+
+def test_microbatches_of_sequences_count_for_their_rows():
+    """Sequences of 5, 5, 5 and 1 rows, one in each microbatch: a mean over 16 rows, not over four means."""
+    memory = {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 5}
+    whole, parts = (make("TorchPPO-LSTM", num_sgd_iter=1, sgd_minibatch_size=20, model=memory) for _ in range(2))
+    parts.plan = replace(parts.plan, microbatch_size=5)
+    batch = experience(whole, 16)
+    batch["trajectory_id"] = batch["eps_id"] = np.repeat([0, 1], [15, 1])
+    stats = [policy.learn_on_batch(batch) for policy in (whole, parts)]
+    for name in ("policy_loss", "vf_loss", "entropy"):
+        np.testing.assert_allclose(stats[0][name], stats[1][name], rtol=1e-4, atol=1e-6)
+
+
+class TestStatisticsByRow:
+    def test_microbatches(self):
+        whole, parts = make("TorchDQN"), make("TorchDQN")
+        parts.plan = replace(parts.plan, microbatch_size=3)  # 3, 3 and 2 rows
+        batch = experience(whole, 8)
+        errors = [policy.learn_on_batch(batch)["td_error"] for policy in (whole, parts)]
+        np.testing.assert_allclose(*errors, rtol=1e-5, atol=1e-6)
+
+    def test_with_memory_there_is_one_for_each_sequence(self):
+        class ByRow(TorchPPOPolicy):
+            def loss(self, model, out, batch, mask, coefficients):
+                loss, statistics = super().loss(model, out, batch, mask, coefficients)
+                return loss, {**statistics, "td_error": out.value}
+
+        policy = ByRow(SEEN, CHOICES, KINDS["TorchPPO-LSTM"][2])
+        with pytest.raises(ShapeError, match=r"'td_error'(.|\n)*for each sequence"):
+            policy.learn_on_batch(experience(policy))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_loss_is_not_compiled_again_for_other_coefficients(monkeypatch):
+    graphs, compiled = [], torch.compile
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(compiled, backend=backend))
+
+    class Decaying(TorchPPOPolicy):
+        def loss(self, model, out, batch, mask, coefficients):
+            entropy = out.policy.square().mean() * coefficients["entropy_coeff"]
+            return entropy / (1 + coefficients["num_updates"]), {}
+
+    policy = Decaying(SEEN, CHOICES, {**PPO, "torch_compile": True, "entropy_coeff_schedule": [[0, 0.1], [100, 0.0]]})
+    policy.learn_on_batch(experience(policy))
+    first = len(graphs)
+    policy.timestep = 50
+    policy.learn_on_batch(experience(policy))
+    assert first == len(graphs) > 0
