@@ -1,13 +1,14 @@
 """Reinforcement learning: any environment in, trained policies out.
 
 The public names are those of `__init__.pyi`. Each is imported on first use, so `import rollax` imports neither JAX nor
-Ray, and processes of environments stay small.
+Ray, and processes of environments stay small. `from rollax import *` leaves out names of extras that are not installed.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,32 @@ _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
 _MODULE_OF = {
     alias.name: str(node.module) for node in _STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names
 }
-__all__ = [*_MODULE_OF]  # pyright: ignore[reportUnsupportedDunderAll]
+_NEEDS = {
+    "rollax.data.writer": ("pyarrow", "offline"),
+    "rollax.env.multi_agent.pettingzoo_export": ("pettingzoo", "pettingzoo"),
+    "rollax.serving.policy_server_env": ("msgspec", "serving"),
+    "rollax.torch.": ("torch", "torch"),
+}
+"""The start of a module's name -> the package without which it cannot be imported, and the extra that has it."""
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        absent = tuple(start for start, (package, _) in _NEEDS.items() if importlib.util.find_spec(package) is None)
+        return [public for public, module in _MODULE_OF.items() if not module.startswith(absent)]
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    try:
+        module = importlib.import_module(_MODULE_OF[name])
+    except ModuleNotFoundError as error:
+        needs = next((needs for start, needs in _NEEDS.items() if _MODULE_OF[name].startswith(start)), None)
+        if needs is None:
+            raise
+        from rollax.errors import not_installed
+
+        what, where = f"{name} needs a package that is not installed.", f"rollax.{name}"
+        raise not_installed(what, error, where=where, package=error.name or needs[0], extra=needs[1]) from error
+    globals()[name] = value = getattr(module, name)
     return value
 
 

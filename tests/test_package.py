@@ -15,6 +15,7 @@ import pytest
 import rollax
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+OF_DEVELOPERS = ("test", "learning", "lint", "bench")
 
 
 def test_importing_rollax_loads_nothing_heavy():
@@ -46,6 +47,33 @@ def test_type_checkers_see_every_public_name():
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     # For them a name is public only if it is imported as itself.
     assert {(alias.name, alias.asname) for node in imports for alias in node.names} == {(n, n) for n in rollax.__all__}
+
+
+def test_a_star_import_without_the_extras():
+    """Names of absent extras are left out; asked for, they raise the line that installs the extra."""
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = [name for extra, names in extras.items() if extra not in OF_DEVELOPERS for name in names]
+    packages = {re.split(r"[\[>=<!~; ]", requirement)[0].replace("-", "_") for requirement in wanted}
+    script = f"""
+import sys
+sys.modules.update(dict.fromkeys({sorted(packages - {"rollax", "gymnasium"})}))
+import rollax
+from rollax import *
+left_out = sorted(set(rollax._MODULE_OF) - set(globals()))
+print(left_out)
+for name in left_out:
+    try:
+        getattr(rollax, name)
+    except ConfigError as error:
+        assert "pip install 'rollax[" in error.parts["fix"]
+    else:
+        raise AssertionError(name)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    of_torch = ["TorchConfig", "TorchFields", "TorchPolicy", "torch_policy"]
+    expected = sorted(["DatasetWriter", "MultiAgentPolicyServerEnv", "PolicyServerEnv", "to_pettingzoo", *of_torch])
+    assert done.stdout.strip() == str(expected)
 
 
 def test_an_unknown_name_is_an_attribute_error():
