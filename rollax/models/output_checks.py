@@ -1,0 +1,190 @@
+"""Checks of a user's model in JAX or PyTorch: its constructor, and its outputs for a few rows. It imports neither."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollax import trees
+from rollax.errors import ConfigError, PolicyError
+from rollax.importing import path_of
+from rollax.models.outputs import Outputs, is_recurrent
+from rollax.spaces import bounds, walk
+
+# A model hardly has this size elsewhere, so a transposed output is noticed.
+_ROWS = 13
+_STEPS = 3
+
+
+def check_arguments(cls: type, names: Iterable[str], custom_model_config: Mapping[str, Any]) -> None:
+    """Raises ConfigError unless `cls(observation_space, num_outputs, **custom_model_config)` is a valid call.
+
+    `names` are further arguments, passed by keyword.
+    """
+    # Checked before the call, so that a TypeError raised inside the constructor keeps its traceback.
+    signature = inspect.signature(cls.__init__)
+    further = dict.fromkeys(names)
+    try:
+        signature.bind(None, None, 0, **further, **custom_model_config)
+    except TypeError as error:
+        named = "".join(f"{name}={name}, " for name in further)
+        raise ConfigError(
+            "The custom model cannot be built with these arguments.",
+            where=f"model.custom_model_config, for {path_of(cls)}",
+            got=f"{error}; custom_model_config has {sorted(custom_model_config)}",
+            expected=f"cls(observation_space, num_outputs, {named}**custom_model_config); it takes {signature}",
+            fix="make the keys and the constructor's arguments agree",
+        ) from error
+
+
+def check_outputs(
+    model: Any,
+    run: Callable[[dict[str, Any]], Any],
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    num_outputs: int,
+    *,
+    needs_value: bool,
+    kind: str,
+) -> None:
+    """Raises PolicyError if a model fails on a batch, or returns other `Outputs` than `run_model` describes.
+
+    With memory it is checked on single rows, as in acting, and on sequences, as in learning.
+
+    Args:
+        run: calls the model with NumPy columns: those of `run_model`, and `actions`.
+        num_outputs: width of `Outputs.policy`.
+        needs_value: whether it must return `Outputs.value`, unless it has a `critic`.
+        kind: what it gets in the place of NumPy arrays, in words.
+    """
+    needs_value = needs_value and not hasattr(model, "critic")
+    for length in (1, _STEPS) if is_recurrent(model) else (1,):
+        rows = _ROWS * length
+        columns = {"obs": _members(observation_space, rows), "actions": _members(action_space, rows)}
+        where = f"{path_of(type(model))}, called on {rows} observations"
+        parts = [f"policy=[{rows}, {num_outputs}]", *([f"value=[{rows}]"] if needs_value else [])]
+        if is_recurrent(model):
+            columns |= _memory(model, action_space, rows)
+            where = f"{where}: {_ROWS} sequences of length {length}, one after another"
+            parts.append("state=one row like initial_state() for each sequence")
+        expected = f"rollax.Outputs({', '.join(parts)}), of floats"
+        outputs = _outputs_of(run, columns, where, expected, kind)
+        if is_recurrent(model):
+            _check_state(outputs.state, columns["state_in"], where)
+        _check_output("policy", outputs.policy, (rows, num_outputs), where, expected)
+        if needs_value or outputs.value is not None:
+            _check_output("value", outputs.value, (rows,), where, expected)
+
+
+def _members(space: spaces.Space, rows: int) -> trees.Tree:
+    """Columns of a space whose elements are the valid ones nearest to 1: an action mask allows everything."""
+
+    def column(leaf: spaces.Space, path: Any) -> np.ndarray:
+        ones = np.ones((rows, *(leaf.shape or ())), leaf.dtype)
+        return np.clip(ones, *bounds(leaf)).astype(leaf.dtype)
+
+    return walk(column, space)
+
+
+def _memory(model: Any, action_space: spaces.Space, rows: int) -> dict[str, Any]:
+    """The memory columns of `rows` rows in `_ROWS` sequences."""
+    known = {"prev_actions": _members(action_space, rows), "prev_rewards": np.zeros(rows, np.float32)}
+    names = getattr(model, "memory_inputs", ())
+    if not known.keys() >= set(names):
+        raise PolicyError(
+            "The custom model names an unknown memory input.",
+            where=f"{path_of(type(model))}.memory_inputs",
+            got=names,
+            expected=f"some of {sorted(known)}",
+            fix="name only those",
+        )
+    state = tuple(np.repeat(np.asarray(part)[None], _ROWS, axis=0) for part in model.initial_state())
+    return {"state_in": state, **{name: known[name] for name in names}}
+
+
+def _outputs_of(
+    run: Callable[[dict[str, Any]], Any], columns: dict[str, Any], where: str, expected: str, kind: str
+) -> Outputs:
+    try:
+        outputs = run(columns)
+    except Exception as error:
+        raise PolicyError(
+            "The custom model failed on a batch of observations.",
+            where=where,
+            got=f"{type(error).__name__}: {error}",
+            expected=expected,
+            fix="see the exception above; obs has the columns of the observation space, [B, ...] or dicts and tuples "
+            f"of those, as {kind}",
+        ) from error
+    if not isinstance(outputs, Outputs):
+        raise PolicyError(
+            "The custom model does not return Outputs.",
+            where=where,
+            got=_described(outputs),
+            expected=expected,
+            fix="name what it returns: `from rollax import Outputs`, `return Outputs(policy=..., value=...)`",
+        )
+    if not isinstance(outputs.aux, Mapping):
+        raise PolicyError(
+            "The custom model's further outputs have no names.",
+            where=where,
+            got=f"aux {_described(outputs.aux)}",
+            expected="aux={'name': arrays, ...}",
+            fix="return a dict",
+        )
+    return outputs
+
+
+def _check_state(state: Any, expected: Any, where: str) -> None:
+    def shapes(parts: Any) -> Any:
+        return [(_shape(part), _dtype(part)) for part in parts]
+
+    if not isinstance(state, tuple | list) or shapes(state) != shapes(expected):
+        raise PolicyError(
+            "The custom model's state changes its shape or type.",
+            where=where,
+            got=_described(state),
+            expected=f"like the state that goes in: {_described(expected)}",
+            fix="return one array [B, ...] for each that initial_state() returns, of the same dtype",
+        )
+
+
+def _check_output(name: str, output: Any, shape: tuple[int, ...], where: str, expected: str) -> None:
+    if _shape(output) == shape and "float" in _dtype(output):
+        return
+    if output is None:
+        fix = "return state values too: `Outputs(policy=..., value=...)`"
+    elif name == "value" and _shape(output) == (*shape, 1):
+        fix = "drop the last axis: `value.squeeze(-1)`"
+    elif _shape(output) == shape:
+        fix = f"return floats: convert {name} to float32"
+    else:
+        fix = "one row per observation" + (" and `num_outputs` columns" if name == "policy" else ", a single number")
+    raise PolicyError(
+        f"The custom model returns {name} of the wrong shape or type.",
+        where=where,
+        got=f"{name} {_described(output)}",
+        expected=expected,
+        fix=fix,
+    )
+
+
+def _shape(output: Any) -> tuple[int, ...] | None:
+    return tuple(output.shape) if hasattr(output, "shape") else None
+
+
+def _dtype(output: Any) -> str:
+    """`float32` for arrays of NumPy and JAX, and tensors of PyTorch."""
+    return str(getattr(output, "dtype", None)).removeprefix("torch.")
+
+
+def _described(output: Any) -> str:
+    if hasattr(output, "shape"):
+        return f"{_dtype(output)}{list(output.shape)}"
+    if isinstance(output, tuple | list):
+        return f"{type(output).__name__} of {len(output)}: " + ", ".join(map(_described, output))
+    return type(output).__name__
