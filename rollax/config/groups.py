@@ -39,6 +39,22 @@ class CentralizedCriticFields(FieldGroup):
     )
 
 
+def critic_space_of(config: TrainerConfig, policy_class: str) -> Space | None:
+    """The space of a centralized critic's observations, None without one; ConfigError if a trainer did not fill it."""
+    if not getattr(config, "centralized_critic", False):
+        return None
+    space = getattr(config, "critic_space", None)
+    if space is None:
+        raise ConfigError(
+            "A centralized critic for a policy that is made on its own.",
+            where=f"config key 'critic_space', for {policy_class}",
+            got=None,
+            expected="the space of the critic's observations",
+            fix="let a trainer or a RolloutWorker make the policy: it knows all agents and their spaces",
+        )
+    return space
+
+
 class ValueLossFields(FieldGroup):
     """The weight of a critic of states, beside an actor with which it may share layers."""
 

@@ -8,6 +8,7 @@ from flax import nnx
 from gymnasium import Space
 
 from rollax.config import TrainerConfig
+from rollax.config.groups import critic_space_of
 from rollax.errors import ConfigError
 from rollax.models.catalog import make_model
 from rollax.models.distributions.base import ActionDistribution
@@ -39,17 +40,9 @@ def make_policy_model(
                 fix="leave free_log_std out for this action space",
             )
         check_parametric(observation_space, action_space)
-    if not getattr(config, "centralized_critic", False):
-        return make_model(observation_space, action_space, distribution.num_inputs, sizes, rngs)
-    critic_space = getattr(config, "critic_space", None)
+    critic_space = critic_space_of(config, where)
     if critic_space is None:
-        raise ConfigError(
-            "A centralized critic for a policy that is made on its own.",
-            where=f"config key 'critic_space', for {where}",
-            got=None,
-            expected="the space of the critic's observations",
-            fix="let a trainer or a RolloutWorker make the policy: it knows all agents and their spaces",
-        )
+        return make_model(observation_space, action_space, distribution.num_inputs, sizes, rngs)
     # The actor's own values are not used, so they need no layers.
     actor = sizes.model_copy(update={"vf_share_layers": True})
     model = make_model(observation_space, action_space, distribution.num_inputs, actor, rngs)

@@ -260,6 +260,19 @@ class Learner:
             self._keep_buffers()
             self.model.eval()
 
+    @contextmanager
+    def exploring(self) -> Iterator[None]:
+        """The model in training mode; its other state, such as buffers, is afterwards as before."""
+        before = [(tensor, tensor.clone()) for tensor in self.extra.values()]
+        self.model.train()
+        try:
+            yield
+        finally:
+            self._keep_buffers()
+            for tensor, copied in before:
+                tensor.copy_(copied)
+            self.model.eval()
+
     def _finite_parameters(self) -> bool:
         return math.isfinite(torch.nn.utils.get_total_norm(list(self.params.values())).item())
 

@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rollax import trees
 from rollax.errors import ConfigError
 from rollax.models.config import ModelConfig
 from rollax.models.embeddings import EMBEDDINGS, embedding_size, is_parametric
@@ -130,6 +131,33 @@ class RecurrentActorCritic(ActorCritic):
             value_hidden, value_parts = self.value_memory(value_hidden, parts[count:])
             parts_out = (*parts_out, *value_parts)
         return self.heads(hidden, value_hidden, obs)._replace(state=(torch.cat(parts_out, dim=1),))
+
+
+class CentralCritic(nn.Module):
+    """State values from the observations and actions of all agents; twin of `rollax.models.networks.CentralCritic`."""
+
+    _agents: Tensor
+
+    def __init__(self, critic_space: spaces.Space, config: ModelConfig) -> None:
+        super().__init__()
+        assert isinstance(critic_space, spaces.Dict)
+        which = critic_space["agent"]
+        assert isinstance(which, spaces.Discrete)
+        agents = int(which.n)
+        self.own_encoder = Encoder(critic_space["obs"], config)
+        self.other_encoder = Encoder(critic_space["other"], config)
+        features = agents + self.own_encoder.features + (agents - 1) * self.other_encoder.features
+        self.mlp = MLP(features, config.fcnet_hiddens, config.fcnet_activation)
+        self.head = dense(self.mlp.features, 1, gain=VALUE_GAIN)
+        self.register_buffer("_agents", torch.arange(agents), persistent=False)
+
+    def forward(self, critic_obs: Any) -> Tensor:
+        """[B] values; the columns of `other` are [B, A - 1, ...]."""
+        own = self.own_encoder(critic_obs["obs"])
+        which = critic_obs["agent"][:, None] == self._agents
+        each = trees.tree_map(lambda column: column.flatten(0, 1), critic_obs["other"])
+        others = self.other_encoder(each).reshape(len(own), -1)
+        return self.head(self.mlp(torch.cat([which.to(torch.float32), own, others], dim=-1))).squeeze(-1)
 
 
 class QNetwork(nn.Module):

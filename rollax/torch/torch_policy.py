@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -15,12 +14,9 @@ from torch import Tensor, nn
 
 from rollax import trees
 from rollax.batch import SampleBatch
-from rollax.errors import ConfigError, PolicyError
-from rollax.frozen import thawed
-from rollax.importing import StoredCode, import_object
+from rollax.errors import PolicyError
 from rollax.models.distributions.base import ActionDistribution
-from rollax.models.embeddings import check_parametric
-from rollax.models.outputs import Outputs, run_model
+from rollax.models.outputs import Outputs, is_noisy, run_model
 from rollax.policy import action_masks
 from rollax.policy.finite import check_finite
 from rollax.policy.model_policy import Columns, ModelPolicy
@@ -30,12 +26,15 @@ from rollax.policy.update_plan import part_of
 from rollax.policy.weights import check_weights
 from rollax.state import count, section
 from rollax.torch import own_state
+from rollax.torch.batch_norm import batch_norms, check_minibatches, in_evaluation
 from rollax.torch.config import TorchConfig, chosen_device
 from rollax.torch.distributions import make_distribution
 from rollax.torch.learner import Learner
-from rollax.torch.networks import make_model
+from rollax.torch.policy_model import check_model, make_policy_model
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.weights import assign, parameters_of, to_numpy, to_tensors
+
+Result = TypeVar("Result")
 
 
 class TorchPolicy(ModelPolicy):
@@ -46,7 +45,7 @@ class TorchPolicy(ModelPolicy):
     """
 
     config_class: ClassVar[Any] = TorchConfig
-    stored_apart = frozenset({"model", "learner", "exploration", "generator"})
+    stored_apart = frozenset({"model", "learner", "exploration", "generator", "_batch_norms"})
 
     def __init__(self, observation_space: Space, action_space: Space, config: Any = None) -> None:
         super().__init__(observation_space, action_space, config)
@@ -54,7 +53,15 @@ class TorchPolicy(ModelPolicy):
         self.generator = torch.Generator().manual_seed(self._seed_of_model())
         with random_numbers_of(self.generator, self.device):
             self.model: Any = self.make_model().to(self.device).eval()
+            own_forward = type(self).forward is not TorchPolicy.forward
+            draws = False if own_forward else self._check_model()
+        self._noisy = is_noisy(self.model)
+        self._draws = draws or self._noisy
+        self._may_draw = self._draws or own_forward
         self._describe(self.model)
+        norms, where = batch_norms(self.model), f"policy class {type(self).__name__}, make_plan"
+        check_minibatches(norms, self.plan, self.memory.max_seq_len, where)
+        self._batch_norms = tuple(norms.values())
         compiled = getattr(self.config, "torch_compile", False)
         self.learner = Learner(
             self.model,
@@ -77,13 +84,25 @@ class TorchPolicy(ModelPolicy):
     def make_model(self) -> nn.Module:
         """Returns `model(obs) -> Outputs`: by default the `custom_model`, or an actor and critic like JAX's.
 
-        A model with memory has `initial_state()` and is called as `run_model` describes.
+        A model with memory has `initial_state()` and is called as `run_model` describes. A centralized critic is the
+        attribute `critic` of the model, the model's own or a `CentralCritic`.
         """
-        sizes, width = self.config.model, self.exploration.num_inputs
-        if sizes.custom_model is not None:
-            return _module_class(sizes.custom_model)(self.observation_space, width, **thawed(sizes.custom_model_config))
-        check_parametric(self.observation_space, self.action_space)
-        return make_model(self.observation_space, self.action_space, width, sizes)
+        spaces = self.observation_space, self.action_space
+        return make_policy_model(*spaces, self.exploration.num_inputs, self.config, type(self).__name__)
+
+    def _check_model(self) -> bool:
+        """Whether the model draws random numbers while it acts; PolicyError for wrong outputs, or no critic."""
+        if self.sees_all_agents and not hasattr(self.model, "critic"):
+            raise PolicyError(
+                "A centralized critic for a model that has none.",
+                where=f"policy class {type(self).__name__}, make_model",
+                got=type(self.model).__name__,
+                expected="a model with a method critic(critic_obs) -> values [B]",
+                fix="add the method, or leave centralized_critic out",
+            )
+        spaces, width = (self.observation_space, self.action_space), self.exploration.num_inputs
+        needs_value = SampleBatch.VF_PREDS in (self.batch_columns or ())
+        return check_model(self.model, *spaces, width, self.device, needs_value=needs_value)
 
     def make_optimizer(self, params: Any) -> torch.optim.Optimizer:
         """Returns the optimizer, whose learning rate is set at each step: by default Adam.
@@ -126,7 +145,7 @@ class TorchPolicy(ModelPolicy):
         explore: bool = True,
     ) -> ActionsResult:
         columns, exploring = self._inputs_of(obs_batch, state_batches, prev_action_batch, prev_reward_batch)
-        out = self.forward(self.model, to_tensors(columns, self.device))
+        out = self._act(self.forward, to_tensors(columns, self.device), explore=explore)
         outputs = out.policy.cpu().numpy()
         if explore:
             noise, exploring = self.exploration.noise(self.acting_rng, len(outputs), self.timestep, exploring)
@@ -137,6 +156,21 @@ class TorchPolicy(ModelPolicy):
         fetches = self._fetches(outputs, actions, out.value)
         check_finite(fetches[self._checked_fetch], self.name, self.timestep)
         return actions, [*(part.cpu().numpy() for part in out.state), *exploring], fetches
+
+    def _act(self, run: Callable[[Any, Columns], Result], columns: Columns, explore: bool = False) -> Result:
+        """`run(model, columns)`; random numbers that it draws are those of the policy's acting stream."""
+        if not self._may_draw:
+            return run(self.model, columns)
+        generator = torch.Generator().manual_seed(int(self.acting_rng.integers(2**63)))
+        with random_numbers_of(generator, self.device):
+            if not (explore and self._noisy):
+                return run(self.model, columns)
+            with self.learner.exploring(), in_evaluation(self._batch_norms):
+                return run(self.model, columns)
+
+    def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:
+        # The probabilities given the numbers that the model has drawn are not those of the actions.
+        return {} if self._draws else super().behaviour(actions, fetches, explore)
 
     def _fetches(self, outputs: np.ndarray, actions: Any, values: Tensor | None) -> dict[str, np.ndarray]:
         wanted, inputs = self._fetched_columns, SampleBatch.ACTION_DIST_INPUTS
@@ -153,7 +187,8 @@ class TorchPolicy(ModelPolicy):
 
     @torch.inference_mode()
     def _model_outputs(self, obs_batch: Any) -> np.ndarray:
-        return self.forward(self.model, to_tensors({SampleBatch.OBS: obs_batch}, self.device)).policy.cpu().numpy()
+        out = self._act(self.forward, to_tensors({SampleBatch.OBS: obs_batch}, self.device))
+        return out.policy.cpu().numpy()
 
     @torch.inference_mode()
     def _logp(self, inputs: np.ndarray, actions: Any) -> Tensor:
@@ -164,10 +199,21 @@ class TorchPolicy(ModelPolicy):
         columns = self._inputs_of_values(obs_batch, memory)
         if trees.length(obs_batch) == 0:
             return np.empty(0, np.float32)
-        tensors = to_tensors(columns, self.device)
-        if SampleBatch.CRITIC_OBS in tensors:
-            return self.model.critic(tensors[SampleBatch.CRITIC_OBS]).cpu().numpy()
-        return run_model(self.model, tensors).value.cpu().numpy()
+        return self._act(self._values, to_tensors(columns, self.device)).cpu().numpy()
+
+    def _values(self, model: Any, columns: Columns) -> Tensor:
+        if SampleBatch.CRITIC_OBS in columns:
+            return model.critic(columns[SampleBatch.CRITIC_OBS])
+        values = run_model(model, columns).value
+        if values is None:
+            raise PolicyError(
+                "The values of a model that has none.",
+                where=f"policy {self.name!r}, compute_values",
+                got="Outputs(value=None)",
+                expected="[B] state values",
+                fix="return them: `Outputs(policy=..., value=...)`",
+            )
+        return values
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
         """Trains on epochs of minibatches; statistics are means over the last epoch that began.
@@ -218,7 +264,8 @@ class TorchPolicy(ModelPolicy):
                 targets = self.target_columns(self.model, self.learner.target_model, batch, mask, coefficients)
             self.model.train()
             batch = {**batch, **targets}
-        loss, stats = self.loss(self.model, self.forward(self.model, batch), batch, mask, coefficients)
+        with in_evaluation(self._batch_norms if len(mask) == 1 else ()):
+            loss, stats = self.loss(self.model, self.forward(self.model, batch), batch, mask, coefficients)
         return loss, {**stats, "total_loss": loss}
 
     def _parameter_groups(self) -> Any:
@@ -301,19 +348,3 @@ def _share_storage(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> No
     for name, tensor in own.items():
         if given[name] is not tensor:
             tensor.data = given[name].data
-
-
-def _module_class(model: type | str | StoredCode) -> type[nn.Module]:
-    """The class itself, or the class at 'module:Class'; ConfigError if it is no module of PyTorch."""
-    cls = import_object(model, "model.custom_model") if isinstance(model, str) else model
-    if isinstance(cls, StoredCode):
-        raise cls.error()
-    if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
-        raise ConfigError(
-            "The custom model is no module class of PyTorch.",
-            where="model.custom_model",
-            got=cls,
-            expected="a subclass of torch.nn.Module, for a policy in PyTorch",
-            fix="derive it from torch.nn.Module, or use a policy in JAX",
-        )
-    return cls

@@ -1,15 +1,17 @@
-"""A user's own model in PyTorch: buffers, tied weights, random numbers, and checks."""
+"""A user's own model in PyTorch: checks of its outputs, buffers, tied weights, and batch normalization."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import nn
 
-from rollax import Outputs
-from rollax.errors import ConfigError, NonFiniteError
-from tests.torch.made import experience, make, same, seen
+from examples.torch_ppo import TorchPPOPolicy
+from rollax import Outputs, TorchPolicy, torch_policy
+from rollax.errors import ConfigError, NonFiniteError, PolicyError
+from tests.torch.made import CHOICES, PPO, SEEN, experience, make, same, seen
 
 
 class Stateful(nn.Module):
@@ -105,3 +107,152 @@ class TestReplacedBuffers:
             policy.learn_on_batch(batch)
         same(policy.get_weights(), before)
         np.testing.assert_array_equal(policy.model.mean, before["mean"])
+
+
+class TwoLinears(nn.Module):
+    """A model that breaks its interface as asked."""
+
+    def __init__(self, observation_space, num_outputs, how="right"):
+        super().__init__()
+        self.how = how
+        self.policy, self.value = nn.Linear(3, num_outputs), nn.Linear(3, 1)
+
+    def forward(self, obs):
+        outputs, values = self.policy(obs), self.value(obs)[:, 0]
+        wrong = {
+            "column of values": lambda: Outputs(outputs, values[:, None]),
+            "no names": lambda: (outputs, values),
+            "no value": lambda: Outputs(outputs),
+            "too narrow": lambda: Outputs(outputs[:, 1:], values),
+            "integers": lambda: Outputs(outputs, values.long()),
+            "aux without names": lambda: Outputs(outputs, values, aux=[values]),
+            "missing key": lambda: obs["camera"],
+        }
+        return wrong[self.how]() if self.how in wrong else Outputs(outputs, values)
+
+
+class Remembering(TwoLinears):
+    """A model with memory that breaks its interface as asked."""
+
+    def initial_state(self):
+        return (np.zeros(2, np.float32),)
+
+    def forward(self, obs, state):  # type: ignore[override]
+        (last,) = state
+        wrong = {"no state": (), "state of each row": (last.repeat(3, 1),), "another type": (last.double(),)}
+        return super().forward(obs)._replace(state=wrong.get(self.how, state))
+
+
+class TestOutputs:
+    @pytest.mark.parametrize(
+        ("how", "message"),
+        [
+            ("column of values", r"returns value of the wrong(.|\n)*got: +value float32\[13, 1\](.|\n)*squeeze"),
+            ("no names", r"not return Outputs(.|\n)*got: +tuple of 2(.|\n)*import Outputs"),
+            ("no value", r"value of the wrong(.|\n)*return state values too"),
+            ("too narrow", r"policy of the wrong(.|\n)*got: +policy float32\[13, 3\](.|\n)*policy=\[13, 4\]"),
+            ("integers", r"value of the wrong(.|\n)*int64\[13\](.|\n)*return floats"),
+            ("aux without names", r"outputs have no names(.|\n)*list of 1"),
+            ("missing key", r"failed on a batch(.|\n)*where:.*TwoLinears(.|\n)*as tensors"),
+        ],
+    )
+    def test_broken_interfaces_are_named(self, how, message):
+        with pytest.raises(PolicyError, match=message):
+            make(model={"custom_model": TwoLinears, "custom_model_config": {"how": how}})
+
+    @pytest.mark.parametrize(
+        ("how", "message"),
+        [
+            ("no state", r"state changes its shape(.|\n)*got: +tuple of 0"),
+            ("state of each row", r"state changes its shape(.|\n)*float32\[39, 2\](.|\n)*float32\[13, 2\]"),
+            ("another type", r"state changes its shape(.|\n)*float64\[13, 2\](.|\n)*float32\[13, 2\]"),
+        ],
+    )
+    def test_a_state_of_another_shape_is_named(self, how, message):
+        with pytest.raises(PolicyError, match=message):
+            make(model={"custom_model": Remembering, "custom_model_config": {"how": how}})
+        assert make(model={"custom_model": Remembering}).memory.present
+
+    def test_models_of_make_model_are_checked_too(self):
+        def narrow(policy):
+            return TwoLinears(SEEN, 3)
+
+        made = torch_policy(lambda *_: None, make_model=narrow)
+        with pytest.raises(PolicyError, match=r"policy of the wrong(.|\n)*got: +policy float32\[13, 3\]"):
+            made(SEEN, CHOICES, {})
+
+    def test_a_policy_with_its_own_forward_calls_the_model_as_it_likes(self):
+        class Twice(TorchPPOPolicy):
+            def forward(self, model, columns):
+                return Outputs(*model(torch.stack([columns["obs"]] * 2)[0]))
+
+        model = {"custom_model": TwoLinears, "custom_model_config": {"how": "no names"}}
+        policy = Twice(SEEN, CHOICES, {**PPO, "model": model})
+        assert CHOICES.contains(policy.compute_single_action(np.zeros(3, np.float32)))
+
+    def test_values_are_missed_where_they_are_read(self):
+        class Valueless(TorchPolicy):
+            batch_columns = frozenset({"obs", "actions"})
+
+            def loss(self, model, out, batch, mask, coefficients):
+                return out.policy.mean(), {}
+
+        model = {"custom_model": TwoLinears, "custom_model_config": {"how": "no value"}}
+        policy = Valueless(SEEN, CHOICES, {"model": model})
+        policy.compute_actions(seen(2))
+        with pytest.raises(PolicyError, match=r"values of a model that has none(.|\n)*compute_values"):
+            policy.compute_values(seen(2))
+
+    def test_arguments_that_the_constructor_does_not_take(self):
+        with pytest.raises(ConfigError, match=r"cannot be built(.|\n)*'hwo'"):
+            make(model={"custom_model": TwoLinears, "custom_model_config": {"hwo": 1}})
+
+    def test_the_rows_of_the_check_are_in_the_space(self):
+        """An embedding fails for an index that is out of range."""
+
+        class Embedded(TwoLinears):
+            def __init__(self, observation_space, num_outputs):
+                super().__init__(observation_space, num_outputs)
+                self.embedding, self.start = nn.Embedding(4, 3), int(observation_space.start)
+
+            def forward(self, obs):
+                return super().forward(self.embedding(obs - self.start))
+
+        for seen_space in (CHOICES, spaces.Discrete(4, start=-9)):
+            TorchPPOPolicy(seen_space, CHOICES, {**PPO, "model": {"custom_model": Embedded}})
+
+    def test_layers_that_take_their_size_from_the_first_batch(self):
+        class Lazy(nn.Module):
+            def __init__(self, observation_space, num_outputs):
+                super().__init__()
+                self.policy, self.value = nn.LazyLinear(num_outputs), nn.LazyLinear(1)
+
+            def forward(self, obs):
+                return Outputs(self.policy(obs), self.value(obs)[:, 0])
+
+        policy, twin = (make(model={"custom_model": Lazy}) for _ in range(2))
+        same(policy.get_weights(), twin.get_weights())
+        before = str(policy.get_acting_state())
+        policy.compute_actions(seen(2), explore=False)
+        assert str(policy.get_acting_state()) == before  # it draws no random numbers
+        policy.learn_on_batch(experience(policy))
+        assert not np.array_equal(policy.get_weights()["policy.weight"], twin.get_weights()["policy.weight"])
+
+
+class TestBatchNorm:
+    def test_a_minibatch_of_one_row_uses_the_running_statistics(self):
+        """17 rows are minibatches of 8, 8 and 1: two of three steps change the statistics."""
+        policy, other = (make(model={"custom_model": Stateful}, num_sgd_iter=1) for _ in range(2))
+        batch = experience(policy, 17)
+        policy.learn_on_batch(batch)
+        assert policy.learner.num_updates == 3
+        assert policy.get_weights()["norm.num_batches_tracked"] == 2
+        other.learn_on_batch(batch)
+        same(policy.get_weights(), other.get_weights())
+        policy.learn_on_batch(batch)
+        assert policy.get_weights()["norm.num_batches_tracked"] == 4
+
+    def test_single_rows_alone_are_refused(self):
+        with pytest.raises(ConfigError, match=r"minibatches of 1 row, and the layers \['norm'\](.|\n)*LayerNorm"):
+            make(model={"custom_model": Stateful}, sgd_minibatch_size=1)
+        make(model={"custom_model": TwoLinears}, sgd_minibatch_size=1)

@@ -16,6 +16,7 @@ from rollax.models import catalog
 from rollax.models.action_values import ActionValue
 from rollax.models.config import ModelConfig
 from rollax.models.distributions import factory
+from rollax.models.networks import CentralCritic
 from rollax.models.outputs import run_model
 from rollax.models.q_network import QNetwork
 from rollax.ops import actor_critic, policy_gradient, q_learning, values
@@ -262,6 +263,28 @@ class TestModels:
             networks.ActionValue(VECTOR, box, sizes),
             columns,
             call=lambda model, columns: (model(columns["obs"], columns["actions"]),),
+        )
+
+    def test_centralized_critic(self):
+        agents = 3
+        part = spaces.Dict({"obs": VECTOR, "actions": CHOICES})
+        other = spaces.Dict({"presence": spaces.Discrete(3), "parts": spaces.Tuple([part])})
+        space = spaces.Dict({"agent": spaces.Discrete(agents), "obs": VECTOR, "other": other})
+        sizes = ModelConfig(fcnet_hiddens=(8,))
+        of_others = (np.arange(2 * B) % 4).reshape(B, 2)
+        columns = {
+            "agent": np.arange(B) % agents,
+            "obs": normal(B, 3),
+            "other": {
+                "presence": of_others % 3,
+                "parts": ({"obs": normal(B, 2, 3, seed=1), "actions": of_others},),
+            },
+        }
+        same_outputs_and_gradients(
+            CentralCritic(space, sizes, rngs=nnx.Rngs(0)),
+            networks.CentralCritic(space, sizes),
+            columns,
+            call=lambda model, columns: (model(columns),),
         )
 
     @pytest.mark.parametrize("dueling", [False, True])

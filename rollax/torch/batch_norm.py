@@ -1,0 +1,43 @@
+"""Batch normalization where there is one row only, of which there are no statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from rollax.errors import ConfigError
+from rollax.policy.update_plan import UpdatePlan
+
+
+def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
+    """Name -> layer of batch normalization."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+
+
+def check_minibatches(layers: Iterable[str], plan: UpdatePlan, max_seq_len: int, where: str) -> None:
+    """Raises ConfigError if layers of these names would learn from single rows alone."""
+    size = min(size or 2 for size in (plan.minibatch_size, plan.microbatch_size))
+    if size == 1 == max_seq_len and (names := sorted(layers)):
+        raise ConfigError(
+            "Batch normalization over minibatches of one row, which have no statistics.",
+            where=where,
+            got=f"minibatches of 1 row, and the layers {names}",
+            expected="minibatches of 2 or more rows",
+            fix="raise the size of minibatches (sgd_minibatch_size), or use nn.LayerNorm",
+        )
+
+
+@contextmanager
+def in_evaluation(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """While it is open, layers in training mode are in evaluation mode: they use their running statistics."""
+    changed = [layer for layer in layers if layer.training]
+    for layer in changed:
+        layer.eval()
+    try:
+        yield
+    finally:
+        for layer in changed:
+            layer.train()

@@ -1,0 +1,101 @@
+"""The model of a `TorchPolicy` by its config, the default one or the user's, and a check of any model by a few rows."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from rollax.config import TrainerConfig
+from rollax.config.groups import critic_space_of
+from rollax.errors import ConfigError
+from rollax.frozen import thawed
+from rollax.importing import StoredCode, import_object
+from rollax.models.config import ModelConfig
+from rollax.models.embeddings import check_parametric
+from rollax.models.output_checks import check_arguments, check_outputs
+from rollax.models.outputs import run_model
+from rollax.torch.networks import CentralCritic, make_model
+from rollax.torch.random_numbers import random_state
+from rollax.torch.weights import to_tensors
+
+
+def make_policy_model(
+    observation_space: spaces.Space, action_space: spaces.Space, num_outputs: int, config: TrainerConfig, where: str
+) -> nn.Module:
+    """Returns the model of the policy class `where`, with a centralized critic if the config has `centralized_critic`.
+
+    Raises ConfigError for a custom model that cannot be found or built, `free_log_std` without Gaussian actions, or a
+    centralized critic without a space.
+    """
+    sizes = config.model
+    critic_space = critic_space_of(config, where)
+    if critic_space is not None:
+        # The actor's own values are not used, so they need no layers.
+        sizes = sizes.model_copy(update={"vf_share_layers": True})
+    if sizes.custom_model is not None:
+        model = _custom_model(observation_space, num_outputs, sizes)
+    else:
+        check_parametric(observation_space, action_space)
+        model = make_model(observation_space, action_space, num_outputs, sizes)
+    if critic_space is not None and not hasattr(model, "critic"):
+        model.critic = CentralCritic(critic_space, sizes)
+    return model
+
+
+@torch.no_grad()
+def check_model(
+    model: nn.Module,
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    num_outputs: int,
+    device: torch.device,
+    *,
+    needs_value: bool,
+) -> bool:
+    """Whether the model draws random numbers in evaluation mode. Errors as `check_outputs`."""
+    draws = False
+
+    def run(columns: dict[str, Any]) -> Any:
+        nonlocal draws
+        outputs, drew = _run(model, columns, device)
+        if drew:  # layers such as LazyLinear draw their weights in the first call, and no numbers in the next
+            outputs, drew = _run(model, columns, device)
+        draws = draws or drew
+        return outputs
+
+    check_outputs(model, run, observation_space, action_space, num_outputs, needs_value=needs_value, kind="tensors")
+    return draws
+
+
+def _custom_model(observation_space: spaces.Space, num_outputs: int, config: ModelConfig) -> nn.Module:
+    assert config.custom_model is not None
+    cls = _module_class(config.custom_model)
+    check_arguments(cls, (), config.custom_model_config)
+    return cls(observation_space, num_outputs, **thawed(config.custom_model_config))
+
+
+def _run(model: nn.Module, columns: dict[str, Any], device: torch.device) -> tuple[Any, bool]:
+    """`(outputs, whether random numbers were drawn)`."""
+    before = random_state(device)
+    outputs = run_model(model, to_tensors(columns, device))
+    return outputs, any(not torch.equal(*states) for states in zip(before, random_state(device), strict=True))
+
+
+def _module_class(model: type | str | StoredCode) -> type[nn.Module]:
+    """The class itself, or the class at 'module:Class'; ConfigError if it is no module of PyTorch."""
+    cls = import_object(model, "model.custom_model") if isinstance(model, str) else model
+    if isinstance(cls, StoredCode):
+        raise cls.error()
+    if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
+        raise ConfigError(
+            "The custom model is no module class of PyTorch.",
+            where="model.custom_model",
+            got=cls,
+            expected="a subclass of torch.nn.Module, for a policy in PyTorch",
+            fix="derive it from torch.nn.Module, or use a policy in JAX",
+        )
+    return cls

@@ -1,0 +1,136 @@
+"""Models that draw random numbers while they act: from the policy's own stream, which is stored with its state."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from examples.torch_ppo import TorchPPOPolicy
+from rollax import Outputs
+from tests.torch.made import CHOICES, PPO, SEEN, experience, make, same, seen
+
+
+class Drawing(nn.Module):
+    """Adds noise to its outputs, also in evaluation mode."""
+
+    def __init__(self, observation_space, num_outputs):
+        super().__init__()
+        self.policy, self.value = nn.Linear(3, num_outputs), nn.Linear(3, 1)
+
+    def forward(self, obs):
+        outputs, values = self.policy(obs), self.value(obs)[:, 0]
+        return Outputs(outputs + torch.randn_like(outputs), values + torch.rand(len(obs)))
+
+
+class Noisy(Drawing):
+    """Explores in training mode: noise, dropout and batch statistics."""
+
+    noisy = True
+
+    def __init__(self, observation_space, num_outputs):
+        super().__init__(observation_space, num_outputs)
+        self.norm = nn.BatchNorm1d(3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, obs):
+        if self.training:
+            self.calls = self.calls + 1
+            return super().forward(self.norm(obs))
+        obs = self.norm(obs)
+        return Outputs(self.policy(obs), self.value(obs)[:, 0])
+
+
+def acted(policy):
+    """What the policy computes while it acts, with and without exploration."""
+    found = []
+    for explore in (True, False):
+        actions, _, fetches = policy.compute_actions(seen(5), explore=explore)
+        found += [actions, fetches["action_dist_inputs"], fetches["vf_preds"]]
+    return [*found, policy.compute_values(seen(4))]
+
+
+def equal(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def drawing(**changes):
+    return make(model={"custom_model": Drawing}, **changes)
+
+
+class TestDrawing:
+    def test_numbers_come_from_the_policys_own_stream(self):
+        before = torch.get_rng_state()
+        policy, twin = drawing(), drawing()
+        first = acted(policy)
+        assert torch.equal(torch.get_rng_state(), before)
+        torch.rand(17)
+        equal(first, acted(twin))
+        again = acted(policy)
+        assert all(not np.array_equal(*pair) for pair in zip(first[1:3], again[1:3], strict=True))
+
+    def test_probabilities_too(self):
+        before = torch.get_rng_state()
+        equal(*([one.action_probabilities(seen(3))] for one in (drawing(), drawing())))
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_a_restored_policy_goes_on(self):
+        policy, other = drawing(), drawing(seed=9)
+        acted(policy)
+        other.set_state(policy.get_state())
+        equal(acted(policy), acted(other))
+        other.set_acting_state(policy.get_acting_state())
+        equal(acted(policy), acted(other))
+
+    def test_acting_does_not_change_what_is_learned(self):
+        policy, twin = drawing(), drawing()
+        batch = experience(drawing())
+        acted(policy)
+        for one in (policy, twin):
+            one.learn_on_batch(batch)
+        same(policy.get_weights(), twin.get_weights())
+
+    def test_the_probability_of_actions_is_unknown(self):
+        policy = drawing()
+        actions, _, fetches = policy.compute_actions(seen(2))
+        assert policy.behaviour(actions, fetches, explore=True) == {}
+        assert make().behaviour(actions, fetches, explore=True) != {}
+
+    def test_with_a_forward_of_the_policys_own(self):
+        class Spread(TorchPPOPolicy):
+            def forward(self, model, columns):
+                out = super().forward(model, columns)
+                return out._replace(policy=out.policy + torch.randn_like(out.policy))
+
+        before = torch.get_rng_state()
+        equal(*(acted(Spread(SEEN, CHOICES, PPO)) for _ in range(2)))
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_stream_of_models_that_draw_nothing_is_that_of_exploration_alone():
+    policy = make()
+    before = str(policy.get_acting_state())
+    policy.compute_actions(seen(3), explore=False)
+    policy.compute_values(seen(3))
+    assert str(policy.get_acting_state()) == before
+
+
+class TestNoisy:
+    def test_it_explores_in_training_mode_and_keeps_its_buffers(self):
+        policy = make(model={"custom_model": Noisy})
+        before = policy.get_weights()
+        inputs = [policy.compute_actions(seen(5))[2]["action_dist_inputs"] for _ in range(2)]
+        assert not np.array_equal(*inputs)
+        equal(*([policy.compute_actions(seen(5), explore=False)[2]["action_dist_inputs"]] for _ in range(2)))
+        same(policy.get_weights(), before)
+        policy.learn_on_batch(experience(policy))
+        assert policy.get_weights()["calls"] == policy.learner.num_updates == 4
+
+    @pytest.mark.parametrize("rows", [1, 5])
+    def test_a_restored_policy_goes_on(self, rows):
+        policy, other = (make(model={"custom_model": Noisy}, seed=seed) for seed in (1, 2))
+        policy.compute_actions(seen(5))
+        other.set_state(policy.get_state())
+        equal(*([one.compute_actions(seen(rows))[2]["action_dist_inputs"]] for one in (policy, other)))

@@ -1,0 +1,140 @@
+"""A centralized critic of policies in PyTorch: it sees all agents, and acting never calls it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from examples.torch_ppo import TorchPPOConfig, TorchPPOPolicy, TorchPPOTrainer
+from rollax import Outputs, RolloutWorker
+from rollax.config.groups import CentralizedCriticFields
+from rollax.errors import ConfigError, PolicyError
+from tests.algorithms.test_centralized_critic import COIN, Secrets
+from tests.torch.made import same
+
+CONFIG = {
+    "num_envs_per_worker": 4,
+    "train_batch_size": 256,
+    "sgd_minibatch_size": 64,
+    "num_sgd_iter": 5,
+    "lr": 2e-2,
+    "gamma": 0.0,
+    "seed": 0,
+    "model": {"fcnet_hiddens": (32,)},
+    "centralized_critic": True,
+}
+ONE_EACH = {"policies": {"a": None, "b": None}, "policy_mapping_fn": lambda agent_id: agent_id}
+
+
+class CentralConfig(CentralizedCriticFields, TorchPPOConfig):
+    """PPO, with a centralized critic if it is asked for."""
+
+
+class CentralPolicy(TorchPPOPolicy):
+    config_class = CentralConfig
+
+    def train_columns(self, batch):
+        seen = {"critic_obs": batch["critic_obs"]} if "critic_obs" in batch else {}
+        return {**super().train_columns(batch), **seen}
+
+
+class CentralTrainer(TorchPPOTrainer):
+    config_class = CentralConfig
+    policy_class = CentralPolicy
+
+
+class OwnCritic(nn.Module):
+    """The actor sees its coin; the critic the other's coin and action."""
+
+    def __init__(self, observation_space, num_outputs):
+        super().__init__()
+        self.actor, self.hidden, self.out = nn.Linear(1, num_outputs), nn.Linear(2, 32), nn.Linear(32, 1)
+
+    def forward(self, obs):
+        return Outputs(self.actor(obs[:, None].float()))
+
+    def critic(self, critic_obs):
+        (part,) = critic_obs["other"]["parts"]
+        seen = torch.stack([part["obs"][:, 0], part["actions"][:, 0]], dim=1).float()
+        return self.out(torch.relu(self.hidden(seen)))[:, 0]
+
+
+def explained(**changes):
+    """The correlation of values and rewards, which depend on what only the other agent sees and does."""
+    with CentralTrainer(Secrets, {**CONFIG, **changes}) as trainer:
+        for _ in range(4):
+            trainer.train()
+        batch = trainer.worker.sample()
+    return np.corrcoef(batch["vf_preds"], batch["rewards"])[0, 1]
+
+
+def test_what_only_the_others_know_is_explained():
+    assert explained() > 0.95
+
+
+@pytest.mark.long
+def test_by_a_critic_of_its_own_it_is_not():
+    assert explained(centralized_critic=False) < 0.5
+
+
+def test_a_model_may_have_its_own():
+    assert explained(model={"custom_model": OwnCritic}) > 0.95
+
+
+def worker(policy_class=CentralPolicy, **config):
+    return RolloutWorker(
+        Secrets,
+        {"a": None, "b": None},
+        policy_mapping_fn=lambda agent_id: agent_id,
+        config={**CONFIG, "rollout_fragment_length": 16, **config},
+        default_policy_class=policy_class,
+    )
+
+
+def test_acting_never_calls_it_and_the_actor_learns_nothing_from_it():
+    made = worker()
+    policy, batch = made.policies["a"], made.sample()["a"]
+    batch["advantages"] = np.zeros(len(batch), np.float32)
+    gradients, _ = policy.compute_gradients(batch)
+    assert np.abs(gradients["critic.head.weight"]).max() > 0
+    assert all(not gradient.any() for name, gradient in gradients.items() if not name.startswith("critic."))
+    weights = policy.get_weights()
+    policy.set_weights({n: np.full_like(w, np.nan) if n.startswith("critic.") else w for n, w in weights.items()})
+    assert len(policy.compute_actions(np.array([0, 1]))[0]) == 2
+    assert np.isnan(made.sample()["a"]["vf_preds"]).all()
+
+
+@pytest.mark.long
+def test_with_memory():
+    model = {"fcnet_hiddens": (32,), "use_lstm": True, "max_seq_len": 5, "lstm_cell_size": 8}
+    assert explained(model=model) > 0.9
+
+
+def test_a_restored_run_is_the_same(tmp_path):
+    config = {**CONFIG, "multiagent": ONE_EACH}
+    with CentralTrainer(Secrets, config) as trainer:
+        trainer.train()
+        path = trainer.save(tmp_path, exact=True)
+        trainer.train()
+        expected = trainer.get_weights()["a"]
+    assert any(name.startswith("critic.") for name in expected)
+    with CentralTrainer(Secrets, config) as again:
+        again.restore(path)
+        again.train()
+        same(again.get_weights()["a"], expected)
+
+
+def test_a_policy_made_on_its_own_is_refused():
+    with pytest.raises(ConfigError, match=r"critic_space(.|\n)*CentralPolicy(.|\n)*RolloutWorker"):
+        CentralPolicy(COIN, COIN, CONFIG)
+
+
+def test_a_model_without_a_critic_is_refused():
+    class Without(CentralPolicy):
+        def make_model(self):
+            return nn.Linear(1, 2)
+
+    with pytest.raises(PolicyError, match=r"for a model that has none(.|\n)*critic\(critic_obs\)"):
+        worker(Without)
