@@ -31,7 +31,7 @@ from rollax.policy.update_plan import UpdatePlan
 
 
 class A3CConfig(CentralizedCriticFields, StateValueFields, TrainerConfig):
-    """The common fields, with the symbols of the equation above."""
+    """The fields of A3C in addition to the common ones, with the symbols of the module's equation."""
 
     defaults = {"rollout_fragment_length": 10, "grad_clip": 0.5}
     requires = {"train_batch_size": {"rollout_fragment_length": "auto"}}
@@ -64,7 +64,10 @@ class A3CPolicy(JaxPolicy):
 
 
 class A3CTrainer(Trainer):
-    """A3C: asynchronous advantage actor-critic, whose workers compute the gradients."""
+    """A3C: asynchronous advantage actor-critic, whose workers compute the gradients.
+
+    Source: Mnih et al. (2016), arXiv:1602.01783. Its config is `A3CConfig`.
+    """
 
     name = "A3C"
     config_class = A3CConfig
@@ -101,7 +104,10 @@ class A2CPolicy(A3CPolicy):
 
 
 class A2CTrainer(Trainer):
-    """A2C: advantage actor-critic, the synchronous variant of A3C."""
+    """A2C: advantage actor-critic, the synchronous variant of A3C.
+
+    Source: Mnih et al. (2016), arXiv:1602.01783. Its config is `A2CConfig`.
+    """
 
     name = "A2C"
     config_class = A2CConfig

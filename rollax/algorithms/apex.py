@@ -68,7 +68,10 @@ class ApexDQNPolicy(_InitialPriorities, DQNPolicy):
 
 
 class ApexDQNTrainer(DQNTrainer):
-    """Ape-X DQN: many workers with different exploration fill replay shards, from which one learner samples."""
+    """Ape-X DQN: many workers with different exploration fill replay shards, from which one learner samples.
+
+    Source: Horgan et al. (2018), arXiv:1803.00933. Its config is `ApexDQNConfig`.
+    """
 
     name = "APEX"
     config_class = ApexDQNConfig
@@ -93,7 +96,10 @@ class ApexDDPGPolicy(_InitialPriorities, DDPGPolicy):
 
 
 class ApexDDPGTrainer(DDPGTrainer):
-    """Ape-X DDPG: DDPG with asynchronous workers, replay shards and learner."""
+    """Ape-X DDPG: DDPG with asynchronous workers, replay shards and learner.
+
+    Source: Horgan et al. (2018), arXiv:1803.00933, section 4.2. Its config is `ApexDDPGConfig`.
+    """
 
     name = "APEX_DDPG"
     config_class = ApexDDPGConfig

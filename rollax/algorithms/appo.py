@@ -116,7 +116,10 @@ class APPOPolicy(KLPenaltyPolicy, IMPALAPolicy):
 
 
 class APPOTrainer(IMPALATrainer):
-    """APPO: asynchronous proximal policy optimization."""
+    """APPO: asynchronous proximal policy optimization.
+
+    Source: Luo et al. (2020), IMPACT, arXiv:1912.00167. Its config is `APPOConfig`.
+    """
 
     name = "APPO"
     config_class = APPOConfig

@@ -60,7 +60,10 @@ class ARSOptimizer(SearchOptimizer):
 
 
 class ARSTrainer(Trainer):
-    """ARS: augmented random search."""
+    """ARS: augmented random search.
+
+    Source: Mania, Guy and Recht (2018), arXiv:1803.07055. Its config is `ARSConfig`.
+    """
 
     name = "ARS"
     config_class = ARSConfig

@@ -129,7 +129,10 @@ class CQLPolicy(SACPolicy):
 
 
 class CQLTrainer(SACTrainer):
-    """CQL: conservative Q-learning of continuous actions."""
+    """CQL: conservative Q-learning of continuous actions.
+
+    Source: Kumar et al. (2020), arXiv:2006.04779. Its config is `CQLConfig`.
+    """
 
     name = "CQL"
     config_class = CQLConfig
@@ -160,7 +163,10 @@ class DiscreteCQLPolicy(DQNPolicy):
 
 
 class DiscreteCQLTrainer(DQNTrainer):
-    """DiscreteCQL: conservative Q-learning of discrete actions."""
+    """DiscreteCQL: conservative Q-learning of discrete actions.
+
+    Source: Kumar et al. (2020), arXiv:2006.04779. Its config is `DiscreteCQLConfig`.
+    """
 
     name = "DiscreteCQL"
     config_class = DiscreteCQLConfig

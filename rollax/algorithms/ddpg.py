@@ -197,7 +197,10 @@ def _is_due(delay: int, updates_before: Any) -> jax.Array:
 
 
 class DDPGTrainer(Trainer):
-    """DDPG: deep deterministic policy gradient."""
+    """DDPG: deep deterministic policy gradient.
+
+    Source: Lillicrap et al. (2016), arXiv:1509.02971. Its config is `DDPGConfig`.
+    """
 
     name = "DDPG"
     config_class = DDPGConfig
@@ -228,7 +231,10 @@ class TD3Policy(DDPGPolicy):
 
 
 class TD3Trainer(DDPGTrainer):
-    """TD3: DDPG with twin critics, delayed actor updates, and target policy smoothing."""
+    """TD3: DDPG with twin critics, delayed actor updates, and target policy smoothing.
+
+    Source: Fujimoto et al. (2018), arXiv:1802.09477. Its config is `TD3Config`.
+    """
 
     name = "TD3"
     config_class = TD3Config

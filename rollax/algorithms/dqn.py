@@ -64,7 +64,7 @@ class DQNConfig(QLearningFields, ReplayFields):
     }
     first_values = {"sigma0": (), "parameter_noise": ("exploration",)}
 
-    dueling: bool = Field(default=True, description="whether a state's value has a stream of its own")
+    dueling: bool = Field(default=True, description="whether state values and advantages have separate streams")
     hiddens: tuple[int, ...] = Field(default=(), description="widths of each stream's own hidden layers")
     num_atoms: int = Field(default=1, ge=1, description="K, atoms of a distribution of returns; 1 learns the mean only")
     v_min: float = Field(default=-10.0, description="return of the first atom")
@@ -222,7 +222,10 @@ class DQNPolicy(JaxPolicy):
 
 
 class DQNTrainer(Trainer):
-    """DQN: deep Q-learning, with the components of Rainbow as switches."""
+    """DQN: deep Q-learning, with the components of Rainbow as switches.
+
+    Source: Mnih et al. (2015), doi:10.1038/nature14236. Its config is `DQNConfig`.
+    """
 
     name = "DQN"
     config_class = DQNConfig
@@ -254,7 +257,10 @@ class RainbowPolicy(DQNPolicy):
 
 
 class RainbowTrainer(DQNTrainer):
-    """Rainbow: DQN with all of its extensions."""
+    """Rainbow: DQN with all of its extensions.
+
+    Source: Hessel et al. (2018), arXiv:1710.02298. Its config is `RainbowConfig`.
+    """
 
     name = "Rainbow"
     config_class = RainbowConfig

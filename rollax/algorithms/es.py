@@ -25,7 +25,7 @@ from rollax.policy.searched_policy import SearchedPolicy
 
 
 class ESConfig(SearchFields):
-    """The fields of a search, with the symbols of the equation above."""
+    """The fields of ES in addition to those of a search, with the symbols of the module's equation."""
 
     defaults = {"lr": 0.01, "num_directions": 50, "noise_stdev": 0.02, "observation_filter": "MeanStdFilter"}
 
@@ -70,7 +70,10 @@ class ESOptimizer(SearchOptimizer):
 
 
 class ESTrainer(Trainer):
-    """ES: evolution strategies."""
+    """ES: evolution strategies.
+
+    Source: Salimans et al. (2017), arXiv:1703.03864. Its config is `ESConfig`.
+    """
 
     name = "ES"
     config_class = ESConfig

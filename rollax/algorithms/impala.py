@@ -36,7 +36,7 @@ _MAX_LOG_RHO = 60.0
 
 
 class IMPALAConfig(StateValueFields, AsyncSamplesFields):
-    """The fields of IMPALA in addition to the common ones, with the symbols of the equation above and of `vtrace`."""
+    """The fields of IMPALA in addition to the common ones, with the symbols of the module's equation and `vtrace`."""
 
     defaults = {
         "train_batch_size": 500,
@@ -154,7 +154,10 @@ def learned_rows(batch: Mapping[str, jax.Array], mask: jax.Array) -> jax.Array:
 
 
 class IMPALATrainer(Trainer):
-    """IMPALA: actor-critic learning from actions of older policies, corrected by V-trace."""
+    """IMPALA: actor-critic learning from actions of older policies, corrected by V-trace.
+
+    Source: Espeholt et al. (2018), arXiv:1802.01561. Its config is `IMPALAConfig`.
+    """
 
     name = "IMPALA"
     config_class = IMPALAConfig

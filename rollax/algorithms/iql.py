@@ -155,7 +155,10 @@ class IQLPolicy(JaxPolicy):
 
 
 class IQLTrainer(Trainer):
-    """IQL: implicit Q-learning, from recorded actions only."""
+    """IQL: implicit Q-learning, from recorded actions only.
+
+    Source: Kostrikov et al. (2021), arXiv:2110.06169. Its config is `IQLConfig`.
+    """
 
     name = "IQL"
     config_class = IQLConfig

@@ -173,7 +173,10 @@ class MARWILPolicy(JaxPolicy):
 
 
 class MARWILTrainer(Trainer):
-    """MARWIL: imitation of recorded actions, weighted by their advantages."""
+    """MARWIL: imitation of recorded actions, weighted by their advantages.
+
+    Source: Wang et al. (2018), NeurIPS 31. Its config is `MARWILConfig`.
+    """
 
     name = "MARWIL"
     config_class = MARWILConfig
@@ -182,7 +185,7 @@ class MARWILTrainer(Trainer):
 
 
 class BCConfig(MARWILConfig):
-    """The fields of MARWIL without weights."""
+    """The fields of MARWIL; those of weights and values are refused."""
 
     defaults = {"beta": 0.0, "n_step": 1}
     requires = {

@@ -54,7 +54,10 @@ class PGPolicy(JaxPolicy):
 
 
 class PGTrainer(Trainer):
-    """PG: the plain policy gradient."""
+    """PG: the plain policy gradient.
+
+    Source: Williams (1992), REINFORCE. Its config is `PGConfig`.
+    """
 
     name = "PG"
     config_class = PGConfig

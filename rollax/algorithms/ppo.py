@@ -130,7 +130,10 @@ class PPOPolicy(KLPenaltyPolicy):
 
 
 class PPOTrainer(Trainer):
-    """PPO: proximal policy optimization."""
+    """PPO: proximal policy optimization.
+
+    Source: Schulman et al. (2017), arXiv:1707.06347. Its config is `PPOConfig`.
+    """
 
     name = "PPO"
     config_class = PPOConfig

@@ -180,7 +180,10 @@ class QMIXPolicy(JaxPolicy):
 
 
 class QMIXTrainer(Trainer):
-    """QMIX: Q-learning of a joint action value that a mixer computes from the values of a group's members."""
+    """QMIX: Q-learning of a joint action value that a mixer computes from the values of a group's members.
+
+    Source: Rashid et al. (2018), arXiv:1803.11485. Its config is `QMIXConfig`.
+    """
 
     name = "QMIX"
     config_class = QMIXConfig
@@ -205,7 +208,10 @@ class VDNPolicy(QMIXPolicy):
 
 
 class VDNTrainer(QMIXTrainer):
-    """VDN: Q-learning of a joint action value that is the sum of the members' values."""
+    """VDN: Q-learning of a joint action value that is the sum of the members' values.
+
+    Source: Sunehag et al. (2017), arXiv:1706.05296. Its config is `VDNConfig`.
+    """
 
     name = "VDN"
     config_class = VDNConfig

@@ -189,7 +189,10 @@ class SACPolicy(JaxPolicy):
 
 
 class SACTrainer(Trainer):
-    """SAC: soft actor-critic, which maximizes reward and entropy."""
+    """SAC: soft actor-critic, which maximizes reward and entropy.
+
+    Source: Haarnoja et al. (2018), arXiv:1801.01290. Its config is `SACConfig`.
+    """
 
     name = "SAC"
     config_class = SACConfig

@@ -93,7 +93,10 @@ class TD3BCPolicy(TD3Policy):
 
 
 class TD3BCTrainer(TD3Trainer):
-    """TD3BC: TD3 whose actor stays near the recorded actions."""
+    """TD3BC: TD3 whose actor stays near the recorded actions.
+
+    Source: Fujimoto and Gu (2021), arXiv:2106.06860. Its config is `TD3BCConfig`.
+    """
 
     name = "TD3BC"
     config_class = TD3BCConfig

@@ -32,9 +32,11 @@ NOT_FIT = 1
 
 def check(
     env: Annotated[str, typer.Argument(help="A Gymnasium id, a registered name, or module:Class.")],
-    env_config: Annotated[str, typer.Option(metavar="JSON", help="Its settings, as a JSON object.")] = "{}",
-    episodes: Annotated[int, typer.Option(min=1, help="How many episodes of each sub-environment to play.")] = 2,
-    max_steps: Annotated[int, typer.Option(min=1, help="Play no more steps than that.")] = 1000,
+    env_config: Annotated[
+        str, typer.Option(metavar="JSON", help="Settings of the environment, as a JSON object.")
+    ] = "{}",
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes of each sub-environment.")] = 2,
+    max_steps: Annotated[int, typer.Option(min=1, help="Largest number of steps.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the environment and of the random actions.")] = 0,
     imports: ImportOption = None,
     traceback: TracebackOption = False,
@@ -56,8 +58,10 @@ def check(
 
 def evaluate(
     checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or a run folder for its newest one.")],
-    episodes: Annotated[int, typer.Option(min=1, help="How many episodes to run.")] = 10,
-    video: Annotated[Path | None, typer.Option(metavar="DIR", help="Record the episodes as videos there.")] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
+    video: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a video of each episode into this folder.")
+    ] = None,
     env: Annotated[str | None, typer.Option(help="Another environment with the same spaces.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the environments.")] = None,
     run: Annotated[str | None, typer.Option(help="module:Class of the trainer, if it is one of your own.")] = None,

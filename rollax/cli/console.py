@@ -30,7 +30,7 @@ INTERRUPTED = 130
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
 ImportOption = Annotated[
     list[str] | None,
-    typer.Option("--import", metavar="MODULE", help="Import this first; it may register environments."),
+    typer.Option("--import", metavar="MODULE", help="Import this module first; it may register environments."),
 ]
 
 

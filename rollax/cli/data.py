@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BROKEN = 1
 
-app = typer.Typer(no_args_is_help=True, help="Look at, check, convert and plot data sets.", rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, help="Show, check, convert and plot data sets.", rich_markup_mode=None)
 
 Sources = Annotated[list[str], typer.Argument(help="Files, folders, or patterns.")]
 FormatOption = Annotated[str, typer.Option("--format", help="The format; auto detects it.")]

@@ -22,18 +22,20 @@ def estimate(
     input: Annotated[list[str], typer.Option("--input", help="A data set: file, folder or pattern.")],  # noqa: A002
     methods: Annotated[str, typer.Option(help="Estimators: is, pdis, wis, wpdis, dm, dr.")] = "wis,dm,dr",
     policy_id: Annotated[str | None, typer.Option(help="The policy of a multi-agent checkpoint.")] = None,
-    data_policy_id: Annotated[str | None, typer.Option(help="Whose trajectories to read, if not its own.")] = None,
+    data_policy_id: Annotated[str | None, typer.Option(help="Policy id in the data; by default the same.")] = None,
     greedy: Annotated[bool, typer.Option(help="Estimate the greedy policy, not the one that explores.")] = False,
-    gamma: Annotated[float | None, typer.Option(help="γ; by default that of the checkpoint.")] = None,
-    behaviour: Annotated[str, typer.Option(help="logged, or fitted for data without log-probabilities.")] = "logged",
+    gamma: Annotated[float | None, typer.Option(help="Discount γ; by default that of the checkpoint.")] = None,
+    behaviour: Annotated[
+        str, typer.Option(help="Behaviour policy: logged, or fitted if the data has no log-probabilities.")
+    ] = "logged",
     drop_cut: Annotated[
         bool,
         typer.Option(
-            help="Leave out all episodes that were not recorded to their end, also if they are more than a tenth."
+            help="Leave out episodes that were not recorded to their end, even if they are more than a tenth."
         ),
     ] = False,
-    level: Annotated[float, typer.Option(help="Of the confidence intervals.")] = 0.95,
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap and of fitted values.")] = 0,
+    level: Annotated[float, typer.Option(help="Level of the confidence intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap and of fitted values.")] = 0,
     settings: Annotated[str, typer.Option(metavar="JSON", help="Settings of the data set's reader.")] = "{}",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     trust_code: TrustOption = False,

@@ -16,7 +16,7 @@ def export(
     checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or a run folder for its newest one.")],
     out: Annotated[Path, typer.Option(help="The file to write.")],
     to: Annotated[str, typer.Option(help="The format: onnx or stablehlo.")] = "onnx",
-    policy_id: Annotated[str, typer.Option(help="The policy, of a run with several.")] = "default_policy",
+    policy_id: Annotated[str, typer.Option(help="The policy, in a run with several.")] = "default_policy",
     run: Annotated[str | None, typer.Option(help="module:Class of the trainer, if it is one of your own.")] = None,
     trust_code: TrustOption = False,
     imports: ImportOption = None,

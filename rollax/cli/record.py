@@ -22,8 +22,8 @@ from rollax.runs.display import shown_path
 def record(
     checkpoint: Annotated[Path, typer.Argument(help="A checkpoint, or a run folder for its newest one.")],
     out: Annotated[Path, typer.Option(help="The folder for the files.")],
-    episodes: Annotated[int, typer.Option(min=1, help="How many episodes to play.")] = 100,
-    greedy: Annotated[bool, typer.Option("--greedy", help="Play the best actions, instead of exploring.")] = False,
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 100,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Act greedily, instead of exploring.")] = False,
     infos: Annotated[bool, typer.Option("--infos", help="Write the info dicts too.")] = False,
     env: Annotated[str | None, typer.Option(help="Another environment with the same spaces.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the environments and actions.")] = None,

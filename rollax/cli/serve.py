@@ -23,22 +23,26 @@ _SIGNALLED = 128
 
 def serve(
     checkpoint: Annotated[
-        Path | None, typer.Argument(help="A checkpoint, or a run folder for its newest one; none: a run that learns.")
+        Path | None,
+        typer.Argument(
+            help="A checkpoint, or a run folder for its newest one; without it, --run starts a run that learns."
+        ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="The address to listen on; another than this machine's own requires a token.")
+        str, typer.Option(help="The address to listen on; any other than loopback requires a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for a free one.")] = 9900,
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file with the token that clients have to send.")
+        Path | None, typer.Option(metavar="FILE", help="A file with the token that clients must send.")
     ] = None,
     certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="TLS certificate chain (PEM).")] = None,
     key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's private key (PEM).")] = None,
     allow_origin: Annotated[
-        list[str] | None, typer.Option(metavar="ORIGIN", help="Let pages of this origin use the server.")
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Let web pages of this origin use the server; may be repeated."),
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A further name of this server in URLs.")
+        list[str] | None, typer.Option(metavar="NAME", help="A further name of this server in URLs; may be repeated.")
     ] = None,
     explore: Annotated[bool, typer.Option("--explore", help="Explore, instead of acting greedily.")] = False,
     policy_mapping: Annotated[
@@ -51,7 +55,7 @@ def serve(
         bool | None,
         typer.Option("--multi-agent/--single-agent", help="Whether observations and actions are by agent id."),
     ] = None,
-    max_episodes: Annotated[int | None, typer.Option(min=1, help="How many episodes may run at once.")] = None,
+    max_episodes: Annotated[int | None, typer.Option(min=1, help="Largest number of running episodes.")] = None,
     idle_timeout: Annotated[
         float | None, typer.Option(min=0.1, help="Drop an episode after this many seconds without a request.")
     ] = None,
@@ -70,7 +74,9 @@ def serve(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The folder of the run that learns; one with checkpoints goes on from the newest."),
+        typer.Option(
+            help="The folder of the run that learns; if it has checkpoints, the run continues from the newest."
+        ),
     ] = None,
     checkpoint_every: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Time between checkpoints of the run that learns.")
@@ -79,7 +85,7 @@ def serve(
     imports: ImportOption = None,
     traceback: TracebackOption = False,
 ) -> None:
-    """Serve a trained policy over HTTP and WebSockets; or one that learns meanwhile, with --run and no checkpoint."""
+    """Serve a trained policy over HTTP and WebSockets, or, with --run, a policy that learns from its clients."""
     with readable_errors(traceback):
         import_first(imports)
         if checkpoint is None:

@@ -43,10 +43,16 @@ def train(
         str | None, typer.Option(help="The algorithm, as `rollax list` shows it, or module:Class of your own.")
     ] = None,
     env: Annotated[str | None, typer.Option(help="A Gymnasium id, a registered name, or module:Class.")] = None,
-    config: Annotated[str | None, typer.Option(metavar="JSON", help="Settings of the algorithm.")] = None,
+    config: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Settings of the algorithm, as a JSON object.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting, as in lr=1e-4 or model.fcnet_hiddens=[64,64]."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="One setting, as in lr=1e-4 or model.fcnet_hiddens=[64,64]; may be repeated.",
+        ),
     ] = None,
     input_: Annotated[
         list[str] | None,
@@ -77,7 +83,7 @@ def train(
     ] = None,
     keep_best: Annotated[bool, typer.Option(help="Keep the best model too.")] = True,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on from a checkpoint, or from the newest one of a run folder.")
+        Path | None, typer.Option(help="Continue from a checkpoint, or from the newest one of a run folder.")
     ] = None,
     trust_code: TrustOption = False,
     evaluate: Annotated[bool, typer.Option(help="Evaluate greedily at the end.")] = True,
@@ -85,7 +91,7 @@ def train(
         bool, typer.Option("--must-reach", help="Exit with 3 if a limit ends the run before a reward goal.")
     ] = False,
     imports: ImportOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only how it ended.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only the outcome.")] = False,
     traceback: TracebackOption = False,
 ) -> None:
     """Train a policy. Ctrl-C saves a checkpoint and ends with exit code 130 (SIGTERM: 143)."""

@@ -43,7 +43,8 @@ class DataInputFields(FieldGroup):
     input_memory_gb: float | None = Field(
         default=None,
         gt=0,
-        description="GiB of memory that recorded data may take without an input_folder; None: half of what there is",
+        description="GiB of memory that recorded data may take without an input_folder; None: half of the machine's "
+        "memory",
     )
     updates_per_step: int = Field(
         default=200,

@@ -31,11 +31,11 @@ class CentralizedCriticFields(FieldGroup):
 
     centralized_critic: bool = Field(
         default=False,
-        description="whether the value function sees what all agents observe and what the others do; the agents still "
-        "act on their own observations",
+        description="whether the value function takes the observations of all agents and the actions of the others; "
+        "the agents still act on their own observations",
     )
     critic_space: Space | None = Field(
-        default=None, description="space of what a centralized critic sees; None: the environment's"
+        default=None, description="space of the input of a centralized critic; None: derived from the environment"
     )
 
 
@@ -194,7 +194,7 @@ class ReplayFields(DataInputFields, OffPolicyEstimationFields, TrainerConfig):
         description="n, number of rewards before the bootstrapped value; None: all up to the end of the trajectory",
     )
     prioritized_replay: bool = Field(
-        default=False, description="whether rows with a larger last error are drawn more often"
+        default=False, description="whether rows with a larger last error are sampled more often"
     )
     prioritized_replay_alpha: float = Field(
         default=0.6, ge=0, description="α of prioritized replay: 0 draws uniformly, 1 in proportion to the errors"
@@ -212,7 +212,7 @@ class ReplayFields(DataInputFields, OffPolicyEstimationFields, TrainerConfig):
     )
     store_buffer_in_checkpoints: bool = Field(
         default=False,
-        description="whether checkpoints hold the replay buffers; if not, a restored run begins with none",
+        description="whether checkpoints contain the replay buffers; if not, a restored run starts with empty ones",
     )
 
     def check(self) -> None:
@@ -318,14 +318,14 @@ class ActorCriticFields(ReplayFields):
     model: ModelConfig = Field(
         default=ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu"),
         description="the layers of actor and critics, by default 400×300 relu for DDPG and TD3, 256×256 relu for SAC; "
-        "actions are concatenated to the encoded observation. A given model replaces the default as a whole: name "
-        "fcnet_activation too",
+        "actions are concatenated to the encoded observation. A model in the config replaces the whole default, "
+        "fcnet_activation included",
     )
     actor_lr: float | None = Field(default=None, ge=0, description="step size of the actor; None: lr")
     critic_lr: float | None = Field(default=None, ge=0, description="step size of the critics; None: lr")
     tau: float = Field(default=5e-3, gt=0, le=1, description="Polyak coefficient τ of the target networks")
     random_steps: int = Field(
-        default=1000, ge=0, description="steps at first whose actions are uniformly random; none with then_online"
+        default=1000, ge=0, description="number of initial steps with uniformly random actions; none with then_online"
     )
     noise_scale: float = Field(
         default=0.1,
@@ -340,4 +340,6 @@ class ActorCriticFields(ReplayFields):
     ou_sigma: float = Field(
         default=0.2, ge=0, description="σ of OrnsteinUhlenbeckNoise, standard deviation of what each step adds"
     )
-    twin_q: bool = Field(default=True, description="whether there are two critics; the lower of their values counts")
+    twin_q: bool = Field(
+        default=True, description="whether there are two critics, of whose values the lower one is used"
+    )

@@ -23,25 +23,32 @@ class AtariConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    frame_skip: int = Field(4, ge=1, description="Frames that an action lasts; the last two are maximized over.")
-    screen_size: int | tuple[int, int] = Field(84, description="Side of the square image, or (width, height).")
-    grayscale: bool = Field(True, description="One channel instead of three.")
-    stack: int = Field(4, ge=1, description="The last images that make one observation.")
-    noop_max: int = Field(30, ge=0, description="An episode begins with up to this many frames without an action.")
-    fire_reset: bool = Field(True, description="Press FIRE as an episode begins, in games that wait for it.")
-    terminal_on_life_loss: bool = Field(False, description="A lost life ends the episode.")
+    frame_skip: int = Field(
+        4, ge=1, description="frames for which an action is repeated; the image is the maximum over the last two"
+    )
+    screen_size: int | tuple[int, int] = Field(84, description="side of the square image, or (width, height)")
+    grayscale: bool = Field(True, description="one channel instead of three")
+    stack: int = Field(4, ge=1, description="number of last images in an observation")
+    noop_max: int = Field(30, ge=0, description="largest number of frames without an action at the start of an episode")
+    fire_reset: bool = Field(True, description="press FIRE at the start of an episode, in games that require it")
+    terminal_on_life_loss: bool = Field(False, description="a lost life ends the episode")
     clip_rewards: bool = Field(
         False,
-        description="Clip rewards to [-1, 1], and with them the scores, which the trainer's clip_rewards leaves alone.",
+        description="clip rewards to [-1, 1], also in the reported scores, which the trainer's clip_rewards does not "
+        "change",
     )
-    repeat_action_probability: float | None = Field(None, ge=0, le=1, description="Sticky actions; None: the id's own.")
-    full_action_space: bool = Field(False, description="All 18 actions, not only those that the game knows.")
-    max_num_frames_per_episode: int = Field(108_000, ge=1, description="The time limit, in frames.")
-    mode: int | None = Field(None, description="The game's own variant; single environments only.")
-    difficulty: int | None = Field(None, description="The game's own difficulty; single environments only.")
-    render_mode: str | None = Field(None, description='"rgb_array" or "human"; single environments only.')
-    native_vector: bool = Field(True, description="ale-py's vector env, unless what is asked for needs single ones.")
-    num_threads: int = Field(0, ge=0, description="Of the native vector env; 0 leaves it to ale-py.")
+    repeat_action_probability: float | None = Field(
+        None, ge=0, le=1, description="probability of sticky actions; None: that of the id"
+    )
+    full_action_space: bool = Field(False, description="all 18 actions, not only those of the game")
+    max_num_frames_per_episode: int = Field(108_000, ge=1, description="the time limit, in frames")
+    mode: int | None = Field(None, description="variant of the game; single environments only")
+    difficulty: int | None = Field(None, description="difficulty of the game; single environments only")
+    render_mode: str | None = Field(None, description='"rgb_array" or "human"; single environments only')
+    native_vector: bool = Field(
+        True, description="use ale-py's vector environment, unless another key requires single environments"
+    )
+    num_threads: int = Field(0, ge=0, description="threads of the native vector environment; 0: ale-py's default")
 
     @property
     def size(self) -> tuple[int, int]:

@@ -21,48 +21,47 @@ class ModelConfig(FrozenModel):
 
     fcnet_hiddens: tuple[PositiveInt, ...] = Field(
         default=(64, 64),
-        description="Widths of the hidden layers over the encoded observation; () makes the heads linear in it. "
-        "An observation that is nothing but images has none: `conv_dense` is its hidden layer.",
+        description="widths of the hidden layers over the encoded observation; (): none. An observation of images only "
+        "has none: conv_dense is its hidden layer",
     )
-    fcnet_activation: Activation = Field(default="tanh", description="Activation after each of `fcnet_hiddens`.")
+    fcnet_activation: Activation = Field(default="tanh", description="activation after each of fcnet_hiddens")
     vf_share_layers: bool = Field(
         default=False,
-        description="True: the value head stands on the policy's hidden layers. False: it has layers of its own, "
-        "convolutions included.",
+        description="whether the value head uses the policy's hidden layers; false: it has separate layers, "
+        "convolutions included",
     )
     conv_filters: tuple[ConvFilter, ...] | None = Field(
         default=None,
-        description="Convolutions over every image of the observation: [[output channels, kernel, stride], ...], a "
-        "kernel being one side or [height, width], without padding. None chooses by the shorter side of each image.",
+        description="convolutions of each image: [[output channels, kernel, stride], ...] without padding, where "
+        "kernel is a side or [height, width]; None: by the shorter side of the image",
     )
-    conv_activation: Activation = Field(
-        default="relu", description="Activation after each convolution and `conv_dense`."
-    )
+    conv_activation: Activation = Field(default="relu", description="activation after each convolution and conv_dense")
     conv_dense: PositiveInt | None = Field(
         default=None,
-        description="Width of the layer after the last convolution. None chooses by the shorter side of each image.",
+        description="width of the layer after the last convolution; None: by the shorter side of the image",
     )
     free_log_std: bool = Field(
         default=False,
-        description="The second half of the outputs, a diagonal Gaussian's log standard deviations, is one trained "
-        "vector instead of a function of the observation.",
+        description="whether the log standard deviations of a diagonal Gaussian are one trained vector, instead of a "
+        "function of the observation",
     )
-    use_lstm: bool = Field(default=False, description="An LSTM between the hidden layers and the heads.")
-    use_gru: bool = Field(default=False, description="A GRU there instead.")
-    lstm_cell_size: PositiveInt = Field(default=64, description="Width of the state of the LSTM or GRU.")
-    lstm_use_prev_action: bool = Field(default=False, description="The action before is an input of the LSTM or GRU.")
-    lstm_use_prev_reward: bool = Field(default=False, description="The reward before is an input of the LSTM or GRU.")
+    use_lstm: bool = Field(default=False, description="an LSTM between the hidden layers and the heads")
+    use_gru: bool = Field(default=False, description="a GRU there instead")
+    lstm_cell_size: PositiveInt = Field(default=64, description="width of the state of the LSTM or GRU")
+    lstm_use_prev_action: bool = Field(default=False, description="the previous action is an input of the LSTM or GRU")
+    lstm_use_prev_reward: bool = Field(default=False, description="the previous reward is an input of the LSTM or GRU")
     max_seq_len: PositiveInt = Field(
         default=20,
-        description="Rows over which gradients flow back in a model with memory; longer trajectories are cut.",
+        description="largest number of rows in a training sequence of a model with memory; longer trajectories are "
+        "split",
     )
     custom_model: type | str | InstanceOf[StoredCode] | None = Field(
         default=None,
-        description="An nnx.Module class, or 'module:Class', built as cls(observation_space, num_outputs, rngs=rngs, "
+        description="an nnx.Module class, or 'module:Class', built as cls(observation_space, num_outputs, rngs=rngs, "
         "**custom_model_config) and called as model(obs) -> Outputs(policy=[B, num_outputs], value=[B], aux={...}). "
-        "It replaces all of the above but max_seq_len. One with memory has initial_state() too.",
+        "It replaces all of the above except max_seq_len. One with memory also has initial_state()",
     )
-    custom_model_config: dict[str, Any] = Field(default={}, description="More keyword arguments for `custom_model`.")
+    custom_model_config: dict[str, Any] = Field(default={}, description="further keyword arguments of custom_model")
 
     @model_validator(mode="after")
     def _one_kind_of_memory(self) -> ModelConfig:
