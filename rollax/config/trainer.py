@@ -201,7 +201,10 @@ class TrainerConfig(WorkerFields, OutputFields, FrozenModel):
         default={}, description="config keys that differ in evaluation; explore is false unless it is set here"
     )
     metrics_num_episodes_for_smoothing: int = Field(
-        default=100, ge=1, description="number of last episodes that a result's means, minima and maxima are taken over"
+        default=100,
+        ge=1,
+        description="number of last episodes that means, minima and maxima of a result are taken over; all of an "
+        "iteration if it has more",
     )
 
     # Type checkers see the constructor that the fields imply.
