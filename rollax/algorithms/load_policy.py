@@ -34,6 +34,8 @@ def load_policy(
     them: `load_policy(path).policy.get_weights()` is name -> NumPy array.
 
     Args:
+        path: the folder of a checkpoint.
+        policy_id: the policy, in a checkpoint with several.
         trainer_class: your own trainer class that saved it; gives the policy and config classes.
         policy_class: your own policy class.
         custom_model: your own model class.

@@ -199,10 +199,17 @@ class Trainer:
         self.optimizer.waits = False
 
     def evaluate(self, num_episodes: int | None = None, record_dir: str | Path | None = None) -> EvaluationResult:
-        """Plays `num_episodes` (default `evaluation_num_episodes`), greedily and in separate environments.
+        """Plays whole episodes, greedily and in separate environments; nothing is learned from them.
 
-        With `record_dir` an MP4 of each episode is written into that folder. Without an environment there are no
-        episodes, only the estimates of `off_policy_estimation_methods`.
+        Args:
+            num_episodes: their exact number; None for `evaluation_num_episodes`.
+            record_dir: a folder into which an MP4 of each episode is written; None writes none.
+        Returns:
+            Means and extremes, `episode_rewards`, and with `record_dir` the paths under `videos`. Without an
+            environment there are no episodes, only the estimates of `off_policy_estimation_methods`.
+        Raises:
+            ConfigError: `num_episodes` is not a positive whole number, or the extra `video` is not installed.
+            EnvError: the environment is broken, or returns no frame to record.
         """
         runtime.refuse_forked()
         count = self.config.evaluation_num_episodes if num_episodes is None else num_episodes
@@ -279,7 +286,11 @@ class Trainer:
         *,
         policy_id: str = DEFAULT_POLICY,
     ) -> Any:
-        """Returns the environment action for one raw observation; see `PolicyRunner.compute_single_action`."""
+        """Returns the environment action for one raw observation, greedily unless `explore`.
+
+        The observation filter, and the scaling and clipping of actions are applied. A policy with memory returns
+        `(action, state_out, fetches)`; see `PolicyRunner.compute_single_action`.
+        """
         self.get_policy(policy_id)
         return self.worker.runners[policy_id].compute_single_action(obs, state, explore, prev_action, prev_reward)
 
@@ -293,7 +304,11 @@ class Trainer:
         *,
         policy_id: str = DEFAULT_POLICY,
     ) -> tuple[Any, list[np.ndarray], dict[str, Any]]:
-        """Returns the environment actions for N raw observations; see `PolicyRunner.compute_actions`."""
+        """Returns `(actions, states, fetches)` for N raw observations, greedily unless `explore`.
+
+        The observation filter, and the scaling and clipping of actions are applied; see
+        `PolicyRunner.compute_actions`.
+        """
         self.get_policy(policy_id)
         return self.worker.runners[policy_id].compute_actions(observations, states, explore, prev_actions, prev_rewards)
 
@@ -302,7 +317,7 @@ class Trainer:
         return self.worker.get_policy(policy_id)
 
     def get_weights(self, policy_ids: Sequence[str] | None = None) -> dict[str, Any]:
-        """Returns policy id -> weights, of some or all policies."""
+        """Returns policy id -> name -> NumPy array, of some policies or, with None, of all."""
         ids = list(self.worker.policies) if policy_ids is None else policy_ids
         return {policy_id: self.get_policy(policy_id).get_weights() for policy_id in ids}
 

@@ -105,7 +105,11 @@ class EpisodeSummary(TypedDict):
 
 
 class EvaluationResult(TypedDict, extra_items=Any):
-    """Greedy episodes: means and extremes, their number, and the reward of each; and estimates from recorded data."""
+    """Greedy episodes: means and extremes, their number, and the reward of each; and estimates from recorded data.
+
+    `policy_reward_mean` is policy id -> mean, `custom_metrics` is `<name>_mean` -> mean, and `off_policy_estimates` is
+    policy id -> method -> `v_target`, `low`, `high` and so on.
+    """
 
     episode_reward_mean: float
     episode_reward_min: float

@@ -15,8 +15,8 @@ class Outputs(NamedTuple):
     Args:
         policy: [N, num_outputs] inputs of the action distribution, or action values.
         value: [N] state values; None if the model has none.
-        state: the recurrent state after the rows.
-        aux: further outputs by name, for the loss.
+        state: arrays [B, ...], the recurrent state after the last rows of B sequences; () without memory.
+        aux: name -> [N, ...] further outputs, for the loss.
     """
 
     policy: Any

@@ -39,6 +39,8 @@ class Policy(ABC):
     states may be lists or arrays, weights may be plain numbers.
 
     Args:
+        observation_space: space of one observation, before the observation filter.
+        action_space: space of one action.
         config: the algorithm's config, or any dict.
     """
 
@@ -234,19 +236,42 @@ class Policy(ABC):
         return self.postprocess_rows(sample_batch)
 
     def postprocess_rows(self, fragment: Fragment) -> SampleBatch:
-        """Adds columns to all trajectory segments of a fragment at once."""
+        """Adds columns to all trajectory segments of a fragment at once.
+
+        Args:
+            fragment: N rows, with the columns of `sampled_columns`, and what came after each segment.
+        Returns:
+            The rows with further columns [N, ...], such as `advantages`.
+        """
         return fragment
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
-        """Improves the policy; returns its own statistics."""
+        """Improves the policy.
+
+        Args:
+            batch: N rows that `postprocess_rows` returned, or that a replay buffer returns.
+        Returns:
+            Name -> number, in `info["learner"]` of the results. With a replay buffer an entry `td_error` [N] becomes
+            the priorities of the rows.
+        Raises:
+            PolicyError: the policy does not learn.
+        """
         raise self._cannot("learn_on_batch")
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[Any, dict[str, Any]]:
-        """`(gradients, statistics)` of one batch."""
+        """`(gradients, statistics)` of a batch; `gradients` is any value that `apply_gradients` takes.
+
+        Raises:
+            PolicyError: the policy has no gradients.
+        """
         raise self._cannot("compute_gradients")
 
     def apply_gradients(self, gradients: Any) -> None:
-        """One optimizer step."""
+        """One optimizer step with what `compute_gradients` of this or an equal policy returned.
+
+        Raises:
+            PolicyError: the policy has no gradients.
+        """
         raise self._cannot("apply_gradients")
 
     def get_weights(self) -> Weights:
@@ -307,12 +332,19 @@ class Policy(ABC):
 
 
 class PolicySpec(NamedTuple):
-    """Class, spaces and config of one policy of a multi-agent run; by default the algorithm's and the environment's."""
+    """Class, spaces and config of one policy of a multi-agent run.
+
+    Args:
+        policy_class: None for that of the algorithm.
+        observation_space: None for that of the environment.
+        action_space: None for that of the environment.
+        config: the keys that differ for this policy, such as {"gamma": 0.85}.
+    """
 
     policy_class: type[Policy] | None = None
     observation_space: Space | None = None
     action_space: Space | None = None
-    config: Mapping[str, Any] = MappingProxyType({})  # the keys that differ for this policy, such as {"gamma": 0.85}
+    config: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def of(cls, spec: Any, policy_id: str) -> PolicySpec:

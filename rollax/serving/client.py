@@ -36,6 +36,10 @@ class PolicyClient:
         episodes_per_message: episodes that are submitted at once (local mode).
         explore: False for greedy actions; None: greedy if the server does not learn (local mode).
         seed: of the random numbers of exploration (local mode).
+    Raises:
+        ConfigError: a wrong argument, or the extra `client` is not installed.
+        RequestError: from a method: the server refuses the request, or does not respond within `timeout`.
+        EpisodeLostError: from a method: the server does not know the episode any more.
     """
 
     def __init__(

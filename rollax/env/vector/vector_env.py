@@ -17,6 +17,11 @@ class VectorEnv:
     """Abstract: `num_envs` sub-environments with one observation and one action space.
 
     Batched simulators subclass it; `VectorEnv.wrap` makes one from single environments.
+
+    Args:
+        observation_space: space of one sub-environment's observations.
+        action_space: space of one sub-environment's actions.
+        num_envs: the number of sub-environments.
     """
 
     name = ""
@@ -44,7 +49,15 @@ class VectorEnv:
         return [obs for obs, _ in pairs], [info for _, info in pairs]
 
     def reset_at(self, index: int, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        """Resets one sub-environment: `(obs, info)`."""
+        """Resets one sub-environment.
+
+        Args:
+            index: the sub-environment, from 0.
+            seed: seed of its random stream; None continues it.
+            options: as for `reset` of Gymnasium.
+        Returns:
+            `(obs, info)`, one observation and its info dict.
+        """
         raise NotImplementedError
 
     def vector_step(self, actions: Sequence[Any]) -> tuple[Any, Any, Any, Any, Sequence[dict]]:
