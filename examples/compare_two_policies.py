@@ -1,8 +1,8 @@
-"""Two policies are compared before any customer meets them, by the log of a third one.
+"""Compares two policies by the log of a third one, before either serves a customer.
 
 A shop shows five articles to each customer and earns 1 for each that is bought. Two months with articles at random are
 logged. Two policies learn from the first month: a cautious one, and a bold one that departs further from the log. The
-second month judges both, without running either. The episodes are short, so that importance sampling means something.
+second month judges both, without running either. The episodes are short, so that importance sampling is reliable.
 At the end both policies serve customers, to check the verdict.
 """
 
@@ -78,7 +78,7 @@ def learned(name: str, beta: float, folder: Path, iterations: int) -> MARWILTrai
 
 
 def main(iterations: int = 5) -> float:
-    """Compares the two; returns the largest error of an estimate, as a share of what was then earned."""
+    """Compares the two; returns the largest error of an estimate, as a share of the reward then earned."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         log_two_months(folder)

@@ -1,4 +1,4 @@
-"""A sampler of one's own: a plain loop over the rows of a poll, for one policy and one agent per sub-environment."""
+"""A custom sampler: a plain loop over the rows of a poll, for one policy and one agent per sub-environment."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -17,6 +18,13 @@ EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 
 each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 each_example_at_length = pytest.mark.parametrize("example", long_except({"cartpole_ppo"}, EXAMPLES))
+
+
+def test_the_readme_of_the_examples_lists_each():
+    content = (REPOSITORY / "examples" / "README.md").read_text(encoding="utf-8")
+    listed = {REPOSITORY / "examples" / target for target in re.findall(r"\]\(([^)]+)\)", content)}
+    assert all(path.exists() for path in listed)
+    assert set(EXAMPLES) <= listed
 
 
 @each_example_at_length

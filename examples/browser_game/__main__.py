@@ -1,4 +1,4 @@
-"""A game in the browser that learns while one watches: python examples/browser_game
+"""A game in the browser whose policy learns while you watch: python examples/browser_game
 
 The page draws the game and asks the policy server for each action. A person may take over with the arrow keys; DQN
 learns from these actions too. It catches 9 apples out of 10 after about 16,000 steps.
