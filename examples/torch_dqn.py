@@ -14,12 +14,15 @@ from rollax.torch.losses import chosen, huber, masked_mean, q_target
 from rollax.torch.networks import QNetwork
 
 
-class TorchDQNConfig(TorchFields, QLearningFields, ReplayFields): ...
+class TorchDQNConfig(TorchFields, QLearningFields, ReplayFields):
+    """The keys of DQN: replay, targets and ε-greedy exploration."""
 
 
 class TorchDQNPolicy(TorchPolicy):
     action_space: Discrete
-    config_class, learns_off_policy, batch_columns = TorchDQNConfig, True, TRANSITION
+    config_class = TorchDQNConfig
+    learns_off_policy = True
+    batch_columns = TRANSITION
     statistics = ("q_loss", "mean_q", "mean_td_error")
 
     def make_plan(self):
@@ -64,12 +67,8 @@ def main(iterations: int = 45) -> float:
     """Trains and returns the mean reward of a greedy evaluation."""
     config = {"rollout_fragment_length": 256, "training_intensity": 0.5, "train_batch_size": 64, "lr": 2.3e-3}
     config |= {"target_network_update_freq": 128, "epsilon_timesteps": 8000, "final_epsilon": 0.04, "double_q": False}
-    config |= {
-        "model": {"fcnet_hiddens": (256, 256), "fcnet_activation": "relu"},
-        "evaluation_interval": 4,
-        "evaluation_num_episodes": 20,
-        "seed": 0,
-    }
+    config |= {"model": {"fcnet_hiddens": (256, 256), "fcnet_activation": "relu"}}
+    config |= {"evaluation_interval": 4, "evaluation_num_episodes": 20, "seed": 0}
     with TorchDQNTrainer(env="CartPole-v1", config=config) as trainer:
         stop = {"evaluation_reward_mean": 475, "training_iteration": iterations}
         trainer.fit(stop, evaluate=False)

@@ -45,12 +45,7 @@ class TorchPPOPolicy(TorchPolicy):
         entropy = masked_mean(self.distribution.entropy(out.policy), mask)
         kl = self.distribution.kl(batch["action_dist_inputs"], out.policy.detach())
         loss = policy_loss + config.vf_loss_coeff * vf_loss - coefficients["entropy_coeff"] * entropy
-        return loss, {
-            "policy_loss": policy_loss,
-            "vf_loss": vf_loss,
-            "entropy": entropy,
-            "kl": masked_mean(kl, mask),
-        }
+        return loss, {"policy_loss": policy_loss, "vf_loss": vf_loss, "entropy": entropy, "kl": masked_mean(kl, mask)}
 
 
 class TorchPPOTrainer(Trainer):
@@ -63,13 +58,8 @@ class TorchPPOTrainer(Trainer):
 def main(iterations: int = 97) -> float:
     """Trains and returns the mean reward of a greedy evaluation."""
     config = {"num_envs_per_worker": 8, "lr": 1e-3, "gamma": 0.98, "lambda": 0.8, "train_batch_size": 1024}
-    config |= {
-        "sgd_minibatch_size": 256,
-        "num_sgd_iter": 20,
-        "evaluation_interval": 5,
-        "evaluation_num_episodes": 20,
-        "seed": 0,
-    }
+    config |= {"sgd_minibatch_size": 256, "num_sgd_iter": 20}
+    config |= {"evaluation_interval": 5, "evaluation_num_episodes": 20, "seed": 0}
     with TorchPPOTrainer(env="CartPole-v1", config=config) as trainer:
         stop = {"evaluation_reward_mean": 475, "training_iteration": iterations}
         trainer.fit(stop, evaluate=False)

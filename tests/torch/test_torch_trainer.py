@@ -12,10 +12,11 @@ import torch
 
 from examples.multi_agent_cartpole import MultiAgentCartPole
 from examples.torch_dqn import TorchDQNTrainer
+from examples.torch_pg import TorchPGTrainer
 from examples.torch_ppo import TorchPPOPolicy, TorchPPOTrainer
 from examples.torch_sac import TorchSACTrainer
-from rollax import AsyncGradientsOptimizer, PPOTrainer, Trainer, load_policy
-from rollax.errors import CheckpointError
+from rollax import AsyncGradientsOptimizer, PPOTrainer, Trainer, export_policy, load_policy
+from rollax.errors import CheckpointError, ConfigError, PolicyError
 from tests.torch.made import same
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -29,6 +30,7 @@ REPLAY = {
     "store_buffer_in_checkpoints": True,
 }
 RUNS = {
+    "PG": (TorchPGTrainer, "CartPole-v1", {**SMALL, "train_batch_size": 64}),  # made of functions
     "PPO": (TorchPPOTrainer, "CartPole-v1", PPO),
     "PPO-LSTM": (TorchPPOTrainer, "CartPole-v1", {**PPO, "model": {"use_lstm": True, "lstm_cell_size": 4}}),
     "DQN": (TorchDQNTrainer, "CartPole-v1", REPLAY),
@@ -95,6 +97,55 @@ def test_jax_and_pytorch_learn_side_by_side():
         assert any(not np.array_equal(value, after[name][key]) for key, value in before[name].items())
     assert any(key.endswith("kernel") for key in after["jax"])
     assert any(key.endswith("weight") for key in after["torch"])
+
+
+def sharing(**policies):
+    """The config of two agents with a policy each, which share hidden layers."""
+    multiagent = {
+        "policies": policies,
+        "policy_mapping_fn": lambda agent: list(policies)[agent],
+        "shared_variables": {"hidden layers": {"parts": ["policy_trunk"]}},
+    }
+    return {**PPO, "env_config": {"num_agents": 2}, "multiagent": multiagent}
+
+
+def shared_layers(trainer):
+    weights = trainer.get_weights()
+    return [{n: w for n, w in weights[id_].items() if n.startswith("policy_trunk")} for id_ in ("first", "second")]
+
+
+def test_policies_share_variables(tmp_path):
+    with TorchPPOTrainer(env=MultiAgentCartPole, config=sharing(first=None, second=None)) as trainer:
+        same(*shared_layers(trainer))
+        trainer.train()
+        path = trainer.save(tmp_path, exact=True)
+        trainer.train()
+        first, second = shared_layers(trainer)
+        weights = trainer.get_weights()
+    assert first
+    same(first, second)
+    assert not np.array_equal(weights["first"]["policy_head.weight"], weights["second"]["policy_head.weight"])
+    with TorchPPOTrainer(env=MultiAgentCartPole, config=sharing(first=None, second=None)) as again:
+        again.restore(path)
+        again.train()
+        for policy_id in ("first", "second"):
+            same(again.get_weights()[policy_id], weights[policy_id])
+
+
+def test_jax_and_pytorch_share_no_variables():
+    config = sharing(first=None, second=(TorchPPOPolicy, None, None, {}))
+    del config["device"]
+    with pytest.raises(ConfigError, match="hidden layers"):
+        PPOTrainer(env=MultiAgentCartPole, config=config)
+
+
+def test_what_needs_policies_in_jax_says_so(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot act while it learns(.|\n)*TorchPPOPolicy"):
+        TorchPPOTrainer(env="CartPole-v1", config={**PPO, "sample_async": True})
+    with TorchPPOTrainer(env="CartPole-v1", config=PPO) as trainer:
+        policy = load_policy(trainer.save(tmp_path), trainer_class=TorchPPOTrainer)
+    with pytest.raises(PolicyError, match=r"cannot be exported(.|\n)*TorchPPOPolicy"):
+        export_policy(policy, out=tmp_path / "policy.onnx")
 
 
 class TorchA3CTrainer(TorchPPOTrainer):
