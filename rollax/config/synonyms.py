@@ -171,7 +171,7 @@ ADVICE: dict[str, str] = {
     "input_evaluation": "leave it out: this algorithm does not learn from recorded data; see estimate_policy",
     "shuffle_buffer_size": "leave it out: rows are drawn from all of the recorded data",
     "postprocess_inputs": "leave it out: returns are computed for the algorithm that learns",
-    "actions_in_input_normalized": "leave it out: a data set contains the scale of its actions, see `actions_of`",
+    "actions_in_input_normalized": 'leave it out: the format says it; input_config={"actions_of": ...} says otherwise',
     "framework": "leave it out: all networks are JAX's",
     "device": "leave it out: JAX chooses; the environment variable JAX_PLATFORMS=cpu keeps it on the CPU",
     "record_env": "record with trainer.evaluate(record_dir=...), or give record_env(env, folder) as the env",

@@ -11,7 +11,7 @@ import numpy as np
 
 from rollax import trees
 from rollax.batch import SampleBatch
-from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory
+from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory, env_actions, has_box_actions
 from rollax.data.new_file import NewFile, new_folder
 from rollax.errors import ConfigError, DatasetError, nearest
 
@@ -68,7 +68,7 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
     count = 0
     with NewFile(path) as new:
         for episode in _episodes(reader):
-            agents = {str(one.agent_id): _plain_trajectory(one) for one in episode}
+            agents = {str(one.agent_id): _plain_trajectory(one, reader) for one in episode}
             if len(agents) < len(episode):
                 raise DatasetError(
                     "An agent with several trajectories in one episode, which a line cannot hold.",
@@ -94,9 +94,9 @@ def _episodes(reader: DatasetReader) -> Iterator[list[RecordedTrajectory]]:
         yield episode
 
 
-def _plain_trajectory(trajectory: RecordedTrajectory) -> dict[str, Any]:
+def _plain_trajectory(trajectory: RecordedTrajectory, reader: DatasetReader) -> dict[str, Any]:
     columns = trajectory.columns
-    sent = columns.get(ENV_ACTIONS, columns[SampleBatch.ACTIONS])
+    sent = env_actions(trajectory, reader)
     plain: dict[str, Any] = {
         "obs": [_plain(row) for row in _rows(columns[SampleBatch.OBS], len(trajectory) + 1)],
         "actions": [_plain(row) for row in _rows(sent, len(trajectory))],
@@ -104,8 +104,11 @@ def _plain_trajectory(trajectory: RecordedTrajectory) -> dict[str, Any]:
         "terminated": trajectory.terminated,
         "truncated": trajectory.truncated and not trajectory.terminated,
     }
-    # The log-probability of an action that was scaled or clipped is not that of what the environment got.
-    further = (SampleBatch.T,) if ENV_ACTIONS in columns else (SampleBatch.T, SampleBatch.ACTION_LOGP)
+    further = [SampleBatch.T]
+    # The density of an action that was scaled or clipped is not that of what the environment got; and readers of JSON
+    # lines take a density as that of the policy's action.
+    if ENV_ACTIONS not in columns and (not has_box_actions(trajectory) or reader.header.get("logp_of") == "policy"):
+        further.append(SampleBatch.ACTION_LOGP)
     for name in further:
         if name in columns:
             plain[name] = columns[name].tolist()

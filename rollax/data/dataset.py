@@ -85,9 +85,10 @@ class DatasetReader(ABC):
         observation_spaces: policy id -> space of the observations, as the environment returned them.
         action_spaces: policy id -> action space of the environment.
         header: what is known about the data: `env`, `behaviour` (algorithm, timesteps, score), `version`,
-            `filters`, `normalize_actions`, `clip_actions`.
-        actions_of: "policy" where `actions` are as the policy chose them, in its own scale and unclipped, to which
-            `action_logp` belongs; "environment" where they are as the environment received them.
+            `filters`, `normalize_actions`, `clip_actions`, and `logp_of`, the scale of the actions whose density
+            `action_logp` is, where it is not that of `actions`.
+        actions_of: "policy" where `actions` are as the policy chose them, in its own scale and unclipped;
+            "environment" where they are as the environment received them.
         broken: what was skipped because it could not be read, one message each.
     """
 
@@ -114,6 +115,29 @@ class DatasetReader(ABC):
 
     def close(self) -> None:  # noqa: B027  most readers hold nothing open
         """Closes what is open."""
+
+
+def has_box_actions(trajectory: RecordedTrajectory) -> bool:
+    """Whether some part of the actions is continuous, and so may be scaled and clipped between policy and env."""
+    return any(leaf.dtype.kind == "f" for leaf in trees.leaves(trajectory.columns[SampleBatch.ACTIONS]))
+
+
+def env_actions(trajectory: RecordedTrajectory, reader: DatasetReader) -> Tree:
+    """The actions that the environment received; DatasetError where only those of the policy are known."""
+    columns, header = trajectory.columns, reader.header
+    if ENV_ACTIONS in columns:
+        return columns[ENV_ACTIONS]
+    unchanged = not (header.get("normalize_actions", True) or header.get("clip_actions", True))
+    if reader.actions_of == "policy" and has_box_actions(trajectory) and not unchanged:
+        raise DatasetError(
+            "Actions that the environment received are not recorded.",
+            where=trajectory.where or f"episode {trajectory.episode_id}",
+            got="actions of the policy, in its own scale",
+            expected=f"a column {ENV_ACTIONS!r}",
+            fix="convert to rollax's own format, which keeps the scale; or give the setting "
+            'actions_of="environment" if the environment received these actions',
+        )
+    return columns[SampleBatch.ACTIONS]
 
 
 def skip(broken: list[str], error: DatasetError, most: int) -> None:

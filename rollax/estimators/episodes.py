@@ -30,7 +30,7 @@ class LoggedEpisodes:
         rewards: [N] float64.
         lengths: [n] steps of each.
         terminated: [n] false where it was cut by a time limit.
-        behaviour_logp: [N] log μ(a_t | s_t); None where the log does not contain it.
+        behaviour_logp: [N] log μ(a_t | s_t), a density of `actions`; None where the log does not contain it.
         where: the origin of the data, for errors.
         left_out: cut trajectories of the data that are not among them.
     """
@@ -81,6 +81,8 @@ class LoggedEpisodes:
         known = None
         if all(logp is not None for logp in logged):
             known = np.concatenate([np.asarray(logp, np.float64) for logp in logged])
+            if reader.header.get("logp_of", reader.actions_of) == "environment":
+                known += runner.action_map.log_width
         actions = trees.concat([one.columns[SampleBatch.ACTIONS] for one in whole])
         return cls(
             obs=trees.concat([trees.index(one.columns[SampleBatch.OBS], slice(-1)) for one in whole]),

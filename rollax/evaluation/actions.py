@@ -34,6 +34,12 @@ class ActionMap:
         self.settings = {"clip_actions": clip_actions, "normalize_actions": normalize_actions}
         self.identity = not self.boxes
 
+    @property
+    def log_width(self) -> float:
+        """log |∂a_env / ∂a|: the log density of an environment's action plus this is that of the policy's action a."""
+        widths = [box.half_width[box.scaled & (box.half_width > 0)] for box in self.boxes.values()]
+        return float(sum(np.log(width).sum() for width in widths))
+
     def __call__(self, columns: Tree) -> Tree:
         """The environment's actions, in the dtypes of its space."""
 

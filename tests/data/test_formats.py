@@ -12,6 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax import ConfigError, DatasetError, DatasetReader, open_dataset, trees
+from rollax.data.convert import convert
 from rollax.data.formats.minari_format import write_minari
 from rollax.data.writer import DatasetWriter
 from tests.data.test_parquet import trajectory
@@ -127,6 +128,17 @@ class TestRLlibJson:
         reader = open_dataset(path, max_broken=1)
         assert len(list(reader.trajectories())) == 2
         assert "line 1" in reader.broken[0]
+
+    def test_actions_are_those_of_the_policy(self, tmp_path):
+        # RLlib's setting normalize_actions=True, its default: an action of 0.5 is one of 1 for Pendulum.
+        path = lines(tmp_path / "out.json", {**self.ROWS, "actions": [[0.5]] * 4})
+        reader = open_dataset(path)
+        assert reader.actions_of == "policy"
+        assert open_dataset(path, actions_of="environment").actions_of == "environment"
+        with pytest.raises(ConfigError, match="actions_of"):
+            open_dataset(path, actions_of="env")
+        with pytest.raises(DatasetError, match=r"(?s)not recorded.*out.json, line 1.*env_actions.*environment"):
+            convert(reader, tmp_path / "converted.jsonl", "json_lines")
 
     def test_packed_columns_are_refused(self, tmp_path):
         with pytest.raises(DatasetError, match=r"(?s)packed.*line 1, column 'obs'.*output_compress_columns=\[\]"):

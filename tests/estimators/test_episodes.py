@@ -83,10 +83,20 @@ def test_recorded_actions_of_another_scale_are_refused() -> None:
 
 def test_log_probabilities_are_known_only_if_every_trajectory_has_them() -> None:
     known = trajectory(2, terminated=True, action_logp=np.array([-1.0, -2.0]))
-    assert LoggedEpisodes.of(Recorded(known), runner()).require_logp().tolist() == [-1.0, -2.0]
+    of_policy = Recorded(known, actions_of="policy")
+    assert LoggedEpisodes.of(of_policy, runner()).require_logp().tolist() == [-1.0, -2.0]
     both = LoggedEpisodes.of(Recorded(known, trajectory(1, terminated=True)), runner())
     with pytest.raises(DatasetError, match="log-probabilities"):
         both.require_logp()
+
+
+def test_densities_are_those_of_the_actions_of_the_policy() -> None:
+    # Uniform actions: a density of 1/4 on (-2, 2) is one of 1/2 on the (-1, 1) of the policy.
+    uniform = trajectory(2, terminated=True, action_logp=np.log([0.25, 0.25]))
+    reader = Recorded(uniform)
+    np.testing.assert_allclose(LoggedEpisodes.of(reader, runner()).require_logp(), np.log([0.5, 0.5]))
+    reader.header = {"logp_of": "policy"}  # densities of what the policy chose, beside what the environment received
+    np.testing.assert_allclose(LoggedEpisodes.of(reader, runner()).require_logp(), np.log([0.25, 0.25]))
 
 
 def test_a_tenth_of_cut_trajectories_is_left_out() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from rollax import NonFiniteError, PolicyError, ShapeError, SpaceError
+from rollax import NonFiniteError, PolicyError, ShapeError, SpaceError, open_dataset
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import make_filter
 from rollax.evaluation.policy_runner import PolicyRunner
@@ -167,3 +168,15 @@ def test_an_action_that_its_mask_forbids():
     one.columns["actions"] = np.array([0, 2])
     ((_, fragment),) = fragments(ListReader([one], MASKED), runners)
     assert fragment["obs"]["action_mask"].tolist() == mask[:2].tolist()
+
+
+def test_actions_of_rllib_are_those_of_the_policy(tmp_path):
+    # RLlib writes what its policy chose: 0.5 of the range (-1, 1), for which the environment got 1.0 of (-2, 2).
+    rows = {"type": "SampleBatch", "obs": [[0.0]], "new_obs": [[1.0]], "actions": [[0.5]], "rewards": [1.0]}
+    path = tmp_path / "out.json"
+    path.write_text(json.dumps({**rows, "dones": [True]}) + "\n")
+    runners = {"default_policy": runner(Box(-9, 9, (1,), np.float32), Box(-2, 2, (1,), np.float32))}
+    ((_, chosen),) = fragments(open_dataset(path), runners)
+    assert chosen["actions"].tolist() == [[0.5]]
+    ((_, received),) = fragments(open_dataset(path, actions_of="environment"), runners)
+    assert received["actions"].tolist() == [[0.25]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import Space
@@ -27,6 +27,7 @@ class FormatReader(DatasetReader):
         observation_space: the space of one agent's observations, or its JSON; None: not known.
         action_space: the action space of the environment, or its JSON; None: not known.
         env: a Gymnasium id, for the spaces that are not given.
+        actions_of: "policy" or "environment", the scale of `actions`, see `DatasetReader`; None: that of the format.
         max_broken: how many broken lines or files are skipped; one more raises.
         max_decoded_gb: GiB that a part of a binary file, such as an episode, may take once it is decoded.
     """
@@ -37,10 +38,16 @@ class FormatReader(DatasetReader):
         observation_space: Space | Mapping[str, Any] | None = None,
         action_space: Space | Mapping[str, Any] | None = None,
         env: str | None = None,
+        actions_of: Literal["policy", "environment"] | None = None,
         max_broken: int = 0,
         max_decoded_gb: float = MAX_DECODED_GB,
     ) -> None:
         self.broken: list[str] = []
+        if actions_of not in (None, "policy", "environment"):
+            raise ConfigError(
+                "An unknown scale of actions.", where="actions_of", got=actions_of, expected="policy or environment"
+            )
+        self.actions_of = actions_of or type(self).actions_of
         self._max_decoded_gb = max_decoded_gb
         self._max_broken = max_broken
         self.header: Mapping[str, Any] = {} if env is None else {"env": env}

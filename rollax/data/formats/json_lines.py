@@ -18,6 +18,8 @@ from rollax.errors import DatasetError
 class JsonLinesReader(FormatReader):
     """Reads `{"agents": {ID: {"obs": [T + 1], "actions": [T], "rewards": [T], "terminated": false, ...}}}` lines.
 
+    Actions are those of the environment; `action_logp` is that of the policy's action, before it was scaled.
+
     Args:
         paths: the files.
         settings: as for `FormatReader`.
@@ -26,6 +28,7 @@ class JsonLinesReader(FormatReader):
     def __init__(self, paths: Sequence[Path], **settings: Any) -> None:
         super().__init__(**settings)
         self._paths = list(paths)
+        self.header = {**self.header, "logp_of": "policy"}
 
     def trajectories(self) -> Iterator[RecordedTrajectory]:
         self.broken.clear()

@@ -15,7 +15,7 @@ from minari.dataset.minari_storage import MinariStorage
 import rollax
 from rollax import trees
 from rollax.batch import SampleBatch
-from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory
+from rollax.data.dataset import DatasetReader, RecordedTrajectory, env_actions
 from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatReader
 from rollax.data.formats.minari_limits import check_episode
 from rollax.data.new_file import new_folder
@@ -141,7 +141,7 @@ def write_minari(
         for trajectory in reader.trajectories():
             if agents.setdefault(trajectory.episode_id, trajectory.agent_id) != trajectory.agent_id:
                 raise DatasetError("A Minari data set has one agent.", where=trajectory.where, got=trajectory.agent_id)
-            stored.update_episodes([_buffer(trajectory)])
+            stored.update_episodes([_buffer(trajectory, reader)])
             count += 1
         name = dataset_id or f"{path.name}-v0"
         metadata = {"dataset_id": name, "minari_version": minari.__version__, "author": {"rollax"}}
@@ -150,13 +150,13 @@ def write_minari(
     return count
 
 
-def _buffer(trajectory: RecordedTrajectory) -> Any:
+def _buffer(trajectory: RecordedTrajectory, reader: DatasetReader) -> Any:
     columns, steps = trajectory.columns, len(trajectory)
     flags = np.zeros((2, steps), bool)
     flags[:, -1] = trajectory.terminated, trajectory.truncated
     return EpisodeBuffer(
         observations=columns[SampleBatch.OBS],
-        actions=columns.get(ENV_ACTIONS, columns[SampleBatch.ACTIONS]),
+        actions=env_actions(trajectory, reader),
         rewards=columns[SampleBatch.REWARDS],
         terminations=flags[0],
         truncations=flags[1],

@@ -27,10 +27,15 @@ class RLlibJsonReader(FormatReader):
     `truncateds` counts as terminated. Without `new_obs`, the last step of a trajectory without a termination is left
     out.
 
+    RLlib records actions as its policies chose them: with its default `normalize_actions=True`, those of a bounded
+    Box are in [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
+
     Args:
         paths: the files.
         settings: as for `FormatReader`.
     """
+
+    actions_of = "policy"
 
     def __init__(self, paths: Sequence[Path], **settings: Any) -> None:
         super().__init__(**settings)

@@ -27,10 +27,15 @@ class RLlibParquetReader(FormatReader):
     The rows of an episode are joined, also over files, in the order of `t`. Files of whole episodes as bytes
     (`output_write_episodes=True`) hold pickles and are refused.
 
+    RLlib records actions as its policies chose them: with its default `normalize_actions=True`, those of a bounded
+    Box are in [-1, 1]. `actions_of="environment"` is for files with the actions that the environment received.
+
     Args:
         paths: the files.
         settings: as for `FormatReader`.
     """
+
+    actions_of = "policy"
 
     def __init__(self, paths: Sequence[Path], **settings: Any) -> None:
         super().__init__(**settings)
