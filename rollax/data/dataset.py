@@ -41,7 +41,7 @@ class RecordedTrajectory:
             `action_logp`, `action_dist_inputs`, and `env_actions`.
         terminated: the trajectory ended in a terminal state.
         truncated: the environment ended it early, for example by a time limit. If neither is true, the trajectory is
-            cut: its recording stopped in the middle.
+            cut: its recording stopped in the middle. What was recorded of it later is a trajectory with the same ids.
         episode_id: the episode, unique in its data set.
         agent_id: the agent.
         policy_id: the policy that acted for it.
@@ -76,6 +76,22 @@ class RecordedTrajectory:
                 fix="leave out trajectories whose `cut` is true",
             )
         return float(np.sum(self.columns[SampleBatch.REWARDS], dtype=np.float64))
+
+
+class Continuations:
+    """Finds the trajectories that go on where an earlier one of the same agent and episode was cut.
+
+    Their rewards are the last part of a return that is not known. Trajectories are given in the order of the data.
+    """
+
+    def __init__(self) -> None:
+        self._cut: set[tuple[str, Hashable]] = set()
+
+    def __call__(self, trajectory: RecordedTrajectory) -> bool:
+        who = trajectory.episode_id, trajectory.agent_id
+        found = who in self._cut
+        (self._cut.add if trajectory.cut else self._cut.discard)(who)
+        return found
 
 
 class DatasetReader(ABC):

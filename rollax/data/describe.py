@@ -10,7 +10,7 @@ import numpy as np
 
 from rollax import spaces, trees
 from rollax.batch import SampleBatch
-from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory
+from rollax.data.dataset import ENV_ACTIONS, Continuations, DatasetReader, RecordedTrajectory
 from rollax.errors import DatasetError
 from rollax.spaces import at, leaves, path_text, space_text
 
@@ -23,8 +23,9 @@ class PolicySummary:
     """The trajectories of one policy.
 
     Attributes:
-        returns: of the trajectories that were not cut.
+        returns: of the trajectories that are whole.
         lengths: of all.
+        continued: how many go on where an earlier one was cut.
         low, high: of each element of the observations, by path.
         actions: how often each discrete action was taken, or how many actions lie in each tenth of a bounded range, by
             path.
@@ -35,6 +36,7 @@ class PolicySummary:
     terminated: int = 0
     truncated: int = 0
     cut: int = 0
+    continued: int = 0
     columns: dict[str, str] = field(default_factory=dict)
     low: dict[str, np.ndarray] = field(default_factory=dict)
     high: dict[str, np.ndarray] = field(default_factory=dict)
@@ -83,6 +85,7 @@ class DatasetReport:
             "terminated": summary.terminated,
             "truncated": summary.truncated,
             "cut": summary.cut,
+            "continued": summary.continued,
             "return": _statistics(summary.returns),
             "length": _statistics(summary.lengths),
             "columns": summary.columns,
@@ -123,12 +126,14 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
     report = DatasetReport(reader, {}, 0, [], [], [])
     episodes: set[str] = set()
     without_logp: dict[str, int] = {}
+    continues = Continuations()
     try:
         for trajectory in reader.trajectories():
             episodes.add(trajectory.episode_id)
             if trajectory.agent_id not in report.agents:
                 report.agents.append(trajectory.agent_id)
-            _add(report.policies.setdefault(trajectory.policy_id, PolicySummary()), trajectory, reader)
+            summary = report.policies.setdefault(trajectory.policy_id, PolicySummary())
+            _add(summary, trajectory, reader, continues=continues(trajectory))
             if not _has_logp(trajectory):
                 without_logp[trajectory.policy_id] = without_logp.get(trajectory.policy_id, 0) + 1
             if check:
@@ -152,7 +157,10 @@ def _limits(report: DatasetReport, without_logp: Mapping[str, int]) -> list[str]
     found = []
     for policy_id, summary in report.policies.items():
         if summary.cut:
-            found.append(f"policy {policy_id!r}: {summary.cut} trajectories were cut: their returns are not known")
+            found.append(
+                f"policy {policy_id!r}: {summary.cut} trajectories were cut, and {summary.continued} go on where one "
+                "was: their returns are not known"
+            )
         if without_logp.get(policy_id):
             found.append(
                 f"policy {policy_id!r}: {without_logp[policy_id]} trajectories without action_logp, which importance "
@@ -230,13 +238,14 @@ def _not_finite(column: Any) -> list[str]:
     return []
 
 
-def _add(summary: PolicySummary, trajectory: RecordedTrajectory, reader: DatasetReader) -> None:
+def _add(summary: PolicySummary, trajectory: RecordedTrajectory, reader: DatasetReader, *, continues: bool) -> None:
     columns = trajectory.columns
     summary.lengths.append(len(trajectory))
     summary.terminated += trajectory.terminated
     summary.truncated += trajectory.truncated and not trajectory.terminated
     summary.cut += trajectory.cut
-    if not trajectory.cut:
+    summary.continued += continues
+    if not trajectory.cut and not continues:
         summary.returns.append(trajectory.total_reward)
     if not summary.columns:
         summary.columns = {name: _shape_text(column) for name, column in columns.items()}

@@ -17,7 +17,7 @@ from gymnasium import Space
 import rollax
 from rollax import trees
 from rollax.config.stored import space_to_json
-from rollax.data.dataset import WITH_LAST, RecordedTrajectory
+from rollax.data.dataset import WITH_LAST, Continuations, RecordedTrajectory
 from rollax.data.layout import (
     FORMAT_VERSION,
     HEADER,
@@ -91,7 +91,8 @@ class DatasetWriter:
         self._steps = self._trajectories = 0
         self._episodes = 0
         self._score = 0.0  # the sum of the returns of whole episodes
-        self._episode: list[float] | None = None  # the returns of the running one; None: a trajectory was cut
+        self._episode: list[float] | None = None  # the returns of the running one; None: one is not known
+        self._continues = Continuations()
         # Names sort in the order of writing. The token keeps those of another process apart.
         self._number, self.token = len(list(self.folder.glob(f"{prefix}-*.parquet"))), secrets.token_hex(4)
 
@@ -105,7 +106,7 @@ class DatasetWriter:
         if trajectory.episode_id != self._last_episode:
             self._end_episode()
             self._between_episodes()
-        if trajectory.cut:
+        if self._continues(trajectory) or trajectory.cut:
             self._episode = None
         elif self._episode is not None:
             self._episode.append(trajectory.total_reward)

@@ -8,7 +8,7 @@ import numpy as np
 
 from rollax import trees
 from rollax.batch import SampleBatch
-from rollax.data.dataset import DatasetReader, RecordedTrajectory
+from rollax.data.dataset import Continuations, DatasetReader, RecordedTrajectory
 from rollax.errors import DatasetError, nearest
 from rollax.estimators.importance import starts_of
 from rollax.evaluation.actions import BoxMap
@@ -32,7 +32,7 @@ class LoggedEpisodes:
         terminated: [n] false where it was cut by a time limit.
         behaviour_logp: [N] log μ(a_t | s_t), a density of `actions`; None where the log does not contain it.
         where: the origin of the data, for errors.
-        left_out: cut trajectories of the data that are not among them.
+        left_out: trajectories of the data that are not among them, because they were cut or continue one that was.
     """
 
     obs: trees.Tree
@@ -58,15 +58,17 @@ class LoggedEpisodes:
             reader: the data set.
             runner: the policy, for its spaces and the scale of its actions.
             policy_id: whose trajectories to read; None: the only one's, or those of the policy's own id.
-            drop_cut: leave out all cut trajectories, however many; otherwise up to `MOST_CUT` of all trajectories,
-                because a run that records (`output`) ends in the middle of its last episodes.
+            drop_cut: leave out all cut trajectories and their continuations, however many; otherwise up to
+                `MOST_CUT` of all trajectories, because a run that records (`output`) ends in the middle of its last
+                episodes.
         Raises:
             DatasetError: no whole trajectory of this policy id, other spaces, or more cut trajectories.
         """
         policy_id, where = _policy_id(reader, runner, policy_id), f"data set of {runner.policy.name!r}"
         _check_scale(reader, runner, where)
         found = [one for one in reader.trajectories() if one.policy_id == policy_id and len(one)]
-        whole = [one for one in found if not one.cut]
+        continues = Continuations()
+        whole = [one for one in found if not continues(one) and not one.cut]
         if len(found) - len(whole) > MOST_CUT * len(found) and not drop_cut:
             raise _cut(next(one for one in found if one.cut), len(found) - len(whole), len(found))
         if not whole:
@@ -203,7 +205,7 @@ def _cut(first: RecordedTrajectory, count: int, total: int) -> DatasetError:
     return DatasetError(
         "Too many trajectories whose recording stopped before their end, and which have no return.",
         where=f"{first.where}: agent {first.agent_id!r} of episode {first.episode_id!r}",
-        got=f"{count} of {total} trajectories, neither terminated nor truncated",
+        got=f"{count} of {total} trajectories, neither terminated nor truncated, or the rest of such a one",
         expected=f"whole trajectories, and at most {MOST_CUT:.0%} others, which are left out",
         fix="record whole episodes, with `rollax record` or batch_mode='complete_episodes'; or leave these out with "
         "drop_cut=True (--drop-cut), which favours short ones",

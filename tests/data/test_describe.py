@@ -61,6 +61,22 @@ def test_returns_and_coverage(tmp_path):
     assert "mean 16.00" in str(report)
 
 
+def test_the_rest_of_a_cut_trajectory_has_no_return(tmp_path):
+    # Three trajectories of 2, 3 and 4 steps with rewards of 1; the third goes on where the first was cut.
+    data = some()
+    data[0].terminated, data[2].episode_id = False, data[0].episode_id
+    for one in data:
+        one.columns["rewards"][:] = 1
+    written(tmp_path, data)
+    reader = open_dataset(tmp_path)
+    assert reader.header["behaviour"]["score"] == 3
+    report = describe(reader)
+    numbers = report.as_json()["policies"]["default_policy"]
+    assert numbers["return"]["mean"] == 3
+    assert (numbers["cut"], numbers["continued"], report.episodes) == (1, 1, 2)
+    assert any("1 trajectories were cut, and 1 go on" in warning for warning in report.warnings)
+
+
 @pytest.mark.parametrize(
     ("column", "value", "says"),
     [("obs", np.nan, "nan] in step 1"), ("rewards", np.inf, "inf in step 1"), ("actions", 5, "5 in step 1 is not in")],

@@ -129,6 +129,17 @@ class TestRLlibJson:
         assert len(list(reader.trajectories())) == 2
         assert "line 1" in reader.broken[0]
 
+    def test_no_step_leads_over_a_broken_line(self, tmp_path):
+        # Episode 6 goes on in the first line after the broken one, but not with the step after 11.0.
+        more = {name: column[:1] for name, column in self.ROWS.items() if name != "type"}
+        more |= {"type": "SampleBatch", "obs": [[20.0]], "new_obs": [[21.0]], "eps_id": [6], "terminateds": [True]}
+        path = tmp_path / "out.json"
+        path.write_text(f"{json.dumps(self.ROWS)}\n{{broken\n{json.dumps(more)}\n")
+        _, before, after = read(path, max_broken=1)
+        assert (before.columns["obs"].ravel().tolist(), before.cut) == ([10, 11, 12], True)
+        assert (after.columns["obs"].ravel().tolist(), after.terminated) == ([20, 21], True)
+        assert before.episode_id == after.episode_id
+
     def test_actions_are_those_of_the_policy(self, tmp_path):
         # RLlib's setting normalize_actions=True, its default: an action of 0.5 is one of 1 for Pendulum.
         path = lines(tmp_path / "out.json", {**self.ROWS, "actions": [[0.5]] * 4})
@@ -348,6 +359,27 @@ class TestCsv:
         assert [len(one) for one in (first, second, third)] == [2, 2, 1]
         assert [one.terminated for one in (first, second, third)] == [False, True, False]
         assert [one.cut for one in (first, second, third)] == [True, False, True]
+
+    def test_a_step_after_the_end_of_its_episode(self, tmp_path):
+        # Without a column for episodes the whole file is one, in which a flag ends nothing.
+        path = tmp_path / "log.csv"
+        path.write_text(self.TEXT)
+        settings = {name: value for name, value in self.SETTINGS.items() if name != "episode"}
+        with pytest.raises(DatasetError, match=r"(?s)after the end.*log.csv, line 7.*'done'.*setting episode"):
+            read(path, **settings | {"actions": "batch", "rewards": "temp"})  # columns without gaps
+
+    @pytest.mark.parametrize("flags", [{"terminated": "done"}, {}])
+    def test_no_step_leads_over_a_broken_line(self, tmp_path, flags):
+        # Line 4 of four steps is broken: what followed the step of line 3 is not known.
+        path = tmp_path / "log.csv"
+        path.write_text("temp,valve,profit,done\n1,0,1,\n2,0,2,\n3\n4,0,4,\n5,0,5,1\n")
+        settings = {"obs": "temp", "actions": "valve", "rewards": "profit", **flags}
+        before, after = read(path, max_broken=1, **settings)
+        assert (before.columns["obs"].tolist(), before.columns["rewards"].tolist()) == ([1, 2], [1])
+        assert before.cut
+        assert after.columns["obs"][:2].tolist() == [4, 5]
+        assert not after.cut
+        assert before.episode_id == after.episode_id
 
     def test_what_is_broken_is_named(self, tmp_path):
         path = tmp_path / "log.csv"

@@ -117,6 +117,21 @@ def test_cut_trajectories_are_refused_or_left_out() -> None:
         LoggedEpisodes.of(Recorded(trajectory(3)), runner(), drop_cut=True)
 
 
+def test_the_rest_of_a_cut_trajectory_is_no_episode() -> None:
+    # An episode that was written in two parts: the second one terminates, and has the rewards 0 and 1 alone.
+    cut, rest = trajectory(3), trajectory(2, terminated=True)
+    rest.episode_id = cut.episode_id
+    whole = [trajectory(4, terminated=True) for _ in range(2)]
+    episodes = LoggedEpisodes.of(Recorded(whole[0], cut, whole[1], rest), runner(), drop_cut=True)
+    assert episodes.lengths.tolist() == [4, 4]
+    assert episodes.left_out == 2
+    with pytest.raises(DatasetError, match="2 of 4 trajectories"):
+        LoggedEpisodes.of(Recorded(whole[0], cut, whole[1], rest), runner())
+    again = trajectory(2, terminated=True)  # the agent is back in the same episode, with a trajectory of its own
+    again.episode_id = cut.episode_id
+    assert len(LoggedEpisodes.of(Recorded(cut, rest, again), runner(), drop_cut=True)) == 1
+
+
 def test_other_spaces_and_policies_are_refused() -> None:
     reader = Recorded(trajectory(2, terminated=True))
     with pytest.raises(DatasetError, match="observation spaces"):

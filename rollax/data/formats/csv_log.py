@@ -73,6 +73,10 @@ class CsvReader(FormatReader):
             rows: dict[str, list[tuple[int, Mapping[str, str]]]] = {}
             current: str | None = None
             for line, row in self._rows(path):
+                if row is None:
+                    yield from self._finished(rows, current, path, cut=True)
+                    rows = {}
+                    continue
                 episode = f"{number}:{row[self._episode]}" if self._episode else str(number)
                 if episode != current:
                     yield from self._finished(rows, current, path)
@@ -80,7 +84,8 @@ class CsvReader(FormatReader):
                 rows.setdefault(row[self._agent] if self._agent else DEFAULT_AGENT, []).append((line, row))
             yield from self._finished(rows, current, path)
 
-    def _rows(self, path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+    def _rows(self, path: Path) -> Iterator[tuple[int, Mapping[str, str] | None]]:
+        """The number and values of each line; None for one that was skipped."""
         wanted = [*self._obs, *self._actions, self._rewards, self._episode, self._agent, self._logp]
         names = [name for name in (*wanted, *self._flags.values()) if name is not None]
         try:
@@ -101,6 +106,7 @@ class CsvReader(FormatReader):
                         self.skip(
                             DatasetError("A line that is truncated.", where=where, expected=f"{len(names)} columns")
                         )
+                        yield table.line_num, None
                         continue
                     yield table.line_num, row
         except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -109,12 +115,17 @@ class CsvReader(FormatReader):
             ) from error
 
     def _finished(
-        self, rows: Mapping[str, list[tuple[int, Mapping[str, str]]]], episode: str | None, path: Path
+        self,
+        rows: Mapping[str, list[tuple[int, Mapping[str, str]]]],
+        episode: str | None,
+        path: Path,
+        *,
+        cut: bool = False,
     ) -> Iterator[RecordedTrajectory]:
         for agent, lines in rows.items():
             where = f"{path}, line {lines[0][0]}"
             try:
-                made = self._trajectory(lines, path, where)
+                made = self._trajectory(lines, path, where, cut=cut)
             except DatasetError as error:
                 self.skip(error)
                 continue
@@ -123,7 +134,7 @@ class CsvReader(FormatReader):
                 yield RecordedTrajectory(columns, *ends, str(episode), agent, DEFAULT_POLICY, where)
 
     def _trajectory(
-        self, lines: list[tuple[int, Mapping[str, str]]], path: Path, where: str
+        self, lines: list[tuple[int, Mapping[str, str]]], path: Path, where: str, *, cut: bool
     ) -> tuple[dict[str, Any], tuple[bool, bool]] | None:
         has_last = all(not lines[-1][1][name].strip() for name in self._actions)
         steps = lines[:-1] if has_last else lines
@@ -141,25 +152,32 @@ class CsvReader(FormatReader):
         }
         if self._logp is not None:
             columns[SampleBatch.ACTION_LOGP] = self._numbers(steps, [self._logp], path, scalar=True).astype(np.float32)
-        terminated, truncated = self._ended(lines, path)
+        terminated, truncated = self._ended(lines, path, has_last=has_last, cut=cut)
         if not has_last:
             found = with_last_obs(columns, None, terminated=terminated)
             return None if found is None else (found, (terminated, truncated))
         return columns, (terminated, truncated)
 
-    def _ended(self, lines: list[tuple[int, Mapping[str, str]]], path: Path) -> tuple[bool, bool]:
+    def _ended(
+        self, lines: list[tuple[int, Mapping[str, str]]], path: Path, *, has_last: bool, cut: bool
+    ) -> tuple[bool, bool]:
+        """Whether an episode terminated, and whether it was truncated; `cut`: its next line is broken."""
         if not any(self._flags.values()):
-            return self._ends == "terminated", self._ends == "truncated"
+            ends = "cut" if cut and not has_last else self._ends
+            return ends == "terminated", ends == "truncated"
         found = []
         for name in self._flags.values():
-            texts = [] if name is None else [(line, row[name].strip().casefold()) for line, row in lines[-2:]]
-            for line, text in texts:
-                if text not in _TRUE | _FALSE:
-                    where = f"{path}, line {line}, column {name!r}"
-                    raise DatasetError(
-                        "A value that is not a flag.", where=where, got=text, expected="1, true, 0, false, or nothing"
-                    )
-            found.append(any(text in _TRUE for _, text in texts))
+            flags = [] if name is None else [_flag(row[name], f"{path}, line {line}", name) for line, row in lines]
+            ending = len(lines) - 1 - has_last  # the flag may be in the line with the last observation too
+            if any(flags[:ending]):
+                raise DatasetError(
+                    "A step after the end of its episode.",
+                    where=f"{path}, line {lines[flags.index(True) + 1][0]}",
+                    got=f"true in the column {name!r} of the line before",
+                    expected="a flag in the last line of an episode only",
+                    fix="name the column that differs between episodes, with the setting episode",
+                )
+            found.append(any(flags[ending:]))
         return found[0], found[1] and not found[0]
 
     def _numbers(
@@ -180,6 +198,18 @@ class CsvReader(FormatReader):
                     ) from error
         array = np.array(values)
         return array if scalar else array.reshape(len(lines), len(names))
+
+
+def _flag(text: str, where: str, name: str) -> bool:
+    value = text.strip().casefold()
+    if value not in _TRUE | _FALSE:
+        raise DatasetError(
+            "A value that is not a flag.",
+            where=f"{where}, column {name!r}",
+            got=value,
+            expected="1, true, 0, false, or nothing",
+        )
+    return value in _TRUE
 
 
 def _listed(names: Names) -> list[str]:

@@ -52,6 +52,7 @@ class RLlibJsonReader(FormatReader):
                     rows = [piece for policy, data in batches for piece in self._pieces(policy, data, number, where)]
                 except DatasetError as error:
                     self.skip(error)
+                    yield from assembler.rest()  # what follows may not be the next step
                     continue
                 for piece in rows:
                     yield from assembler.add(*piece)

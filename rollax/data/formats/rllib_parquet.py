@@ -47,11 +47,9 @@ class RLlibParquetReader(FormatReader):
         for path in self._paths:
             try:
                 pieces = list(self._pieces(path))
-            except DatasetError as error:
-                self.skip(error)
-                continue
-            except (ValueError, TypeError, OverflowError) as error:
-                self.skip(_damaged(path, error))
+            except (DatasetError, ValueError, TypeError, OverflowError) as error:
+                self.skip(error if isinstance(error, DatasetError) else _damaged(path, error))
+                yield from assembler.rest()  # what follows may not be the next step
                 continue
             for piece in pieces:
                 yield from assembler.add(*piece)
