@@ -47,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
         return  # it has inherited them
+    # Before PyTorch starts: the threads of several processes would wait for each other on the same cores.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if not config.getoption("--optimized"):
         os.environ["XLA_FLAGS"] = " ".join((*_COMPILED_QUICKLY, os.environ.get("XLA_FLAGS", "")))
     folder = tempfile.TemporaryDirectory(prefix="rollax-tests-")

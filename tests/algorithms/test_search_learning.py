@@ -46,13 +46,15 @@ MOUNTAIN_CAR = {"num_directions": 16, "lr": 0.02, "noise_stdev": 0.05, "num_envs
 
 
 def test_ars_pendulum(reaches):
+    # With rectifiers, as in RL Zoo: with tanh most seeds stay below -500. Its own step sizes (N = 4, b = 1, ν = 0.1,
+    # lr = 0.018) reach the target with some seeds only.
     config = {
-        "num_directions": 4,
-        "directions_used": 1,
-        "lr": 0.018,
-        "noise_stdev": 0.1,
-        "model": {"fcnet_hiddens": (16,)},
-        "num_envs_per_worker": 8,
+        "num_directions": 8,
+        "directions_used": 4,
+        "lr": 0.1,
+        "noise_stdev": 0.3,
+        "model": {"fcnet_hiddens": (16,), "fcnet_activation": "relu"},
+        "num_envs_per_worker": 16,
     }
     reaches(ARSTrainer, "Pendulum-v1", -250, 2_000_000, config)
 
