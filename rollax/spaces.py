@@ -157,6 +157,11 @@ def _stack_leaf(space: spaces.Space, path: Path, values: Sequence[Any]) -> np.nd
     return columns
 
 
+def in_dtypes(space: spaces.Space, columns: trees.Tree) -> trees.Tree:
+    """The columns in the dtypes of the space; those that have it already are returned as they are."""
+    return walk(lambda leaf, path, column: np.asarray(column).astype(leaf.dtype, copy=False), space, columns)
+
+
 def zeros(space: spaces.Space, rows: int) -> trees.Tree:
     return walk(lambda leaf, path: np.zeros((rows, *(leaf.shape or ())), dtype=leaf.dtype), space)
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.data.dataset import Continuations, DatasetReader, RecordedTrajectory
-from rollax.errors import DatasetError, nearest
+from rollax.errors import ConfigError, DatasetError, nearest
 from rollax.estimators.importance import starts_of
 from rollax.evaluation.actions import BoxMap
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.spaces import same_space, space_text
+from rollax.evaluation.recorded_checks import RecordedChecks
+from rollax.memory import gib, memory_there
+from rollax.spaces import in_dtypes, same_space, space_text
 
 MOST_CUT = 0.1
 """The share of cut trajectories up to which they are left out with a warning: more would bias the estimates."""
+
+_READ = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP})
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,38 +66,28 @@ class LoggedEpisodes:
                 `MOST_CUT` of all trajectories, because a run that records (`output`) ends in the middle of its last
                 episodes.
         Raises:
+            ConfigError: the trajectories are larger than half of the memory.
             DatasetError: no whole trajectory of this policy id, other spaces, or more cut trajectories.
+            ShapeError, NonFiniteError, PolicyError: values that the policy cannot have seen, done or earned.
         """
-        policy_id, where = _policy_id(reader, runner, policy_id), f"data set of {runner.policy.name!r}"
+        where = f"data set of {runner.policy.name!r}"
+        policy_id = _policy_id(reader, runner, policy_id)
         _check_scale(reader, runner, where)
-        found = [one for one in reader.trajectories() if one.policy_id == policy_id and len(one)]
-        continues = Continuations()
-        whole = [one for one in found if not continues(one) and not one.cut]
-        if len(found) - len(whole) > MOST_CUT * len(found) and not drop_cut:
-            raise _cut(next(one for one in found if one.cut), len(found) - len(whole), len(found))
-        if not whole:
-            raise DatasetError(
-                "No whole trajectory to estimate from.",
-                where=f"policy {policy_id!r}",
-                got=f"{len(found)} trajectories, all of them cut",
-                expected="at least one that terminated or was truncated",
-                fix="record whole episodes, with `rollax record` or batch_mode='complete_episodes'",
-            )
-        logged = [one.columns.get(SampleBatch.ACTION_LOGP) for one in whole]
-        known = None
-        if all(logp is not None for logp in logged):
-            known = np.concatenate([np.asarray(logp, np.float64) for logp in logged])
-            if reader.header.get("logp_of", reader.actions_of) == "environment":
-                known += runner.action_map.log_width
-        actions = trees.concat([one.columns[SampleBatch.ACTIONS] for one in whole])
+        found = _trajectories_of(policy_id, reader)
+        whole = _whole(found, policy_id, drop_cut)
+        obs, actions, rewards = _checked_columns(whole, reader, runner)
+        lengths = np.array(list(map(len, whole)))
+        last = np.cumsum(lengths + 1) - 1
+        followed = np.ones(len(rewards) + len(whole), np.bool_)
+        followed[last] = False
         return cls(
-            obs=trees.concat([trees.index(one.columns[SampleBatch.OBS], slice(-1)) for one in whole]),
-            last_obs=trees.concat([trees.index(one.columns[SampleBatch.OBS], slice(-1, None)) for one in whole]),
-            actions=actions if reader.actions_of == "policy" else runner.action_map.to_policy(actions),
-            rewards=np.concatenate([np.asarray(one.columns[SampleBatch.REWARDS], np.float64) for one in whole]),
-            lengths=np.array(list(map(len, whole))),
+            obs=trees.index(obs, followed),
+            last_obs=trees.index(obs, last),
+            actions=actions,
+            rewards=rewards,
+            lengths=lengths,
             terminated=np.array([one.terminated for one in whole]),
-            behaviour_logp=known,
+            behaviour_logp=_behaviour_logp(whole, reader, runner),
             where=where,
             left_out=len(found) - len(whole),
         )
@@ -163,7 +157,7 @@ def _policy_id(reader: DatasetReader, runner: PolicyRunner, given: str | None) -
     """The policy id to read; DatasetError if there is none or its spaces differ."""
     there, policy = list(reader.observation_spaces), runner.policy
     wanted = given or (there[0] if len(there) == 1 else policy.name)
-    if wanted not in there:
+    if there and wanted not in there:
         raise DatasetError(
             "The data set has no trajectories of this policy.",
             where="policy_id",
@@ -172,10 +166,10 @@ def _policy_id(reader: DatasetReader, runner: PolicyRunner, given: str | None) -
             fix=nearest(wanted, there),
         )
     for what, ours, theirs in (
-        ("observation", policy.observation_space, reader.observation_spaces[wanted]),
-        ("action", policy.action_space, reader.action_spaces[wanted]),
+        ("observation", policy.observation_space, reader.observation_spaces.get(wanted)),
+        ("action", policy.action_space, reader.action_spaces.get(wanted)),
     ):
-        if not same_space(ours, theirs):
+        if theirs is not None and not same_space(ours, theirs):  # else the format does not say it
             raise DatasetError(
                 f"The policy and the data have different {what} spaces.",
                 where=f"policy {wanted!r} of the data set",
@@ -184,6 +178,96 @@ def _policy_id(reader: DatasetReader, runner: PolicyRunner, given: str | None) -
                 fix="estimate from data of the environment that the policy was trained in",
             )
     return wanted
+
+
+def _trajectories_of(policy_id: str, reader: DatasetReader) -> list[RecordedTrajectory]:
+    """The trajectories of a policy id, with the columns that estimates read; DatasetError for none."""
+    found: list[RecordedTrajectory] = []
+    others: dict[str, None] = {}
+    memory = HalfOfMemory("data of estimate_policy")
+    for one in reader.trajectories():
+        if one.policy_id != policy_id:
+            others[one.policy_id] = None
+        elif len(one):
+            found.append(for_estimates(one))
+            memory.add(found[-1])
+    if not found and others:
+        raise DatasetError(
+            "The data set has no trajectories of this policy.",
+            where="policy_id",
+            got=policy_id,
+            expected=f"one of {list(others)}",
+            fix=nearest(policy_id, list(others)),
+        )
+    return found
+
+
+def _whole(found: list[RecordedTrajectory], policy_id: str, drop_cut: bool) -> list[RecordedTrajectory]:
+    """The trajectories that were recorded from their beginning to their end; DatasetError where these are too few."""
+    continues = Continuations()
+    whole = [one for one in found if not continues(one) and not one.cut]
+    if len(found) - len(whole) > MOST_CUT * len(found) and not drop_cut:
+        raise _cut(next(one for one in found if one.cut), len(found) - len(whole), len(found))
+    if not whole:
+        raise DatasetError(
+            "No whole trajectory to estimate from.",
+            where=f"policy {policy_id!r}",
+            got=f"{len(found)} trajectories, all of them cut",
+            expected="at least one that terminated or was truncated",
+            fix="record whole episodes, with `rollax record` or batch_mode='complete_episodes'",
+        )
+    return whole
+
+
+def _checked_columns(
+    whole: list[RecordedTrajectory], reader: DatasetReader, runner: PolicyRunner
+) -> tuple[trees.Tree, trees.Tree, np.ndarray]:
+    """All observations, those after the last steps included, the actions in the policy's scale, and the rewards."""
+    checks, space = RecordedChecks(runner.policy), runner.policy.observation_space
+    for one in whole:
+        checks.shapes(one)
+    obs = trees.concat([in_dtypes(space, one.columns[SampleBatch.OBS]) for one in whole])
+    actions = trees.concat([one.columns[SampleBatch.ACTIONS] for one in whole])
+    if reader.actions_of == "environment":
+        actions = runner.action_map.to_policy(actions)
+    rewards = np.concatenate([np.asarray(one.columns[SampleBatch.REWARDS], np.float64) for one in whole])
+    checks.values(obs, actions, rewards, whole)
+    return obs, actions, rewards
+
+
+def _behaviour_logp(whole: list[RecordedTrajectory], reader: DatasetReader, runner: PolicyRunner) -> np.ndarray | None:
+    """[N] log densities of the actions in the policy's scale; None where a trajectory has none."""
+    logged = [one.columns.get(SampleBatch.ACTION_LOGP) for one in whole]
+    if any(logp is None for logp in logged):
+        return None
+    known = np.concatenate([np.asarray(logp, np.float64) for logp in logged])
+    of_env = reader.header.get("logp_of", reader.actions_of) == "environment"
+    return known + runner.action_map.log_width if of_env else known
+
+
+def for_estimates(trajectory: RecordedTrajectory) -> RecordedTrajectory:
+    """The trajectory with the columns that estimates read."""
+    columns = {name: column for name, column in trajectory.columns.items() if name in _READ}
+    return replace(trajectory, columns=columns)
+
+
+class HalfOfMemory:
+    """How much of half of the memory trajectories take; ConfigError once they take more."""
+
+    def __init__(self, where: str) -> None:
+        self._where, self._size, self._limit = where, 0, memory_there() // 2
+
+    def add(self, trajectory: RecordedTrajectory) -> None:
+        """Counts the columns of a trajectory."""
+        self._size += sum(leaf.nbytes for leaf in trees.leaves(trajectory.columns))
+        if self._size > self._limit:
+            raise ConfigError(
+                "The data for estimates is larger than half of the memory.",
+                where=self._where,
+                got=f"more than {gib(self._size)}",
+                expected=f"at most {gib(self._limit)}",
+                fix="estimate from a part of the data",
+            )
 
 
 def _check_scale(reader: DatasetReader, runner: PolicyRunner, where: str) -> None:

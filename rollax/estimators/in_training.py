@@ -7,22 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 
-from rollax import trees
-from rollax.batch import SampleBatch
 from rollax.data.dataset import DatasetReader, RecordedTrajectory
-from rollax.errors import ConfigError, DatasetError, PolicyError
-from rollax.estimators.episodes import LoggedEpisodes, left_out_warning
+from rollax.errors import DatasetError, PolicyError
+from rollax.estimators.episodes import HalfOfMemory, LoggedEpisodes, for_estimates, left_out_warning
 from rollax.estimators.estimate import NEED_LOGP, estimate
 from rollax.estimators.fitted_q import FittedQ
 from rollax.estimators.target_policy import TargetPolicy
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.memory import gib, memory_there
 from rollax.policy.policy import Policy
 from rollax.spaces import same_space, space_text
 
 log = logging.getLogger("rollax.estimators")
-
-_READ = (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP)
 
 
 class TrainingEstimates:
@@ -118,8 +113,7 @@ class _TrajectoriesOf(DatasetReader):
                     expected=space_text(ours[self.policy_id]),
                     fix="read data of one environment in off_policy_estimation_input",
                 )
-        columns = {name: trajectory.columns[name] for name in _READ if name in trajectory.columns}
-        self.found.append(replace(trajectory, columns=columns, policy_id=self.policy_id))
+        self.found.append(replace(for_estimates(trajectory), policy_id=self.policy_id))
 
     def trajectories(self) -> Iterator[RecordedTrajectory]:
         return iter(self.found)
@@ -127,21 +121,13 @@ class _TrajectoriesOf(DatasetReader):
 
 def _read(reader: DatasetReader, data: Mapping[str, _TrajectoriesOf], policy_of: Callable[..., str] | None) -> None:
     """Adds each trajectory to those of its policy."""
-    size, limit = 0, memory_there() // 2
+    memory = HalfOfMemory("config key 'off_policy_estimation_input'")
     for trajectory in reader.trajectories():
         policy_id = next(iter(data)) if policy_of is None else _policy_id(trajectory, policy_of)
         if policy_id not in data or not len(trajectory):
             continue
         data[policy_id].add(trajectory)
-        size += sum(leaf.nbytes for leaf in trees.leaves(data[policy_id].found[-1].columns))
-        if size > limit:
-            raise ConfigError(
-                "The data for estimates is larger than half of the memory.",
-                where="config key 'off_policy_estimation_input'",
-                got=f"more than {gib(size)}",
-                expected=f"at most {gib(limit)}",
-                fix="set off_policy_estimation_input to a part of the data",
-            )
+        memory.add(data[policy_id].found[-1])
 
 
 def _policy_id(trajectory: RecordedTrajectory, policy_of: Callable[..., str]) -> str:

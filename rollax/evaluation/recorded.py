@@ -6,17 +6,15 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
-from rollax.errors import NonFiniteError, PolicyError, ShapeError, SpaceError
+from rollax.errors import PolicyError
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.policy_runner import PolicyRunner
-from rollax.policy.action_masks import KEY as MASK
-from rollax.policy.action_masks import ActionMasks
-from rollax.spaces import at, bounds, choices, leaves, path_text, same_space, space_text, walk, zeros
+from rollax.evaluation.recorded_checks import RecordedChecks
+from rollax.spaces import in_dtypes, zeros
 
 if TYPE_CHECKING:
     from rollax.data import DatasetReader, RecordedTrajectory
@@ -82,7 +80,8 @@ class RecordedFragments:
                 policy_id = self.policy_ids[who] = self.policy_id(*who)
             if policy_id not in self._rows or not len(trajectory):
                 continue
-            self._rows[policy_id].check(trajectory)
+            self._rows[policy_id].checks.spaces(trajectory, self._reader)
+            self._rows[policy_id].checks.shapes(trajectory)
             collected[policy_id].append(trajectory)
             per_row = sum(leaf.nbytes for leaf in trees.leaves(trajectory.columns[SampleBatch.OBS])) // len(trajectory)
             sizes[policy_id] += len(trajectory) * max(_BYTES_AT_ONCE // _ROWS_AT_ONCE, per_row)
@@ -119,10 +118,7 @@ class _Rows:
         policy = runner.policy
         self._policy = policy
         self._columns = frozenset(columns)
-        self._masks = ActionMasks(policy.observation_space, policy.action_space)
-        self._discrete = [
-            (path, leaf) for path, leaf in leaves(policy.action_space) if not isinstance(leaf, spaces.Box)
-        ]
+        self.checks = RecordedChecks(policy)
         header = reader.header
         flags = {
             name: bool(header.get(name, False)) for name in ("clip_actions", "normalize_actions") if name in header
@@ -130,47 +126,13 @@ class _Rows:
         self._recorded_map = ActionMap(
             policy.action_space, **{"clip_actions": True, "normalize_actions": True, **flags}
         )
-        self._checked: set[str] = set()
-
-    def check(self, trajectory: RecordedTrajectory) -> None:
-        """Refuses other spaces, and columns that do not fit them."""
-        recorded, policy = trajectory.policy_id, self._policy
-        if recorded not in self._checked:
-            for kind in ("observation_space", "action_space"):
-                theirs, ours = getattr(self._reader, f"{kind}s").get(recorded), getattr(policy, kind)
-                if theirs is not None and not same_space(theirs, ours):
-                    raise SpaceError(
-                        f"The {kind} of recorded data is not that of the policy.",
-                        where=f"policy {policy.name!r}, {trajectory.where or 'recorded data'}",
-                        got=space_text(theirs) if space_text(theirs) != space_text(ours) else theirs,
-                        expected=space_text(ours) if space_text(theirs) != space_text(ours) else ours,
-                        fix="learn from data of the same environment, or leave env out to take the spaces of the data",
-                    )
-            self._checked.add(recorded)
-        self._check_shapes(SampleBatch.OBS, trajectory, policy.observation_space, len(trajectory) + 1)
-        self._check_shapes(SampleBatch.ACTIONS, trajectory, policy.action_space, len(trajectory))
-
-    def _check_shapes(self, name: str, trajectory: RecordedTrajectory, space: spaces.Space, rows: int) -> None:
-        for path, leaf in leaves(space):
-            try:
-                got = np.shape(at(trajectory.columns[name], path))
-            except (KeyError, IndexError, TypeError):
-                got = "nothing"
-            if got != (rows, *(leaf.shape or ())):
-                raise ShapeError(
-                    "A recorded column of another shape than its space.",
-                    where=f"{_where(trajectory)}, column {name!r}{path_text(path)}",
-                    got=got,
-                    expected=(rows, *(leaf.shape or ())),
-                    fix="check the data: `rollax data check`",
-                )
 
     def fragment(self, trajectories: Sequence[RecordedTrajectory], first: int) -> Fragment:
         """These trajectories, each a segment; their numbers begin at `first`."""
         lengths = np.array([len(trajectory) for trajectory in trajectories])
         ends = np.cumsum(lengths) - 1
-        policy, starts = self._policy, ends + 1 - lengths
-        obs = trees.concat([_in_dtypes(policy.observation_space, t.columns[SampleBatch.OBS]) for t in trajectories])
+        policy = self._policy
+        obs = trees.concat([in_dtypes(policy.observation_space, t.columns[SampleBatch.OBS]) for t in trajectories])
         behind = ends + 1 + np.arange(len(ends))
         acted = np.ones(int(lengths.sum()) + len(ends), np.bool_)
         acted[behind] = False
@@ -191,8 +153,7 @@ class _Rows:
         after = {SampleBatch.OBS: trees.index(obs, behind)}
         self._add_further(columns, after, trajectories, lengths)
         fragment = Fragment(columns, ends, after)
-        self._check_numbers(fragment, trajectories, starts)
-        self._check_actions(fragment, trajectories, starts)
+        self.checks.values(obs, columns[SampleBatch.ACTIONS], rewards, trajectories)
         if not self._columns <= set(fragment):
             policy.postprocess_rows(fragment)
         return fragment
@@ -202,12 +163,12 @@ class _Rows:
         actions = trajectory.columns[SampleBatch.ACTIONS]
         space, action_map = self._policy.action_space, self._runner.action_map
         if action_map.identity:
-            return _in_dtypes(space, actions)
+            return in_dtypes(space, actions)
         if self._reader.actions_of == "policy":
             actions = trajectory.columns.get("env_actions", None)
             if actions is None:
                 actions = self._recorded_map(trajectory.columns[SampleBatch.ACTIONS])
-        return action_map.to_policy(_in_dtypes(space, actions))
+        return action_map.to_policy(in_dtypes(space, actions))
 
     def _add_further(
         self,
@@ -235,69 +196,3 @@ class _Rows:
         for name in wanted - columns.keys():
             if all(name in trajectory.columns for trajectory in trajectories):
                 columns[name] = trees.concat([trajectory.columns[name] for trajectory in trajectories])
-
-    def _check_numbers(self, fragment: Fragment, trajectories: Sequence[RecordedTrajectory], starts: NDArray) -> None:
-        """Refuses NaN, and infinity in all but observations, whose space may allow it."""
-        for name in (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS):
-            for leaf in trees.leaves(fragment[name]):
-                if leaf.dtype.kind != "f":
-                    continue
-                bad = np.isnan(leaf) if name == SampleBatch.OBS else ~np.isfinite(leaf)
-                if bad.any():
-                    row = int(np.argwhere(bad)[0][0])
-                    raise NonFiniteError(
-                        "NaN or infinity in recorded data.",
-                        where=f"{_step(row, trajectories, starts)}, column {name!r}",
-                        got=leaf[bad][0],
-                        expected="finite numbers",
-                        fix="leave the episode out: `rollax data check` lists what is wrong",
-                    )
-
-    def _check_actions(self, fragment: Fragment, trajectories: Sequence[RecordedTrajectory], starts: NDArray) -> None:
-        """Refuses actions outside a discrete space, and those that the mask of their observation forbids."""
-        actions = fragment[SampleBatch.ACTIONS]
-        for path, leaf in self._discrete:
-            column, (low, high) = at(actions, path), bounds(leaf)
-            wrong = ((column < low) | (column > high)).reshape(len(column), -1).any(axis=1)
-            if wrong.any():
-                row = int(np.flatnonzero(wrong)[0])
-                raise self._refused("outside the action space", row, column[row], leaf, trajectories, starts)
-        if not (self._masks.present and self._discrete):
-            return
-        mask = np.asarray(fragment[SampleBatch.OBS][MASK])
-        taken = [
-            (at(actions, path) - np.asarray(bounds(leaf)[0])).reshape(len(mask), -1)
-            for path, leaf in self._discrete
-            if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
-        ]
-        first = np.cumsum([0, *choices(self._policy.action_space)])[:-1]
-        if not taken or mask.shape[1] != sum(choices(self._policy.action_space)):
-            return  # the policy refuses the mask
-        allowed = np.take_along_axis(mask, np.concatenate(taken, axis=1).astype(np.int64) + first, axis=1)
-        if not allowed.all():
-            row = int(np.flatnonzero(~allowed.all(axis=1))[0])
-            raise self._refused("that the action mask forbids", row, mask[row], "a valid action", trajectories, starts)
-
-    def _refused(
-        self, what: str, row: int, got: Any, expected: Any, trajectories: Sequence[RecordedTrajectory], starts: NDArray
-    ) -> PolicyError:
-        return PolicyError(
-            f"A recorded action {what}.",
-            where=f"policy {self._policy.name!r}, {_step(row, trajectories, starts)}",
-            got=got,
-            expected=expected,
-            fix="leave the episode out: `rollax data check` lists what is wrong",
-        )
-
-
-def _in_dtypes(space: spaces.Space, columns: trees.Tree) -> trees.Tree:
-    return walk(lambda leaf, path, column: np.asarray(column).astype(leaf.dtype, copy=False), space, columns)
-
-
-def _where(trajectory: RecordedTrajectory) -> str:
-    return trajectory.where or f"episode {trajectory.episode_id}, agent {trajectory.agent_id!r}"
-
-
-def _step(row: int, trajectories: Sequence[RecordedTrajectory], starts: NDArray) -> str:
-    number = int(np.searchsorted(starts, row, side="right")) - 1
-    return f"{_where(trajectories[number])}, step {row - int(starts[number])}"

@@ -66,6 +66,8 @@ class TestJsonLines:
         ("change", "says"),
         [
             ({"obs": [[1, 2]]}, "wrong length"),
+            ({"action_logp": [-1.0]}, "wrong length"),
+            ({"t": [3]}, "wrong length"),
             ({"obs": [[1, 2], [3], [4, 5]]}, "Values"),
             ({"obs": [{"a": 1}] * 3}, "not of the space"),
             ({"rewards": ["x", 1]}, "cannot be read"),

@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from rollax.data.dataset import DatasetReader, RecordedTrajectory
-from rollax.errors import DatasetError
+from rollax.errors import ConfigError, DatasetError, NonFiniteError, PolicyError, ShapeError
 from rollax.estimators.episodes import LoggedEpisodes
 from rollax.evaluation.actions import ActionMap
 from rollax.evaluation.filters import NoFilter
@@ -130,6 +130,54 @@ def test_the_rest_of_a_cut_trajectory_is_no_episode() -> None:
     again = trajectory(2, terminated=True)  # the agent is back in the same episode, with a trajectory of its own
     again.episode_id = cut.episode_id
     assert len(LoggedEpisodes.of(Recorded(cut, rest, again), runner(), drop_cut=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "step", "value", "error"),
+    [
+        ("obs", 2, np.nan, NonFiniteError),  # what followed the last step
+        ("actions", 1, np.inf, NonFiniteError),
+        ("rewards", 1, np.nan, NonFiniteError),
+    ],
+)
+def test_numbers_that_nobody_has_seen_are_refused(column: str, step: int, value: float, error: type) -> None:
+    wrong = trajectory(2, truncated=True)
+    wrong.columns[column][step] = value
+    with pytest.raises(error, match=rf"(?s)file, row 2, step {step}, column '{column}'"):
+        LoggedEpisodes.of(Recorded(trajectory(3, terminated=True), wrong), runner())
+
+
+def test_columns_of_other_lengths_are_refused() -> None:
+    reader = Recorded(trajectory(2, terminated=True, action_logp=np.array([-1.0])))
+    with pytest.raises(ShapeError, match=r"(?s)file, row 2, column 'action_logp'.*\(1,\).*\(2,\)"):
+        LoggedEpisodes.of(reader, runner())
+
+
+def test_actions_outside_the_space_are_refused() -> None:
+    two = spaces.Discrete(2)
+    policy = PolicyRunner(Still(OBS, two), NoFilter(OBS), ActionMap(two, clip_actions=True, normalize_actions=True))
+    reader = Recorded(trajectory(2, terminated=True, actions=np.array([1, -1])))
+    reader.action_spaces = {"default_policy": two}
+    with pytest.raises(PolicyError, match=r"(?s)outside the action space.*file, row 2, step 1.*-1"):
+        LoggedEpisodes.of(reader, policy)
+
+
+def test_a_format_without_spaces_has_those_of_the_policy() -> None:
+    reader = Recorded(trajectory(2, terminated=True))
+    reader.observation_spaces, reader.action_spaces = {}, {}
+    assert LoggedEpisodes.of(reader, runner()).lengths.tolist() == [2]
+    with pytest.raises(DatasetError, match=r"(?s)no trajectories of this policy.*other.*default_policy"):
+        LoggedEpisodes.of(reader, runner(), policy_id="other")
+
+
+def test_columns_that_no_estimate_reads_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 3 observations, 2 actions and 2 rewards of 4 bytes are 28 bytes; the infos are not counted.
+    one = trajectory(2, terminated=True, infos=np.zeros((3, 1000)))
+    monkeypatch.setattr("rollax.estimators.episodes.memory_there", lambda: 2 * 28)
+    assert len(LoggedEpisodes.of(Recorded(one), runner())) == 1
+    monkeypatch.setattr("rollax.estimators.episodes.memory_there", lambda: 2 * 27)
+    with pytest.raises(ConfigError, match="half of the memory"):
+        LoggedEpisodes.of(Recorded(one), runner())
 
 
 def test_other_spaces_and_policies_are_refused() -> None:

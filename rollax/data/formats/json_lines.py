@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from rollax import trees
 from rollax.batch import SampleBatch
-from rollax.data.dataset import RecordedTrajectory
+from rollax.data.dataset import WITH_LAST, RecordedTrajectory
 from rollax.data.formats.common import DEFAULT_POLICY, FormatReader, columns_of
 from rollax.errors import DatasetError
 
@@ -72,13 +73,13 @@ class JsonLinesReader(FormatReader):
             infos = np.empty(steps + 1, object)
             infos[:] = [{}, *data["infos"]]
             columns[SampleBatch.INFOS] = infos
-        lengths = {name: len(data[name]) for name in ("obs", "actions", "rewards")}
-        if lengths != {"obs": steps + 1, "actions": steps, "rewards": steps} or not steps:
+        lengths = {name: trees.length(column) for name, column in columns.items()}
+        if not steps or any(length != steps + (name in WITH_LAST) for name, length in lengths.items()):
             raise DatasetError(
                 "Columns of the wrong length.",
                 where=where,
                 got=lengths,
-                expected="obs [T + 1], actions [T], rewards [T]",
+                expected="obs [T + 1], actions [T], rewards [T], and action_logp and t, if they are there, [T]",
             )
         terminated, truncated = bool(data.get("terminated", False)), bool(data.get("truncated", False))
         return RecordedTrajectory(columns, terminated, truncated, episode, agent, DEFAULT_POLICY, where)
