@@ -90,11 +90,9 @@ class DecodedData:
                 "trajectories": fragments.trajectories - first,
                 "fingerprint": fingerprint,
             }
-            writer.finish(about)
+            found = writer.finish(about)
         finally:
             writer.discard()
-        found = open_columns(self._path)
-        assert found is not None
         return Decoded(found, fragments.trajectories - first, fingerprint)
 
 

@@ -6,6 +6,7 @@ terminate is the observation that followed it. A column of a nested space is a f
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -90,8 +91,11 @@ class ColumnWriter:
             raise _failed(error, self._path) from error
         self._slots[policy_id] += size
 
-    def finish(self, about: Mapping[str, Any]) -> None:
-        """Completes the folder; `about` is stored with it, as JSON values."""
+    def finish(self, about: Mapping[str, Any]) -> dict[str, MappedColumns]:
+        """Completes the folder and returns its columns, as `open_columns`; `about` is stored with it, as JSON values.
+
+        Of several processes that write the same folder the last one's stays; each has the columns that it wrote.
+        """
         policies = {
             policy_id: {"slots": self._slots[policy_id], "columns": self._layouts.get(policy_id, {})}
             for policy_id in self._columns
@@ -107,10 +111,13 @@ class ColumnWriter:
                 file.flush()
                 os.fsync(file.fileno())
             storage.sync_folder(self._temporary)
+            columns = open_columns(self._temporary)
+            assert columns is not None
             self._replace()
             storage.sync_folder(self._path.parent)
         except OSError as error:
             raise _failed(error, self._path) from error
+        return columns
 
     def discard(self) -> None:
         """Removes what was written, unless it is finished."""
@@ -126,11 +133,17 @@ class ColumnWriter:
 
     def _replace(self) -> None:
         """Gives the folder its name; processes that have mapped the files of an older one keep them."""
-        old = self._path.parent / f".{self._path.name}.{secrets.token_hex(4)}.tmp"
-        if self._path.exists():
-            os.rename(self._path, old)
-        os.rename(self._temporary, self._path)
-        shutil.rmtree(old, ignore_errors=True)
+        while True:
+            try:
+                os.rename(self._temporary, self._path)
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            old = self._path.parent / f".{self._path.name}.{secrets.token_hex(4)}.tmp"
+            with suppress(FileNotFoundError):  # another process has just removed it
+                os.rename(self._path, old)
+            shutil.rmtree(old, ignore_errors=True)
 
 
 class MappedColumns:

@@ -56,6 +56,28 @@ def folder(tmp_path_factory):
     return path
 
 
+def test_runs_that_write_the_same_folder_at_the_same_time(tmp_path, monkeypatch):
+    # The second one finishes at the moment when the first one has seen no folder, or has moved away an older one.
+    first, second = writers = [ColumnWriter(tmp_path / "data", {"one": COLUMNS}) for _ in range(2)]
+    for number, writer in enumerate(writers):
+        writer.add("one", FRAGMENTS[number])
+    rename, found = os.rename, []
+
+    def renamed(source, to):
+        if not found:
+            found.append(None)
+            found[0] = second.finish({"of": 2})
+        rename(source, to)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    mine = first.finish({"of": 1})
+    monkeypatch.undo()
+    lengths = [(each["one"].lasts - each["one"].starts + 1).tolist() for each in (mine, found[0])]
+    assert lengths == [[4, 1, 7], [1, 3, 2]]  # each has what it wrote
+    assert read_about(tmp_path / "data") == {"of": 1}
+    assert list(tmp_path.iterdir()) == [tmp_path / "data"]
+
+
 def in_memory(**settings):
     buffer = UniformReplay(18 + 3, columns=("state_in",), **settings)
     assert buffer.slots_for(FRAGMENTS) == buffer.capacity
