@@ -68,13 +68,10 @@ def estimates_of(trainer: Trainer) -> TrainingEstimates | None:
     if source is None:
         recorded = [one for one, _ in config.weights_of_sources()[0]]
         source = recorded[0] if len(recorded) == 1 else recorded
-    reader = open_source(source, config.input_config)
-    try:
+    with open_source(source, config.input_config) as reader:
         runners = {policy_id: worker.runners[policy_id] for policy_id in trainer.optimizer.policies}
         policy_of = policy_mapping(config.multiagent.policy_mapping_fn, list(worker.policies))
         return TrainingEstimates(reader, runners, methods, policy_of)
-    finally:
-        reader.close()
 
 
 def with_spaces_of_data(config: Config, where: str) -> Config:
@@ -114,11 +111,8 @@ def _with_spaces(config: Any) -> Any:
     from rollax.optimizers.data_sources import open_source
 
     source = config.weights_of_sources()[0][0][0]
-    reader = open_source(source, config.input_config)
-    try:
+    with open_source(source, config.input_config) as reader:
         observations, actions = dict(reader.observation_spaces), dict(reader.action_spaces)
-    finally:
-        reader.close()
     if not specs:
         policy_id = next(iter(observations.keys() & actions.keys()), None)
         if policy_id is None:

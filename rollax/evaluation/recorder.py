@@ -71,7 +71,7 @@ class Recorder:
             self._trajectories[policy_id] = Trajectories(kept, self._slots, name, reward_dtype=np.float64)
         self._finished: list[np.ndarray] = []
         self._finished_rows = 0
-        self._row_bytes = 0
+        self._row_bytes = dict.fromkeys(self._runners, 0)
 
     # What the sampler reports.
 
@@ -168,7 +168,8 @@ class Recorder:
             if given is not None:
                 decided[ENV_ACTIONS] = trees.tree_map(np.array, decided[ENV_ACTIONS])
                 trees.put(decided[ENV_ACTIONS], given[0], spaces.stack(runner.policy.action_space, given[1]))
-        self._row_bytes = sum(leaf[:1].nbytes for column in decided.values() for leaf in trees.leaves(column))
+        row_bytes = sum(leaf[:1].nbytes for column in decided.values() for leaf in trees.leaves(column))
+        self._row_bytes[policy_id] = row_bytes
         self._trajectories[policy_id].append(slots, trajectory, episode, decided)
 
     def drop(self, episodes: np.ndarray) -> None:
@@ -187,10 +188,10 @@ class Recorder:
 
     def polled(self) -> None:
         """Writes the finished episodes where there are enough; called when a poll was recorded."""
-        waiting = sum(map(len, self._trajectories.values()))
-        if self._finished_rows >= _FINISHED_ROWS_AT_ONCE and 2 * self._finished_rows >= waiting:
+        waiting = {policy_id: len(rows) for policy_id, rows in self._trajectories.items()}
+        if self._finished_rows >= _FINISHED_ROWS_AT_ONCE and 2 * self._finished_rows >= sum(waiting.values()):
             self.write_finished()
-        elif self._row_bytes * waiting > _MOST_BYTES:
+        elif sum(self._row_bytes[policy_id] * rows for policy_id, rows in waiting.items()) > _MOST_BYTES:
             self.write_running()
 
     # Writing.

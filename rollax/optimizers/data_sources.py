@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,8 +75,7 @@ class RecordedData:
         buffers = {policy_id: self._buffer_of(policy) for policy_id, policy in self._policies.items()}
         # The columns that buffers store are known to them alone.
         columns = {policy_id: make(1).columns for policy_id, make in buffers.items()}
-        reader = open_source(source, self._config.input_config)
-        try:
+        with open_source(source, self._config.input_config) as reader:
             fragments = RecordedFragments(
                 *(reader, self._worker.runners, self._policies.keys(), self._policy_of()),
                 columns=columns,
@@ -85,8 +85,6 @@ class RecordedData:
                 return self._on_disk(source, reader, fragments, columns)
             collected = self._collected(fragments, {i: {*names, *_MARKS} for i, names in columns.items()})
             self.trajectories = fragments.trajectories
-        finally:
-            reader.close()
         return {policy_id: _in_buffer(found, buffers[policy_id]) for policy_id, found in collected.items() if found}
 
     def _on_disk(
@@ -186,13 +184,16 @@ class RecordedData:
                     observation_filter(obs, update=True)
 
 
-def open_source(source: Any, settings: Mapping[str, Any]) -> DatasetReader:
-    """The reader of one of the sources of `input`."""
+@contextmanager
+def open_source(source: Any, settings: Mapping[str, Any]) -> Iterator[DatasetReader]:
+    """The reader of one of the sources of `input`; a reader that was given is not closed, as it is read again."""
     from rollax.data import DatasetReader, open_dataset
 
     if isinstance(source, DatasetReader):
-        return source
-    return open_dataset(list(source) if isinstance(source, list | tuple) else source, **settings)
+        yield source
+        return
+    with closing(open_dataset(list(source) if isinstance(source, list | tuple) else source, **settings)) as reader:
+        yield reader
 
 
 def _in_buffer(fragments: list[Fragment], buffer_of: BufferOfSize) -> UniformReplay:

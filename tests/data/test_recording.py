@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
-from rollax import ConfigError, RolloutWorker, open_dataset, trees
+from rollax import ConfigError, MultiAgentEnv, RolloutWorker, open_dataset, trees
 from rollax.batch import Fragment
 from rollax.data.dataset import RecordedTrajectory
 from tests.data.worlds import ACTIONS, IMAGE, MASKED, NESTED, Acts, Random, Two
@@ -132,6 +133,33 @@ def test_policies_with_different_spaces(tmp_path):
     ended = [one for one in written["moves"] if not one.cut]
     assert {(len(one), one.terminated, one.agent_id) for one in ended} == {(2, True, 7)}
     assert [one.columns["t"].tolist() for one in ended] == [[0, 2]] * len(ended)
+
+
+class Endless(MultiAgentEnv):
+    """Two agents, one of which sees much; episodes do not end."""
+
+    observation_spaces = {"much": spaces.Box(-1, 1, (100,), np.float32), "little": spaces.Box(-1, 1, (1,), np.float32)}
+    action_spaces = dict.fromkeys(observation_spaces, spaces.Discrete(2))
+    possible_agents = tuple(observation_spaces)
+
+    def reset(self, *, seed=None, options=None):
+        return {agent: np.zeros(space.shape, np.float32) for agent, space in self.observation_spaces.items()}, {}
+
+    def step(self, actions):
+        obs, _ = self.reset()
+        return obs, dict.fromkeys(obs, 0.0), {"__all__": False}, {"__all__": False}, {}
+
+
+@pytest.mark.parametrize("order", [("much", "little"), ("little", "much")])
+def test_the_rows_in_memory_are_bounded_for_all_policies_together(tmp_path, monkeypatch, order):
+    # 35 rows of each of three agents that see 400 bytes are 42 KB; 210 rows of what the others see are 10 KB at most.
+    monkeypatch.setattr("rollax.evaluation.recorder._MOST_BYTES", 20_000)
+    specs = {agent: (Acts, Endless.observation_spaces[agent], Endless.action_spaces[agent], {}) for agent in order}
+    _, written, _ = played(Endless, tmp_path, specs, mapping=lambda agent: agent)
+    for agent in order:
+        parts = [one for one in written[agent] if one.episode_id == written[agent][0].episode_id]
+        assert len(parts) > 1  # running episodes were written before the end
+        assert np.concatenate([one.columns["t"] for one in parts]).tolist() == list(range(sum(map(len, parts))))
 
 
 def test_observations_before_the_filter(tmp_path):

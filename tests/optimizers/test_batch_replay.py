@@ -88,6 +88,14 @@ class TestAlone:
             with pytest.raises(ConfigError, match="There is no environment"):
                 trainer.evaluate()
 
+    def test_a_reader_that_was_given_stays_open(self):
+        # It is read for the spaces, for the rows and for the estimates.
+        data = ListReader([trajectory(number, 5) for number in range(6)])
+        data.close = lambda: pytest.fail("closed")
+        config = {**TINY, "input": data, "off_policy_estimation_methods": ["dm"], "evaluation_interval": 1}
+        with DQNTrainer(config=config):
+            assert data.opened == 2
+
     def test_apex_learns_from_data_alone(self, line):
         settings = {**TINY, "input": reader(), "buffer_size": 100, "n_step": 1}
         with ApexDQNTrainer(line, settings) as trainer:
