@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +25,9 @@ log = logging.getLogger("rollax.data")
 
 ENV_ACTIONS = "env_actions"
 """The column of the actions that the environment received, if a policy's `actions` were scaled or clipped for it."""
+
+SCALE = ("normalize_actions", "clip_actions")
+"""The settings in a header that say what became of a policy's actions in the environment."""
 
 WITH_LAST = frozenset({SampleBatch.OBS, SampleBatch.INFOS})
 """The columns of T + 1 rows."""
@@ -101,8 +104,8 @@ class DatasetReader(ABC):
         observation_spaces: policy id -> space of the observations, as the environment returned them.
         action_spaces: policy id -> action space of the environment.
         header: what is known about the data: `env`, `behaviour` (algorithm, timesteps, score), `version`,
-            `filters`, `normalize_actions`, `clip_actions`, and `logp_of`, the scale of the actions whose density
-            `action_logp` is, where it is not that of `actions`.
+            `filters`, `normalize_actions` and `clip_actions` (None where files differ in them), and `logp_of`, the
+            scale of the actions whose density `action_logp` is, where it is not that of `actions`.
         actions_of: "policy" where `actions` are as the policy chose them, in its own scale and unclipped;
             "environment" where they are as the environment received them.
         broken: what was skipped because it could not be read, one message each.
@@ -143,7 +146,7 @@ def env_actions(trajectory: RecordedTrajectory, reader: DatasetReader) -> Tree:
     columns, header = trajectory.columns, reader.header
     if ENV_ACTIONS in columns:
         return columns[ENV_ACTIONS]
-    unchanged = not (header.get("normalize_actions", True) or header.get("clip_actions", True))
+    unchanged = all(header.get(name, True) is False for name in SCALE)
     if reader.actions_of == "policy" and has_box_actions(trajectory) and not unchanged:
         raise DatasetError(
             "Actions that the environment received are not recorded.",
@@ -164,6 +167,12 @@ def skip(broken: list[str], error: DatasetError, most: int) -> None:
         raise error
     broken.append(str(error))
     log.warning("Skipped. %s", error)
+
+
+def common_scale(headers: Sequence[Mapping[str, Any]]) -> dict[str, bool | None]:
+    """The settings of `SCALE` in these headers; None for one in which they differ."""
+    found = {name: [header.get(name) for header in headers] for name in SCALE if any(name in one for one in headers)}
+    return {name: values[0] if values.count(values[0]) == len(values) else None for name, values in found.items()}
 
 
 def check_same_spaces(first: DatasetReader, other: DatasetReader, where: str) -> None:

@@ -133,6 +133,9 @@ def describe(reader: DatasetReader, *, check: bool = False) -> DatasetReport:
             if trajectory.agent_id not in report.agents:
                 report.agents.append(trajectory.agent_id)
             summary = report.policies.setdefault(trajectory.policy_id, PolicySummary())
+            if other := _other_shapes(summary, trajectory):
+                _note(report, other)
+                continue
             _add(summary, trajectory, reader, continues=continues(trajectory))
             if not _has_logp(trajectory):
                 without_logp[trajectory.policy_id] = without_logp.get(trajectory.policy_id, 0) + 1
@@ -236,6 +239,15 @@ def _not_finite(column: Any) -> list[str]:
             row = int(np.argwhere(~np.isfinite(leaf))[0][0])
             return [f"{leaf[row]} in step {row}, expected finite numbers"]
     return []
+
+
+def _other_shapes(summary: PolicySummary, trajectory: RecordedTrajectory) -> str:
+    """What is wrong with observations that have other shapes than those of earlier trajectories; else nothing."""
+    shapes = {path: leaf.shape[1:] for path, leaf in named_leaves(trajectory.columns[SampleBatch.OBS])}
+    before = {path: values.shape for path, values in summary.low.items()}
+    if all(shapes.get(path) == shape for path, shape in before.items()):
+        return ""
+    return f"{trajectory.where}, column 'obs': rows of shapes {shapes}, before it {before}"
 
 
 def _add(summary: PolicySummary, trajectory: RecordedTrajectory, reader: DatasetReader, *, continues: bool) -> None:

@@ -15,7 +15,7 @@ from gymnasium import Space
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.config.stored import space_from_json
-from rollax.data.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, skip
+from rollax.data.dataset import WITH_LAST, DatasetReader, RecordedTrajectory, common_scale, skip
 from rollax.data.layout import FORMAT_VERSION, HEADER, IDS, IS_LAST, TERMINATED, TRUNCATED, Columns, id_from_text
 from rollax.data.limited_parquet import LimitedParquet
 from rollax.data.limits import MAX_DECODED_GB
@@ -65,7 +65,8 @@ class ParquetReader(DatasetReader):
                 skip(self.broken, error, max_broken)
         if not self._files:
             raise DatasetError("No file can be read.", where=", ".join(map(str, paths)), got=self.broken)
-        self.header = {**self._files[0].header, **self._score()}
+        scale = common_scale([file.header for file in self._files])
+        self.header = {**self._files[0].header, **scale, **self._score()}
         self.actions_of = self.header.get("actions_of", "environment")
         self.observation_spaces, self.action_spaces = spaces = ({}, {})
         for file in self._files:

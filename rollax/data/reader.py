@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollax.data.dataset import DatasetReader, RecordedTrajectory, check_same_spaces
+from rollax.data.dataset import DatasetReader, RecordedTrajectory, check_same_spaces, common_scale
 from rollax.data.new_file import unfinished_in
 from rollax.errors import ConfigError, DatasetError, nearest, not_installed
 from rollax.importing import import_object
@@ -78,7 +78,8 @@ class ChainedReader(DatasetReader):
         self.readers = list(readers)
         first = self.readers[0]
         self.observation_spaces, self.action_spaces = dict(first.observation_spaces), dict(first.action_spaces)
-        self.header, self.actions_of = first.header, first.actions_of
+        scale = common_scale([reader.header for reader in self.readers])
+        self.header, self.actions_of = {**first.header, **scale}, first.actions_of
         for number, reader in enumerate(self.readers[1:], start=1):
             check_same_spaces(first, reader, f"source {number}")
             self.observation_spaces = {**reader.observation_spaces, **self.observation_spaces}

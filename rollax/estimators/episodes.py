@@ -275,11 +275,11 @@ def _check_scale(reader: DatasetReader, runner: PolicyRunner, where: str) -> Non
     scaled = any(BoxMap(box.box, True, True).scaled.any() for box in runner.action_map.boxes.values())
     ours = runner.action_map.settings["normalize_actions"]
     theirs = reader.header.get("normalize_actions", ours)
-    if reader.actions_of == "policy" and scaled and bool(theirs) != ours:
+    if reader.actions_of == "policy" and scaled and theirs is not ours:
         raise DatasetError(
             "The recorded actions are in another scale than those of the policy.",
             where=where,
-            got=f"normalize_actions={bool(theirs)}",
+            got="files that differ in normalize_actions" if theirs is None else f"normalize_actions={theirs}",
             expected=f"normalize_actions={ours}, as the policy was trained",
             fix="estimate from data of a policy with the same normalize_actions",
         )

@@ -77,6 +77,20 @@ def test_the_rest_of_a_cut_trajectory_has_no_return(tmp_path):
     assert any("1 trajectories were cut, and 1 go on" in warning for warning in report.warnings)
 
 
+def test_observations_of_other_shapes_are_named(tmp_path):
+    lines = [
+        {"agents": {"a": {"obs": [[0.0] * width] * 3, "actions": [0, 1], "rewards": [1, 2], "terminated": True}}}
+        for width in (4, 3, 4)
+    ]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = describe(open_dataset(tmp_path / "log.jsonl"), check=True)
+    (error,) = report.errors
+    assert error.endswith(
+        "log.jsonl, line 2, agent 'a', column 'obs': rows of shapes {'obs': (3,)}, before it {'obs': (4,)}"
+    )
+    assert report.policies["default_policy"].returns == [3, 3]
+
+
 @pytest.mark.parametrize(
     ("column", "value", "says"),
     [("obs", np.nan, "nan] in step 1"), ("rewards", np.inf, "inf in step 1"), ("actions", 5, "5 in step 1 is not in")],

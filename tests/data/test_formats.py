@@ -221,6 +221,22 @@ class TestD4RL:
                     file[name] = array
         return path
 
+    def test_a_damaged_part_is_named(self, tmp_path):
+        path, rng = tmp_path / "a.hdf5", np.random.default_rng(0)
+        self.write(path, observations=None)
+        with h5py.File(path, "a") as file:
+            file.create_dataset("observations", data=rng.normal(size=(6, 100)), chunks=(2, 100), compression="gzip")
+            place = file["observations"].id.get_chunk_info(1)
+        content = bytearray(path.read_bytes())
+        content[place.byte_offset : place.byte_offset + place.size] = b"\xff" * place.size
+        path.write_bytes(content)
+        with pytest.raises(DatasetError, match=r"(?s)damaged.*a.hdf5, rows 0 to 5.*max_broken"):
+            read(path)
+        self.write(tmp_path / "b.hdf5")
+        reader = open_dataset(tmp_path, max_broken=1)
+        assert len(list(reader.trajectories())) == len(read(tmp_path / "b.hdf5"))
+        assert "a.hdf5" in reader.broken[0]
+
     def test_what_followed_a_timeout_is_not_known(self, tmp_path):
         reader = open_dataset(self.write(tmp_path / "a.hdf5"))
         ended, timed_out, cut = reader.trajectories()

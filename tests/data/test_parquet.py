@@ -128,6 +128,20 @@ def test_ids_that_are_none(tmp_path, agent):
         list(open_dataset(writer.paths[0]).trajectories())
 
 
+def test_files_of_policies_with_actions_of_another_scale(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in (True, False):
+        header = {"normalize_actions": name, "clip_actions": True}
+        spaces_of = {"default_policy": OBS}, {"default_policy": ACTIONS}
+        with DatasetWriter(tmp_path / str(name), *spaces_of, header=header, actions_of="policy") as writer:
+            writer.write(trajectory(rng, 2, 0))
+    assert open_dataset(tmp_path / "True").header["normalize_actions"] is True
+    one_reader, chained = open_dataset(tmp_path), open_dataset([open_dataset(tmp_path / str(n)) for n in (True, False)])
+    for reader in (one_reader, chained):
+        assert reader.header["normalize_actions"] is None
+        assert reader.header["clip_actions"] is True
+
+
 @pytest.mark.parametrize(
     "metadata",
     [

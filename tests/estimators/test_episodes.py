@@ -75,6 +75,9 @@ def test_recorded_actions_of_another_scale_are_refused() -> None:
     reader.header = {"normalize_actions": False}
     with pytest.raises(DatasetError, match="another scale"):
         LoggedEpisodes.of(reader, runner())
+    reader.header = {"normalize_actions": None}
+    with pytest.raises(DatasetError, match="files that differ in normalize_actions"):
+        LoggedEpisodes.of(reader, runner())
     reader.actions_of = "environment"  # they are mapped to those of the policy
     assert LoggedEpisodes.of(reader, runner()).actions.tolist() == [[1.0]]
     reader.actions_of, reader.header = "policy", {"normalize_actions": True}

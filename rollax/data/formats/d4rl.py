@@ -51,18 +51,18 @@ class D4RLReader(FormatReader):
         self.broken.clear()
         for number, path in enumerate(self._paths):
             try:
-                ends = self._ends(path)
+                yield from self._trajectories(number, path)
             except DatasetError as error:
                 self.skip(error)
-                continue
-            with h5py.File(path, "r") as file:
-                for start, terminated, truncated, columns in self._rows(file, ends, path):
-                    found = with_last_obs(columns, columns.pop(SampleBatch.NEW_OBS, None), terminated=terminated)
-                    if found is not None:
-                        name, where = f"{number}:{start}", f"{path}, row {start}"
-                        yield RecordedTrajectory(
-                            found, terminated, truncated, name, DEFAULT_AGENT, DEFAULT_POLICY, where
-                        )
+
+    def _trajectories(self, number: int, path: Path) -> Iterator[RecordedTrajectory]:
+        ends = self._ends(path)
+        with h5py.File(path, "r") as file:
+            for start, terminated, truncated, columns in self._rows(file, ends, path):
+                found = with_last_obs(columns, columns.pop(SampleBatch.NEW_OBS, None), terminated=terminated)
+                if found is not None:
+                    name, where = f"{number}:{start}", f"{path}, row {start}"
+                    yield RecordedTrajectory(found, terminated, truncated, name, DEFAULT_AGENT, DEFAULT_POLICY, where)
 
     def _rows(self, file: Any, ends: list[_End], path: Path) -> Iterator[tuple[int, bool, bool, dict[str, Any]]]:
         """First row, flags and columns of each trajectory, with the observation after it where the file has it."""
@@ -72,7 +72,10 @@ class D4RLReader(FormatReader):
             first, last = group[0][0], group[-1][1]
             if len(group) == 1:
                 check_decoded((last - first) * per_row, self._max_decoded_gb, f"{path}, row {first}")
-            read = {name: array[first:last] for name, array in arrays.items()}  # one call for many short ones
+            try:
+                read = {name: array[first:last] for name, array in arrays.items()}  # one call for many short ones
+            except OSError as error:
+                raise _damaged(f"{path}, rows {first} to {last - 1}", error) from error
             for start, end, terminated, truncated in group:
                 rows = slice(start - first, end - first)
                 columns = {name: values[rows] for name, values in read.items()}
@@ -139,13 +142,7 @@ def opened(path: Path) -> Any:
     try:
         file = h5py.File(path, "r")
     except OSError as error:
-        raise DatasetError(
-            "A damaged file.",
-            where=path,
-            got=str(error),
-            expected="an HDF5 file",
-            fix="use another copy, or skip some with max_broken",
-        ) from error
+        raise _damaged(path, error) from error
     try:
         _refuse(file, path)
     except RecursionError as error:
@@ -155,6 +152,16 @@ def opened(path: Path) -> Any:
         file.close()
         raise
     return file
+
+
+def _damaged(where: Any, error: OSError) -> DatasetError:
+    return DatasetError(
+        "A damaged file.",
+        where=where,
+        got=str(error),
+        expected="an HDF5 file",
+        fix="use another copy, or skip some with max_broken",
+    )
 
 
 def _refuse(group: Any, path: Path) -> None:
