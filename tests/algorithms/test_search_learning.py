@@ -49,6 +49,7 @@ def test_ars_pendulum(reaches):
     # With rectifiers, as in RL Zoo: with tanh most seeds stay below -500. Its own step sizes (N = 4, b = 1, ν = 0.1,
     # lr = 0.018) reach the target with some seeds only.
     config = {
+        **RAW,
         "num_directions": 8,
         "directions_used": 4,
         "lr": 0.1,
