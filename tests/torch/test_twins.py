@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,14 +45,15 @@ def normal(*shape, seed=0, scale=1.0):
 def both(in_jax, in_torch, *inputs):
     """Asserts that two functions of arrays are equal, and the gradients of the sums of their results too."""
 
-    def total(function, sum_of):
-        return lambda *arrays: sum_of(function(*arrays))
+    @jax.jit
+    def compiled(*arrays):
+        gradients = jax.grad(lambda *arrays: in_jax(*arrays).sum(), argnums=tuple(range(len(arrays))))
+        return in_jax(*arrays), gradients(*arrays)
 
-    expected = in_jax(*map(jnp.asarray, inputs))
+    expected, gradients = compiled(*inputs)
     tensors = [torch.tensor(array, requires_grad=True) for array in inputs]
     got = in_torch(*tensors)
     np.testing.assert_allclose(got.detach().numpy(), expected, **NEAR)
-    gradients = jax.grad(total(in_jax, jnp.sum), argnums=tuple(range(len(inputs))))(*map(jnp.asarray, inputs))
     for one, other in zip(torch.autograd.grad(got.sum(), tensors, allow_unused=True), gradients, strict=True):
         np.testing.assert_allclose(np.zeros_like(other) if one is None else one.numpy(), other, **NEAR)
 
@@ -67,12 +70,12 @@ class TestDistributions:
         inputs, other = normal(B, ours.num_inputs), normal(B, ours.num_inputs, seed=1)
         noise = np.random.default_rng(2).random((B, ours.num_noise), np.float32)
         for name, arguments in (("sample", (inputs, noise)), ("mode", (inputs,))):
-            expected = jax.tree.leaves(getattr(ours, name)(*map(jnp.asarray, arguments)))
+            expected = jax.tree.leaves(jax.jit(getattr(ours, name))(*arguments))
             got = jax.tree.leaves(getattr(twin, name)(*arguments))
             for one, two in zip(got, expected, strict=True):
                 np.testing.assert_allclose(one.numpy(), two, **NEAR)
                 assert one.numpy().dtype == two.dtype
-        actions = ours.sample(jnp.asarray(inputs), jnp.asarray(noise))
+        actions = jax.jit(ours.sample)(inputs, noise)
         taken = jax.tree.map(np.asarray, actions)
         both(lambda x: ours.logp(x, actions), lambda x: twin.logp(x, taken), inputs)
         both(ours.entropy, twin.entropy, inputs)
@@ -210,17 +213,19 @@ def same_outputs_and_gradients(ours, twin, columns, *, call=run_model):
 
     given = jax.tree.map(jnp.asarray, columns)
 
-    def total(params):
-        out = call(split.merge(params, extra), given)
-        return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(tuple(out)))
+    @jax.jit
+    @functools.partial(jax.grad, has_aux=True)
+    def compiled(params):
+        out = tuple(call(split.merge(params, extra), given))
+        return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(out)), out
 
+    gradients, expected = compiled(start)
     tensors = jax.tree.map(torch.as_tensor, columns)
     got = call(twin, tensors)
-    expected = call(split.merge(start, extra), given)
-    for one, two in zip(jax.tree.leaves(tuple(got)), jax.tree.leaves(tuple(expected)), strict=True):
+    for one, two in zip(jax.tree.leaves(tuple(got)), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one.detach().numpy(), two, **NEAR)
     sum(torch.sin(leaf).sum() for leaf in jax.tree.leaves(tuple(got))).backward()
-    for name, gradient in carried(jax.grad(total)(start)).items():
+    for name, gradient in carried(gradients).items():
         np.testing.assert_allclose(twin.get_parameter(name).grad.numpy(), gradient, err_msg=name, **NEAR)
 
 
