@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
+
+from tests.marks import long_except
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 
 
-def long_except(short: set[str], paths: list[Path]) -> list[Any]:
-    """Parameters that are marked `long`, except the paths with these stems."""
-    return [pytest.param(path, id=path.stem, marks=() if path.stem in short else pytest.mark.long) for path in paths]
-
-
-each_page_at_length = pytest.mark.parametrize("page", long_except({"README", "quickstart"}, PAGES))
+each_page_at_length = pytest.mark.parametrize("page", long_except({"README"}, {page.stem: page for page in PAGES}))
 
 
 class Block(NamedTuple):

@@ -12,12 +12,18 @@ import sys
 import pytest
 from ray import cloudpickle
 
-from tests.pages import REPOSITORY, long_except
+from tests.marks import long_except
+from tests.pages import REPOSITORY
 
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 
+# Five iterations, which include a report of progress, unless they take minutes where one shows the same.
+ITERATIONS = {"torch_sac": 1, "pettingzoo_aec": 2, "remote_envs": 2, "hierarchical_maze": 2, "compare_two_policies": 2}
+
 each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
-each_example_at_length = pytest.mark.parametrize("example", long_except({"cartpole_ppo"}, EXAMPLES))
+each_example_at_length = pytest.mark.parametrize(
+    "example", long_except({"cartpole_ppo"}, {path.stem: path for path in EXAMPLES})
+)
 
 
 def test_the_readme_of_the_examples_lists_each():
@@ -36,7 +42,7 @@ def test_example_runs_in_small(example, monkeypatch):
     monkeypatch.setitem(sys.modules, spec.name, module)  # where a dataclass looks its types up
     cloudpickle.register_pickle_by_value(module)  # worker processes cannot import it, as with a script's __main__
     spec.loader.exec_module(module)
-    assert math.isfinite(module.main(iterations=5))
+    assert math.isfinite(module.main(iterations=ITERATIONS.get(example.stem, 5)))
 
 
 @each_example

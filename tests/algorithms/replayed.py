@@ -10,6 +10,7 @@ import pytest
 from rollax import SampleBatch, Trainer
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from rollax.config.groups import ReplayFields
+from tests.marks import long_except
 
 OF_GROUPS = {"QMIX", "VDN"}
 """They act for groups of agents; what is tested here by one agent is tested there by groups."""
@@ -58,9 +59,5 @@ REPLAYED = _replayed()
 IN_SHORT = {"DQN", "SAC", "APEX_DDPG"}
 """Discrete and continuous, in turns and at the same time; the others are tested in the long part of the suite."""
 each_algorithm = pytest.mark.parametrize(
-    "trainer_class",
-    [
-        pytest.param(found, id=found.name, marks=() if found.name in IN_SHORT else pytest.mark.long)
-        for found in REPLAYED
-    ],
+    "trainer_class", long_except(IN_SHORT, {found.name: found for found in REPLAYED})
 )

@@ -105,7 +105,13 @@ class TestRuns:
                     np.testing.assert_array_equal(value, restored.get_weights()["default_policy"][name])
 
     @pytest.mark.parametrize(
-        "options", [{}, {"num_atoms": 11}, {"noisy": True}, {"prioritized_replay": False}], ids=str
+        "options",
+        [
+            {},
+            *(pytest.param(options, marks=pytest.mark.long) for options in ({"num_atoms": 11}, {"noisy": True})),
+            {"prioritized_replay": False},
+        ],
+        ids=str,
     )
     def test_masked_actions(self, options):
         with ApexDQNTrainer(MaskedCartPole, {**SMALL, **options}) as trainer:  # an invalid action raises

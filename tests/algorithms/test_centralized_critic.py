@@ -76,7 +76,7 @@ def trained(env, iterations=8, **config):
         return result["info"]["learner"], trainer.worker.sample()
 
 
-@pytest.mark.parametrize("trainer_class", [A2CTrainer, A3CTrainer])
+@pytest.mark.parametrize("trainer_class", [A2CTrainer, pytest.param(A3CTrainer, marks=pytest.mark.long)])
 def test_other_actor_critics_have_one_too(trainer_class):
     # Only a critic that knows the other's coin and action can tell the rewards apart.
     config = {"num_envs_per_worker": 8, "rollout_fragment_length": 16, "gamma": 0.0}

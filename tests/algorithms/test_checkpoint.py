@@ -94,7 +94,7 @@ class TestGoingOnIsTheSameRun:
                 fresh.restore(path)
                 assert go_on(fresh, 2) == expected
 
-    @pytest.mark.parametrize("name", ["IMPALA", "APPO", "A3C"])
+    @pytest.mark.parametrize("name", ["IMPALA", pytest.param("APPO", marks=pytest.mark.long), "A3C"])
     def test_of_an_asynchronous_algorithm_without_workers(self, tmp_path, name):
         # 64 is no multiple of a fragment's 28 steps, and recent fragments are learned from again.
         config = {**CONFIG, "rollout_fragment_length": 7, "timesteps_per_iteration": 100}

@@ -224,7 +224,15 @@ class TestRuns:
                 assert restored.optimizer.num_updates == trainer.optimizer.num_updates
                 restored.train()
 
-    @pytest.mark.parametrize("options", [{}, {"num_atoms": 11}, {"noisy": True}, {"exploration": "SoftQ"}], ids=str)
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"num_atoms": 11},
+            *(pytest.param(options, marks=pytest.mark.long) for options in ({}, {"noisy": True})),
+            {"exploration": "SoftQ"},
+        ],
+        ids=str,
+    )
     def test_masked_actions(self, options):
         config = {"learning_starts": 20, "timesteps_per_iteration": 60, "train_batch_size": 8, **options}
         with DQNTrainer(MaskedCartPole, config) as trainer:  # an invalid action raises

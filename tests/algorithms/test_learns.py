@@ -13,6 +13,7 @@ from rollax.algorithms.ppo import PPOPolicy
 from rollax.algorithms.registry import get_trainer_class
 from tests.algorithms.envs import Echo, Endless, MaskedCartPole, Shown
 from tests.algorithms.tables import Table
+from tests.marks import long_except
 
 ECHO = {
     "num_envs_per_worker": 8,
@@ -48,9 +49,9 @@ def greedy_after(trainer, iterations):
         return trainer.evaluate()["episode_reward_mean"] / 10
 
 
-@pytest.mark.parametrize("name", SPACES)
-def test_ppo_repeats_what_it_sees(name):
-    trainer = PPOTrainer(env=Echo, config={**PPO, "env_config": {"space": SPACES[name]}})
+@pytest.mark.parametrize("space", long_except({"Discrete", "Tuple"}, SPACES))
+def test_ppo_repeats_what_it_sees(space):
+    trainer = PPOTrainer(env=Echo, config={**PPO, "env_config": {"space": space}})
     assert greedy_after(trainer, 20) > 0.93
 
 
@@ -63,10 +64,15 @@ def test_pg_repeats_what_it_sees():
     ("name", "options", "iterations"),
     [
         ("A2C", {"train_batch_size": 64}, 40),
-        ("A3C", {}, 40),
+        pytest.param("A3C", {}, 40, marks=pytest.mark.long),
         ("IMPALA", {"train_batch_size": 64, "timesteps_per_iteration": 0}, 40),
         ("APPO", {"train_batch_size": 64, "timesteps_per_iteration": 0, "num_sgd_iter": 4}, 15),
-        ("APPO", {"train_batch_size": 64, "timesteps_per_iteration": 0, "num_sgd_iter": 4, "vtrace": False}, 15),
+        pytest.param(
+            "APPO",
+            {"train_batch_size": 64, "timesteps_per_iteration": 0, "num_sgd_iter": 4, "vtrace": False},
+            15,
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["A2C", "A3C", "IMPALA", "APPO", "APPO without V-trace"],
 )
@@ -76,7 +82,7 @@ def test_actor_critics_repeat_what_they_see(name, options, iterations):
     assert greedy_after(get_trainer_class(name)(env=Echo, config=config), iterations) > 0.93
 
 
-@pytest.mark.parametrize("image", [False, True])
+@pytest.mark.parametrize("image", [pytest.param(False, marks=pytest.mark.long), True])
 def test_ppo_learns_from_dicts_and_images(image):
     model = {"fcnet_hiddens": (32,), "conv_filters": [[8, 4, 2]], "conv_dense": 32}
     # At the step size of the other tests the convolutions die in a third of all seeds.
@@ -118,7 +124,7 @@ class TestValueOfAnEndlessTask:
     def test_is_found(self):
         assert self.value_after_training(PPOTrainer, self.CONFIG) == pytest.approx(10, rel=0.02)
 
-    @pytest.mark.parametrize("trainer_class", [IMPALATrainer, APPOTrainer])
+    @pytest.mark.parametrize("trainer_class", [IMPALATrainer, pytest.param(APPOTrainer, marks=pytest.mark.long)])
     def test_is_found_from_rows_that_stand_for_what_comes_after(self, trainer_class):
         assert self.value_after_training(trainer_class, self.IMPALA) == pytest.approx(10, rel=0.02)
 
@@ -149,6 +155,7 @@ class TruncationIsTheEndOfIMPALA(IMPALATrainer):
     policy_class = MistakenIMPALA
 
 
+@pytest.mark.long
 def test_masked_cartpole_gets_better_and_never_does_what_is_masked():
     config = {
         "num_envs_per_worker": 8,

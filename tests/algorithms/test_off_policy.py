@@ -78,11 +78,11 @@ def _nothing_done():
 
 class TestLoggedActions:
     @each_algorithm
-    @pytest.mark.parametrize("asks", [0, 3])
+    @pytest.mark.parametrize("asks", [pytest.param(0, marks=pytest.mark.long), 3])
     def test_what_is_kept_is_what_was_done(self, trainer_class, asks):
         config = {**SMALL, "env_config": {"actions": space_for(trainer_class), "asks": asks}}
         # Many episodes are read side by side: one poll brings a row of each.
-        config |= {"buffer_size": 8000, "timesteps_per_iteration": 1000, "training_intensity": 0.02, "n_step": 1}
+        config |= {"buffer_size": 8000, "timesteps_per_iteration": 400, "training_intensity": 0.02, "n_step": 1}
         config["observation_filter"] = "NoFilter"  # rows are known by their observations
         with trainer_class(Logs, config) as trainer:
             trainer.train()

@@ -13,6 +13,7 @@ from examples.parametric_actions import ParametricCartPole
 from rollax import MultiAgentEnv, Trainer
 from rollax.algorithms.registry import get_trainer_class
 from tests.algorithms.envs import Echo, MaskedCartPole, Shown
+from tests.marks import long_except
 
 BOX = spaces.Box(np.array([-1, 0], np.float32), np.array([1, 2], np.float32))
 SMALL: dict[str, Any] = {
@@ -25,7 +26,7 @@ SMALL: dict[str, Any] = {
     "buffer_size": 500,
     "model": {"fcnet_hiddens": (8,), "fcnet_activation": "relu"},
 }
-each_algorithm = pytest.mark.parametrize("algorithm", ["DDPG", "TD3", "SAC"])
+each_algorithm = pytest.mark.parametrize("algorithm", long_except({"SAC"}, ["DDPG", "TD3", "SAC"]))
 
 
 class Level(gym.Env):
@@ -137,9 +138,7 @@ def test_after_a_restore_it_goes_on_where_it_was(algorithm, tmp_path):
                 np.testing.assert_array_equal(value, restored.get_policy().targets[name])
 
 
-@pytest.mark.parametrize(
-    "algorithm", [pytest.param("DDPG", marks=pytest.mark.long), pytest.param("TD3", marks=pytest.mark.long), "SAC"]
-)
+@each_algorithm
 def test_one_worker_gives_the_numbers_of_none(algorithm, small_ray):
     config = {**SMALL, "env_config": {"space": BOX}, "exploration": "OrnsteinUhlenbeckNoise"}
     found = []
@@ -169,8 +168,8 @@ def test_compiles_for_a_few_sizes_only(algorithm):
 @pytest.mark.parametrize(
     ("algorithm", "env", "options"),
     [
-        ("DDPG", Echo, {"env_config": {"space": BOX}}),
-        ("TD3", Echo, {"env_config": {"space": BOX}}),
+        pytest.param("DDPG", Echo, {"env_config": {"space": BOX}}, marks=pytest.mark.long),
+        pytest.param("TD3", Echo, {"env_config": {"space": BOX}}, marks=pytest.mark.long),
         ("SAC", Echo, {"env_config": {"space": BOX}}),
         ("SAC", Echo, {"env_config": {"space": spaces.Discrete(4, start=-1)}, "target_entropy": 0.2}),
         pytest.param(

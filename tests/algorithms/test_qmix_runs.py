@@ -8,6 +8,7 @@ import pytest
 from rollax import DQNPolicy, SampleBatch, Trainer
 from rollax.algorithms.qmix import QMIXTrainer, VDNTrainer
 from tests.algorithms.group_envs import Lift, Roll, TwoStep, paired
+from tests.marks import long_except
 
 GRU = {"fcnet_hiddens": (8,), "use_gru": True, "lstm_cell_size": 8, "max_seq_len": 4}
 SMALL = {
@@ -22,7 +23,7 @@ SMALL = {
     "seed": 3,
 }
 FLAT = SMALL["model"]
-each_model = pytest.mark.parametrize("model", [FLAT, GRU], ids=["without memory", "GRU"])
+each_model = pytest.mark.parametrize("model", long_except({"GRU"}, {"without memory": FLAT, "GRU": GRU}))
 
 
 def lifting(context):
@@ -41,7 +42,14 @@ def two_groups(context):
     return Roll(context).with_agent_groups({"one": ["a", "b"], "two": ["c", "alone"]})
 
 
-@pytest.mark.parametrize(("mixer", "model"), [("qmix", FLAT), ("vdn", GRU), (None, GRU)])
+@pytest.mark.parametrize(
+    ("mixer", "model"),
+    [
+        ("qmix", FLAT),
+        pytest.param("vdn", GRU, marks=pytest.mark.long),
+        pytest.param(None, GRU, marks=pytest.mark.long),
+    ],
+)
 def test_it_runs(mixer, model):
     with QMIXTrainer(lifting, {**SMALL, "mixer": mixer, "model": model, "n_step": 2}) as trainer:
         for _ in range(2):
@@ -102,7 +110,7 @@ def test_several_groups_with_one_policy():
         assert trainer.train()["policy_reward_mean"] == {"default_policy": 6.5}
 
 
-@pytest.mark.parametrize(("mixer", "model"), [("qmix", GRU), (None, FLAT)])
+@pytest.mark.parametrize(("mixer", "model"), [("qmix", GRU), pytest.param(None, FLAT, marks=pytest.mark.long)])
 def test_after_a_restore_it_goes_on_where_it_was(tmp_path, model, mixer):
     config = {**SMALL, "mixer": mixer, "model": model, "store_buffer_in_checkpoints": True}
     with QMIXTrainer(lifting, config) as trainer:
@@ -177,7 +185,9 @@ TWO_STEP = {
 }
 
 
-@pytest.mark.parametrize(("trainer_class", "reward"), [(QMIXTrainer, 8.0), (VDNTrainer, 7.0)])
+@pytest.mark.parametrize(
+    ("trainer_class", "reward"), [(QMIXTrainer, 8.0), pytest.param(VDNTrainer, 7.0, marks=pytest.mark.long)]
+)
 def test_two_step_game_under_full_exploration(trainer_class, reward):
     """QMIX can say what state 2 is worth; the best sum of two values makes 6.5 of 8, less than the 7 of state 1."""
     with trainer_class(two_step, {**TWO_STEP, "seed": 0}) as trainer:

@@ -9,6 +9,7 @@ import pytest
 from rollax.algorithms.registry import ALGORITHMS, get_trainer_class
 from tests.algorithms.group_envs import TwoStep, paired
 from tests.algorithms.replayed import OF_DATA, OF_GROUPS, OF_SEARCH, REPLAYED, SMALL, env_of
+from tests.marks import long_except
 
 ON_POLICY: dict[str, Any] = {
     "train_batch_size": 128,
@@ -17,6 +18,7 @@ ON_POLICY: dict[str, Any] = {
     "model": {"fcnet_hiddens": (8,)},
     "seed": 3,
 }
+IN_SHORT = {"PPO", "IMPALA", "DQN", "TD3", "QMIX", "APEX", "ES"}  # one of each optimizer and kind of policy
 FROM_REPLAY = {found.name for found in REPLAYED} | OF_GROUPS
 
 
@@ -24,7 +26,7 @@ def two_step(context):
     return paired(TwoStep(context))
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in OF_DATA])
+@pytest.mark.parametrize("name", long_except(IN_SHORT, (name for name in ALGORITHMS if name not in OF_DATA)))
 def test_the_same_statistics_always(name):
     trainer_class = get_trainer_class(name)
     env: Any = two_step if name in OF_GROUPS else env_of(trainer_class)

@@ -139,13 +139,13 @@ class TestSequences:
             advantages = batch["advantages"]
             return -jnp.mean(jnp.stack(logps) * ((advantages - advantages.mean()) / advantages.std()))
 
-        value, expected = jax.value_and_grad(loss)(dict(policy.params))
+        value, expected = jax.jit(jax.value_and_grad(loss))(dict(policy.params))
         gradients, stats = policy.compute_gradients(batch)
         assert_close(gradients, expected)
         np.testing.assert_allclose(stats["policy_loss"], value, rtol=1e-4, atol=1e-6)
 
     @pytest.mark.parametrize("space", [SEEN, MASKED], ids=["plain", "masked"])
-    @pytest.mark.parametrize("lengths", [(7, 16), (16, 64)], ids=str)
+    @pytest.mark.parametrize("lengths", [(7, 16), pytest.param((16, 64), marks=pytest.mark.long)], ids=str)
     def test_more_padding_changes_nothing(self, space, lengths):
         short, long = (make(space=space, model={**INPUTS, "max_seq_len": length}) for length in lengths)
         batch = experience(short, [3, 7, 1, 2])
@@ -193,7 +193,7 @@ class TestSequences:
                 logits = model(obs.reshape(-1, 3), jax.tree.map(jnp.asarray, columns["state_in"])).policy
                 return logits[5, 0]
 
-            reached = jax.grad(loss)(jnp.asarray(columns["obs"]))
+            reached = jax.jit(jax.grad(loss))(jnp.asarray(columns["obs"]))
             return (np.abs(reached).max(axis=2) > 0).reshape(-1)[: 3 * length].tolist()
 
         assert rows_behind(policy) == [False] * 3 + [True] * 3 + [False] * 3

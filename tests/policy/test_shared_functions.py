@@ -107,7 +107,11 @@ def test_other_policies_are_left_alone():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"vf_loss_coeff": 0.25}, {"model": {"fcnet_hiddens": (7,), "fcnet_activation": "relu"}}]
+    "changes",
+    [
+        {"vf_loss_coeff": 0.25},
+        pytest.param({"model": {"fcnet_hiddens": (7,), "fcnet_activation": "relu"}}, marks=pytest.mark.long),
+    ],
 )
 def test_another_config_is_another_loss(changes):
     *_, plain, _ = used(make())
@@ -206,6 +210,7 @@ def test_what_is_kept_keeps_no_policy():
     assert make()._acting is acting
 
 
+@pytest.mark.long
 def test_more_kinds_than_are_kept(monkeypatch):
     monkeypatch.setattr(sharing, "_KEPT", 3)
     first = make("A2C", seed=1)
