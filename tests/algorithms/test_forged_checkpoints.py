@@ -138,7 +138,7 @@ def test_forged_values(forge):
 
 @pytest.mark.long
 def test_many_forged_values(forge):
-    forge_and_check(forge, 120, train=True)
+    forge_and_check(forge, 60, train=True)
 
 
 def forge_and_check(forge: Forge, examples: int, *, train: bool) -> None:
