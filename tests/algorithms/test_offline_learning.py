@@ -19,6 +19,7 @@ from rollax import (
     BCTrainer,
     CQLTrainer,
     DiscreteCQLTrainer,
+    DQNTrainer,
     IQLTrainer,
     MARWILTrainer,
     PPOTrainer,
@@ -186,3 +187,49 @@ def test_td3_bc_pendulum(half_trained, learned, seed):
     # the mean over its elements, of which there is one here.
     config = {**PENDULUM, "input": half_trained, "alpha": 40.0, "seed": seed}
     assert learned(TD3BCTrainer, "Pendulum-v1", config, 12, -200, half_trained.score) >= -200
+
+
+@pytest.fixture(scope="module")
+def broad(ppo):
+    """Steps with 30 to 100 % random actions, so that good states and bad ones are among them."""
+    greedy, actions = of(ppo, explore=False), gym.spaces.Discrete(2)
+    one, two, three, four = (
+        played(cart_pole, mixed_with(greedy, at_random(actions, 3), share, 4), 5000, 300 + number)
+        for number, share in enumerate((0.3, 0.6, 0.8, 1.0))
+    )
+    return one + two + three + four
+
+
+@each_seed
+def test_dqn_offline_then_online(broad, capsys, request, seed):
+    """5000 updates from data, then 8000 steps: better than these steps alone, and than as many updates from data."""
+    online: dict[str, Any] = {
+        "lr": 5e-4,
+        "gamma": 0.99,
+        "n_step": 3,
+        "train_batch_size": 256,
+        "training_intensity": 0.5,
+        "target_network_update_freq": 200,
+        "dueling": False,
+        "model": RELU,
+        "timesteps_per_iteration": 2000,
+        "evaluation_num_episodes": 20,
+        "evaluation_config": {"num_envs_per_worker": 20},
+        "seed": seed,
+    }
+    offline = {**online, "timesteps_per_iteration": 0, "input": broad, "updates_per_step": 1000}
+    both = {**online, "input": broad, "updates_per_step": 5000, "offline_timesteps": 5000 * 256, "then_online": True}
+
+    def scores(config: dict[str, Any], before: int) -> list[float]:
+        """Four evaluations, one every 2000 steps or 1000 updates, after some iterations that have none."""
+        with DQNTrainer("CartPole-v1", config) as trainer:
+            for _ in range(before):
+                trainer.train()
+            return [trainer.train() and trainer.evaluate()["episode_reward_mean"] for _ in range(4)]
+
+    curves = {"both": scores(both, 1), "online": scores(online, 0), "offline": scores(offline, 5)}
+    with capsys.disabled():
+        print(f"\n{request.node.name}: {curves}; the data has {broad.score:.5g}")
+    means = {name: np.mean(curve) for name, curve in curves.items()}
+    assert means["both"] > means["online"]
+    assert means["both"] > means["offline"]
