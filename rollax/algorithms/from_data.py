@@ -61,14 +61,14 @@ def estimates_of(trainer: Trainer) -> TrainingEstimates | None:
     methods = estimates_methods(config)
     if not methods:
         return None
+    from rollax.data.reader import reading
     from rollax.estimators.in_training import TrainingEstimates
-    from rollax.optimizers.data_sources import open_source
 
     source, worker = config.off_policy_estimation_input, trainer.worker
     if source is None:
         recorded = [one for one, _ in config.weights_of_sources()[0]]
         source = recorded[0] if len(recorded) == 1 else recorded
-    with open_source(source, config.input_config) as reader:
+    with reading(source, **config.input_config) as reader:
         runners = {policy_id: worker.runners[policy_id] for policy_id in trainer.optimizer.policies}
         policy_of = policy_mapping(config.multiagent.policy_mapping_fn, list(worker.policies))
         return TrainingEstimates(reader, runners, methods, policy_of)
@@ -108,10 +108,10 @@ def _with_spaces(config: Any) -> Any:
     specs = {policy_id: PolicySpec.of(spec, policy_id) for policy_id, spec in config.multiagent.policies.items()}
     if specs and all(None not in (spec.observation_space, spec.action_space) for spec in specs.values()):
         return config
-    from rollax.optimizers.data_sources import open_source
+    from rollax.data.reader import reading
 
     source = config.weights_of_sources()[0][0][0]
-    with open_source(source, config.input_config) as reader:
+    with reading(source, **config.input_config) as reader:
         observations, actions = dict(reader.observation_spaces), dict(reader.action_spaces)
     if not specs:
         policy_id = next(iter(observations.keys() & actions.keys()), None)

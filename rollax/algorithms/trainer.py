@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
@@ -190,6 +191,22 @@ class Trainer:
             return dict(optimizer.stats)
         finally:
             optimizer.waits = True
+
+    @contextmanager
+    def stopping_at(self, timesteps_total: float) -> Iterator[None]:
+        """Ends iterations at a number of steps while the block runs, as `fit` does with its stop condition.
+
+        An iteration ends with the step of the optimizer that reaches the number, however long iterations are otherwise.
+        Where it learns from recorded data, that step has only the updates that are left.
+
+        Args:
+            timesteps_total: as in the results of `train`; infinity sets no limit.
+        """
+        before, self.optimizer.stop_at = self.optimizer.stop_at, timesteps_total
+        try:
+            yield
+        finally:
+            self.optimizer.stop_at = before
 
     def stop_waiting(self) -> None:
         """The running iteration, or else the next one, ends early where it would wait for clients that play.

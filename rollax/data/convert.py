@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -15,11 +16,17 @@ from rollax.data.dataset import ENV_ACTIONS, DatasetReader, RecordedTrajectory, 
 from rollax.data.new_file import NewFile, new_folder
 from rollax.errors import ConfigError, DatasetError, nearest
 
+log = logging.getLogger("rollax.data")
+
 TARGETS = ("rollax", "minari", "minari_arrow", "json_lines")
 
 
 def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settings: Any) -> int:
     """Writes all trajectories of a data set in another format; returns their number.
+
+    JSON has neither NaN nor infinity: as JSON lines, an unknown log-probability (NaN) is null, any other such number is
+    refused. JSON lines hold the info dicts that follow an action, not those of a reset; Minari's formats hold none. A
+    warning counts what is left out.
 
     Args:
         out: a new folder; for "json_lines" a new file.
@@ -27,7 +34,8 @@ def convert(reader: DatasetReader, out: str | Path, to: str = "rollax", **settin
             of the environment, and log-probabilities are kept in JSON lines only.
         settings: of `DatasetWriter` or `write_minari`.
     Raises:
-        DatasetError: the target exists, or the data cannot be read, or the format cannot hold it; nothing is left then.
+        DatasetError: the target exists, or the data cannot be read, or the format cannot hold it (the error names the
+            file, column and step of a NaN); nothing is left then.
     """
     path = Path(out)
     if to == "rollax":
@@ -65,7 +73,7 @@ def _to_rollax(reader: DatasetReader, folder: Path, settings: Mapping[str, Any])
 
 
 def _to_json_lines(reader: DatasetReader, path: Path) -> int:
-    count = 0
+    count = first_infos = 0
     with NewFile(path) as new:
         for episode in _episodes(reader):
             agents = {str(one.agent_id): _plain_trajectory(one, reader) for one in episode}
@@ -77,9 +85,12 @@ def _to_json_lines(reader: DatasetReader, path: Path) -> int:
                     expected="one trajectory for each agent",
                     fix="convert to rollax's own format",
                 )
-            line = json.dumps({"episode_id": episode[0].episode_id, "agents": agents})
+            line = json.dumps({"episode_id": episode[0].episode_id, "agents": agents}, allow_nan=False)
             new.file.write(line.encode() + b"\n")
             count += len(episode)
+            first_infos += sum(bool(one.columns[SampleBatch.INFOS][0]) for one in episode if _has_infos(one))
+    if first_infos:
+        log.warning("%s: the infos of %d resets are left out; JSON lines have those of steps.", path, first_infos)
     return count
 
 
@@ -97,6 +108,8 @@ def _episodes(reader: DatasetReader) -> Iterator[list[RecordedTrajectory]]:
 def _plain_trajectory(trajectory: RecordedTrajectory, reader: DatasetReader) -> dict[str, Any]:
     columns = trajectory.columns
     sent = env_actions(trajectory, reader)
+    for name in (SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS):
+        _refuse_not_finite(trajectory, name, sent if name == SampleBatch.ACTIONS else columns[name])
     plain: dict[str, Any] = {
         "obs": [_plain(row) for row in _rows(columns[SampleBatch.OBS], len(trajectory) + 1)],
         "actions": [_plain(row) for row in _rows(sent, len(trajectory))],
@@ -104,15 +117,47 @@ def _plain_trajectory(trajectory: RecordedTrajectory, reader: DatasetReader) -> 
         "terminated": trajectory.terminated,
         "truncated": trajectory.truncated and not trajectory.terminated,
     }
-    further = [SampleBatch.T]
+    if SampleBatch.T in columns:
+        plain[SampleBatch.T] = columns[SampleBatch.T].tolist()
     # The density of an action that was scaled or clipped is not that of what the environment got; and readers of JSON
     # lines take a density as that of the policy's action.
-    if ENV_ACTIONS not in columns and (not has_box_actions(trajectory) or reader.header.get("logp_of") == "policy"):
-        further.append(SampleBatch.ACTION_LOGP)
-    for name in further:
-        if name in columns:
-            plain[name] = columns[name].tolist()
+    of_same_action = not has_box_actions(trajectory) or reader.header.get("logp_of") == "policy"
+    if SampleBatch.ACTION_LOGP in columns and ENV_ACTIONS not in columns and of_same_action:
+        logp = columns[SampleBatch.ACTION_LOGP]
+        unknown = np.isnan(logp)
+        _refuse_not_finite(trajectory, SampleBatch.ACTION_LOGP, np.where(unknown, 0, logp))
+        plain[SampleBatch.ACTION_LOGP] = np.where(unknown, None, logp.astype(object)).tolist()
+    if _has_infos(trajectory):
+        plain[SampleBatch.INFOS] = [_plain_info(trajectory, step) for step in range(1, len(trajectory) + 1)]
     return plain
+
+
+def _has_infos(trajectory: RecordedTrajectory) -> bool:
+    return SampleBatch.INFOS in trajectory.columns
+
+
+def _plain_info(trajectory: RecordedTrajectory, step: int) -> Any:
+    from rollax.data.layout import info_to_json
+
+    text = info_to_json(trajectory.columns[SampleBatch.INFOS][step])
+    return json.loads(text, parse_constant=lambda number: _refuse(trajectory, SampleBatch.INFOS, step, number))
+
+
+def _refuse_not_finite(trajectory: RecordedTrajectory, name: str, column: Any) -> None:
+    for leaf in trees.leaves(column):
+        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            step = int(np.argwhere(~np.isfinite(leaf))[0][0])
+            _refuse(trajectory, name, step, leaf[step])
+
+
+def _refuse(trajectory: RecordedTrajectory, name: str, step: int, got: Any) -> NoReturn:
+    raise DatasetError(
+        "NaN or infinity, which JSON cannot hold.",
+        where=f"{trajectory.where or 'episode ' + trajectory.episode_id}, column {name!r}, step {step}",
+        got=got,
+        expected="finite numbers",
+        fix="convert to rollax's own format, or leave the episode out: `rollax data check` lists what is wrong",
+    )
 
 
 def _rows(column: Any, rows: int) -> Iterator[Any]:

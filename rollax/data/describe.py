@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rollax import spaces, trees
+from rollax import spaces
 from rollax.batch import SampleBatch
+from rollax.batch.finite import first_not_finite
 from rollax.data.dataset import ENV_ACTIONS, Continuations, DatasetReader, RecordedTrajectory
 from rollax.errors import DatasetError
 from rollax.spaces import at, leaves, path_text, space_text
@@ -187,12 +188,14 @@ def problems(trajectory: RecordedTrajectory, reader: DatasetReader) -> list[str]
         of_policy = name == SampleBatch.ACTIONS and reader.actions_of == "policy"
         where = f"{trajectory.where}, column {name!r}"
         if space is None:
-            found += [f"{where}: {row}" for row in _not_finite(column)]
+            found += [f"{where}: {row}" for row in _not_finite(name, column)]
         else:
-            found += [f"{where}{message}" for message in _outside(space, column, bounded=not of_policy)]
+            found += [f"{where}{message}" for message in _outside(name, space, column, bounded=not of_policy)]
     for name in (SampleBatch.REWARDS, SampleBatch.ACTION_DIST_INPUTS):
         if name in trajectory.columns:
-            found += [f"{trajectory.where}, column {name!r}: {row}" for row in _not_finite(trajectory.columns[name])]
+            found += [
+                f"{trajectory.where}, column {name!r}: {row}" for row in _not_finite(name, trajectory.columns[name])
+            ]
     t = trajectory.columns.get(SampleBatch.T)
     if t is not None and len(t) > 1 and (np.diff(t) <= 0).any():
         found.append(f"{trajectory.where}, column 't': the steps are not in order")
@@ -211,7 +214,7 @@ def _note(report: DatasetReport, message: str) -> None:
         report.more_errors += 1
 
 
-def _outside(space: Any, column: Any, *, bounded: bool) -> list[str]:
+def _outside(name: str, space: Any, column: Any, *, bounded: bool) -> list[str]:
     found = []
     for path, leaf in leaves(space):
         try:
@@ -222,8 +225,8 @@ def _outside(space: Any, column: Any, *, bounded: bool) -> list[str]:
         if part.shape[1:] != (leaf.shape or ()):
             found.append(f"{path_text(path)}: rows of shape {part.shape[1:]}, expected {space_text(leaf)}")
             continue
-        if not np.isfinite(part).all():
-            found += [f"{path_text(path)}: {row}" for row in _not_finite(part)]
+        if not_finite := _not_finite(name, part):
+            found += [f"{path_text(path)}: {row}" for row in not_finite]
         elif bounded or part.dtype.kind in "iu":
             low, high = spaces.bounds(leaf)
             wrong = (part < low) | (part > high)
@@ -233,12 +236,9 @@ def _outside(space: Any, column: Any, *, bounded: bool) -> list[str]:
     return found
 
 
-def _not_finite(column: Any) -> list[str]:
-    for leaf in trees.leaves(column):
-        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-            row = int(np.argwhere(~np.isfinite(leaf))[0][0])
-            return [f"{leaf[row]} in step {row}, expected finite numbers"]
-    return []
+def _not_finite(name: str, column: Any) -> list[str]:
+    bad = first_not_finite(name, column)
+    return [] if bad is None else [f"{bad.array[bad.row]} in step {bad.row}, expected finite numbers"]
 
 
 def _other_shapes(summary: PolicySummary, trajectory: RecordedTrajectory) -> str:

@@ -6,6 +6,8 @@ import glob
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +63,38 @@ def open_dataset(source: Source, *, format: str | type[DatasetReader] = "auto", 
     if callable(source):
         return _returned(source(**settings), source)
     sources = [source] if isinstance(source, str | Path) else list(source)
-    if not sources or not all(isinstance(one, str | Path) for one in sources):
-        readers = [open_dataset(one, format=format, **settings) for one in sources]
-        return readers[0] if len(readers) == 1 else ChainedReader(readers)
+    if not _are_paths(sources):
+        return _chained([open_dataset(one, format=format, **settings) for one in sources])
     groups = _grouped([path for one in sources for path in _paths(one)], format)
-    readers = [_made(kind, paths, settings) for kind, paths in groups]
+    return _chained([_made(kind, paths, settings) for kind, paths in groups])
+
+
+@contextmanager
+def reading(source: Source, **settings: Any) -> Iterator[DatasetReader]:
+    """`open_dataset` for the length of a block, which closes what it has opened.
+
+    A reader that was given, alone or in a list, stays open: it is the caller's, who may read it again.
+
+    Args:
+        source, settings: the arguments of `open_dataset`, `format` among them.
+    Raises:
+        DatasetError, ConfigError: as `open_dataset`.
+    """
+    if isinstance(source, DatasetReader):
+        yield source
+    elif isinstance(source, Sequence) and not isinstance(source, str) and not _are_paths(source):
+        with ExitStack() as opened:
+            yield _chained([opened.enter_context(reading(one, **settings)) for one in source])
+    else:
+        with closing(open_dataset(source, **settings)) as reader:
+            yield reader
+
+
+def _are_paths(sources: Sequence[Any]) -> bool:
+    return bool(sources) and all(isinstance(one, str | Path) for one in sources)
+
+
+def _chained(readers: Sequence[DatasetReader]) -> DatasetReader:
     return readers[0] if len(readers) == 1 else ChainedReader(readers)
 
 
@@ -103,8 +132,7 @@ class ChainedReader(DatasetReader):
     def trajectories(self) -> Iterator[RecordedTrajectory]:
         for number, reader in enumerate(self.readers):
             for trajectory in reader.trajectories():
-                trajectory.episode_id = f"{number}:{trajectory.episode_id}"
-                yield trajectory
+                yield replace(trajectory, episode_id=f"{number}:{trajectory.episode_id}")
 
     def close(self) -> None:
         for reader in self.readers:
@@ -131,12 +159,14 @@ def _paths(source: str | Path) -> list[Path]:
 def _grouped(paths: list[Path], given: str | type[DatasetReader]) -> list[tuple[Any, list[Path]]]:
     """`(format, paths)`, for a reader each: neighbours of the same format share one."""
     groups: list[tuple[Any, list[Path]]] = []
-    for path in paths:
-        for kind, file in _files_of(path, given):
-            if groups and groups[-1][0] == kind:
-                groups[-1][1].append(file)
-            else:
-                groups.append((kind, [file]))
+    found = [each for path in paths for each in _files_of(path, given)]
+    # A damaged Parquet file belongs to the others, whose reader reports or skips it.
+    of_parquet = next((kind for kind, _ in found if kind in ("rollax", "rllib_parquet")), "rollax")
+    for kind, file in ((kind or of_parquet, file) for kind, file in found):
+        if groups and groups[-1][0] == kind:
+            groups[-1][1].append(file)
+        else:
+            groups.append((kind, [file]))
     return groups
 
 
@@ -168,12 +198,10 @@ def _files_of(path: Path, given: str | type[DatasetReader]) -> Iterator[tuple[An
         yield (_format_of(file) if given == "auto" else given), file
 
 
-def _format_of(path: Path) -> str:
-    """The format of a file, from its name and its first bytes."""
+def _format_of(path: Path) -> str | None:
+    """The format of a file, from its name and its content; None for a damaged Parquet file."""
     if path.suffix in _SUFFIXES["parquet"]:
-        with open(path, "rb") as file:  # the names of columns are in the footer
-            file.seek(max(path.stat().st_size - (1 << 16), 0))
-            return "rllib_parquet" if b"eps_id" in file.read() else "rollax"
+        return _parquet_format(path)
     if path.suffix in _SUFFIXES["json"]:
         with open(path, "rb") as file:
             start = file.read(1 << 12)
@@ -188,6 +216,19 @@ def _format_of(path: Path) -> str:
         expected=f"a name that ends in {', '.join(suffix for group in _SUFFIXES.values() for suffix in group)}",
         fix=f"name the format, one of {', '.join(FORMATS)}",
     )
+
+
+def _parquet_format(path: Path) -> str | None:
+    """The format of a Parquet file, from the names of its columns; None for a damaged file."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        return "rollax"  # its reader reports the missing package
+    try:
+        return "rllib_parquet" if "eps_id" in pq.read_schema(path).names else "rollax"
+    except (pa.ArrowException, OSError):
+        return None
 
 
 def _made(kind: Any, paths: list[Path], settings: dict[str, Any]) -> DatasetReader:

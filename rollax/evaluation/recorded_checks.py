@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rollax import trees
 from rollax.batch import SampleBatch
+from rollax.batch.finite import first_not_finite
 from rollax.errors import NonFiniteError, PolicyError, ShapeError, SpaceError
 from rollax.policy.action_masks import KEY as MASK
 from rollax.policy.action_masks import ActionMasks
@@ -61,8 +61,8 @@ class RecordedChecks:
     def values(self, obs: Any, actions: Any, rewards: NDArray, trajectories: Sequence[RecordedTrajectory]) -> None:
         """Refuses values that no policy has seen, chosen or earned, in trajectories with N steps in all.
 
-        NaN, and infinity in all but observations, whose space may allow it; actions outside a discrete space, and
-        those that the mask of their observation forbids.
+        NaN and infinity, by the rule of `first_not_finite`; actions outside a discrete space, and those that the mask
+        of their observation forbids.
 
         Args:
             obs: columns [N + trajectories, ...]; each trajectory ends with its last observation.
@@ -97,19 +97,15 @@ class RecordedChecks:
                 raise _wrong_shape(f"{_where(trajectory)}, column {name!r}{path_text(path)}", column, expected)
 
     def _numbers(self, name: str, column: Any, trajectories: Sequence[RecordedTrajectory], starts: NDArray) -> None:
-        for leaf in trees.leaves(column):
-            if leaf.dtype.kind != "f":
-                continue
-            bad = np.isnan(leaf) if name == SampleBatch.OBS else ~np.isfinite(leaf)
-            if bad.any():
-                row = int(np.argwhere(bad)[0][0])
-                raise NonFiniteError(
-                    "NaN or infinity in recorded data.",
-                    where=f"{_step(row, trajectories, starts)}, column {name!r}",
-                    got=leaf[bad][0],
-                    expected="finite numbers",
-                    fix="leave the episode out: `rollax data check` lists what is wrong",
-                )
+        bad = first_not_finite(name, column)
+        if bad is not None:
+            raise NonFiniteError(
+                "NaN or infinity in recorded data.",
+                where=f"{_step(bad.row, trajectories, starts)}, column {name!r}",
+                got=bad.number,
+                expected="finite numbers",
+                fix="leave the episode out: `rollax data check` lists what is wrong",
+            )
 
     def _allowed(
         self, mask: NDArray, actions: Any, trajectories: Sequence[RecordedTrajectory], starts: NDArray

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollax.batch import Fragment, SampleBatch
 from rollax.config.stored import space_to_json
+from rollax.data.reader import reading
 from rollax.errors import ConfigError
 from rollax.evaluation.policy_mapping import policy_mapping
 from rollax.evaluation.recorded import RecordedFragments
@@ -75,7 +75,7 @@ class RecordedData:
         buffers = {policy_id: self._buffer_of(policy) for policy_id, policy in self._policies.items()}
         # The columns that buffers store are known to them alone.
         columns = {policy_id: make(1).columns for policy_id, make in buffers.items()}
-        with open_source(source, self._config.input_config) as reader:
+        with reading(source, **self._config.input_config) as reader:
             fragments = RecordedFragments(
                 *(reader, self._worker.runners, self._policies.keys(), self._policy_of()),
                 columns=columns,
@@ -182,18 +182,6 @@ class RecordedData:
             for part in parts:
                 for obs in part.buffer.observations(_FILTERED_AT_ONCE):
                     observation_filter(obs, update=True)
-
-
-@contextmanager
-def open_source(source: Any, settings: Mapping[str, Any]) -> Iterator[DatasetReader]:
-    """The reader of one of the sources of `input`; a reader that was given is not closed, as it is read again."""
-    from rollax.data import DatasetReader, open_dataset
-
-    if isinstance(source, DatasetReader):
-        yield source
-        return
-    with closing(open_dataset(list(source) if isinstance(source, list | tuple) else source, **settings)) as reader:
-        yield reader
 
 
 def _in_buffer(fragments: list[Fragment], buffer_of: BufferOfSize) -> UniformReplay:

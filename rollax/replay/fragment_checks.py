@@ -9,6 +9,7 @@ import numpy as np
 
 from rollax import trees
 from rollax.batch import Fragment, SampleBatch
+from rollax.batch.finite import first_not_finite
 from rollax.errors import BatchError, NonFiniteError
 from rollax.state import wrong
 
@@ -62,19 +63,16 @@ def check_fragment(fragment: SampleBatch, names: Sequence[str], where: str) -> F
 
 
 def _check_numbers(name: str, column: trees.Tree, what: str, where: str) -> None:
-    """Refuses NaN, and infinity in all but observations, whose space may allow it."""
-    for leaf in trees.leaves(column):
-        if leaf.dtype.kind != "f":
-            continue
-        bad = np.isnan(leaf) if name == SampleBatch.OBS else ~np.isfinite(leaf)
-        if bad.any():
-            raise NonFiniteError(
-                "A fragment with NaN or infinity for a replay buffer; nothing of it is stored.",
-                where=f"{where}, column {name!r}, {what} {int(np.argwhere(bad)[0][0])} of {len(leaf)}",
-                got=leaf[bad][0],
-                expected="finite numbers",
-                fix="look for the callback, filter or postprocessing that made it: environments are checked before",
-            )
+    """Refuses NaN and infinity, by the rule of `first_not_finite`."""
+    bad = first_not_finite(name, column)
+    if bad is not None:
+        raise NonFiniteError(
+            "A fragment with NaN or infinity for a replay buffer; nothing of it is stored.",
+            where=f"{where}, column {name!r}, {what} {bad.row} of {len(bad.array)}",
+            got=bad.number,
+            expected="finite numbers",
+            fix="look for the callback, filter or postprocessing that made it: environments are checked before",
+        )
 
 
 def check_layouts(fragment: Fragment, layouts: Mapping[str, Layout], where: str) -> None:

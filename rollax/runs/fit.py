@@ -76,9 +76,10 @@ def fit(
     if path is not None:
         folder = _run_folder(trainer, run, conditions, path, best_by if keep_best else None, keep_checkpoints)
     with folder or nullcontext():
-        with StopRequest(trainer.stop_waiting, display.stopping) as request, display:
+        limit = trainer.stopping_at(conditions.get("timesteps_total", math.inf))
+        with StopRequest(trainer.stop_waiting, display.stopping) as request, display, limit:
             while True:
-                result = _trained(trainer, conditions)
+                result = trainer.train()
                 if evaluates_every and trainer.iteration % evaluates_every == 0:
                     result["evaluation"] = trainer.evaluate()
                 if folder:
@@ -108,15 +109,6 @@ def fit(
         None if ended_by else request.signal,
         **({} if folder is None else folder.outcome()),
     )
-
-
-def _trained(trainer: Trainer, conditions: Mapping[str, float]) -> Any:
-    """One iteration, which ends with the last step of the run."""
-    trainer.optimizer.stop_at = conditions.get("timesteps_total", math.inf)
-    try:
-        return trainer.train()
-    finally:
-        trainer.optimizer.stop_at = math.inf
 
 
 def _checked_conditions(trainer: Trainer, stop: Mapping[str, float]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import threading
@@ -83,6 +84,20 @@ def test_a_trainer_from_a_checkpoint_goes_on_with_the_whole_curve(fitted, tmp_pa
         trainer.fit({"timesteps_total": 200}, tmp_path / "on", progress="none", evaluate=False)
     assert [row["training_iteration"] for row in rows(tmp_path / "on")] == [1, 2, 3, 4]
     assert rows(tmp_path / "on")[:3] == rows(run)
+
+
+def test_the_limit_of_steps_holds_for_iterations_too():
+    class Watched(FakeTrainer):
+        limits = []
+
+        def train(self):
+            self.limits.append(self.stops_at)
+            return super().train()
+
+    trainer = Watched({})
+    trainer.fit({"timesteps_total": 200}, progress="none")
+    trainer.fit({"training_iteration": 3}, progress="none")
+    assert (Watched.limits, trainer.stops_at) == ([200, 200, math.inf], math.inf)
 
 
 @pytest.mark.parametrize(

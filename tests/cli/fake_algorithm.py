@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from rollax.errors import EnvError
@@ -37,7 +37,7 @@ class FakeTrainer:
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = FakeConfig(config)
         self.settings = config
-        self.optimizer = SimpleNamespace(stop_at=math.inf)
+        self.stops_at = math.inf
         self.iteration = 0
         self.stopped = False
         self.restored_from: Path | None = None
@@ -46,6 +46,12 @@ class FakeTrainer:
         # Not Trainer.fit itself, which would bring JAX into every process of the tests.
         trainer: Any = self
         return fit(trainer, self.name, stop, out, **options)
+
+    @contextmanager
+    def stopping_at(self, timesteps_total: float) -> Iterator[None]:
+        self.stops_at = timesteps_total
+        yield
+        self.stops_at = math.inf
 
     def stop_waiting(self) -> None:
         """It waits for nobody."""

@@ -93,7 +93,12 @@ def test_observations_of_other_shapes_are_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("column", "value", "says"),
-    [("obs", np.nan, "nan] in step 1"), ("rewards", np.inf, "inf in step 1"), ("actions", 5, "5 in step 1 is not in")],
+    [
+        ("obs", np.nan, "nan] in step 1"),
+        ("obs", np.inf, "inf] in step 1 is not in"),
+        ("rewards", np.inf, "inf in step 1"),
+        ("actions", 5, "5 in step 1 is not in"),
+    ],
 )
 def test_wrong_values_are_named(tmp_path, column, value, says):
     data = some()
@@ -228,6 +233,37 @@ def test_lines_have_no_log_probabilities_of_actions_that_were_clipped(tmp_path):
         convert(open_dataset(tmp_path / name), tmp_path / f"{name}.jsonl", "json_lines")
     assert "action_logp" not in (tmp_path / "clipped.jsonl").read_text()
     assert "action_logp" in (tmp_path / "plain.jsonl").read_text()
+
+
+@pytest.mark.parametrize(("column", "value"), [("obs", np.nan), ("rewards", np.inf), ("action_logp", -np.inf)])
+def test_lines_refuse_what_is_no_json(tmp_path, column, value):
+    data = some()
+    for one in data:
+        one.columns["action_logp"] = np.zeros(len(one), np.float32)
+    data[1].columns[column][1] = value
+    (path,) = written(tmp_path / "a", data)
+    with pytest.raises(DatasetError, match=rf"(?s){path}, row group 0, row 3, column '{column}', step 1.*{value}"):
+        convert(open_dataset(path), tmp_path / "b.jsonl", "json_lines")
+    assert not (tmp_path / "b.jsonl").exists()
+
+
+def test_lines_keep_infos_and_unknown_log_probabilities(tmp_path, caplog):
+    (one,) = some(1)
+    one.columns["action_logp"] = np.array([np.nan, -0.5], np.float32)
+    one.columns["infos"] = np.array([{"seed": 3}, {"lives": np.int64(2)}, {"lives": 1}], object)
+    written(tmp_path / "a", [one])
+    convert(open_dataset(tmp_path / "a"), tmp_path / "b.jsonl", "json_lines")
+    assert "NaN" not in (tmp_path / "b.jsonl").read_text()
+    (read,) = open_dataset(tmp_path / "b.jsonl").trajectories()
+    np.testing.assert_array_equal(read.columns["action_logp"], one.columns["action_logp"])
+    assert read.columns["infos"].tolist() == [{}, {"lives": 2}, {"lives": 1}]
+    assert "the infos of 1 resets are left out" in caplog.text
+    convert(open_dataset(tmp_path / "a"), tmp_path / "c", "minari")
+    assert "the infos of 1 episodes are left out" in caplog.text
+    one.columns["infos"][2] = {"parts": [float("nan")]}
+    written(tmp_path / "d", [one])
+    with pytest.raises(DatasetError, match=r"(?s)column 'infos', step 2.*NaN"):
+        convert(open_dataset(tmp_path / "d"), tmp_path / "d.jsonl", "json_lines")
 
 
 def run(*arguments):

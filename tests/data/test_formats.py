@@ -14,6 +14,7 @@ from gymnasium import spaces
 from rollax import ConfigError, DatasetError, DatasetReader, open_dataset, trees
 from rollax.data.convert import convert
 from rollax.data.formats.minari_format import write_minari
+from rollax.data.reader import reading
 from rollax.data.writer import DatasetWriter
 from tests.data.test_parquet import trajectory
 from tests.data.worlds import IMAGE
@@ -196,10 +197,18 @@ class TestRLlibParquet:
         assert len(list(reader.trajectories())) == 2
         assert "b.parquet" in reader.broken[0]
 
-    def test_truncated_files_are_counted(self, tmp_path):
-        pq.write_table(self.table(), tmp_path / "a.parquet")
-        (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-40] + b"eps_id" + b" " * 20)
-        with pytest.raises(DatasetError, match=r"(?s)damaged.*b.parquet"):
+    def test_the_columns_of_a_long_footer_are_found(self, tmp_path):
+        table = self.table()
+        table = table.replace_schema_metadata({"note": "x" * (1 << 18)})  # after the names of the columns
+        pq.write_table(table, tmp_path / "out.parquet")
+        assert len(read(tmp_path)) == 2
+
+    @pytest.mark.parametrize(("whole", "truncated"), [("a", "b"), ("b", "a")])
+    def test_truncated_files_are_counted(self, tmp_path, whole, truncated):
+        pq.write_table(self.table(), tmp_path / f"{whole}.parquet")
+        half = (tmp_path / f"{whole}.parquet").read_bytes()[:-40]
+        (tmp_path / f"{truncated}.parquet").write_bytes(half)
+        with pytest.raises(DatasetError, match=rf"(?s)damaged.*{truncated}.parquet"):
             read(tmp_path)
         reader = open_dataset(tmp_path, max_broken=1)
         assert len(list(reader.trajectories())) == 2
@@ -431,6 +440,22 @@ def test_a_format_of_ones_own(tmp_path):
     both = open_dataset([Countdown([]), lambda: Countdown([])])
     assert [one.episode_id for one in both.trajectories()] == ["0:0", "1:0"]
     assert len(both) == 6
+
+
+def test_reading_closes_what_it_opened_and_leaves_open_what_was_given(tmp_path):
+    closed, given, opened = [], Countdown([]), Countdown([])
+    given.close, opened.close = lambda: closed.append("given"), lambda: closed.append("opened")
+    kept = trajectory(np.random.default_rng(0), 2, "id", obs=BOX, acts=spaces.Discrete(2))
+    given.trajectories = lambda: iter([kept])
+    for source in ([given, lambda: opened], (lambda: opened, [given]), [given], given):
+        for _ in range(2):
+            with reading(source) as reader:
+                assert sorted(len(one) for one in reader.trajectories()) in ([2], [2, 3])
+    assert closed == ["opened"] * 4
+    assert kept.episode_id == "id"  # the list's own, not numbered again with each reading
+    with pytest.raises(DatasetError, match="No such data"), reading([lambda: opened, tmp_path / "nothing"]):
+        pass
+    assert closed == ["opened"] * 5
 
 
 def test_what_is_no_data(tmp_path):

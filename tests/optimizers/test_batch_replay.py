@@ -85,6 +85,9 @@ class TestAlone:
         with DQNTrainer(config={**TINY, "input": reader()}) as trainer:
             assert trainer.get_policy().action_space == ACTIONS
             assert trainer.train()["timesteps_total"] == 20
+            with trainer.stopping_at(26):  # two of the five updates of four rows
+                assert trainer.train()["timesteps_total"] == 28
+            assert trainer.train()["timesteps_total"] == 48
             with pytest.raises(ConfigError, match="There is no environment"):
                 trainer.evaluate()
 
@@ -92,7 +95,13 @@ class TestAlone:
         # It is read for the spaces, for the rows and for the estimates.
         data = ListReader([trajectory(number, 5) for number in range(6)])
         data.close = lambda: pytest.fail("closed")
-        config = {**TINY, "input": data, "off_policy_estimation_methods": ["dm"], "evaluation_interval": 1}
+        more = [trajectory(number, 5) for number in range(6, 8)]
+        config = {
+            **TINY,
+            "input": [data, lambda: ListReader(more)],
+            "off_policy_estimation_methods": ["dm"],
+            "evaluation_interval": 1,
+        }
         with DQNTrainer(config=config):
             assert data.opened == 2
 

@@ -19,7 +19,8 @@ from rollax.errors import DatasetError
 class JsonLinesReader(FormatReader):
     """Reads `{"agents": {ID: {"obs": [T + 1], "actions": [T], "rewards": [T], "terminated": false, ...}}}` lines.
 
-    Actions are those of the environment; `action_logp` is that of the policy's action, before it was scaled.
+    Actions are those of the environment; `action_logp` is that of the policy's action, before it was scaled, and null
+    (read as NaN) where it is not known.
 
     Args:
         paths: the files.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,8 @@ from rollax.data.formats.common import DEFAULT_AGENT, DEFAULT_POLICY, FormatRead
 from rollax.data.formats.minari_limits import check_episode
 from rollax.data.new_file import new_folder
 from rollax.errors import DatasetError
+
+log = logging.getLogger("rollax.data")
 
 METADATA = "metadata.json"
 
@@ -117,6 +120,8 @@ def write_minari(
 ) -> int:
     """Writes a data set with one agent for Minari, images without loss; returns the number of episodes.
 
+    Infos are left out; a warning counts the episodes that have some.
+
     Args:
         path: a new folder, which gets a folder `data`.
         storage: HDF5 in one file, or Arrow with a folder for each episode.
@@ -137,16 +142,19 @@ def write_minari(
         stored = MinariStorage.new(
             temporary / "data", observation_space, reader.action_spaces[policy_id], None, storage, jpeg_encoding=False
         )
-        count, agents = 0, {}
+        count, with_infos, agents = 0, 0, {}
         for trajectory in reader.trajectories():
             if agents.setdefault(trajectory.episode_id, trajectory.agent_id) != trajectory.agent_id:
                 raise DatasetError("A Minari data set has one agent.", where=trajectory.where, got=trajectory.agent_id)
             stored.update_episodes([_buffer(trajectory, reader)])
             count += 1
+            with_infos += SampleBatch.INFOS in trajectory.columns
         name = dataset_id or f"{path.name}-v0"
         metadata = {"dataset_id": name, "minari_version": minari.__version__, "author": {"rollax"}}
         algorithm = reader.header.get("behaviour", {}).get("algorithm")
         stored.update_metadata({**metadata, "algorithm_name": str(algorithm or f"rollax {rollax.__version__}")})
+    if with_infos:
+        log.warning("%s: the infos of %d episodes are left out.", path, with_infos)
     return count
 
 

@@ -1,0 +1,41 @@
+"""Which columns of experience may hold NaN or infinity: the rule of recorded data and of replay buffers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rollax import trees
+from rollax.batch.sample_batch import SampleBatch
+
+
+class NotFinite(NamedTuple):
+    """The first number of a column that is not allowed.
+
+    Attributes:
+        row: the row of the column.
+        number: NaN or infinity.
+        array: the array of the column, [rows, ...], that holds it.
+    """
+
+    row: int
+    number: np.floating
+    array: np.ndarray
+
+
+def first_not_finite(name: str, column: trees.Tree) -> NotFinite | None:
+    """The first NaN of a column, or infinity in all but observations, whose space may allow it; None without one.
+
+    Args:
+        name: of the column, as in `SampleBatch`.
+        column: arrays [rows, ...]; only those of floating-point numbers are searched.
+    """
+    for array in trees.leaves(column):
+        if array.dtype.kind != "f":
+            continue
+        bad = np.isnan(array) if name == SampleBatch.OBS else ~np.isfinite(array)
+        if bad.any():
+            row = int(np.argwhere(bad)[0][0])
+            return NotFinite(row, array[bad][0], array)
+    return None
