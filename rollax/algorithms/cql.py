@@ -7,7 +7,8 @@ corrected by its density (appendix F). With `lagrangian` the weight adapts so th
 (Eq. 30). Discrete actions (DiscreteCQL, on double DQN): the sum is exact.
 
 Deviations: the critics minimize ½ (Q - y)² + ½ w gap, so that w = 5 is that of the authors' code, which leaves out both
-halves; DiscreteCQL minimizes the Huber loss + w gap. Targets have no entropy by default, as in the authors' code.
+halves; DiscreteCQL minimizes the Huber loss + w gap. Targets have no entropy by default, as in the authors' code. The
+step size of the temperature is SAC's `lr`, three times that of the actor; in the authors' code the two are equal.
 """
 
 from __future__ import annotations

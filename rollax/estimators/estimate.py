@@ -41,7 +41,7 @@ class Estimate:
     Attributes:
         method: one of `METHODS`.
         v_behavior: mean discounted return of the logged episodes.
-        v_target: the estimate.
+        v_target: the estimate; NaN, as are all numbers that follow from it, where the method is undefined.
         v_gain: v_target - v_behavior.
         v_std: standard deviation of the estimate, by the bootstrap over episodes.
         low, high: confidence interval.
@@ -88,8 +88,12 @@ class Estimates:
         return self.methods[method]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain JSON values."""
-        return asdict(self)
+        """All of it as plain JSON values; None in the place of NaN."""
+        methods = {
+            name: {key: None if value != value else value for key, value in asdict(one).items()}
+            for name, one in self.methods.items()
+        }
+        return {**asdict(self), "methods": methods}
 
 
 def estimate(
@@ -210,21 +214,21 @@ def _terms(
 
 
 def _log_ratios(target: TargetPolicy, episodes: LoggedEpisodes, behaviour: str, seed: int) -> np.ndarray:
-    """[N] log π(a_t | s_t) - log μ(a_t | s_t)."""
+    """[N] log π(a_t | s_t) - log μ(a_t | s_t); minus infinity for actions that the policy never takes."""
     if behaviour == "fitted":
         from rollax.estimators.behaviour import fitted_logp
 
         logged = fitted_logp(episodes, target, seed)
     else:
         logged = episodes.require_logp()
-    # The logarithm of 0 stays finite: sums and differences of infinities would be NaN.
-    return np.maximum(target.logp(episodes), -1e6) - logged
+    return target.logp(episodes) - logged
 
 
 def _sample_size(log_weights: np.ndarray, episodes: int, warnings: list[str]) -> float:
-    if log_weights.max() < -1e5:
+    if log_weights.max() == -np.inf:
         warnings.append(
-            "the policy never takes the actions of any logged episode: importance sampling says nothing about it"
+            "the policy never takes the actions of any logged episode: importance sampling says nothing about it, and "
+            "'wis' and 'wpdis' are NaN; use 'dm', or data of a policy nearer to it"
         )
         return 0.0
     size = importance.effective_sample_size(log_weights)

@@ -53,7 +53,8 @@ class FQEConfig:
         hiddens: widths of the network's layers; with none and one-hot observations the values are a table.
         updates: gradient steps.
         batch_size: rows of one step.
-        lr: step size of Adam; it falls to 0 linearly, so that the last steps average.
+        lr: step size of Adam; it falls every 2000 updates, linearly with the share of `updates` that is done, so that
+            the last steps average.
         tau: Polyak coefficient τ of the target network; None: 5 / ((1 - γ) `updates`), from 0.01 to 0.2, so that
             rewards 1 / (1 - γ) steps ahead, which reach a value by one update of the targets each, are in the values.
         samples: actions of the target policy drawn for each state, with other than Discrete actions.

@@ -6,6 +6,7 @@ ends with its last row: rewards after a truncation are not part of its return.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,43 +14,69 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 _LARGEST_LOG = 700.0  # exp of more is infinite in float64
+_CELLS_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """An estimate as a sum of K ratios of sums over episodes: Σ_k Σ_i numerators[i, k] / Σ_i denominators[i, k].
+    """An estimate as a sum over steps of weighted means over the n episodes: Σ_t Σ_i w_it y_it / Σ_i w_it.
 
-    Bootstrap and jackknife need nothing else: they reweight the episodes i.
+    An episode that has ended keeps its last weight at later steps, with y = 0. An estimate of one mean has one step.
+    Bootstrap and jackknife need nothing else: they reweight the episodes i. Memory is bounded by the rows.
+
+    Args:
+        values: [N] y of each step.
+        log_weights: [N] log w of each step; minus infinity for a weight of 0.
+        lengths: [n] steps of each episode, at least 1.
     """
 
-    numerators: Float[ndarray, "n K"]
-    denominators: Float[ndarray, "n K"]
+    values: Float[ndarray, "N"]
+    log_weights: Float[ndarray, "N"]
+    lengths: Int[ndarray, "n"]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
 
     @property
     def value(self) -> float:
-        """The estimate."""
-        return float(self.weighted(np.ones((1, len(self.numerators))))[0])
+        """The estimate; NaN where the weights of all episodes are 0 at some step, so that its mean is undefined."""
+        counts = np.ones((1, len(self)))
+        return float(sum(_ratios(counts @ above, counts @ below, np.nan)[0] for above, below in self._blocks(1)))
 
     def weighted(self, counts: Float[ndarray, "B n"]) -> Float[ndarray, "B"]:
-        """The estimates with episode i counted `counts[b, i]` times."""
-        return self._ratios(counts @ self.numerators, counts @ self.denominators)
+        """The estimates with episode i counted `counts[b, i]` times; a mean of weights of 0 counts as 0."""
+        estimates = np.zeros(len(counts))
+        for above, below in self._blocks(len(counts)):
+            estimates += _ratios(counts @ above, counts @ below, 0.0)
+        return estimates
 
     def without_each(self) -> Float[ndarray, "n"]:
-        """The n estimates without one episode each."""
-        return self._ratios(
-            self.numerators.sum(0) - self.numerators,
-            self.denominators.sum(0) - self.denominators,
-        )
+        """The n estimates without one episode each; a mean of weights of 0 counts as 0."""
+        estimates = np.zeros(len(self))
+        for above, below in self._blocks(1):
+            estimates += _ratios(above.sum(axis=0) - above, below.sum(axis=0) - below, 0.0)
+        return estimates
 
-    @staticmethod
-    def _ratios(above: Float[ndarray, "B K"], below: Float[ndarray, "B K"]) -> Float[ndarray, "B"]:
-        # Weights of 0 for all episodes of a resample: the ratio is undefined, and its term is 0.
-        return np.divide(above, below, out=np.zeros_like(above), where=below > 0).sum(axis=1)
+    def _blocks(self, estimates: int) -> Iterator[tuple[Float[ndarray, "n K"], Float[ndarray, "n K"]]]:
+        """w y and w of K steps at a time, each step with a factor of its own; `estimates` are computed from them."""
+        starts, last = starts_of(self.lengths), (self.lengths - 1)[:, None]
+        width = max(_CELLS_AT_ONCE // max(len(self), estimates), 1)
+        for first in range(0, int(self.lengths.max()), width):
+            steps = np.arange(first, min(first + width, int(self.lengths.max())))
+            rows = starts[:, None] + np.minimum(steps, last)
+            logs = self.log_weights[rows]
+            largest = logs.max(axis=0)  # a common factor of a step cancels out
+            weights = np.exp(logs - np.where(np.isfinite(largest), largest, 0.0))
+            yield weights * np.where(steps <= last, self.values[rows], 0.0), weights
+
+
+def _ratios(above: Float[ndarray, "B K"], below: Float[ndarray, "B K"], undefined: float) -> Float[ndarray, "B"]:
+    return np.divide(above, below, out=np.full_like(above, undefined), where=below > 0).sum(axis=1)
 
 
 def mean_of(values: Float[ndarray, "n"]) -> Terms:
     """The mean over episodes as terms."""
-    return Terms(values[:, None], np.ones((len(values), 1)))
+    return Terms(values, np.zeros(len(values)), np.ones(len(values), np.int64))
 
 
 def starts_of(lengths: Int[ndarray, "n"]) -> Int[ndarray, "n"]:
@@ -70,10 +97,15 @@ def discounted_returns(rewards: Float[ndarray, "N"], lengths: Int[ndarray, "n"],
 def cumulative_log_weights(
     target_logp: Float[ndarray, "N"], behaviour_logp: Float[ndarray, "N"], lengths: Int[ndarray, "n"]
 ) -> Float[ndarray, "N"]:
-    """log w_{0:t} = Σ_{k ≤ t} log π(a_k | s_k) - log μ(a_k | s_k) at each row."""
-    ratios = target_logp - behaviour_logp
-    before = np.concatenate([[0.0], np.cumsum(ratios)])
-    return before[1:] - np.repeat(before[starts_of(lengths)], lengths)
+    """log w_{0:t} = Σ_{k ≤ t} log π(a_k | s_k) - log μ(a_k | s_k) at each row; minus infinity from a π of 0 on."""
+    ratios, starts = target_logp - behaviour_logp, starts_of(lengths)
+    sums = np.empty_like(ratios)
+    # Differences of one sum over all episodes would lose the digits of the last ones. Lengths are few: N rows have at
+    # most sqrt(2 N) of them.
+    for length in np.unique(lengths):
+        rows = starts[lengths == length][:, None] + np.arange(length)
+        sums[rows] = np.cumsum(ratios[rows], axis=1)
+    return sums
 
 
 def importance_sampling(
@@ -108,11 +140,12 @@ def weighted(
 ) -> Terms:
     """WIS: Σ_i w_i G_i / Σ_i w_i, biased for few episodes, consistent, and within the range of the observed returns.
 
+    Undefined (NaN) where the target policy takes the actions of no episode.
+
     Source and arguments: as `importance_sampling`.
     """
-    weights = log_weights[starts_of(lengths) + lengths - 1]
-    weights = np.exp(weights - weights.max())  # a common factor cancels out
-    return Terms((weights * discounted_returns(rewards, lengths, gamma))[:, None], weights[:, None])
+    last = starts_of(lengths) + lengths - 1
+    return Terms(discounted_returns(rewards, lengths, gamma), log_weights[last], np.ones_like(lengths))
 
 
 def weighted_per_decision(
@@ -121,18 +154,11 @@ def weighted_per_decision(
     """WPDIS: Σ_t γ^t Σ_i w^i_{0:t} r^i_t / Σ_i w^i_{0:t}.
 
     An episode that has ended keeps its last weight at later steps, with rewards of 0; without it the later rewards of
-    longer episodes would count too much.
+    longer episodes would count too much. Undefined (NaN) where the target policy takes the actions of no episode.
 
     Source and arguments: as `importance_sampling`.
     """
-    longest, rows = int(lengths.max()), len(lengths)
-    episode, step = np.repeat(np.arange(rows), lengths), steps_of(lengths)
-    logs = np.repeat(log_weights[starts_of(lengths) + lengths - 1][:, None], longest, axis=1)
-    logs[episode, step] = log_weights
-    weights = np.exp(logs - logs.max(axis=0))
-    earned = np.zeros((rows, longest))
-    earned[episode, step] = gamma**step * rewards
-    return Terms(weights * earned, weights)
+    return Terms(gamma ** steps_of(lengths) * rewards, log_weights, lengths)
 
 
 def doubly_robust(

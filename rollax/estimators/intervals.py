@@ -34,9 +34,12 @@ def bootstrap(terms: Terms, *, level: float = 0.95, resamples: int = 2000, seed:
         resamples: how many times the episodes are drawn with replacement.
         seed: of the draws.
     Returns:
-        The interval; both ends are the estimate if there is one episode, or if all resamples give the same value.
+        The interval; both ends are the estimate if there is one episode, or if all resamples give the same value. All
+        three are NaN if the estimate is.
     """
-    estimate, episodes = terms.value, len(terms.numerators)
+    estimate, episodes = terms.value, len(terms)
+    if np.isnan(estimate):
+        return Interval(estimate, estimate, estimate)
     if episodes < 2:
         return Interval(estimate, estimate, 0.0)
     rng = np.random.default_rng(seed)

@@ -72,6 +72,18 @@ def test_policies_that_differ_too_much_are_named() -> None:
     assert "effective sample size" in found.warnings[0]
 
 
+def test_a_policy_that_never_takes_the_logged_actions_has_no_weighted_estimate() -> None:
+    data = played(BEHAVIOUR, 20, np.random.default_rng(2))
+    upwards = np.eye(4)[np.zeros(48, int)]  # every episode ends with a step down, to the goal
+    found = estimate(target_of(upwards), data, ["is", "wis", "wpdis"], resamples=20)
+    assert found.effective_sample_size == 0
+    assert "never takes" in found.warnings[0]
+    assert found["is"].v_target == 0
+    for method in ("wis", "wpdis"):
+        assert np.isnan([found[method].v_target, found[method].v_gain, found[method].low, found[method].v_std]).all()
+        assert found.to_json()["methods"][method]["v_target"] is None
+
+
 def test_a_log_without_probabilities_is_refused(episodes) -> None:
     with pytest.raises(DatasetError, match="log-probabilities"):
         estimate(target_of(TARGET), replace(episodes, behaviour_logp=None), ["wis"])

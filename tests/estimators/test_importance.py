@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from rollax.estimators import importance
 from rollax.estimators.importance import Terms
+from rollax.estimators.intervals import bootstrap
 
 # Two episodes, of 2 and 1 steps, γ = 0.1:
 #   episode  rewards  ratios π/μ  w_{0:t}
@@ -59,7 +62,7 @@ def test_doubly_robust() -> None:
     #   episode 1: 6 + 3 (5 - 8) = -3
     q, v = np.array([1.0, 2.0, 8.0]), np.array([4.0, 1.5, 6.0])
     terms = importance.doubly_robust(REWARDS, RATIOS, LENGTHS, GAMMA, q, v, np.array([7.0, 0.0]))
-    np.testing.assert_allclose(terms.numerators[:, 0], [4.915, -3.0])
+    np.testing.assert_allclose(terms.values, [4.915, -3.0])
     assert terms.value == pytest.approx((4.915 - 3) / 2)
 
 
@@ -67,7 +70,7 @@ def test_doubly_robust_without_values_is_per_decision() -> None:
     zeros = np.zeros(3)
     robust = importance.doubly_robust(REWARDS, RATIOS, LENGTHS, GAMMA, zeros, zeros, np.zeros(2))
     expected = importance.per_decision(REWARDS, WEIGHTS, LENGTHS, GAMMA)
-    np.testing.assert_allclose(robust.numerators, expected.numerators)
+    np.testing.assert_allclose(robust.values, expected.values)
 
 
 def test_the_effective_sample_size() -> None:
@@ -76,11 +79,55 @@ def test_the_effective_sample_size() -> None:
     assert importance.effective_sample_size(np.full(7, -5000.0)) == pytest.approx(7)
 
 
+@pytest.fixture(params=[1_000_000, 1], ids=["at once", "step by step"])
+def blocks(request, monkeypatch):
+    monkeypatch.setattr(importance, "_CELLS_AT_ONCE", request.param)
+
+
+@pytest.mark.usefixtures("blocks")
 def test_leaving_out_and_weighting_episodes() -> None:
-    terms = Terms(np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([[1.0, 2.0], [4.0, 1.0]]))
-    # Without episode 0: 3/4 + 5/1; without episode 1: 1/1 + 2/2. Episode 1 twice: 7/9 + 12/4.
-    np.testing.assert_allclose(terms.without_each(), [5.75, 2.0])
-    np.testing.assert_allclose(terms.weighted(np.array([[1.0, 2.0]])), [7 / 9 + 3])
+    # Weights 1, 2 and 4, 4, as the second episode has one step; weighted values 1, 2 and 3, 0.
+    terms = Terms(np.array([1.0, 1.0, 0.75]), np.log([1.0, 2.0, 4.0]), LENGTHS)
+    assert terms.value == pytest.approx(4 / 5 + 2 / 6)
+    # Without episode 0: 3/4 + 0/4; without episode 1: 1/1 + 2/2. Episode 1 twice: 7/9 + 2/10.
+    np.testing.assert_allclose(terms.without_each(), [0.75, 2.0])
+    np.testing.assert_allclose(terms.weighted(np.array([[1.0, 2.0], [1.0, 0.0]])), [7 / 9 + 0.2, 2.0])
+
+
+@pytest.mark.usefixtures("blocks")
+def test_weights_of_zero() -> None:
+    # Episode 0 has no weight from its second step on.
+    partly = importance.cumulative_log_weights(np.log([0.5, 1.0, 3.0]) - [0, np.inf, 0], np.zeros(3), LENGTHS)
+    assert partly.tolist() == [np.log(0.5), -np.inf, np.log(3.0)]
+    assert importance.weighted(REWARDS, partly, LENGTHS, GAMMA).value == 5
+    assert importance.weighted_per_decision(REWARDS, partly, LENGTHS, GAMMA).value == pytest.approx(16 / 3.5)
+    never = np.array([np.log(0.5), -np.inf, -np.inf])
+    for estimator in (importance.weighted, importance.weighted_per_decision):
+        terms = estimator(REWARDS, never, LENGTHS, GAMMA)
+        assert np.isnan(terms.value)
+        assert np.isnan(bootstrap(terms, resamples=10)).all()
+    assert importance.importance_sampling(REWARDS, never, LENGTHS, GAMMA).value == 0
+    assert importance.per_decision(REWARDS, never, LENGTHS, GAMMA).value == 0.5 * 2 / 2
+
+
+def test_weights_do_not_depend_on_the_episodes_before() -> None:
+    lengths = np.array([1, 2, 3, 2])
+    ratios = np.array([1e17, 0.1, 0.2, -1e17, 1e17, 0.5, 0.1, 0.2])
+    found = importance.cumulative_log_weights(ratios, np.zeros(8), lengths)
+    assert found.tolist() == [1e17, 0.1, 0.1 + 0.2, -1e17, 0.0, 0.5, 0.1, 0.1 + 0.2]
+
+
+def test_memory_is_bounded_where_one_episode_is_much_longer() -> None:
+    # A thousand episodes of one step and one of ten thousand: as a matrix, ten million cells of eight bytes.
+    lengths = np.append(np.ones(1000, np.int64), 10_000)
+    rewards, logs = np.ones(11_000), np.zeros(11_000)
+    terms = importance.weighted_per_decision(rewards, logs, lengths, 1.0)
+    tracemalloc.start()
+    value = terms.value
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert value == pytest.approx(11_000 / 1001)
+    assert peak < 100e6
 
 
 def test_weights_beyond_floats_cancel_out() -> None:

@@ -38,7 +38,7 @@ def test_one_episode_or_equal_ones_have_no_width() -> None:
 
 
 def test_resamples_without_weight_count_as_zero() -> None:
-    terms = Terms(np.array([[2.0], [0.0], [0.0]]), np.array([[1.0], [0.0], [0.0]]))
+    terms = Terms(np.array([2.0, 0.0, 0.0]), np.array([0.0, -np.inf, -np.inf]), np.ones(3, np.int64))
     interval = bootstrap(terms, resamples=500)
     assert terms.value == 2.0
     assert 0.0 <= interval.low <= interval.high <= 2.0
