@@ -57,7 +57,7 @@ class Server:
         saved = newest(self._folder / "checkpoints", "checkpoint_")
         expected = 0 if saved is None else int(saved.name.rpartition("_")[2])
         options = [f"--config={json.dumps(CONFIG)}", f"--out={self._folder}", f"--port={self._port}"]
-        command = [sys.executable, "-m", "rollax", "serve", "--run=PPO", "--checkpoint-every=2", *options]
+        command = [sys.executable, "-m", "rollax", "serve", "--run=PPO", "--checkpoint-frequency-s=2", *options]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

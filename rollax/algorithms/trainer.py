@@ -131,7 +131,7 @@ class Trainer:
         stop: Mapping[str, float],
         out: str | Path | None = None,
         *,
-        checkpoint_interval: int = 0,
+        checkpoint_frequency: int = 0,
         keep_checkpoints: int | None = None,
         keep_best: bool = True,
         evaluate: bool = True,
@@ -149,7 +149,7 @@ class Trainer:
                 `evaluation_reward_mean` evaluates every 10 iterations, without an `evaluation_interval`.
             out: the run folder, new or empty; None writes nothing. In a trainer from a checkpoint, the results begin
                 with those that led there.
-            checkpoint_interval: iterations between checkpoints; 0 saves at the end only.
+            checkpoint_frequency: iterations between checkpoints; 0 saves at the end only.
             keep_checkpoints: number of newest checkpoints to keep; None keeps all.
             keep_best: keep the best model, by greedy evaluation where there are evaluations, else by
                 `episode_reward_mean` in every 10th iteration and when a checkpoint is saved.
@@ -168,7 +168,7 @@ class Trainer:
             run_name(type(self)),
             stop,
             out,
-            checkpoint_interval=checkpoint_interval,
+            checkpoint_frequency=checkpoint_frequency,
             keep_checkpoints=keep_checkpoints,
             keep_best=keep_best,
             evaluate=evaluate,

@@ -78,7 +78,7 @@ def serve(
             help="The folder of the run that learns; if it has checkpoints, the run continues from the newest."
         ),
     ] = None,
-    checkpoint_every: Annotated[
+    checkpoint_frequency_s: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="Time between checkpoints of the run that learns.")
     ] = 60.0,
     trust_code: TrustOption = False,
@@ -101,7 +101,7 @@ def serve(
                 "allowed_hosts": allow_host or (),
                 "limits": _given(max_episodes=max_episodes, idle_timeout_s=idle_timeout),
             }
-            number = serve_and_learn(run, config, settings or (), env_config, out, checkpoint_every)
+            number = serve_and_learn(run, config, settings or (), env_config, out, checkpoint_frequency_s)
             raise typer.Exit(_SIGNALLED + number)
         _refuse_given(config=config, set=settings, out=out)
         from rollax.serving.limits import Limits

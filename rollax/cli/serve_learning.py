@@ -18,7 +18,7 @@ def serve_and_learn(
     settings: Sequence[str],
     env_config: Mapping[str, Any],
     out: Path | None,
-    checkpoint_every_s: float,
+    checkpoint_frequency_s: float,
 ) -> int:
     """Serves and learns until a signal arrives; returns its number.
 
@@ -47,4 +47,4 @@ def serve_and_learn(
         def announce() -> None:
             print(f"{trainer.name} learns at {', '.join(addresses_of(trainer))} ({folder}{goes_on})", flush=True)
 
-        return learn_until_signal(trainer, folder, checkpoint_every_s, announce)
+        return learn_until_signal(trainer, folder, checkpoint_frequency_s, announce)

@@ -75,7 +75,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="A new folder for the run; runs/<algorithm>-<env>-<date>-<n> if not given.")
     ] = None,
-    checkpoint_freq: Annotated[
+    checkpoint_frequency: Annotated[
         int, typer.Option(min=0, help="Iterations between checkpoints; 0 saves at the end only.")
     ] = 0,
     keep_checkpoints: Annotated[
@@ -116,7 +116,7 @@ def train(
             stop=checked_stop(dict(stop.values()), {name: flag for flag, (name, _) in stop.items()}),
         )
         fit = {
-            "checkpoint_interval": checkpoint_freq,
+            "checkpoint_frequency": checkpoint_frequency,
             "keep_checkpoints": keep_checkpoints,
             "keep_best": keep_best,
             "evaluate": evaluate,

@@ -164,6 +164,7 @@ _ITERATIONS = (
     "call train() as often as you like, until result['timesteps_total'] is there, or `rollax train --stop-timesteps`"
 )
 _DRAWN = "leave it out: this algorithm explores by drawing actions from its policy; explore=False takes the best ones"
+_CHECKPOINTS = "give it to fit(checkpoint_frequency=...) or `rollax train --checkpoint-frequency`: it counts iterations"
 _TIME_LIMIT = "give the environment a time limit, as gymnasium.make(..., max_episode_steps=...) does"
 _RESULTS = "leave it out: train() returns the results, and `rollax train` writes them to files"
 ADVICE: dict[str, str] = {
@@ -182,6 +183,7 @@ ADVICE: dict[str, str] = {
     **_all("norm_adv normalize_advantage normalize_advantages advantage_normalization", _STANDARDIZED),
     "standardize_advantages": _STANDARDIZED,
     "use_gae": "leave it out: lambda=1 is what use_gae=False stands for",
+    **_all("checkpoint_frequency checkpoint_freq checkpoint_interval save_freq", _CHECKPOINTS),
     **_all("tensorboard_log verbose logger_kwargs", _RESULTS),
     **_all("render render_mode", "put render_mode into env_config, or record with trainer.evaluate(record_dir=...)"),
     "target_kl": "leave it out: only PPO's updates stop early",

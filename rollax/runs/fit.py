@@ -56,14 +56,14 @@ def fit(
     stop: Mapping[str, float],
     out: str | Path | None = None,
     *,
-    checkpoint_interval: int = 0,
+    checkpoint_frequency: int = 0,
     keep_checkpoints: int | None = None,
     keep_best: bool = True,
     evaluate: bool = True,
     progress: ProgressMode = "auto",
 ) -> FitResult:
     """Trains until a stop condition or a signal; `Trainer.fit` describes the arguments. `run` names the algorithm."""
-    _check_at_least(0, checkpoint_interval=checkpoint_interval)
+    _check_at_least(0, checkpoint_frequency=checkpoint_frequency)
     _check_at_least(1, keep_checkpoints=keep_checkpoints)
     conditions = _checked_conditions(trainer, stop)
     path = None if out is None else Path(out)
@@ -91,7 +91,7 @@ def fit(
                 if ended_by or request.signal is not None:
                     break
                 if folder:
-                    is_due = bool(checkpoint_interval) and trainer.iteration % checkpoint_interval == 0
+                    is_due = bool(checkpoint_frequency) and trainer.iteration % checkpoint_frequency == 0
                     if is_due:
                         folder.save(trainer)
                     folder.keep_best(trainer, result, saved=is_due)

@@ -64,7 +64,7 @@ def addresses_of(trainer: Trainer) -> list[str]:
 
 
 def learn_until_signal(
-    trainer: Trainer, folder: Path, checkpoint_every_s: float, on_ready: Callable[[], Any] = lambda: None
+    trainer: Trainer, folder: Path, checkpoint_frequency_s: float, on_ready: Callable[[], Any] = lambda: None
 ) -> int:
     """Trains until SIGINT or SIGTERM arrives, saves a checkpoint, and returns the signal's number.
 
@@ -91,7 +91,7 @@ def learn_until_signal(
             failures = 0
             run.append(result)
             run.log_scalars(result)
-            if time.monotonic() - last_save >= checkpoint_every_s:
+            if time.monotonic() - last_save >= checkpoint_frequency_s:
                 run.save(trainer)
                 saved, last_save = trainer.iteration, time.monotonic()
         if trainer.iteration != saved:

@@ -44,7 +44,9 @@ def fitted(tmp_path_factory):
     run = tmp_path_factory.mktemp("runs") / "ppo"
     trainer = PPOTrainer("CartPole-v1", TINY)
     try:
-        result = trainer.fit({"training_iteration": 3}, run, checkpoint_interval=1, keep_checkpoints=2, progress="none")
+        result = trainer.fit(
+            {"training_iteration": 3}, run, checkpoint_frequency=1, keep_checkpoints=2, progress="none"
+        )
         yield trainer, result, run
     finally:
         trainer.stop()
@@ -105,7 +107,7 @@ def test_the_limit_of_steps_holds_for_iterations_too():
     [
         ({"stop": {"timestep_total": 5}}, r"fit\(stop=...\)(.|\n)*did you mean 'timesteps_total'\?"),
         ({"stop": {"timesteps_total": "many"}}, "not a number"),
-        ({"checkpoint_interval": -1}, r"fit\(checkpoint_interval=...\)"),
+        ({"checkpoint_frequency": -1}, r"fit\(checkpoint_frequency=...\)"),
         ({"keep_checkpoints": 0}, r"fit\(keep_checkpoints=...\)(.|\n)*at least 1"),
         ({"progress": "bar"}, r"fit\(progress=...\)(.|\n)*'auto', 'lines', 'none'"),
     ],
@@ -148,7 +150,7 @@ def test_without_evaluations_it_is_that_of_the_best_training_reward(tmp_path):
     rewards = [0, 9, 2, *[1] * 6, 3, *[4] * 9, 2, 1]
     trainer = Scripted({"rewards": rewards})
     # It is looked at in iterations 7, 14 and 21, where checkpoints are due or the run ends, and in 10 and 20.
-    result = trainer.fit({"training_iteration": 21}, tmp_path / "run", checkpoint_interval=7, progress="none")
+    result = trainer.fit({"training_iteration": 21}, tmp_path / "run", checkpoint_frequency=7, progress="none")
     assert (result.best_checkpoint, result.best_score) == (tmp_path / "run" / "best" / "checkpoint_000014", 4)
     assert names(tmp_path / "run" / "best") == ["checkpoint_000014"]
     trainer = Scripted({"rewards": rewards})
@@ -212,7 +214,7 @@ def test_in_another_thread_no_signal_is_listened_for():
 
 def test_an_error_leaves_what_there_is(tmp_path):
     with pytest.raises(ZeroDivisionError):
-        FakeTrainer({"bug_at": 3}).fit({"training_iteration": 5}, tmp_path / "run", checkpoint_interval=1)
+        FakeTrainer({"bug_at": 3}).fit({"training_iteration": 5}, tmp_path / "run", checkpoint_frequency=1)
     assert len(rows(tmp_path / "run")) == 2
     assert names(tmp_path / "run" / "checkpoints") == ["checkpoint_000001", "checkpoint_000002"]
     assert (tmp_path / "run" / "curve.png").exists()
@@ -225,14 +227,14 @@ def test_a_checkpoint_that_cannot_be_removed_does_not_end_the_run(tmp_path, monk
     with monkeypatch.context() as patched:
         patched.setattr("rollax.runs.run_folder.storage.remove_directory", refuse)
         trainer = FakeTrainer({})
-        trainer.fit({"training_iteration": 3}, tmp_path / "run", checkpoint_interval=1, keep_checkpoints=1)
+        trainer.fit({"training_iteration": 3}, tmp_path / "run", checkpoint_frequency=1, keep_checkpoints=1)
     assert "could not be removed" in caplog.text
     assert len(names(tmp_path / "run" / "checkpoints")) == 3
 
 
 def test_a_checkpoint_that_is_removed_halfway_is_passed_over(tmp_path, monkeypatch):
     run = tmp_path / "run"
-    FakeTrainer({}).fit({"training_iteration": 2}, run, checkpoint_interval=1, progress="none", keep_best=False)
+    FakeTrainer({}).fit({"training_iteration": 2}, run, checkpoint_frequency=1, progress="none", keep_best=False)
 
     def killed(path):
         raise KeyboardInterrupt

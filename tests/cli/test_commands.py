@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def run(rollax, cwd):
-    assert rollax("train", "--run=FAKE", "--stop-iterations=3", "--checkpoint-freq=1", "--out=run").exit_code == 0
+    assert rollax("train", "--run=FAKE", "--stop-iterations=3", "--checkpoint-frequency=1", "--out=run").exit_code == 0
     return cwd / "run"
 
 

@@ -126,7 +126,7 @@ def test_the_evaluation_at_the_end_is_in_the_last_row(rollax, lines, cwd):
 
 
 def test_the_last_checkpoints_and_the_best_one_are_kept(rollax, cwd):
-    options = ["--stop-iterations=5", "--checkpoint-freq=1", "--keep-checkpoints=2"]
+    options = ["--stop-iterations=5", "--checkpoint-frequency=1", "--keep-checkpoints=2"]
     done = rollax("train", "--run=FAKE", *options, "--out=here")
     names = [path.name for path in sorted((cwd / "here").glob("*/checkpoint_*"))]
     assert names == ["checkpoint_000005", "checkpoint_000004", "checkpoint_000005"]
@@ -143,14 +143,14 @@ def test_a_run_can_be_repeated_from_its_config(rollax, lines, cwd):
     assert lines(cwd / "one") == lines(cwd / "two")
 
 
-def test_checkpoint_freq(rollax, cwd):
-    assert rollax("train", "--run=FAKE", "--stop-iterations=5", "--checkpoint-freq=2", "--out=here").exit_code == 0
+def test_checkpoint_frequency(rollax, cwd):
+    assert rollax("train", "--run=FAKE", "--stop-iterations=5", "--checkpoint-frequency=2", "--out=here").exit_code == 0
     names = [path.name for path in sorted((cwd / "here" / "checkpoints").iterdir())]
     assert names == ["checkpoint_000002", "checkpoint_000004", "checkpoint_000005"]
 
 
 def test_resume_goes_on_with_the_whole_curve(rollax, lines, cwd):
-    rollax("train", "--run=FAKE", "--stop-iterations=5", "--checkpoint-freq=3", "--out=one", "--seed=4")
+    rollax("train", "--run=FAKE", "--stop-iterations=5", "--checkpoint-frequency=3", "--out=one", "--seed=4")
     done = rollax("train", "--resume=one/checkpoints/checkpoint_000003", "--stop-iterations=4", "--out=two")
     assert done.exit_code == 0, done.output
     assert [line["training_iteration"] for line in lines(cwd / "two")] == [1, 2, 3, 4]
@@ -206,7 +206,7 @@ def test_quiet_says_only_how_it_ended(rollax):
 
 
 def test_an_error_is_short_and_what_there_is_stays(rollax, lines, cwd):
-    options = ("train", "--run=FAKE", "--checkpoint-freq=1", '--config={"fail_at": 3}')
+    options = ("train", "--run=FAKE", "--checkpoint-frequency=1", '--config={"fail_at": 3}')
     done = rollax(*options, "--out=here")
     assert done.exit_code == 2
     assert done.output.endswith("error: A sub-environment raised.\n  where:    sub-environment 3\n")
@@ -262,6 +262,8 @@ def test_a_curve_that_cannot_be_drawn_hides_nothing(rollax, monkeypatch):
         (["--run=rollax:Trainer", "--env=E"], "No trainer class."),
         (["--run=no_such_module:Mine", "--env=E"], "where:    --run"),
         (["--run=PPO"], "No environment is named.\n  where:    --env"),
+        (["--run=FAKE", "--checkpoint-freq=1"], "(Possible options: --checkpoint-frequency"),
+        (["--run=PPO", "--env=E", "--set=checkpoint_freq=1"], "rollax train --checkpoint-frequency"),
         (["--run=FAKE", "--seed=-1"], "Invalid value for '--seed'"),
         (["--run=FAKE", "--seed=1", "--seed=2"], "where:    --seed"),
         (["--run=FAKE", "-f", "a.yaml", "--file=b.yaml"], "where:    --file"),

@@ -45,7 +45,13 @@ WORKERS = {
 @contextmanager
 def learning(out, run="DQN", config=CONFIG):
     """A process of `rollax serve --run`, and the address of its first worker."""
-    arguments = [f"--run={run}", f"--config={json.dumps(config)}", f"--out={out}", "--checkpoint-every=0", "--port=0"]
+    arguments = [
+        f"--run={run}",
+        f"--config={json.dumps(config)}",
+        f"--out={out}",
+        "--checkpoint-frequency-s=0",
+        "--port=0",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "rollax", "serve", *arguments],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
