@@ -124,9 +124,8 @@ def _plain_trajectory(trajectory: RecordedTrajectory, reader: DatasetReader) -> 
     of_same_action = not has_box_actions(trajectory) or reader.header.get("logp_of") == "policy"
     if SampleBatch.ACTION_LOGP in columns and ENV_ACTIONS not in columns and of_same_action:
         logp = columns[SampleBatch.ACTION_LOGP]
-        unknown = np.isnan(logp)
-        _refuse_not_finite(trajectory, SampleBatch.ACTION_LOGP, np.where(unknown, 0, logp))
-        plain[SampleBatch.ACTION_LOGP] = np.where(unknown, None, logp.astype(object)).tolist()
+        _refuse_not_finite(trajectory, SampleBatch.ACTION_LOGP, np.where(np.isnan(logp), 0, logp))
+        plain[SampleBatch.ACTION_LOGP] = [None if np.isnan(one) else one for one in logp.tolist()]
     if _has_infos(trajectory):
         plain[SampleBatch.INFOS] = [_plain_info(trajectory, step) for step in range(1, len(trajectory) + 1)]
     return plain
