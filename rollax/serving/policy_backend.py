@@ -26,6 +26,8 @@ from rollax.serving.weights import policy_to_bytes
 
 _EPISODES_AVERAGED = 100
 _MOST_AGENTS = 4_096
+_FILLS_A_PASS = 16
+"""Episodes in one request from which on it does not wait for others to share its forward pass."""
 
 
 class PolicyBackend(Backend):
@@ -148,8 +150,12 @@ class PolicyBackend(Backend):
                 part.memories = [self._memory(episode_id, "") for episode_id in observations]
                 part.given = [None] * part.rows
             parts = [part]
+        alone = not self._waiting and len(observations) >= _FILLS_A_PASS
         self._waiting.append(_Request(observations, on_done, parts))
-        self._schedule()
+        if alone:  # waiting for others would cost it a turn of the event loop
+            self._flush()
+        else:
+            self._schedule()
 
     def _parts_of_agents(self, observations: Mapping[str, Any]) -> list[_Part]:
         by_actor: dict[Actor, tuple[list[AgentMemory], list[Any], list[tuple[str, str]]]] = {}

@@ -237,7 +237,7 @@ class _Leaf:
     def _cast(self, column: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
             cast = column.astype(self._dtype)
-            if self._dtype.kind == "f" and np.isfinite(cast).all():
+            if self._dtype.kind == "f" and all_finite(cast):
                 return cast
             lost = (cast != column) if self._dtype.kind != "f" else np.isinf(cast) & np.isfinite(column)
         if lost.any():
