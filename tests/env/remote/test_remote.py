@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import gymnasium as gym
 import numpy as np
@@ -22,7 +23,7 @@ from tests.env.kinds import REMOTE
 from tests.env.refused import refused
 from tests.env.remote.fragile import Diary, Fragile
 from tests.env.test_contract import seeds_for
-from tests.env.worlds import ACTION_SPACE, CLOCK_ID, OBS_SPACE, Clock, Party
+from tests.env.worlds import ACTION_SPACE, CLOCK_ID, OBS_SPACE, Clock
 
 pytestmark = pytest.mark.usefixtures("small_ray")
 EVERY_KIND = pytest.mark.parametrize("name", REMOTE)
@@ -31,11 +32,50 @@ LOCKSTEP = 1e9
 
 @pytest.fixture(scope="module")
 def lockstep(small_ray):
-    """Two sub-environments of each kind, which always wait for each other."""
-    envs = {name: kind.make(2) for name, kind in REMOTE.items()}
+    """Two sub-environments of each kind and one of the old interface, which always wait for each other."""
+    envs = {name: kind.make(1 if name == "remote old single" else 2) for name, kind in REMOTE.items()}
     yield envs
     for env in envs.values():
         env.stop()
+
+
+class Behaving(Fragile):
+    """Returns what it was told to, as late as it was told to."""
+
+    def behave(self, results=None, *, step_s=0.0, reset_s=0.0):
+        self.results, self.step_s, self.reset_s = results or {}, step_s, reset_s
+
+    def reset(self, *, seed=None, options=None):
+        time.sleep(self.reset_s)
+        return self.results.get("reset", super().reset(seed=seed))
+
+    def step(self, action):
+        time.sleep(self.step_s)
+        return self.results.get("step", super().step(action))
+
+    def facts(self, *names, key):
+        """Of its process: the id, which modules are loaded, and a variable of the environment."""
+        return os.getpid(), [name in sys.modules for name in names], os.environ.get(key)
+
+
+@pytest.fixture(scope="module")
+def only_trio(small_ray, tmp_path_factory):
+    env = remote(Behaving, 3, 100.0, config={"diary": Diary(tmp_path_factory.mktemp("trio") / "diary")})
+    yield env
+    env.stop()
+
+
+@pytest.fixture
+def trio(only_trio):
+    """Three that behave well; a poll waits 100 ms for those that are not ready."""
+    for sub_env in only_trio.get_sub_environments():
+        sub_env.behave()
+    return only_trio
+
+
+def wait(env, seconds, monkeypatch):
+    """How long a poll of this test waits for those that are not ready."""
+    monkeypatch.setattr(env, "_wait_s", seconds)
 
 
 @pytest.fixture
@@ -52,8 +92,9 @@ def remote(cls, num_envs, wait_ms=0.0, *, config=None, **settings) -> BaseEnv:
 @EVERY_KIND
 @pytest.mark.parametrize(("view", "split"), [("rows", 1), ("rows", 3), ("dicts", 1)])
 def test_in_lockstep_each_tells_its_story(lockstep, name, view, split):
-    stories = drive(lockstep[name], view, 40, seeds_for(2), split)
-    for story, seed in zip(stories, seeds_for(2), strict=True):
+    seeds = seeds_for(lockstep[name].num_envs)
+    stories = drive(lockstep[name], view, 40, seeds, split)
+    for story, seed in zip(stories, seeds, strict=True):
         assert len(story) > 20
         assert any(moment.ended for moment in story)
         assert story == REMOTE[name].story(seed, len(story))
@@ -62,109 +103,91 @@ def test_in_lockstep_each_tells_its_story(lockstep, name, view, split):
 @EVERY_KIND
 def test_in_lockstep_all_step_at_every_poll(lockstep, name):
     env = lockstep[name]
-    rows = env.reset_rows(np.arange(2), seeds_for(2))
+    everyone = range(env.num_envs)
+    rows = env.reset_rows(np.arange(env.num_envs), seeds_for(env.num_envs))
     for _ in range(10):
         acting = np.flatnonzero(rows.acts)
         env.send_rows(rows, acting, np.zeros(len(acting), np.int64))
         rows = env.poll_rows()
-        assert {*rows.env_index.tolist(), *rows.ended_envs.tolist()} == {0, 1}
+        assert {*rows.env_index.tolist(), *rows.ended_envs.tolist()} == {*everyone}
         if len(rows.ended_envs):
             rows = type(rows).concat(rows, env.reset_rows(rows.ended_envs))
 
 
-@pytest.mark.parametrize(("cls", "name"), [(Clock, "remote"), (Party, "remote multi-agent")])
-def test_without_waiting_each_tells_its_story_at_its_own_pace(cls, name):
-    env = remote(cls, 3)
+@pytest.mark.parametrize("name", ["remote", "remote multi-agent"])
+def test_without_waiting_each_tells_its_story_at_its_own_pace(lockstep, name, monkeypatch):
+    wait(lockstep[name], 0.0, monkeypatch)
     for view in ("rows", "dicts"):
-        stories = drive(env, view, 80, seeds_for(3), at_least=6)
-        for story, seed in zip(stories, seeds_for(3), strict=True):
+        stories = drive(lockstep[name], view, 80, seeds_for(2), at_least=6)
+        for story, seed in zip(stories, seeds_for(2), strict=True):
             assert story == REMOTE[name].story(seed, len(story))
-    env.stop()
 
 
-def test_without_waiting_a_slow_one_stops_nobody(diary):
-    class Slow(Fragile):
-        def step(self, action):
-            if self.index == 1:
-                threading.Event().wait(2)
-            return super().step(action)
-
-    env = remote(Slow, 2, config={"diary": diary})
-    assert env.reset_rows(np.arange(2)) is None
-    steps = [0, 0]
+@pytest.mark.parametrize("slow", [{"step_s": 0.5}, {"reset_s": 0.3}])
+def test_without_waiting_a_slow_one_stops_nobody(trio, slow, monkeypatch):
+    wait(trio, 0.0, monkeypatch)
+    trio.get_sub_environments()[1].behave(**slow)
+    assert trio.reset_rows(np.arange(3)) is None
+    steps = [0, 0, 0]
     while steps[1] == 0:
-        rows = env.poll_rows()
+        rows = trio.poll_rows()
         for index in rows.env_index[~rows.starts].tolist():
             steps[index] += 1
-        env.send_rows(rows, None, np.zeros(len(rows), np.int64))
-    assert steps[0] > 5
-    env.stop()
+        trio.send_rows(rows, None, np.zeros(len(rows), np.int64))
+    assert min(steps[0], steps[2]) > 5
 
 
-def test_a_slow_reset_stops_nobody(diary):
-    env = remote(Fragile, 2, config={"diary": diary, "slow_resets": [1]})
-    assert env.reset_rows(np.arange(2)) is None
-    seen: list[int] = []
-    while 1 not in seen:
-        rows = env.poll_rows()
-        seen += rows.env_index.tolist()
-        env.send_rows(rows, None, np.zeros(len(rows), np.int64))
-    assert len(seen) > 5
-    env.stop()
-
-
-def test_a_poll_waits_for_others_as_long_as_it_was_told(diary):
+def test_a_poll_waits_for_others_as_long_as_it_was_told(trio):
     """100 ms after the first one: whoever takes 300 ms comes later."""
-    env = remote(Fragile, 3, 100, config={"diary": diary, "slow_resets": [1]})
-    first = env.reset_rows(np.arange(3))
+    trio.get_sub_environments()[1].behave(reset_s=0.3)
+    first = trio.reset_rows(np.arange(3))
     assert first.env_index.tolist() == [0, 2]
-    env.send_rows(first, None, np.zeros(2, np.int64))
+    trio.send_rows(first, None, np.zeros(2, np.int64))
     seen = []
     while 1 not in seen:
-        rows = env.poll_rows()
+        rows = trio.poll_rows()
         seen += rows.env_index.tolist()
-        env.send_rows(rows, None, np.zeros(len(rows), np.int64))
+        trio.send_rows(rows, None, np.zeros(len(rows), np.int64))
     assert {0, 2} <= {*seen}
-    env.stop()
 
 
-def test_a_reset_in_the_middle_of_a_step_forgets_the_step(diary):
-    class Slow(Fragile):
-        def step(self, action):
-            threading.Event().wait(0.3 if self.index == 0 else 0)
-            return super().step(action)
-
-    env = remote(Slow, 2, config={"diary": diary})
-    env.reset_rows(np.arange(2), [1, 2])
+def test_a_reset_in_the_middle_of_a_step_forgets_the_step(trio, monkeypatch):
+    wait(trio, 0.0, monkeypatch)
+    trio.get_sub_environments()[0].behave(step_s=0.3)
+    trio.reset_rows(np.arange(3), [1, 2, 3])
     firsts, asked = [], False
     while len(firsts) < 2:
-        rows = env.poll_rows()
+        rows = trio.poll_rows()
         started = rows.starts & (rows.env_index == 0)
         if started.any():
             firsts += [rows.obs[started]]
         elif firsts and not asked and not rows.starts.any():
-            assert rows.env_index.tolist() == [1]
-            assert env.reset_rows(np.array([0]), [1]) is None  # its step is under way
+            assert 0 not in rows.env_index
+            assert trio.reset_rows(np.array([0]), [1]) is None  # its step is under way
             asked = True
-        env.send_rows(rows, None, np.zeros(len(rows), np.int64))
+        trio.send_rows(rows, None, np.zeros(len(rows), np.int64))
     np.testing.assert_array_equal(*firsts)
-    env.stop()
 
 
-@pytest.mark.parametrize("name", ["remote", "remote multi-agent"])
-def test_sub_environment_i_is_the_same_however_many_there_are(lockstep, name):
-    alone = REMOTE[name].make(1)
-    (story,), many = drive(alone, "rows", 20, seeds_for(1)), drive(lockstep[name], "rows", 20, seeds_for(2))
+def test_one_alone(lockstep):
+    """Steps out of an episode are refused; sub-environment i is the same however many there are."""
+    kind = REMOTE["remote"]
+    answers = test_contract.TestAnswers()
+    env = kind.make(1)
+    assert "begun" in answers.refused(env.poll_rows)
+    assert "begun" in answers.refused(env.poll)
+    (story,), many = drive(env, "rows", 20, seeds_for(1)), drive(lockstep["remote"], "rows", 20, seeds_for(2))
     shortest = min(len(story), len(many[0]))
     assert story[:shortest] == many[0][:shortest]
     assert many[0][:5] != many[1][:5]
-    alone.stop()
+    answers.test_step_after_the_end(kind._replace(make=lambda num_envs: env))
+    env.stop()
 
 
 @EVERY_KIND
 def test_spaces_and_what_it_is_made_of(lockstep, name):
     env = lockstep[name]
-    assert env.num_envs == 2
+    assert env.num_envs == (1 if name == "remote old single" else 2)
     assert env.observation_space == OBS_SPACE
     assert env.action_space == ACTION_SPACE
 
@@ -192,49 +215,38 @@ def test_answers_that_are_refused(lockstep, name):
     answers.test_answer_to_who_does_not_wait(same)
 
 
-def test_steps_out_of_an_episode_are_refused():
-    kind = REMOTE["remote"]
-    answers = test_contract.TestAnswers()
-    env = kind.make(1)
-    assert "begun" in answers.refused(env.poll_rows)
-    assert "begun" in answers.refused(env.poll)
-    answers.test_step_after_the_end(kind._replace(make=lambda num_envs: env))
-    env.stop()
+def test_the_context_says_where(trio):
+    contexts = [sub_env.context for sub_env in trio.get_sub_environments()]
+    assert [(context.worker_index, context.vector_index, context.remote) for context in contexts] == [
+        (2, 0, True),
+        (2, 1, True),
+        (2, 2, True),
+    ]
+    assert contexts[0]["diary"].count("made") == 3
 
 
-def test_the_context_says_where(diary):
-    env = remote(Fragile, 2, config={"diary": diary})
-    places = [(e.context.worker_index, e.context.vector_index, e.context.remote) for e in env.get_sub_environments()]
-    assert places == [(2, 0, True), (2, 1, True)]
-    assert diary.count("made") == 2
-    env.stop()
-    assert diary.count("closed") == 2
-
-
-def test_processes_are_many_and_small():
-    class Process(Clock):
-        def facts(self, *names, key):
-            return os.getpid(), [name in sys.modules for name in names], os.environ.get(key)
-
-    env = remote(Process, 2)
-    told = [sub_env.facts("jax", "rollax.evaluation", key="OMP_NUM_THREADS") for sub_env in env.get_sub_environments()]
-    assert len({os.getpid(), *(pid for pid, _, _ in told)}) == 3
-    assert [facts[1:] for facts in told] == [([False, False], "1")] * 2
-    env.stop()
+def test_processes_are_many_and_small(trio):
+    told = [sub_env.facts("jax", "rollax.evaluation", key="OMP_NUM_THREADS") for sub_env in trio.get_sub_environments()]
+    assert len({os.getpid(), *(pid for pid, _, _ in told)}) == 4
+    assert [facts[1:] for facts in told] == [([False, False], "1")] * 3
 
 
 def test_what_is_registered_here_only():
     class Local(Clock):
         """Of no module that another process could import."""
 
+        def registered(self, *env_ids):
+            return [env_id in gym.registry for env_id in env_ids]
+
     gym.register("rollax-tests/Local-v0", entry_point=Local, disable_env_checker=True, order_enforce=False)
     gym.register("rollax-tests/Stuck-v0", entry_point=Local, kwargs={"lock": threading.Lock()})
     try:
-        for env_id in ("rollax-tests/Local-v0", CLOCK_ID):
-            env = remote(env_id, 1, LOCKSTEP)
-            assert env.reset_rows(np.arange(1), [5]) is not None
-            assert env.name == env_id
-            env.stop()
+        env = remote("rollax-tests/Local-v0", 1, LOCKSTEP)
+        assert env.reset_rows(np.arange(1), [5]) is not None
+        assert env.name == "rollax-tests/Local-v0"
+        (sub_env,) = env.get_sub_environments()
+        assert sub_env.registered(CLOCK_ID, "rollax-tests/Stuck-v0") == [True, False]
+        env.stop()
     finally:
         del gym.registry["rollax-tests/Local-v0"], gym.registry["rollax-tests/Stuck-v0"]
 
@@ -246,6 +258,7 @@ def test_an_existing_env_is_one_of_them(diary):
     assert env.reset_rows(np.arange(2)).obs[:, 1].tolist() == [0, 1]
     assert diary.count("made") == 2
     env.stop()
+    assert diary.count("closed") == 2
 
 
 def test_frames_are_drawn_over_there():
@@ -257,14 +270,14 @@ def test_frames_are_drawn_over_there():
 
 def test_pettingzoo_runs_in_actors_too():
     rps = pytest.importorskip("pettingzoo.classic.rps_v2")
-    env = to_base_env(None, lambda index: rps.parallel_env(max_cycles=3), 2, True, LOCKSTEP)
-    rows = env.reset_rows(np.arange(2), [1, 2])
-    assert rows.agents == ["player_0", "player_1"] * 2
+    env = to_base_env(None, lambda index: rps.parallel_env(max_cycles=3), 1, True, LOCKSTEP)
+    rows = env.reset_rows(np.arange(1), [1])
+    assert rows.agents == ["player_0", "player_1"]
     for _ in range(3):
-        env.send_rows(rows, None, np.array([0, 1, 0, 1]))
+        env.send_rows(rows, None, np.array([0, 1]))
         rows = env.poll_rows()
-        assert rows.rewards.tolist() == [-1, 1, -1, 1]
-    assert rows.ended_envs.tolist() == [0, 1]
+        assert rows.rewards.tolist() == [-1, 1]
+    assert rows.ended_envs.tolist() == [0]
     env.stop()
 
 
@@ -316,37 +329,16 @@ class Locked(Clock):
         ("step", (np.zeros(3, np.float32), 0.0, False, False, []), "info...sub-environment 1"),
     ],
 )
-def test_bad_output_is_refused_as_at_home(bad_pair, method, value, says):
-    for sub_env in bad_pair.get_sub_environments():
-        sub_env.behave({})
-    bad_pair.get_sub_environments()[1].behave({method: value})
+def test_bad_output_is_refused_as_at_home(trio, method, value, says, monkeypatch):
+    wait(trio, LOCKSTEP, monkeypatch)
+    trio.get_sub_environments()[1].behave({method: value})
 
     def play():
-        rows = bad_pair.reset_rows(np.arange(2))
-        bad_pair.send_rows(rows, None, np.zeros(2, np.int64))
-        bad_pair.poll_rows()
+        rows = trio.reset_rows(np.arange(3))
+        trio.send_rows(rows, None, np.zeros(3, np.int64))
+        trio.poll_rows()
 
     refused(EnvError, play, says=says)
-
-
-class Behaving(Clock):
-    """Returns what it was told to."""
-
-    def behave(self, results):
-        self.results = results
-
-    def reset(self, *, seed=None, options=None):
-        return self.results.get("reset", super().reset())
-
-    def step(self, action):
-        return self.results.get("step", super().step(action))
-
-
-@pytest.fixture(scope="module")
-def bad_pair(small_ray):
-    env = remote(Behaving, 2, LOCKSTEP)
-    yield env
-    env.stop()
 
 
 def test_ray_must_be_there(monkeypatch):
