@@ -18,8 +18,8 @@ from rollax.models.distributions.discrete import Bernoulli, Categorical, MultiCa
 #   H(p) = log 8 / 8 + log 4 / 4 + 5 log 1.6 / 8 = 0.259930 + 0.346574 + 0.293752 = 0.900256
 #   KL(p || uniform of 3) = log 3 - H(p) = 0.198356
 #   KL(uniform || p) = (log(8/3) + log(4/3) + log(8/15)) / 3 = (0.980829 + 0.287682 - 0.628609) / 3 = 0.213301
-LOGITS = jnp.log(jnp.array([[1.0, 2.0, 5.0]])) + 3.0
-UNIFORM = jnp.zeros((1, 3))
+LOGITS = np.log(np.array([[1.0, 2.0, 5.0]], np.float32)) + 3
+UNIFORM = np.zeros((1, 3), np.float32)
 ENTROPY = 0.900256
 
 
@@ -30,44 +30,50 @@ def rlax():
         return importlib.import_module("rlax")
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_categorical_numbers(compiled):
-    wrap = jax.jit if compiled else lambda f: f
+def test_categorical_numbers():
     dist = Categorical(3, start=4)
-    four = jnp.repeat(LOGITS, 4, axis=0)
-    logp = wrap(dist.logp)(four, jnp.array([4, 5, 6, 6]))
-    np.testing.assert_allclose(logp, [log(1 / 8), log(1 / 4), log(5 / 8), log(5 / 8)], rtol=1e-6)
-    np.testing.assert_allclose(wrap(dist.entropy)(LOGITS), [ENTROPY], rtol=1e-5)
-    np.testing.assert_allclose(wrap(dist.kl)(LOGITS, UNIFORM), [0.198356], rtol=1e-5)
-    np.testing.assert_allclose(wrap(dist.kl)(UNIFORM, LOGITS), [0.213301], rtol=1e-5)
-    assert wrap(dist.mode)(LOGITS).tolist() == [6]
+
+    @jax.jit
+    def everything(logits, uniform, noise):
+        logp = dist.logp(jnp.repeat(logits, 4, axis=0), jnp.array([4, 5, 6, 6]))
+        divergences = dist.kl(logits, uniform), dist.kl(uniform, logits)
+        drawn = dist.sample(jnp.repeat(logits, 6, axis=0), noise)
+        return logp, dist.entropy(logits), *divergences, dist.mode(logits), drawn
+
     # Cumulative: 0.125, 0.375, 1. A choice owns [its left end, its right end).
-    noise = jnp.array([0.0, 0.124, 0.126, 0.374, 0.376, 1.0])[:, None]
-    assert wrap(dist.sample)(jnp.repeat(LOGITS, 6, axis=0), noise).tolist() == [4, 4, 5, 5, 6, 6]
+    noise = np.array([0.0, 0.124, 0.126, 0.374, 0.376, 1.0], np.float32)[:, None]
+    logp, entropy, kl, other_kl, mode, drawn = everything(LOGITS, UNIFORM, noise)
+    np.testing.assert_allclose(logp, [log(1 / 8), log(1 / 4), log(5 / 8), log(5 / 8)], rtol=1e-6)
+    np.testing.assert_allclose(entropy, [ENTROPY], rtol=1e-5)
+    np.testing.assert_allclose(kl, [0.198356], rtol=1e-5)
+    np.testing.assert_allclose(other_kl, [0.213301], rtol=1e-5)
+    assert mode.tolist() == [6]
+    assert drawn.tolist() == [4, 4, 5, 5, 6, 6]
 
 
 def test_categorical_gradients():
     dist = Categorical(3)
     p = np.array([1 / 8, 1 / 4, 5 / 8])
     # d log p_a / d logits = onehot(a) - p;  dH / d logits_k = -p_k (log p_k + H);  d KL(u || p) / d logits = p - u.
-    for f, expected in (
-        (lambda x: dist.logp(x, jnp.array([1])), np.eye(3)[1] - p),
-        (dist.entropy, -p * (np.log(p) + ENTROPY)),
-        (lambda x: dist.kl(UNIFORM, x), p - 1 / 3),
-    ):
-        gradient = jax.jit(jax.grad(lambda x, f=f: f(x)[0]))(LOGITS)
-        np.testing.assert_allclose(gradient, [expected], rtol=1e-5, atol=1e-6)
+    functions = (lambda x: dist.logp(x, jnp.array([1])), dist.entropy, lambda x: dist.kl(jnp.asarray(UNIFORM), x))
+    gradients = jax.jit(jax.jacrev(lambda x: jnp.concatenate([f(x) for f in functions])))(LOGITS)
+    expected = np.eye(3)[1] - p, -p * (np.log(p) + ENTROPY), p - 1 / 3
+    np.testing.assert_allclose(gradients[:, 0], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:Rlax")
 def test_categorical_agrees_with_rlax(rlax):
     rng = np.random.default_rng(0)
-    p, q = (jnp.asarray(rng.normal(size=(7, 5)), jnp.float32) for _ in range(2))
-    actions = jnp.asarray(rng.integers(5, size=7))
+    p, q = rng.normal(size=(2, 7, 5)).astype(np.float32)
     dist, other = Categorical(5), rlax.softmax()
-    np.testing.assert_allclose(dist.logp(p, actions), other.logprob(actions, p), rtol=1e-5)
-    np.testing.assert_allclose(dist.entropy(p), other.entropy(p), rtol=1e-5)
-    np.testing.assert_allclose(dist.kl(p, q), rlax.categorical_kl_divergence(p, q), rtol=1e-4)
+
+    @jax.jit
+    def both(p, q, actions):
+        ours = dist.logp(p, actions), dist.entropy(p), dist.kl(p, q)
+        return ours, (other.logprob(actions, p), other.entropy(p), rlax.categorical_kl_divergence(p, q))
+
+    for got, expected in zip(*both(p, q, rng.integers(5, size=7)), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4)
 
 
 def test_categorical_sample_frequencies():
@@ -81,9 +87,9 @@ def test_categorical_sample_frequencies():
 def test_a_choice_that_does_not_exist_is_improbable():
     # A zero in a padding row is out of range when the space starts elsewhere: it must be neither likely nor NaN.
     dist = Categorical(3, start=4)
-    logits, actions = jnp.ones((3, 3)), jnp.array([0, 3, 7])
+    logits, actions = np.ones((3, 3), np.float32), np.array([0, 3, 7])
     assert jax.jit(dist.logp)(logits, actions).tolist() == [np.float32(MASKED_LOGIT)] * 3
-    assert not np.any(jax.jit(jax.grad(lambda x: dist.logp(x, actions).sum()))(logits))
+    assert not np.any(jax.jit(jax.grad(lambda x: dist.logp(x, jnp.asarray(actions)).sum()))(logits))
     bits = np.array([[0, 2], [1, 1]], np.int8)
     logp = jax.jit(Bernoulli((2,)).logp)(np.zeros((2, 2), np.float32), bits)
     np.testing.assert_allclose(logp, [MASKED_LOGIT, -2 * log(2)], rtol=1e-6)
@@ -92,43 +98,52 @@ def test_a_choice_that_does_not_exist_is_improbable():
 def test_a_masked_categorical_is_the_smaller_categorical():
     dist = Categorical(4)
     logits, allowed = np.log(np.array([[1.0, 70.0, 2.0, 5.0]], np.float32)), np.array([[1, 0, 1, 1]])
-    masked = jax.jit(dist.mask)(logits, allowed)
-    logp = jax.jit(dist.logp)(np.tile(masked, (4, 1)), np.arange(4))
+
+    @jax.jit
+    def everything(logits, allowed):
+        masked, flat = dist.mask(logits, allowed), dist.mask(jnp.zeros((1, 4)), allowed)
+        logp = dist.logp(jnp.tile(masked, (4, 1)), jnp.arange(4))
+        return logp, jax.nn.softmax(masked), dist.entropy(masked), dist.kl(masked, flat), dist.mode(masked)
+
+    logp, shares, entropy, kl, mode = everything(logits, allowed)
     np.testing.assert_allclose(np.exp(logp), [1 / 8, 0, 1 / 4, 5 / 8], rtol=1e-6)
     assert np.exp(logp)[1] == 0
-    assert jax.nn.softmax(masked)[0, 1] == 0
-    np.testing.assert_allclose(jax.jit(dist.entropy)(masked), [ENTROPY], rtol=1e-5)
-    flat = jax.jit(dist.mask)(np.zeros((1, 4), np.float32), allowed)
-    np.testing.assert_allclose(jax.jit(dist.kl)(masked, flat), [0.198356], rtol=1e-5)
-    assert jax.jit(dist.mode)(masked).tolist() == [3]
-    only = jax.jit(dist.mask)(logits, np.array([[True, False, False, False]]))
-    assert jax.jit(dist.entropy)(only).tolist() == [0.0]
-    assert jax.jit(dist.logp)(only, np.array([0])).tolist() == [0.0]
+    assert shares[0, 1] == 0
+    np.testing.assert_allclose(entropy, [ENTROPY], rtol=1e-5)
+    np.testing.assert_allclose(kl, [0.198356], rtol=1e-5)
+    assert mode.tolist() == [3]
+    logp, _, entropy, _, _ = everything(logits, np.array([[1, 0, 0, 0]]))
+    assert entropy.tolist() == [0.0]
+    assert logp[0] == 0.0
 
 
 def test_gradients_through_a_mask_are_finite_and_zero_where_it_forbids():
     dist = Categorical(4)
-    logits, allowed = jnp.log(jnp.array([[1.0, 70.0, 2.0, 5.0]])), jnp.array([[1.0, 0.0, 1.0, 1.0]])
-    for f in (lambda x: dist.logp(x, jnp.array([2])), dist.entropy, lambda x: dist.kl(x, logits)):
-        gradient = np.asarray(jax.jit(jax.grad(lambda x, f=f: f(dist.mask(x, allowed))[0]))(logits))
-        assert np.isfinite(gradient).all()
-        assert gradient[0, 1] == 0
-        assert np.abs(gradient[0, 0]) > 0
+    logits = np.log(np.array([[1.0, 70.0, 2.0, 5.0]], np.float32))
+    allowed = np.array([[1.0, 0.0, 1.0, 1.0]], np.float32)
+    functions = (lambda x: dist.logp(x, jnp.array([2])), dist.entropy, lambda x: dist.kl(x, jnp.asarray(logits)))
+    gradients = jax.jit(jax.jacrev(lambda x: jnp.stack([f(dist.mask(x, jnp.asarray(allowed)))[0] for f in functions])))(
+        logits
+    )
+    assert np.isfinite(gradients).all()
+    assert (gradients[:, 0, 1] == 0).all()
+    assert (np.abs(gradients[:, 0, 0]) > 0).all()
 
 
 @pytest.mark.parametrize("size", [2, 5, 37])
-@pytest.mark.parametrize("extreme", [None, 0.0, 1.0, 1 - 2.0**-24])
-def test_a_masked_choice_is_never_drawn(size, extreme):
+def test_a_masked_choice_is_never_drawn(size):
     # Many rows and sizes: the rounding of a cumulative sum differs from place to place.
     rows = 50_000
     rng = np.random.default_rng(size)
     allowed = rng.random((rows, size)) < 0.4
     allowed[np.arange(rows), rng.integers(size, size=rows)] = True
-    noise = rng.random((rows, 1), dtype=np.float32) if extreme is None else np.full((rows, 1), extreme, np.float32)
-    logits = jnp.asarray(rng.normal(scale=3.0, size=(rows, size)), jnp.float32)
+    logits = rng.normal(scale=3.0, size=(rows, size)).astype(np.float32)
     dist = Categorical(size)
-    masked = dist.mask(logits, jnp.asarray(allowed))
-    assert allowed[np.arange(rows), jax.jit(dist.sample)(masked, jnp.asarray(noise))].all()
+    masked = jax.jit(dist.mask)(logits, allowed)
+    sample = jax.jit(dist.sample)
+    assert allowed[np.arange(rows), sample(masked, rng.random((rows, 1), dtype=np.float32))].all()
+    for extreme in (0.0, 1.0, 1 - 2.0**-24):
+        assert allowed[np.arange(rows), sample(masked, np.full((rows, 1), extreme, np.float32))].all()
     assert allowed[np.arange(rows), jax.jit(dist.mode)(masked)].all()
 
 
@@ -143,23 +158,30 @@ def test_broken_logits_and_full_masks_still_give_actions_in_range():
             assert ((actions >= 0) & (actions < nvec)).all()
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_multi_categorical_numbers(compiled):
+def test_multi_categorical_numbers():
     # Shape (2, 1): the first action has the weights 1:2:5, the second 1:3.
     #   logp(second of the first, first of the second) = log 1/4 + log 1/4;  H = 0.900256 + 0.562335
     #   KL to uniform = 0.198356 + log 2 - 0.562335 = 0.329168
-    wrap = jax.jit if compiled else lambda f: f
     dist = MultiCategorical((3, 2), (0, 10), (2, 1))
-    inputs = jnp.log(jnp.array([[1.0, 2.0, 5.0, 1.0, 3.0]]))
-    np.testing.assert_allclose(wrap(dist.logp)(inputs, jnp.array([[[1], [10]]])), [2 * log(1 / 4)], rtol=1e-6)
-    np.testing.assert_allclose(wrap(dist.entropy)(inputs), [0.900256 + 0.562335], rtol=1e-5)
-    np.testing.assert_allclose(wrap(dist.kl)(inputs, jnp.zeros((1, 5))), [0.329168], rtol=1e-5)
-    assert wrap(dist.mode)(inputs).tolist() == [[[2], [11]]]
-    assert wrap(dist.sample)(inputs, jnp.array([[0.2, 0.2]])).tolist() == [[[1], [10]]]
-    # The third choice of the second action is padding.
-    assert (wrap(dist.logp)(inputs, jnp.array([[[1], [12]]])) < MASKED_LOGIT / 2).all()
-    gradient = jax.grad(lambda x: wrap(dist.logp)(x, jnp.array([[[1], [10]]]))[0])(inputs)
+
+    @jax.jit
+    def everything(x, noise):
+        logp, gradient = jax.value_and_grad(lambda x: dist.logp(x, jnp.array([[[1], [10]]]))[0])(x)
+        # The third choice of the second action is padding.
+        padding = dist.logp(x, jnp.array([[[1], [12]]]))
+        kl = dist.kl(x, jnp.zeros((1, 5)))
+        return logp, gradient, padding, dist.entropy(x), kl, dist.mode(x), dist.sample(x, noise)
+
+    inputs = np.log(np.array([[1.0, 2.0, 5.0, 1.0, 3.0]], np.float32))
+    noise = np.array([[0.2, 0.2]], np.float32)
+    logp, gradient, padding, entropy, kl, mode, drawn = everything(inputs, noise)
+    np.testing.assert_allclose(logp, 2 * log(1 / 4), rtol=1e-6)
     np.testing.assert_allclose(gradient, [[-1 / 8, 3 / 4, -5 / 8, 3 / 4, -3 / 4]], rtol=1e-5)
+    assert (padding < MASKED_LOGIT / 2).all()
+    np.testing.assert_allclose(entropy, [0.900256 + 0.562335], rtol=1e-5)
+    np.testing.assert_allclose(kl, [0.329168], rtol=1e-5)
+    assert mode.tolist() == [[[2], [11]]]
+    assert drawn.tolist() == [[[1], [10]]]
 
 
 def test_equal_and_unequal_sizes_are_the_same_function():
@@ -181,9 +203,9 @@ def test_equal_and_unequal_sizes_are_the_same_function():
 def test_multi_categorical_masks_and_frequencies():
     draws = 200_000
     dist = MultiCategorical((3, 2), (0, 0), (2,))
-    inputs = jnp.broadcast_to(jnp.log(jnp.array([1.0, 2.0, 5.0, 1.0, 3.0])), (draws, 5))
-    mask = jnp.broadcast_to(jnp.array([1, 0, 1, 1, 1]), (draws, 5))
-    noise = jnp.asarray(np.random.default_rng(0).random((draws, 2), dtype=np.float32))
+    inputs = np.broadcast_to(np.log(np.array([1.0, 2.0, 5.0, 1.0, 3.0], np.float32)), (draws, 5))
+    mask = np.broadcast_to(np.array([1, 0, 1, 1, 1]), (draws, 5))
+    noise = np.random.default_rng(0).random((draws, 2), dtype=np.float32)
     actions = np.asarray(jax.jit(lambda x, m, u: dist.sample(dist.mask(x, m), u))(inputs, mask, noise))
     table = np.zeros((3, 2))
     np.add.at(table, (actions[:, 0], actions[:, 1]), 1 / draws)
@@ -192,26 +214,40 @@ def test_multi_categorical_masks_and_frequencies():
     assert (np.abs(table - p) <= 5 * np.sqrt(p * (1 - p) / draws)).all()
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_bernoulli_numbers(compiled):
+def test_bernoulli_numbers():
     # p(1) = 3/4 and 1/2. logp([1, 0]) = log 3/4 + log 1/2. H(3/4) = -3/4 log 3/4 - 1/4 log 1/4 = 0.562335.
     # KL(3/4 || 1/2) = log 2 - 0.562335 = 0.130812. Gradient of logp: bit - p = 1/4 and -1/2.
-    wrap = jax.jit if compiled else lambda f: f
     dist = Bernoulli((2,))
-    inputs, bits = jnp.array([[log(3.0), 0.0]]), jnp.array([[1, 0]], jnp.int8)
-    np.testing.assert_allclose(wrap(dist.logp)(inputs, bits), [log(3 / 8)], rtol=1e-6)
-    np.testing.assert_allclose(wrap(dist.entropy)(inputs), [0.562335 + log(2)], rtol=1e-5)
-    np.testing.assert_allclose(wrap(dist.kl)(inputs, jnp.zeros((1, 2))), [0.130812], rtol=1e-5)
-    np.testing.assert_allclose(jax.grad(lambda x: wrap(dist.logp)(x, bits)[0])(inputs), [[1 / 4, -1 / 2]], rtol=1e-6)
-    assert wrap(dist.mode)(inputs).tolist() == [[1, 0]]
-    assert wrap(dist.sample)(inputs, jnp.array([[0.74, 0.51]])).tolist() == [[1, 0]]
-    assert wrap(dist.sample)(inputs, jnp.array([[0.76, 0.49]])).tolist() == [[0, 1]]
+
+    @jax.jit
+    def everything(x, bits, noise):
+        logp, gradient = jax.value_and_grad(lambda x: dist.logp(x, bits)[0])(x)
+        drawn = dist.sample(jnp.repeat(x, 2, axis=0), noise)
+        return logp, gradient, dist.entropy(x), dist.kl(x, jnp.zeros((1, 2))), dist.mode(x), drawn
+
+    noise = np.array([[0.74, 0.51], [0.76, 0.49]], np.float32)
+    inputs, bits = np.array([[log(3.0), 0.0]], np.float32), np.array([[1, 0]], np.int8)
+    logp, gradient, entropy, kl, mode, drawn = everything(inputs, bits, noise)
+    np.testing.assert_allclose(logp, log(3 / 8), rtol=1e-6)
+    np.testing.assert_allclose(gradient, [[1 / 4, -1 / 2]], rtol=1e-6)
+    np.testing.assert_allclose(entropy, [0.562335 + log(2)], rtol=1e-5)
+    np.testing.assert_allclose(kl, [0.130812], rtol=1e-5)
+    assert mode.tolist() == [[1, 0]]
+    assert drawn.tolist() == [[1, 0], [0, 1]]
 
 
 def test_bernoulli_is_exact_where_a_bit_is_nearly_certain():
     # p(0) = e^-20 up to 2e-9 of itself: H = e^-20 (1 + 20), logp(0) = -20, and KL to the same is 0.
-    dist, inputs = Bernoulli((1,)), jnp.array([[20.0], [-20.0], [300.0]])
-    np.testing.assert_allclose(dist.entropy(inputs), [21 * np.exp(-20), 21 * np.exp(-20), 0], rtol=1e-5)
-    np.testing.assert_allclose(dist.logp(inputs, jnp.array([[0], [1], [0]])), [-20, -20, -300], rtol=1e-6)
-    for noise in (0.0, 1.0):
-        assert dist.sample(jnp.array([[300.0], [-300.0]]), jnp.full((2, 1), noise)).tolist() == [[1], [0]]
+    dist = Bernoulli((1,))
+
+    @jax.jit
+    def everything(x, bits, noise):
+        return dist.entropy(x), dist.logp(x, bits), [dist.sample(x, n) for n in noise]
+
+    inputs, noise = np.array([[20.0], [-20.0], [300.0], [-300.0]], np.float32), np.zeros((2, 4, 1), np.float32)
+    noise[1] = 1
+    entropy, logp, drawn = everything(inputs, np.array([[0], [1], [0], [1]]), noise)
+    np.testing.assert_allclose(entropy, [21 * np.exp(-20), 21 * np.exp(-20), 0, 0], rtol=1e-5)
+    np.testing.assert_allclose(logp, [-20, -20, -300, -300], rtol=1e-6)
+    for bits in drawn:
+        assert bits[2:].tolist() == [[1], [0]]

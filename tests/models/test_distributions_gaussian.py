@@ -17,54 +17,67 @@ from rollax.models.distributions.gaussian import DiagGaussian, SquashedGaussian
 #   H          = (1/2 + c + log 2) + (1/2 + c)       = 3.531024
 #   KL(p || two N(0, 1)) = (4 + 1)/2 - 1/2 - log 2 + 0 = 1.306853
 #   KL(two N(0, 1) || p) = (1 + 1)/8 - 1/2 + log 2 + 0 = 0.443147
-INPUTS = jnp.array([[1.0, 0.0, log(2.0), 0.0]])
-STANDARD = jnp.zeros((1, 4))
+INPUTS = np.array([[1.0, 0.0, log(2.0), 0.0]], np.float32)
+STANDARD = np.zeros((1, 4), np.float32)
 ENTROPY = jax.jit(SquashedGaussian(()).entropy)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_diag_gaussian_numbers(compiled):
-    wrap = jax.jit if compiled else lambda f: f
-    dist, actions = DiagGaussian((2, 1)), jnp.array([[[2.0], [0.0]]])
-    np.testing.assert_allclose(wrap(dist.logp)(INPUTS, actions), [-2.656024], rtol=1e-6)
-    np.testing.assert_allclose(wrap(dist.entropy)(INPUTS), [3.531024], rtol=1e-6)
-    np.testing.assert_allclose(wrap(dist.kl)(INPUTS, STANDARD), [1.306853], rtol=1e-6)
-    np.testing.assert_allclose(wrap(dist.kl)(STANDARD, INPUTS), [0.443147], rtol=1e-6)
-    np.testing.assert_allclose(wrap(dist.mode)(INPUTS), [[[1.0], [0.0]]])
+def test_diag_gaussian_numbers():
+    dist = DiagGaussian((2, 1))
+
+    @jax.jit
+    def everything(x, standard, noise):
+        divergences = dist.kl(x, standard), dist.kl(standard, x)
+        logp = dist.logp(x, jnp.array([[[2.0], [0.0]]]))
+        return logp, dist.entropy(x), *divergences, dist.mode(x), dist.sample(x, noise)
+
+    noise = np.array([[0.841345, 0.5]], np.float32)
+    logp, entropy, kl, other_kl, mode, drawn = everything(INPUTS, STANDARD, noise)
+    np.testing.assert_allclose(logp, [-2.656024], rtol=1e-6)
+    np.testing.assert_allclose(entropy, [3.531024], rtol=1e-6)
+    np.testing.assert_allclose(kl, [1.306853], rtol=1e-6)
+    np.testing.assert_allclose(other_kl, [0.443147], rtol=1e-6)
+    np.testing.assert_allclose(mode, [[[1.0], [0.0]]])
     # Φ(1) = 0.841345, so the first is one deviation above its mean; 0.5 is the mean.
-    np.testing.assert_allclose(
-        wrap(dist.sample)(INPUTS, jnp.array([[0.841345, 0.5]])), [[[3.0], [0.0]]], rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(drawn, [[[3.0], [0.0]]], rtol=1e-5, atol=1e-6)
 
 
 def test_diag_gaussian_gradients():
     # z = 1/2: d logp / d mean = z / σ = 1/4, d logp / d log σ = z² - 1 = -3/4; for z = 0, 0 and -1.
-    dist = DiagGaussian((2,))
-    gradient = jax.grad(lambda x: dist.logp(x, jnp.array([[2.0, 0.0]]))[0])(INPUTS)
-    np.testing.assert_allclose(gradient, [[1 / 4, 0, -3 / 4, -1]], rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(jax.grad(lambda x: dist.entropy(x)[0])(INPUTS), [[0, 0, 1, 1]])
     # A reparametrized sample moves with its mean, and with its deviation by σ z; z = 1 and 0.
-    gradient = jax.grad(lambda x: dist.sample(x, jnp.array([[0.841345, 0.5]])).sum())(INPUTS)
-    np.testing.assert_allclose(gradient, [[1, 1, 2, 0]], rtol=1e-5, atol=1e-6)
+    dist = DiagGaussian((2,))
+
+    @jax.jit
+    @jax.jacrev
+    def gradients(x):
+        drawn = dist.sample(x, jnp.array([[0.841345, 0.5]])).sum()
+        return dist.logp(x, jnp.array([[2.0, 0.0]]))[0], dist.entropy(x)[0], drawn
+
+    of_logp, of_entropy, of_sample = gradients(INPUTS)
+    np.testing.assert_allclose(of_logp, [[1 / 4, 0, -3 / 4, -1]], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(of_entropy, [[0, 0, 1, 1]])
+    np.testing.assert_allclose(of_sample, [[1, 1, 2, 0]], rtol=1e-5, atol=1e-6)
 
 
 def test_gaussians_agree_with_scipy():
     rng = np.random.default_rng(0)
     mean, log_std = rng.normal(size=(2, 7, 3))
     actions = rng.normal(size=(7, 3))
-    inputs = jnp.asarray(np.concatenate([mean, log_std], axis=1), jnp.float32)
-    std = np.exp(log_std)
+    inputs = np.concatenate([mean, log_std], axis=1).astype(np.float32)
+    std, noise = np.exp(log_std), rng.random((7, 3), dtype=np.float32)
     dist = DiagGaussian((3,))
-    np.testing.assert_allclose(
-        dist.logp(inputs, jnp.asarray(actions)), stats.norm.logpdf(actions, mean, std).sum(-1), rtol=1e-4
-    )
-    np.testing.assert_allclose(dist.entropy(inputs), stats.norm.entropy(mean, std).sum(-1), rtol=1e-5)
-    noise = rng.random((7, 3), dtype=np.float32)
-    np.testing.assert_allclose(
-        dist.sample(inputs, jnp.asarray(noise)), stats.norm.ppf(noise, mean, std), rtol=1e-4, atol=1e-5
-    )
-    squashed = stats.norm.logpdf(actions, mean, std).sum(-1) - np.log(1 - np.tanh(actions) ** 2).sum(-1)
-    np.testing.assert_allclose(SquashedGaussian((3,)).logp(inputs, jnp.tanh(jnp.asarray(actions))), squashed, rtol=1e-3)
+
+    @jax.jit
+    def everything(x, actions, noise):
+        squashed = SquashedGaussian((3,)).logp(x, jnp.tanh(actions))
+        return dist.logp(x, actions), dist.entropy(x), dist.sample(x, noise), squashed
+
+    logp, entropy, drawn, squashed = everything(inputs, actions.astype(np.float32), noise)
+    expected = stats.norm.logpdf(actions, mean, std).sum(-1)
+    np.testing.assert_allclose(logp, expected, rtol=1e-4)
+    np.testing.assert_allclose(entropy, stats.norm.entropy(mean, std).sum(-1), rtol=1e-5)
+    np.testing.assert_allclose(drawn, stats.norm.ppf(noise, mean, std), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(squashed, expected - np.log(1 - np.tanh(actions) ** 2).sum(-1), rtol=1e-3)
 
 
 def test_the_tails_of_the_normal_numbers_are_exact():
@@ -98,22 +111,25 @@ def test_densities_integrate_to_one():
     assert abs(np.trapezoid(density * (1 - a**2), u) - 1) < 2e-3
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_squashed_gaussian_numbers(compiled):
+def test_squashed_gaussian_numbers():
     # N(0, 1) at a = 1/2: u = atanh(1/2) = 0.549306;
     #   logp = -u²/2 - c - log(1 - 1/4) = -0.150869 - 0.918939 + 0.287682 = -0.782125
     # N(1, 2²), the same a: z = (u - 1)/2 = -0.225347; logp = -0.025391 - 0.693147 - 0.918939 + 0.287682 = -1.349795
-    wrap = jax.jit if compiled else lambda f: f
     dist = SquashedGaussian((2,))
-    half = jnp.array([[0.5, 0.5]])
-    np.testing.assert_allclose(wrap(dist.logp)(INPUTS, half), [-0.782125 - 1.349795], rtol=1e-5)
-    np.testing.assert_allclose(wrap(dist.mode)(INPUTS), [[tanh(1.0), 0.0]], rtol=1e-6)
+
+    @jax.jit
+    def everything(x, standard, noise):
+        logp = dist.logp(x, jnp.array([[0.5, 0.5]]))
+        return logp, dist.mode(x), dist.kl(x, standard), dist.sample_and_logp(x, noise)
+
+    logp, mode, kl, (actions, logp_of_them) = everything(INPUTS, STANDARD, np.array([[0.841345, 0.5]], np.float32))
+    np.testing.assert_allclose(logp, [-0.782125 - 1.349795], rtol=1e-5)
+    np.testing.assert_allclose(mode, [[tanh(1.0), 0.0]], rtol=1e-6)
     # tanh keeps KL divergences.
-    np.testing.assert_allclose(wrap(dist.kl)(INPUTS, STANDARD), [1.306853], rtol=1e-6)
-    actions, logp = wrap(dist.sample_and_logp)(INPUTS, jnp.array([[0.841345, 0.5]]))
+    np.testing.assert_allclose(kl, [1.306853], rtol=1e-6)
     np.testing.assert_allclose(actions, [[tanh(3.0), 0.0]], rtol=1e-5, atol=1e-6)
     # u = (3, 0), z = (1, 0): logp = -1/2 - log 2 - 2c - log(1 - tanh²(3)) = -3.031024 + 4.618619 = 1.587595
-    np.testing.assert_allclose(logp, [1.587595], rtol=1e-4)
+    np.testing.assert_allclose(logp_of_them, [1.587595], rtol=1e-4)
 
 
 @pytest.mark.parametrize(
