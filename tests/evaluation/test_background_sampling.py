@@ -238,8 +238,15 @@ class TestTrainer:
 class Silent(Echo):
     """Nobody plays."""
 
+    def __init__(self, env_config):
+        super().__init__(env_config)
+        self.closed = threading.Event()
+
     def run(self):
-        threading.Event().wait()
+        self.closed.wait()
+
+    def close(self):
+        self.closed.set()
 
 
 @pytest.mark.parametrize("trainer_class", [PPOTrainer, DQNTrainer])

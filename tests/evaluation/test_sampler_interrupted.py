@@ -23,7 +23,7 @@ def vector(mode: AutoresetMode, envs: int = 3) -> Callable[..., RolloutWorker]:
 
 
 def scripted(policies: int) -> Callable[..., RolloutWorker]:
-    return lambda **config: make_worker(lambda c: Scripted(SCRIPTS["all"], c.vector_index), 3, policies, **config)
+    return lambda **config: make_worker(lambda c: Scripted(SCRIPTS, c.vector_index), 3, policies, **config)
 
 
 KINDS: dict[str, Callable[..., RolloutWorker]] = {
@@ -73,7 +73,7 @@ def goes_on(worker: RolloutWorker, mode: str, place: str) -> None:
 
 @BY_KIND
 def test_at_some_lines(make):
-    interrupted(make, first=3, stride=61, mode=TRUNCATE)
+    interrupted(make, first=3, stride=149, mode=TRUNCATE)
 
 
 @pytest.mark.long
