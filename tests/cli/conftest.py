@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from rollax.algorithms.registry import ALGORITHMS
 from rollax.cli import app
+from rollax.runs import run_folder
 from rollax.storage import from_json_bytes, read_directory
 from tests.cli.fake_algorithm import FakeTrainer
 
@@ -25,7 +26,17 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def rollax(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learning curves are empty files: drawing one takes longer than the rest of a small run."""
+
+    def draw(runs: Any, out: Path, title: str = "") -> None:
+        out.touch()
+
+    monkeypatch.setattr(run_folder, "draw_curves", draw)
+
+
+@pytest.fixture
+def rollax(cwd: Path, undrawn: None, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Runs a command line in the empty folder, where FAKE is an algorithm and checkpoints are FAKE's."""
 
     def open_fake(checkpoint: Path, *, run: str | None, trust_code: bool, **changes: Any) -> FakeTrainer:

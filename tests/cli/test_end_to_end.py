@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,25 +24,29 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = '--config={"train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 2, "num_envs_per_worker": 4}'
 
 
-@pytest.fixture
-def rollax(cwd):
-    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
-def trained(rollax, cwd):
-    done = rollax(
-        "train",
-        "--run=PPO",
-        "--env=CartPole-v1",
-        SMALL,
-        "--stop-iterations=2",
-        "--seed=1",
-        "--out=run",
-        "--no-evaluate",
-    )
+def rollax(cwd, undrawn):
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    options = ["--run=PPO", "--env=CartPole-v1", SMALL, "--stop-iterations=2", "--seed=1", "--no-evaluate"]
+    done = run("train", *options, f"--out={folder}")
     assert done.exit_code == 0, done.output
-    return cwd / "run"
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    return folder
+
+
+@pytest.fixture
+def trained(trained_once, cwd):
+    """The folder of a run, as `run` in the current folder."""
+    return Path(shutil.copytree(trained_once, cwd / "run"))
 
 
 def without_times(line):

@@ -43,7 +43,9 @@ def wait_for_iteration(process: subprocess.Popen[str], number: int = 1) -> None:
         assert process.stdout.readline().startswith(f"iteration {n}")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.long), (signal.SIGTERM, 143)]
+)
 def test_a_signal_saves_and_ends(tmp_path, number, code):
     process = start(tmp_path, pause=0.05)
     wait_for_iteration(process)
@@ -65,10 +67,10 @@ def test_a_signal_saves_and_ends(tmp_path, number, code):
 
 
 def test_a_second_signal_ends_at_once(tmp_path):
-    process = start(tmp_path, pause=2.0)
+    process = start(tmp_path, pause=1.2)
     # After the second result, so that all that a run imports is imported: some libraries swallow a signal meanwhile.
     wait_for_iteration(process, 2)
-    time.sleep(0.5)
+    time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     time.sleep(0.05)
     process.send_signal(signal.SIGINT)

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from rollax.runs import run_folder
+from rollax.runs.results import draw_curves
 from rollax.storage import read_manifest
 
 
-def test_leaves_a_run_folder(rollax, lines, cwd):
+def test_leaves_a_run_folder(rollax, lines, cwd, monkeypatch):
+    monkeypatch.setattr(run_folder, "draw_curves", draw_curves)
     done = rollax("train", "--run=FAKE", "--env=My/Env-v0", "--stop-iterations=3")
     assert done.exit_code == 0, done.output
     (run,) = (cwd / "runs").iterdir()

@@ -14,8 +14,10 @@ import pytest
 
 from rollax import EnvError
 from rollax.algorithms.registry import get_trainer_class
+from tests.faults.worlds import Still
 
 SMALL = {"num_envs_per_worker": 2, "model": {"fcnet_hiddens": (4,)}, "seed": 0}
+UNCOMPILED = {**SMALL, "multiagent": {"policies": {"default_policy": (Still, None, None, {})}}}
 ALGORITHMS = {
     "PG": {"train_batch_size": 20},
     "PPO": {"train_batch_size": 20, "sgd_minibatch_size": 10, "num_sgd_iter": 1},
@@ -54,7 +56,8 @@ def train_for_long(trainer):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_error_of_the_environment_has_an_ordinary_traceback(algorithm):
     threads: deque[threading.Thread] = deque()  # a list would be copied
-    config = {**SMALL, **ALGORITHMS[algorithm], "env_config": {"threads": threads}}
+    small = SMALL if algorithm == "PPO" else UNCOMPILED
+    config = {**small, **ALGORITHMS[algorithm], "env_config": {"threads": threads}}
     with get_trainer_class(algorithm)(Breaks, config) as trainer:
         trainer.train()
         with pytest.raises(EnvError, match="the axle") as raised:
@@ -68,12 +71,14 @@ def test_an_error_of_the_environment_has_an_ordinary_traceback(algorithm):
 
 
 def test_nothing_of_ray_is_loaded():
-    program = f"""
+    program = """
 import sys
 from rollax.algorithms.registry import get_trainer_class
-for algorithm, config in {ALGORITHMS!r}.items():
-    with get_trainer_class(algorithm)("CartPole-v1", {{**{SMALL!r}, **config}}) as trainer:
-        assert trainer.train()["info"]["workers"] == {{"healthy": 1, "restarts": 0, "last_errors": {{}}}}
+from tests.faults.test_serial import ALGORITHMS, SMALL, UNCOMPILED
+for algorithm, config in ALGORITHMS.items():
+    small = SMALL if algorithm == "PPO" else UNCOMPILED
+    with get_trainer_class(algorithm)("CartPole-v1", {**small, **config}) as trainer:
+        assert trainer.train()["info"]["workers"] == {"healthy": 1, "restarts": 0, "last_errors": {}}
 assert not [name for name in sys.modules if name.partition(".")[0] == "ray"]
 print("done")
 """

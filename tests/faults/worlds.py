@@ -120,6 +120,13 @@ class Counting(Policy):
         self.updates = weights["updates"]
 
 
+class Still(Counting):
+    """The same for any observations and without orders."""
+
+    def compute_actions(self, obs_batch):  # type: ignore[override]
+        return np.zeros(len(obs_batch), np.int64), [], {}
+
+
 def config_for(orders: Orders, **changes: Any) -> dict[str, Any]:
     """Two workers that need no CPU to themselves, and nothing to compile."""
     restarts = {"delay_between_worker_restarts_s": 0.1} if changes.get("recreate_failed_workers", True) else {}

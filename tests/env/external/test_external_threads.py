@@ -312,7 +312,7 @@ def test_nothing_grows():
 
     with playing(script) as base:
         ended, sizes = 0, []
-        for goal in (4_000, 20_000):
+        for goal in (2_000, 8_000):
             while ended < goal:
                 rows = base.poll_rows()
                 if len(rows.ended_envs):
