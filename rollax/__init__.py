@@ -21,7 +21,8 @@ _MODULE_OF = {
 _NEEDS = {
     "rollax.data.writer": ("pyarrow", "offline"),
     "rollax.env.multi_agent.pettingzoo_export": ("pettingzoo", "pettingzoo"),
-    "rollax.serving.policy_server_env": ("msgspec", "serving"),
+    "rollax.serving.policy_": ("msgspec", "serving"),
+    "rollax.serving.server": ("msgspec", "serving"),
     "rollax.torch.": ("torch", "torch"),
 }
 """The start of a module's name -> the package without which it cannot be imported, and the extra that has it."""

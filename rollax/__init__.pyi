@@ -135,8 +135,10 @@ from rollax.replay.prioritized import PrioritizedReplay as PrioritizedReplay
 from rollax.replay.uniform import UniformReplay as UniformReplay
 from rollax.runs.fit import FitResult as FitResult
 from rollax.serving.client import PolicyClient as PolicyClient
+from rollax.serving.policy_backend import PolicyBackend as PolicyBackend
 from rollax.serving.policy_server_env import MultiAgentPolicyServerEnv as MultiAgentPolicyServerEnv
 from rollax.serving.policy_server_env import PolicyServerEnv as PolicyServerEnv
+from rollax.serving.server import PolicyServer as PolicyServer
 from rollax.torch.config import TorchConfig as TorchConfig
 from rollax.torch.config import TorchFields as TorchFields
 from rollax.torch.functional import torch_policy as torch_policy

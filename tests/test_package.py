@@ -72,7 +72,8 @@ for name in left_out:
     done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     of_torch = ["TorchConfig", "TorchFields", "TorchPolicy", "torch_policy"]
-    expected = sorted(["DatasetWriter", "MultiAgentPolicyServerEnv", "PolicyServerEnv", "to_pettingzoo", *of_torch])
+    of_serving = ["MultiAgentPolicyServerEnv", "PolicyBackend", "PolicyServer", "PolicyServerEnv"]
+    expected = sorted(["DatasetWriter", "to_pettingzoo", *of_serving, *of_torch])
     assert done.stdout.strip() == str(expected)
 
 
