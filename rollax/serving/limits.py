@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +73,15 @@ class Limits:
     def as_numbers(self) -> dict[str, float]:
         """The limits by name, for `hello`."""
         return asdict(self)
+
+    def exceeded(self, what: str, got: int, name: str, *, wait: bool = True, fix: str | None = None) -> RequestError:
+        """The error of a request beyond the limit `name`: 429 where waiting helps, otherwise 413."""
+        return RequestError(
+            what,
+            status=429 if wait else 413,
+            retry_after_s=self.retry_after_s if wait else None,
+            where=name,
+            got=got,
+            expected=f"at most {getattr(self, name)}",
+            fix=fix or ("wait, then send it again" if wait else "send fewer in one request"),
+        )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,12 +15,9 @@ from rollax.errors import RequestError, RollaxError
 from rollax.serving import protocol as messages
 from rollax.serving.backend import Backend
 from rollax.serving.limits import Limits
+from rollax.serving.pending import Call, PendingActions, Response, as_request_error
 from rollax.serving.readers import ONE_AGENT, Readers
 from rollax.serving.sessions import EXPIRED, Key, Session, Sessions
-from rollax.serving.values import plain
-
-Response = Any
-"""A struct of `rollax.serving.protocol`, or for `statistics` a dict."""
 
 _REMEMBERED_SUBMISSIONS = 1_000
 _SHUTTING_DOWN = "The server is shutting down."
@@ -37,7 +33,6 @@ class Service:
 
     Attributes:
         addresses: of all servers of the run, for `hello`; the transport fills it in.
-        latencies: called with the seconds between each request for actions and its response, if set.
     """
 
     def __init__(
@@ -62,21 +57,18 @@ class Service:
             "end_episode": self._end_episode,
             "submit_episodes": self._submit_episodes,
         }
-        self._calls: set[_Call] = set()
-        self._pending, self._pending_by_client = 0, Counter[Hashable]()
+        self._pending = PendingActions(self.sessions, self.limits, clock, multi_agent=self._hello.multi_agent)
         self._submitted: OrderedDict[tuple[str, int], asyncio.Future[Response]] = OrderedDict()
         self._submitting = 0  # those of them that run or wait
-        self._finished: deque[tuple[_Call, Any]] = deque()
-        self._resolving = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = -1
         self._executor: ThreadPoolExecutor | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     def start(self) -> None:
         """Binds the service to the running event loop; called once, before the first request."""
-        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._loop = asyncio.get_running_loop()
+        self._pending.attach(self._loop)
         self._executor = ThreadPoolExecutor(1, "rollax-serving")
         self.backend.attach(self._loop)
         self._expire_later()
@@ -88,8 +80,7 @@ class Service:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for call in list(self._calls):
-            self._resolve(call, RequestError(_SHUTTING_DOWN, status=503, retry_after_s=self.limits.retry_after_s))
+        self._pending.fail(RequestError(_SHUTTING_DOWN, status=503, retry_after_s=self.limits.retry_after_s))
         for session in list(self.sessions):
             self._drop(session)
         if self._executor is not None:
@@ -158,7 +149,7 @@ class Service:
 
     def _health(self, request: None, client: Hashable) -> messages.Health:
         return messages.Health(
-            version=self.backend.version, episodes=len(self.sessions), pending=self._pending, status="ok"
+            version=self.backend.version, episodes=len(self.sessions), pending=self._pending.count, status="ok"
         )
 
     def _statistics(self, request: None, client: Hashable) -> dict[str, Any]:
@@ -166,7 +157,7 @@ class Service:
         counts = {
             "version": self.backend.version,
             "learns": self._hello.learns,
-            "pending": self._pending,
+            "pending": self._pending.count,
             "episodes_running": len(sessions),
             "episodes_started": sessions.started,
             "episodes_ended": sessions.ended,
@@ -202,7 +193,9 @@ class Service:
         if not count:
             return messages.Actions({}, self.backend.version)
         if count > self.limits.max_episodes_per_request:
-            raise too_many("episodes in one request", count, "max_episodes_per_request", self.limits, status=413)
+            raise self.limits.exceeded(
+                "Too many episodes in one request.", count, "max_episodes_per_request", wait=False
+            )
         return self._request_actions(request.observations, self._key(request), client, single=False)
 
     def _request_actions(
@@ -211,20 +204,14 @@ class Service:
         if key is not None:
             known = self.sessions.response_to(next(iter(observations)), key)
             if known is not None:
-                return known.future() if isinstance(known, _Call) else known
+                return known.future() if isinstance(known, Call) else known
         sessions = self.sessions.all_running(observations)
         values, agents = self._readers.observations(sessions, observations)
-        self.sessions.refuse_waiting(agents)
-        self._admit(client, len(sessions))
-        call = _Call(self, client, sessions, agents, single, key)
-        self.sessions.begin_waiting(agents)
-        self._calls.add(call)
-        if key is not None:
-            sessions[0].remember(key, call)
+        call = self._pending.begin(client, sessions, agents, single=single, key=key)
         try:
             self.backend.request_actions(values, call.finish)
         except BaseException:
-            self._release(call)
+            self._pending.release(call)
             raise
         return call.result() if call.done else call.future()
 
@@ -280,7 +267,9 @@ class Service:
     ) -> Response | asyncio.Future[Response]:
         count, key, known = len(request.episodes), None, None
         if count > self.limits.max_episodes_per_request:
-            raise too_many("episodes in one request", count, "max_episodes_per_request", self.limits, status=413)
+            raise self.limits.exceeded(
+                "Too many episodes in one request.", count, "max_episodes_per_request", wait=False
+            )
         if request.request_id is not None:
             self._readers.check_id(request.request_id, "request_id")
             # With the content: the id of a request without an episode may be another client's, too.
@@ -288,7 +277,7 @@ class Service:
             known = self._submitted.get(key)
         if known is None:
             if self._submitting >= self.limits.max_submissions:
-                raise too_many("submissions wait", self._submitting + 1, "max_submissions", self.limits)
+                raise self.limits.exceeded("Too many submissions wait.", self._submitting + 1, "max_submissions")
             known = self._in_thread(lambda: self.backend.submit(self._readers.episodes(request.episodes)))
             self._submitting += 1
             known.add_done_callback(self._on_submitted)
@@ -323,71 +312,6 @@ class Service:
             session.remember(key, done)
         return done
 
-    # Pending requests.
-
-    def _admit(self, client: Hashable, count: int) -> None:
-        limits = self.limits
-        if self._pending + count > limits.max_pending:
-            raise too_many("observations wait for an action", self._pending + count, "max_pending", limits)
-        mine = self._pending_by_client.get(client, 0) + count
-        if mine > limits.max_pending_per_client:
-            raise too_many("observations of this client wait", mine, "max_pending_per_client", limits)
-        self._pending += count
-        self._pending_by_client[client] = mine
-
-    def _release(self, call: _Call) -> None:
-        """Undoes what a request for actions has reserved."""
-        self._calls.discard(call)
-        count = len(call.sessions)
-        self._pending -= count
-        self._pending_by_client[call.client] -= count
-        if not self._pending_by_client[call.client]:
-            del self._pending_by_client[call.client]
-        self.sessions.end_waiting(call.agents)
-        first = call.sessions[0]
-        if call.key is not None and first.responses is not None:
-            first.responses.pop(call.key, None)
-
-    def finish(self, call: _Call, result: messages.Actions | BaseException) -> None:
-        """Takes the result of a request for actions, in any thread."""
-        if threading.get_ident() == self._thread:
-            self._resolve(call, result)
-            return
-        self._finished.append((call, result))
-        if not self._resolving:
-            self._resolving = True
-            assert self._loop is not None
-            try:
-                self._loop.call_soon_threadsafe(self._resolve_finished)
-            except RuntimeError:  # the loop is closed, and with it every connection
-                self._finished.clear()
-
-    def _resolve_finished(self) -> None:
-        self._resolving = False
-        while self._finished:
-            self._resolve(*self._finished.popleft())
-
-    def _resolve(self, call: _Call, result: messages.Actions | BaseException) -> None:
-        if call.done:
-            return
-        self._release(call)
-        if isinstance(result, BaseException):
-            call.fail(as_request_error(result, 500) if isinstance(result, RollaxError) else result)
-            return
-        now = self._clock()
-        for session in call.sessions:
-            session.acted, session.last_response = True, now
-        if self._hello.multi_agent:
-            for session in call.sessions:
-                session.agents.update(call.agents[session.id])
-        actions = plain(result.actions)
-        response: Response = messages.Actions(actions, result.version)
-        if call.single:
-            response = messages.Action(actions[call.sessions[0].id], result.version)
-        if call.key is not None:
-            call.sessions[0].remember(call.key, response)
-        call.succeed(response)
-
     def _in_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         assert self._loop is not None, "call start() first"
 
@@ -410,91 +334,9 @@ class Service:
             )
 
 
-class _Call:
-    """A request for actions that the backend executes."""
-
-    __slots__ = (
-        "_error",
-        "_response",
-        "_service",
-        "_waiters",
-        "agents",
-        "client",
-        "done",
-        "key",
-        "sessions",
-        "single",
-    )
-
-    def __init__(
-        self,
-        service: Service,
-        client: Hashable,
-        sessions: list[Session],
-        agents: Mapping[str, frozenset[str]],
-        single: bool,
-        key: Key | None,
-    ) -> None:
-        self._service, self.client, self.sessions, self.agents = service, client, sessions, agents
-        self.single, self.key = single, key
-        self.done = False
-        self._response: Response = None
-        self._error: BaseException | None = None
-        self._waiters: list[asyncio.Future[Response]] = []
-
-    def finish(self, result: messages.Actions | BaseException) -> None:
-        self._service.finish(self, result)
-
-    def future(self) -> asyncio.Future[Response]:
-        """A future of the response, of its own for each caller: cancelling it has no effect on others."""
-        future = asyncio.get_running_loop().create_future()
-        self._waiters.append(future)
-        return future
-
-    def result(self) -> Response:
-        if self._error is not None:
-            raise self._error
-        return self._response
-
-    def succeed(self, response: Response) -> None:
-        self.done, self._response = True, response
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(response)
-
-    def fail(self, error: BaseException) -> None:
-        self.done, self._error = True, error
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
-
-
-def as_request_error(error: RollaxError, status: int) -> RequestError:
-    """The error as a RequestError; `status` is that of any other error."""
-    if isinstance(error, RequestError):
-        return error
-    parts: dict[str, Any] = dict(error.parts)
-    found = RequestError(parts.pop("what"), status=status, **parts)
-    found.__cause__ = error
-    return found
-
-
 def _fingerprint(request: Any) -> int:
     """A hash of the content of a request, different in each process."""
     try:
         return hash(msgspec.msgpack.encode(request))
     except (TypeError, ValueError, OverflowError):
         return 0  # it holds what no space has, and is refused
-
-
-def too_many(what: str, got: int, name: str, limits: Limits, *, status: int = 429) -> RequestError:
-    """The error of a request beyond a limit."""
-    return RequestError(
-        f"Too many {what}.",
-        status=status,
-        retry_after_s=limits.retry_after_s if status == 429 else None,
-        where=name,
-        got=got,
-        expected=f"at most {getattr(limits, name)}",
-        fix="wait, then send it again" if status == 429 else "send fewer in one request",
-    )

@@ -119,16 +119,10 @@ class Sessions:
             (self._by_client.get(client, 0), "max_episodes_per_client"),
         ):
             if running >= getattr(limits, name):
-                raise RequestError(
-                    "Too many running episodes.",
-                    status=429,
-                    retry_after_s=limits.retry_after_s,
-                    where=name,
-                    got=running,
-                    expected=f"at most {getattr(limits, name)}",
-                    fix="end episodes that are over; the server drops those that are idle for "
-                    f"{limits.idle_timeout_s:g} s",
+                fix = (
+                    f"end episodes that are over; the server drops those that are idle for {limits.idle_timeout_s:g} s"
                 )
+                raise limits.exceeded("Too many running episodes.", running, name, fix=fix)
 
     def running(self, episode_id: str) -> Session:
         """The running episode.

@@ -1,0 +1,213 @@
+"""`PendingActions`: the requests for actions that wait for the backend, and their limits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from rollax.errors import RequestError, RollaxError
+from rollax.serving import protocol as messages
+from rollax.serving.limits import Limits
+from rollax.serving.sessions import Key, Session, Sessions
+from rollax.serving.values import plain
+
+Response = Any
+"""A struct of `rollax.serving.protocol`, or for `statistics` a dict."""
+
+
+class PendingActions:
+    """The requests for actions that the backend executes; all in the thread of the event loop, except `finish`.
+
+    Args:
+        sessions: the running episodes.
+        limits: how many observations may wait.
+        clock: seconds, monotonic.
+        multi_agent: whether the agents that have acted are noted.
+
+    Attributes:
+        count: observations that wait for an action.
+    """
+
+    def __init__(self, sessions: Sessions, limits: Limits, clock: Callable[[], float], *, multi_agent: bool) -> None:
+        self._sessions, self._limits, self._clock = sessions, limits, clock
+        self._multi_agent = multi_agent
+        self.count = 0
+        self._by_client: Counter[Hashable] = Counter()
+        self._calls: set[Call] = set()
+        self._finished: deque[tuple[Call, Any]] = deque()
+        self._resolving = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = -1
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Binds to the event loop, which runs in this thread."""
+        self._loop, self._thread = loop, threading.get_ident()
+
+    def begin(
+        self,
+        client: Hashable,
+        sessions: list[Session],
+        agents: Mapping[str, frozenset[str]],
+        *,
+        single: bool,
+        key: Key | None,
+    ) -> Call:
+        """Adds a request, for agents by episode id; to be passed on to the backend.
+
+        Args:
+            single: whether the response is one action.
+            key: what identifies the request if it is sent again.
+        Raises:
+            RequestError: one of the agents waits already, or too many observations do.
+        """
+        self._sessions.refuse_waiting(agents)
+        count, mine = self.count + len(sessions), self._by_client.get(client, 0) + len(sessions)
+        if count > self._limits.max_pending:
+            raise self._limits.exceeded("Too many observations wait for an action.", count, "max_pending")
+        if mine > self._limits.max_pending_per_client:
+            raise self._limits.exceeded("Too many observations of this client wait.", mine, "max_pending_per_client")
+        self.count, self._by_client[client] = count, mine
+        call = Call(self, client, sessions, agents, single, key)
+        self._sessions.begin_waiting(agents)
+        self._calls.add(call)
+        if key is not None:
+            sessions[0].remember(key, call)
+        return call
+
+    def release(self, call: Call) -> None:
+        """Removes a request, and undoes what `begin` has reserved."""
+        self._calls.discard(call)
+        count = len(call.sessions)
+        self.count -= count
+        self._by_client[call.client] -= count
+        if not self._by_client[call.client]:
+            del self._by_client[call.client]
+        self._sessions.end_waiting(call.agents)
+        first = call.sessions[0]
+        if call.key is not None and first.responses is not None:
+            first.responses.pop(call.key, None)
+
+    def fail(self, error: RequestError) -> None:
+        """Fails all requests."""
+        for call in list(self._calls):
+            self._resolve(call, error)
+
+    def finish(self, call: Call, result: messages.Actions | BaseException) -> None:
+        """Takes the result of a request, in any thread."""
+        if threading.get_ident() == self._thread:
+            self._resolve(call, result)
+            return
+        self._finished.append((call, result))
+        if not self._resolving:
+            self._resolving = True
+            assert self._loop is not None
+            try:
+                self._loop.call_soon_threadsafe(self._resolve_finished)
+            except RuntimeError:  # the loop is closed, and with it every connection
+                self._finished.clear()
+
+    def _resolve_finished(self) -> None:
+        self._resolving = False
+        while self._finished:
+            self._resolve(*self._finished.popleft())
+
+    def _resolve(self, call: Call, result: messages.Actions | BaseException) -> None:
+        if call.done:
+            return
+        self.release(call)
+        if isinstance(result, BaseException):
+            call.fail(as_request_error(result, 500) if isinstance(result, RollaxError) else result)
+            return
+        now = self._clock()
+        for session in call.sessions:
+            session.acted, session.last_response = True, now
+        if self._multi_agent:
+            for session in call.sessions:
+                session.agents.update(call.agents[session.id])
+        actions = plain(result.actions)
+        response: Response = messages.Actions(actions, result.version)
+        if call.single:
+            response = messages.Action(actions[call.sessions[0].id], result.version)
+        if call.key is not None:
+            call.sessions[0].remember(call.key, response)
+        call.succeed(response)
+
+
+class Call:
+    """A request for actions that the backend executes.
+
+    Attributes:
+        done: whether its response or its error is known.
+    """
+
+    __slots__ = (
+        "_error",
+        "_pending",
+        "_response",
+        "_waiters",
+        "agents",
+        "client",
+        "done",
+        "key",
+        "sessions",
+        "single",
+    )
+
+    def __init__(
+        self,
+        pending: PendingActions,
+        client: Hashable,
+        sessions: list[Session],
+        agents: Mapping[str, frozenset[str]],
+        single: bool,
+        key: Key | None,
+    ) -> None:
+        self._pending, self.client, self.sessions, self.agents = pending, client, sessions, agents
+        self.single, self.key = single, key
+        self.done = False
+        self._response: Response = None
+        self._error: BaseException | None = None
+        self._waiters: list[asyncio.Future[Response]] = []
+
+    def finish(self, result: messages.Actions | BaseException) -> None:
+        """Takes the actions, or the error, in any thread."""
+        self._pending.finish(self, result)
+
+    def future(self) -> asyncio.Future[Response]:
+        """A future of the response, of its own for each caller: cancelling it has no effect on others."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiters.append(future)
+        return future
+
+    def result(self) -> Response:
+        """The response of one that is done; raises its error."""
+        if self._error is not None:
+            raise self._error
+        return self._response
+
+    def succeed(self, response: Response) -> None:
+        """Hands the response to all who wait for it."""
+        self.done, self._response = True, response
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(response)
+
+    def fail(self, error: BaseException) -> None:
+        """Hands the error to all who wait for a response."""
+        self.done, self._error = True, error
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+
+def as_request_error(error: RollaxError, status: int) -> RequestError:
+    """The error as a RequestError; `status` is that of any other error."""
+    if isinstance(error, RequestError):
+        return error
+    parts: dict[str, Any] = dict(error.parts)
+    found = RequestError(parts.pop("what"), status=status, **parts)
+    found.__cause__ = error
+    return found
