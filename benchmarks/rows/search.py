@@ -36,14 +36,14 @@ def _cartpole(warm_up: int) -> Row:
 
 
 def _half_cheetah() -> Row:
-    settings = flags(env="HalfCheetah-v5", num_envs=16)
+    settings = flags(env="HalfCheetah-v5", num_envs=64)
     return Row(
         name="ars_halfcheetah",
-        work="ARS V2 on HalfCheetah-v5, linear policy, 8 directions, whole iterations, one process",
+        work="ARS V2 on HalfCheetah-v5, linear policy, 32 directions, whole iterations, one process",
         unit="env steps/s",
         better="more",
         sides=(
-            Side("rollax", own("rollax_search", *settings, *flags(directions=8, warm_up=1))),
+            Side("rollax", own("rollax_search", *settings, *flags(directions=_DIRECTIONS, warm_up=1))),
             Side("raw loop", own("raw_loop", *settings, *flags(fragment=250))),
         ),
         targets=(Against("raw loop", 0.7),),
