@@ -40,7 +40,7 @@ class TestTarget:
         np.testing.assert_allclose(ours, errors, rtol=1e-6)
 
     def test_is_constant(self):
-        gradient = jax.grad(lambda v: td_target(self.rewards, self.discounts, v).sum())(self.values)
+        gradient = jax.jit(jax.grad(lambda v: td_target(self.rewards, self.discounts, v).sum()))(self.values)
         np.testing.assert_array_equal(gradient, 0)
 
     def test_shapes(self):
@@ -83,7 +83,7 @@ class TestTwinErrors:
 
     def test_gradients(self):
         # 2 w e / 2 rows
-        by_values, by_targets = jax.grad(lambda v, t: twin_errors(v, t, self.weights, self.mask)[0], (0, 1))(
+        by_values, by_targets = jax.jit(jax.grad(lambda v, t: twin_errors(v, t, self.weights, self.mask)[0], (0, 1)))(
             self.values, self.targets
         )
         np.testing.assert_allclose(by_values, [[2, 0, 0], [-1, 1.5, 0]])
@@ -98,6 +98,6 @@ def test_temperature_loss():
         return temperature_loss(log_alpha, logp, target, mask)
 
     np.testing.assert_allclose(loss(jnp.float32(3), logp), -3)
-    by_alpha, by_logp = jax.grad(loss, (0, 1))(jnp.float32(3), logp)
+    by_alpha, by_logp = jax.jit(jax.grad(loss, (0, 1)))(jnp.float32(3), logp)
     np.testing.assert_allclose(by_alpha, -1)
     np.testing.assert_array_equal(by_logp, 0)

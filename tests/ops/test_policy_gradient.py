@@ -14,7 +14,9 @@ import pytest
 from rollax.errors import ShapeError
 from rollax.ops.policy_gradient import adapted_kl_coeff, clipped_surrogate, policy_gradient_loss, truncated_reference
 
-COMPILED = pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "compiled"])
+COMPILED = pytest.mark.parametrize(
+    "wrap", [pytest.param(lambda f: f, id="plain", marks=pytest.mark.long), pytest.param(jax.jit, id="compiled")]
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +41,8 @@ def test_clipped_surrogate(wrap):
     advantages = jnp.array([2.0, -1.0, 3.0, -2.0, 4.0, 9.0])
     mask = jnp.array([1.0, 1.0, 1.0, 1.0, 1.0, 0.0])
     logp = old_logp + jnp.log(ratios)
-    loss = wrap(lambda *columns: clipped_surrogate(*columns, clip=0.2))
-    value, gradients = jax.value_and_grad(loss, argnums=(0, 1, 2))(logp, old_logp, advantages, mask)
+    loss = jax.value_and_grad(lambda *columns: clipped_surrogate(*columns, clip=0.2), argnums=(0, 1, 2))
+    value, gradients = wrap(loss)(logp, old_logp, advantages, mask)
     assert value == pytest.approx(-0.72, rel=1e-5)
     np.testing.assert_allclose(gradients[0], [0, 0, -0.6, 0.6, -0.4, 0], atol=1e-6)
     assert (gradients[1] == 0).all()
@@ -54,8 +56,10 @@ def test_clipped_surrogate_agrees_with_rlax(rlax):
     def theirs(logp):
         return rlax.clipped_surrogate_pg_loss(jnp.exp(logp - old_logp), advantages, 0.3)
 
-    ours = jax.value_and_grad(lambda x: clipped_surrogate(x, old_logp, advantages, jnp.ones(50), clip=0.3))(logp)
-    for mine, reference in zip(ours, jax.value_and_grad(theirs)(logp), strict=True):
+    ours = jax.jit(jax.value_and_grad(lambda x: clipped_surrogate(x, old_logp, advantages, jnp.ones(50), clip=0.3)))(
+        logp
+    )
+    for mine, reference in zip(ours, jax.jit(jax.value_and_grad(theirs))(logp), strict=True):
         np.testing.assert_allclose(mine, reference, rtol=1e-5, atol=1e-7)
 
 
@@ -64,7 +68,9 @@ def test_clipped_surrogate_survives_enormous_ratios_and_broken_padding():
     # e^(+inf), and its advantage NaN.
     logp, old_logp = jnp.array([0.0, 0.0, jnp.inf]), jnp.array([-200.0, 0.0, 0.0])
     advantages, mask = jnp.array([1.0, 1.0, jnp.nan]), jnp.array([1.0, 1.0, 0.0])
-    value, gradient = jax.value_and_grad(lambda x: clipped_surrogate(x, old_logp, advantages, mask, clip=0.2))(logp)
+    value, gradient = jax.jit(jax.value_and_grad(lambda x: clipped_surrogate(x, old_logp, advantages, mask, clip=0.2)))(
+        logp
+    )
     assert value == pytest.approx(-2.2 / 2)
     assert gradient.tolist() == [0, -0.5, 0]
 
@@ -74,7 +80,7 @@ def test_policy_gradient_loss(wrap):
     # -(2·(-1) + (-3)·(-0.5) + 1·(-2))/3 = 2.5/3; gradient -A/3, zero in the padding.
     logp, advantages = jnp.array([-1.0, -0.5, -2.0, jnp.inf]), jnp.array([2.0, -3.0, 1.0, jnp.nan])
     mask = jnp.array([1.0, 1.0, 1.0, 0.0])
-    value, gradients = jax.value_and_grad(wrap(policy_gradient_loss), argnums=(0, 1))(logp, advantages, mask)
+    value, gradients = wrap(jax.value_and_grad(policy_gradient_loss, argnums=(0, 1)))(logp, advantages, mask)
     assert value == pytest.approx(2.5 / 3)
     np.testing.assert_allclose(gradients[0], [-2 / 3, 1, -1 / 3, 0], rtol=1e-6)
     assert (gradients[1] == 0).all()
@@ -93,7 +99,9 @@ def test_policy_gradient_loss_agrees_with_rlax(rlax):
     def theirs(logits):
         return rlax.policy_gradient_loss(logits, actions, advantages, jnp.ones(20))
 
-    for mine, reference in zip(jax.value_and_grad(ours)(logits), jax.value_and_grad(theirs)(logits), strict=True):
+    for mine, reference in zip(
+        jax.jit(jax.value_and_grad(ours))(logits), jax.jit(jax.value_and_grad(theirs))(logits), strict=True
+    ):
         np.testing.assert_allclose(mine, reference, rtol=1e-5, atol=1e-7)
 
 

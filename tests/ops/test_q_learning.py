@@ -22,7 +22,9 @@ from rollax.ops.q_learning import (
     q_target,
 )
 
-each_way = pytest.mark.parametrize("way", [lambda f: f, jax.jit], ids=["plain", "jitted"])
+each_way = pytest.mark.parametrize(
+    "way", [pytest.param(lambda f: f, id="plain", marks=pytest.mark.long), pytest.param(jax.jit, id="jitted")]
+)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ class TestQTarget:
         np.testing.assert_allclose(q_target(self.rewards, self.discounts, self.next_values, selector), [1.5, 3, 3])
 
     def test_no_gradient(self):
-        gradient = jax.grad(lambda v: q_target(self.rewards, self.discounts, v, v).sum())(self.next_values)
+        gradient = jax.jit(jax.grad(lambda v: q_target(self.rewards, self.discounts, v, v).sum()))(self.next_values)
         np.testing.assert_array_equal(gradient, np.zeros((3, 2)))
 
     def test_like_rlax(self, rlax):
@@ -126,7 +128,7 @@ def test_categorical_cross_entropy(way):
     expected = [-(np.log(0.25) + np.log(0.75)) / 2, -np.log(0.75)]
     np.testing.assert_allclose(way(categorical_cross_entropy)(target, logits), expected, rtol=1e-6)
     # its gradient is p - m
-    gradient = jax.grad(lambda x: categorical_cross_entropy(target, x).sum())(logits)
+    gradient = jax.jit(jax.grad(lambda x: categorical_cross_entropy(target, x).sum()))(logits)
     np.testing.assert_allclose(gradient, [[-0.25, 0.25], [0.25, -0.25]], atol=1e-6)
 
 

@@ -19,6 +19,9 @@ from rollax.errors import ShapeError
 from rollax.evaluation.advantages import generalized_advantages
 from rollax.ops.vtrace import vtrace
 
+COMPILED = pytest.mark.parametrize(
+    "wrap", [pytest.param(lambda f: f, id="plain", marks=pytest.mark.long), pytest.param(jax.jit, id="compiled")]
+)
 LIMITS = {"clip_rho_threshold": 2.0, "clip_pg_rho_threshold": 3.0, "clip_c_threshold": 1.0}
 NAN = float("nan")
 
@@ -48,18 +51,20 @@ def arrays(rows=ROWS):
     return {name: jnp.asarray(column) for name, column in rows.items()}
 
 
-def test_by_hand():
-    targets, advantages = jax.jit(lambda rows: vtrace(**rows, **LIMITS))(arrays())
+@COMPILED
+def test_by_hand(wrap):
+    targets, advantages = wrap(lambda rows: vtrace(**rows, **LIMITS))(arrays())
     np.testing.assert_allclose(targets, [2.5, 2, 0, 33 / 8, 0, 17 / 4, 4.5, 8, 0], rtol=1e-6)
     np.testing.assert_allclose(advantages, [0.5, -3, 0, 25 / 8, 0, 15 / 4, 0.5, 0, 0], rtol=1e-6)
 
 
-def test_lambda_by_hand():
+@COMPILED
+def test_lambda_by_hand(wrap):
     # λ = 1/2 halves c and what the advantage takes of v' - V':
     #   row 5: x = 2 + (1/2)/4 = 17/8, A = 3 (1 + (4 + 1/4)/2 - 2) = 27/8
     #   row 3: x = 2 + (17/8)/4 = 81/32, A = 2 + (2 + 17/16)/2 - 1 = 81/32
     #   row 0: x = 1 + (-2)/8 = 3/4, A = (2 + (4 - 1)/2 - 2)/2 = 3/4
-    targets, advantages = jax.jit(lambda rows, lambda_: vtrace(**rows, **LIMITS, lambda_=lambda_))(arrays(), 0.5)
+    targets, advantages = wrap(lambda rows, lambda_: vtrace(**rows, **LIMITS, lambda_=lambda_))(arrays(), 0.5)
     np.testing.assert_allclose(targets, [2.75, 2, 0, 113 / 32, 0, 33 / 8, 4.5, 8, 0], rtol=1e-6)
     np.testing.assert_allclose(advantages, [0.75, -3, 0, 81 / 32, 0, 27 / 8, 0.5, 0, 0], rtol=1e-6)
 
