@@ -30,30 +30,39 @@ def test_shapes(name):
     rngs = nnx.Rngs(0)
     obs = zeros(SEEN[name], 11)
     critics = Ensemble([ActionValue(SEEN[name], ACTIONS, CONFIG, rngs=rngs) for _ in range(3)])
-    assert critics(obs, jnp.zeros((11, 2, 3))).shape == (3, 11)
     discrete = Ensemble([NetworkValues(QNetwork(SEEN[name], 4, CONFIG, rngs=rngs)) for _ in range(2)])
-    assert discrete(obs).shape == (2, 11, 4)
     model = ActorWithCritics(Actor(SEEN[name], 5, CONFIG, rngs=rngs), critics)
-    assert model(obs).policy.shape == (11, 5)
+    of_actions, of_numbers, policy = jax.jit(
+        lambda obs, actions: (critics(obs, actions), discrete(obs), model(obs).policy)
+    )(obs, np.zeros((11, 2, 3), np.float32))
+    assert of_actions.shape == (3, 11)
+    assert of_numbers.shape == (2, 11, 4)
+    assert policy.shape == (11, 5)
     assert model.log_alpha is None
 
 
 def test_a_squashed_actor_stays_inside():
     actor = Actor(SEEN["Box"], 2, CONFIG, rngs=nnx.Rngs(0))
     model = ActorWithCritics(actor, Ensemble([actor]), squashed=True)
-    obs = jnp.full((3, 4), 1e3)
-    np.testing.assert_allclose(model(obs).policy, np.tanh(actor(obs).policy), rtol=1e-5)
+    squashed, plain = jax.jit(lambda obs: (model(obs).policy, actor(obs).policy))(np.full((3, 4), 1e3, np.float32))
+    np.testing.assert_allclose(squashed, np.tanh(plain), rtol=1e-5)
 
 
 def test_values_depend_on_every_number_of_an_action_and_differ_between_members():
     critics = Ensemble([ActionValue(SEEN["Box"], ACTIONS, CONFIG, rngs=rngs) for rngs in (nnx.Rngs(0), nnx.Rngs(1))])
-    obs, actions = jnp.ones((1, 4)), jnp.full((1, 2, 3), 0.3)
-    values = critics(obs, actions)
+    members = [ActionValue(SEEN["Box"], ACTIONS, CONFIG, rngs=nnx.Rngs(seed)) for seed in (0, 1)]
+
+    @jax.jit
+    def everything(obs, actions):
+        alone = [member(obs, actions) for member in members]
+        taken_out = [critics.member(number)(obs, actions) for number in (0, 1)]
+        return critics(obs, actions), alone, taken_out, jax.grad(lambda a: critics(obs, a).sum())(actions)
+
+    inputs = np.ones((1, 4), np.float32), np.full((1, 2, 3), 0.3, np.float32)
+    values, alone, taken_out, by_actions = jax.tree.map(np.asarray, everything(*inputs))
     assert values[0, 0] != values[1, 0]
-    alone = [ActionValue(SEEN["Box"], ACTIONS, CONFIG, rngs=nnx.Rngs(seed))(obs, actions) for seed in (0, 1)]
     np.testing.assert_allclose(values, alone, rtol=1e-5)
-    np.testing.assert_allclose([critics.member(number)(obs, actions) for number in (0, 1)], alone, rtol=1e-5)
-    by_actions = jax.grad(lambda actions: critics(obs, actions).sum())(actions)
+    np.testing.assert_allclose(taken_out, alone, rtol=1e-5)
     assert (np.abs(by_actions) > 0).all()
 
 
@@ -67,12 +76,13 @@ def test_the_first_temperature():
 def test_no_gradient_reaches_what_is_frozen_but_goes_through_it():
     critic = ActionValue(SEEN["Box"], ACTIONS, CONFIG, rngs=nnx.Rngs(0))
     graph, state = nnx.split(critic)
-    obs, actions = jnp.ones((1, 4)), jnp.full((1, 2, 3), 0.3)
+    obs, actions = np.ones((1, 4), np.float32), np.full((1, 2, 3), 0.3, np.float32)
 
-    def value(state, actions):
-        return frozen(nnx.merge(graph, state))(obs, actions).sum()
+    def value(state, actions, critic_of):
+        return critic_of(nnx.merge(graph, state))(jnp.asarray(obs), actions).sum()
 
-    by_weights, by_actions = jax.grad(value, (0, 1))(state, actions)
-    assert all((leaf == 0).all() for leaf in jax.tree.leaves(by_weights))
-    expected = jax.grad(lambda actions: critic(obs, actions).sum())(actions)
+    gradient = jax.jit(jax.grad(value, (0, 1)), static_argnums=2)
+    by_weights, by_actions = gradient(state, actions, frozen)
+    assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(by_weights))
+    _, expected = gradient(state, actions, lambda critic: critic)
     np.testing.assert_allclose(by_actions, expected, rtol=1e-5)

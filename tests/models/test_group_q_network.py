@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,10 +23,10 @@ def qmixer(state_features=3, members=2, embed=4, hypernet_hiddens=(), seed=0):
 def filled(mixer, **layers):
     """The mixer with given kernels and biases of its linear hypernetworks, and zeros in the others."""
     graph, params = nnx.split(mixer)
-    mixer = nnx.merge(graph, jax.tree.map(jnp.zeros_like, params))
+    mixer = nnx.merge(graph, jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype)), params))
     for name, (kernel, bias) in layers.items():
         layer = getattr(mixer, name).output
-        layer.kernel[...], layer.bias[...] = jnp.array(kernel, jnp.float32), jnp.array(bias, jnp.float32)
+        layer.kernel[...], layer.bias[...] = jax.device_put(np.float32(kernel)), jax.device_put(np.float32(bias))
     return mixer
 
 
@@ -43,10 +45,10 @@ def test_by_hand():
         output_weights=([[-1, 0]], [0, 0.5]),
         output_bias=([[0], [0]], [7]),
     )
-    values, state = jnp.array([[1.0, 3.0]]), jnp.array([[2.0]])
-    np.testing.assert_allclose(mixer(values, state), [19 + (np.exp(-3) - 1) / 2], rtol=1e-6)
+    values, state = np.array([[1.0, 3.0]], np.float32), np.array([[2.0]], np.float32)
+    joint, slopes = jax.jit(lambda q, s: (mixer(q, s), jax.grad(lambda q: mixer(q, s).sum())(q)))(values, state)
+    np.testing.assert_allclose(joint, [19 + (np.exp(-3) - 1) / 2], rtol=1e-6)
     # dQ/dq_0 = 2 · 2 + 4 · e^-3 · 0.5,  dQ/dq_1 = 1 · 2 + 1 · e^-3 · 0.5: a steep ELU and a flat one
-    slopes = jax.grad(lambda q: mixer(q, state).sum())(values)
     np.testing.assert_allclose(slopes, [[4 + 2 * np.exp(-3), 2 + 0.5 * np.exp(-3)]], rtol=1e-5)
 
 
@@ -54,7 +56,14 @@ def test_the_last_bias_has_a_hidden_layer():
     # state 3: hidden (ReLU) of (3, -3) is (3, 0); V = 3 · 2 + 0 · 5 + 1
     mixer = filled(qmixer(state_features=1, embed=2), output_bias=([[2], [5]], [1]))
     mixer.output_bias.hidden.layers[0].kernel[...] = jnp.array([[1.0, -1.0]])
-    np.testing.assert_allclose(mixer(jnp.zeros((1, 2)), jnp.array([[3.0]])), [7.0])
+    np.testing.assert_allclose(jax.jit(mixer)(np.zeros((1, 2), np.float32), np.float32([[3.0]])), [7.0])
+
+
+@cache
+def slopes_of(members, hypernet_hiddens):
+    """The gradient of the joint value in the members' values, of (parameters, values, state)."""
+    graph = nnx.graphdef(qmixer(members=members, hypernet_hiddens=hypernet_hiddens))
+    return jax.jit(jax.grad(lambda values, params, state: nnx.merge(graph, params)(values, state).sum()))
 
 
 @given(
@@ -66,16 +75,16 @@ def test_the_last_bias_has_a_hidden_layer():
 def test_it_never_falls_where_a_value_rises(seed, members, hypernet_hiddens, scale):
     mixer = qmixer(members=members, hypernet_hiddens=hypernet_hiddens, seed=seed)
     rng = np.random.default_rng(seed)
-    values = jnp.array(scale * rng.normal(size=(6, members)), jnp.float32)
-    state = jnp.array(scale * rng.normal(size=(6, 3)), jnp.float32)
-    slopes = jax.grad(lambda q: mixer(q, state).sum())(values)
+    values = (scale * rng.normal(size=(6, members))).astype(np.float32)
+    state = (scale * rng.normal(size=(6, 3))).astype(np.float32)
+    slopes = slopes_of(members, hypernet_hiddens)(values, nnx.state(mixer), state)
     assert (np.asarray(slopes) >= 0).all()
     assert np.asarray(slopes).any()
 
 
 def test_it_depends_on_the_state():
-    values, states = jnp.ones((2, 2)), jnp.array([[1.0, 0, 0], [0, 1.0, 0]])
-    slopes = jax.grad(lambda q: qmixer()(q, states).sum())(values)
+    values, states = np.ones((2, 2), np.float32), np.eye(2, 3, dtype=np.float32)
+    slopes = slopes_of(2, ())(values, nnx.state(qmixer()), states)
     assert not np.allclose(slopes[0], slopes[1])
 
 
@@ -83,13 +92,19 @@ def test_it_depends_on_the_state():
 def test_rows_do_not_mix(hypernet_hiddens):
     mixer = qmixer(hypernet_hiddens=hypernet_hiddens)
     rng = np.random.default_rng(0)
-    values, states = jnp.array(rng.normal(size=(4, 2)), jnp.float32), jnp.array(rng.normal(size=(4, 3)), jnp.float32)
-    alone = [float(mixer(values[i : i + 1], states[i : i + 1])[0]) for i in range(4)]
-    np.testing.assert_allclose(mixer(values, states), alone, rtol=1e-5)
+    values, states = (rng.normal(size=(4, features)).astype(np.float32) for features in (2, 3))
+
+    @jax.jit
+    def both(values, states):
+        rows = [slice(row, row + 1) for row in range(4)]
+        return mixer(values, states), jnp.concatenate([mixer(values[row], states[row]) for row in rows])
+
+    np.testing.assert_allclose(*both(values, states), rtol=1e-5)
 
 
 def test_sum():
     view = GroupView(members=3, num_actions=2, masked=False, hidden=(), state_key=None, agent_ids=False)
     model = GroupQNetwork(view, nnx.Linear(1, 2, rngs=nnx.Rngs(0)), is_sum=True)
-    joint = model.joint(jnp.array([[1.0, 2.0, 4.0], [0.0, -1.0, 0.5]]), (jnp.zeros((2, 1)),) * 3)
+    values = np.array([[1.0, 2.0, 4.0], [0.0, -1.0, 0.5]], np.float32)
+    joint = jax.jit(model.joint)(values, (np.zeros((2, 1), np.float32),) * 3)
     np.testing.assert_allclose(joint, [[7.0], [-0.5]])

@@ -74,7 +74,7 @@ def test_without_masks_the_one_that_is_not_zero_tells_the_state():
     space = spaces.Tuple([member] * 3)
     state = [np.array([0, 4, 0]), np.array([7, 0, 0]), np.array([7, 4, 0])]
     obs = tuple({"place": np.zeros((3, 2), np.float32), "state": column} for column in state)
-    assert np.asarray(view_of(space).state(obs)).tolist() == [7, 4, 0]
+    assert np.asarray(jax.jit(view_of(space).state)(obs)).tolist() == [7, 4, 0]
 
 
 def test_without_a_state_all_that_is_seen_stands_for_it():
@@ -100,37 +100,42 @@ def test_members_are_a_batch_of_the_network(mixer, memory):
     if memory:
         # two sequences of three rows
         columns["state_in"] = tuple(
-            jnp.array(rng.normal(size=(2, *part.shape)), jnp.float32) for part in model.initial_state()
+            rng.normal(size=(2, *part.shape)).astype(np.float32) for part in model.initial_state()
         )
         columns["prev_actions"] = tuple(rng.integers(2, 6, size=6) for _ in range(3))
         columns["prev_rewards"] = rng.normal(size=6).astype(np.float32)
         assert model.memory_inputs == ("prev_actions", "prev_rewards")
-    values, states = model.values(columns)
+
+    def of_member(columns, member):
+        """Its values and memory, from the network alone."""
+        seen = {key: columns["obs"][member][key] for key in ("place", "kind")}, jnp.full(6, member)
+        if not memory:
+            return model.network(seen).policy, ()
+        state = tuple(part[:, member] for part in columns["state_in"])
+        before = {"prev_actions": columns["prev_actions"][member], "prev_rewards": columns["prev_rewards"]}
+        own, _, state, _ = model.network(seen, state, **before)
+        return own, state
+
+    @jax.jit
+    def everything(columns):
+        obs, (values, states) = columns["obs"], model.values(columns)
+        extra = {name: columns[name] for name in model.memory_inputs} if memory else {}
+        outputs, joint, *_ = model(obs, columns["state_in"], **extra) if memory else model(obs)
+        best = model.joint(values.max(axis=-1), obs).mean(axis=-1)
+        first = model.joint(values[..., 0], obs)
+        return values, states, [of_member(columns, member) for member in range(3)], outputs, joint, best, first
+
+    values, states, alone, outputs, joint, best, first = jax.tree.map(np.asarray, everything(columns))
     assert values.shape == (6, 3, 4)
-    for member in range(3):
-        seen = ({key: obs[member][key] for key in ("place", "kind")}, np.full(6, member))
+    for member, (own, state) in enumerate(alone):
         if memory:
-            own, _, state, _ = model.network(
-                seen,
-                tuple(jnp.asarray(part[:, member]) for part in columns["state_in"]),
-                prev_actions=columns["prev_actions"][member],
-                prev_rewards=columns["prev_rewards"],
-            )
             np.testing.assert_allclose(states[0][:, member], state[0], rtol=1e-5, atol=1e-6)
-        else:
-            own = model.network(seen).policy
         allowed = obs[member]["action_mask"] > 0
-        np.testing.assert_allclose(
-            np.asarray(values)[:, member][allowed], np.asarray(own)[allowed], rtol=1e-5, atol=1e-6
-        )
-        assert (np.asarray(values)[:, member][~allowed] < -1e20).all()
-    outputs, joint, *_ = (
-        model(obs, columns["state_in"], **{n: columns[n] for n in model.memory_inputs}) if memory else model(obs)
-    )
+        np.testing.assert_allclose(values[:, member][allowed], own[allowed], rtol=1e-5, atol=1e-6)
+        assert (values[:, member][~allowed] < -1e20).all()
     np.testing.assert_allclose(outputs, values.reshape(6, 12), rtol=1e-5)
-    expected = model.joint(values.max(axis=-1), obs).mean(axis=-1)
-    np.testing.assert_allclose(joint, expected, rtol=1e-4, atol=1e-5)
-    assert model.joint(values[..., 0], obs).shape == (6, 3 if mixer is None else 1)
+    np.testing.assert_allclose(joint, best, rtol=1e-4, atol=1e-5)
+    assert first.shape == (6, 3 if mixer is None else 1)
 
 
 def test_members_do_not_see_the_state_but_their_mixer_does():
@@ -139,7 +144,11 @@ def test_members_do_not_see_the_state_but_their_mixer_does():
     obs, other = observed(), observed()
     for member in other:
         member["state"]["all"] = member["state"]["all"] + 1
-    values = model.values({"obs": obs})[0]
-    np.testing.assert_array_equal(values, model.values({"obs": other})[0])
-    chosen = jnp.ones((5, 3))
-    assert not np.allclose(model.joint(chosen, obs), model.joint(chosen, other))
+
+    @jax.jit
+    def both(obs):
+        return model.values({"obs": obs})[0], model.joint(jnp.ones((5, 3)), obs)
+
+    (values, joint), (same_values, other_joint) = both(obs), both(other)
+    np.testing.assert_array_equal(values, same_values)
+    assert not np.allclose(joint, other_joint)

@@ -82,7 +82,7 @@ class TestForwardByHand:
         assert model.value_trunk is not None
         set_weights(model.value_trunk.mlp.layers[0], [[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])
         # h = relu(x) = [1, 2], [3, 0], [0, 0]
-        np.testing.assert_allclose(model(jnp.asarray(self.OBS))[1], [21.25, 3.25, 0.25], rtol=1e-6)
+        np.testing.assert_allclose(jax.jit(model)(self.OBS)[1], [21.25, 3.25, 0.25], rtol=1e-6)
 
     def test_free_log_std_follows_the_means(self):
         model = model_of(spaces.Box(-9, 9, (2,), np.float32), 4, fcnet_hiddens=(), free_log_std=True)
@@ -91,15 +91,15 @@ class TestForwardByHand:
         model.policy_head.kernel[...] = jnp.asarray([[1.0, 0.0], [1.0, 2.0]])
         # means x P = [1+2, 4], [3-1, -2], [-1-1, -2]; the same log standard deviations in every row
         expected = [[3, 4, -1, 0.5], [2, -2, -1, 0.5], [-2, -2, -1, 0.5]]
-        np.testing.assert_allclose(model(jnp.asarray(self.OBS))[0], expected, rtol=1e-6)
+        np.testing.assert_allclose(jax.jit(model)(self.OBS)[0], expected, rtol=1e-6)
 
     def test_convolution(self):
         cnn = CNN((2, 3, 1), ((1, 2, 1),), 1, "linear", rngs=nnx.Rngs(0))
         cnn.convolutions[0].kernel[...] = jnp.asarray([[1.0, 2.0], [3.0, 4.0]])[:, :, None, None]
         cnn.dense.kernel[...] = jnp.asarray([[1.0], [10.0]])
         # image [[1, 2, 3], [4, 5, 6]]: windows 1+4+12+20 = 37 and 2+6+15+24 = 47; dense 37 + 470
-        images = jnp.arange(1.0, 7.0).reshape(1, 2, 3, 1)
-        np.testing.assert_allclose(cnn(images), [[507]], rtol=1e-6)
+        images = np.arange(1, 7, dtype=np.float32).reshape(1, 2, 3, 1)
+        np.testing.assert_allclose(jax.jit(cnn)(images), [[507]], rtol=1e-6)
 
     @pytest.mark.parametrize(
         ("name", "expected"),
@@ -116,7 +116,9 @@ class TestForwardByHand:
         mlp = MLP(1, (1,), name, rngs=nnx.Rngs(0))
         mlp.layers[0].kernel[...] = jnp.asarray([[1.0]])
         # JAX's gelu is the tanh approximation: it differs from the exact one in the fourth digit.
-        np.testing.assert_allclose(mlp(jnp.asarray([[-0.5]])), [[expected]], rtol=1e-3 if name == "gelu" else 1e-6)
+        np.testing.assert_allclose(
+            jax.jit(mlp)(np.float32([[-0.5]])), [[expected]], rtol=1e-3 if name == "gelu" else 1e-6
+        )
 
     def test_every_activation_of_the_config_exists(self):
         assert set(get_args(Activation)) == set(ACTIVATIONS)
@@ -209,8 +211,8 @@ class TestInitialization:
 
     def test_the_same_rngs_give_the_same_weights(self):
         weights = [jax.tree.leaves(nnx.state(model_of(MIXED, seed=seed, **SMALL))) for seed in (1, 1, 2)]
-        same = [bool((a == b).all()) for a, b in zip(weights[0], weights[1], strict=True)]
-        other = [bool((a == b).all()) for a, b in zip(weights[0], weights[2], strict=True) if a.ndim > 1]
+        same = [np.array_equal(a, b) for a, b in zip(weights[0], weights[1], strict=True)]
+        other = [np.array_equal(a, b) for a, b in zip(weights[0], weights[2], strict=True) if a.ndim > 1]
         assert all(same)
         assert not any(other)
 
@@ -230,7 +232,9 @@ class TestCompiled:
         assert reshaped == [1] * 6  # biases only
 
     def test_images_are_bytes_until_they_are_inside(self):
-        jaxpr = forward_jaxpr(model_of(ATARI, vf_share_layers=True), np.zeros((2, 84, 84, 4), np.uint8))
+        jaxpr = forward_jaxpr(
+            nnx.eval_shape(lambda: model_of(ATARI, vf_share_layers=True)), np.zeros((2, 84, 84, 4), np.uint8)
+        )
         (obs,) = (
             variable for variable in jaxpr.jaxpr.invars if variable.aval.ndim == 4 and variable.aval.shape[0] == 2
         )
@@ -249,7 +253,7 @@ class TestCompiled:
     def test_channel_orders_agree(self):
         last = sampled(spaces.Box(0, 255, (7, 6, 3), np.uint8), 2)
         outputs = [
-            model_of(spaces.Box(0, 255, shape, np.uint8), **SMALL)(jnp.asarray(column))
+            jax.jit(model_of(spaces.Box(0, 255, shape, np.uint8), **SMALL))(column)
             for shape, column in (((7, 6, 3), last), ((3, 7, 6), last.transpose(0, 3, 1, 2)))
         ]
         for a, b in zip(*(output[:2] for output in outputs), strict=True):
@@ -281,7 +285,8 @@ class TestCompiled:
         for share in (False, True):
             graphdef, params = nnx.split(model_of(CARTPOLE, fcnet_hiddens=(4,), vf_share_layers=share))
             obs = sampled(CARTPOLE, 3)
-            gradients = jax.grad(lambda params: nnx.merge(graphdef, params)(obs)[1].sum())(params)  # noqa: B023
+            loss = lambda params: nnx.merge(graphdef, params)(obs)[1].sum()  # noqa: B023, E731
+            gradients = jax.jit(jax.grad(loss))(params)
             reached = np.abs(gradients["policy_trunk"]["mlp"]["layers"][0]["kernel"][...]).max() > 0
             assert reached == share
 
@@ -299,12 +304,12 @@ class TestCompiled:
 @pytest.mark.parametrize(("kernel", "stride"), [((3, 2), 1), ((4, 4), 2), ((2, 3), 3)])
 def test_convolutions_on_the_cpu_are_those_of_flax(kernel, stride):
     rng = np.random.default_rng(0)
-    images = jnp.asarray(rng.normal(size=(3, 9, 11, 5)).astype(np.float32))
+    images = rng.normal(size=(3, 9, 11, 5)).astype(np.float32)
     network = CNN((9, 11, 5), [(7, kernel, stride)], 6, "linear", rngs=nnx.Rngs(0))
     (layer,) = network.convolutions
     layer.bias[...] = jnp.arange(7, dtype=jnp.float32)
-    expected = network.dense(layer(images).reshape(3, -1))
-    np.testing.assert_allclose(network(images), expected, rtol=1e-5, atol=1e-5)
+    found, expected = jax.jit(lambda x: (network(x), network.dense(layer(x).reshape(3, -1))))(images)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 AGENTS, ROWS = 3, 5
@@ -347,7 +352,7 @@ CRITIC_INPUTS = {
 
 
 def critic_values(columns: dict, model: CentralCritic | None = None) -> np.ndarray:
-    return np.asarray((model or critic())(jax.tree.map(jnp.asarray, columns)))
+    return np.asarray(jax.jit(model or critic())(columns))
 
 
 @pytest.mark.parametrize("name", CRITIC_INPUTS)

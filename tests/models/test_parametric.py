@@ -66,12 +66,12 @@ class TestHead:
             np.testing.assert_allclose(call(hidden, embeddings), np.array(expected) / 8, rtol=1e-5, atol=1e-7)
 
     def test_integer_embeddings(self):
-        logits = head_by_hand()(jnp.array([[1.0, 0.0]]), jnp.array([[[1, 0], [0, 0]]], jnp.uint8))
+        logits = jax.jit(head_by_hand())(np.float32([[1.0, 0.0]]), np.uint8([[[1, 0], [0, 0]]]))
         np.testing.assert_allclose(logits, [[2 * math.tanh(1) / 8, 0]], rtol=1e-5)
 
     def test_permuted_slots_permute_the_logits(self):
-        model, obs, order = model_of(), jax.tree.map(jnp.asarray, observations(7)), np.array([3, 1, 4, 0, 2])
-        logits, values, *_ = model(obs)
+        model, obs, order = jax.jit(model_of()), observations(7), np.array([3, 1, 4, 0, 2])
+        logits, values, *_ = jax.tree.map(np.asarray, model(obs))
         assert logits.shape == (7, SLOTS)
         permuted, same_values, *_ = model({**obs, "avail_actions": obs["avail_actions"][:, order]})
         np.testing.assert_allclose(permuted, logits[:, order], rtol=1e-5, atol=1e-8)
@@ -117,12 +117,12 @@ def test_what_is_in_empty_slots_does_not_matter():
 
 
 def test_embeddings_get_gradients():
-    model, obs = model_of(), jax.tree.map(jnp.asarray, observations(6))
+    model, obs = model_of(), observations(6)
 
     def loss(model: ActorCritic) -> jax.Array:
-        return (model(obs)[0] * np.arange(SLOTS)).sum()
+        return (model(jax.tree.map(jnp.asarray, obs))[0] * np.arange(SLOTS)).sum()
 
-    gradients = nnx.grad(loss)(model)
+    gradients = nnx.jit(nnx.grad(loss))(model)
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradients["policy_head"]))
 
 

@@ -27,25 +27,29 @@ def network(space=BOX, actions=4, **options):
 @pytest.mark.parametrize("sigma0", [None, 0.5])
 def test_shapes(dueling, support, sigma0):
     model = network(dueling=dueling, support=support, sigma0=sigma0, hiddens=(6,))
-    values, best, *_ = model(OBS)
+    values, best, _, aux = nnx.eval_shape(lambda model: model(OBS), model)
     assert values.shape == (5, 4)
     assert best.shape == (5,)
-    assert model(OBS).aux["logits"].shape == (5, 4, 1 if support is None else 3)
+    assert aux["logits"].shape == (5, 4, 1 if support is None else 3)
 
 
 def test_the_mean_of_a_distribution():
     # probabilities (¼, ½, ¼) of the returns 0, 1, 4: ½ + 1 = 1.5
-    logits = jnp.log(jnp.array([[[1.0, 2.0, 1.0]]]))
-    np.testing.assert_allclose(expected_values(logits, SUPPORT), [[1.5]], rtol=1e-6)
+    logits = np.log(np.array([[[1.0, 2.0, 1.0]]], np.float32))
+    np.testing.assert_allclose(jax.jit(lambda x: expected_values(x, SUPPORT))(logits), [[1.5]], rtol=1e-6)
 
 
 def test_dueling_streams():
     model = network()
-    hidden = model.trunk(OBS)
     assert model.value is not None
-    advantages, value = model.advantages(hidden), model.value(hidden)
-    expected = value + advantages - advantages.mean(1, keepdims=True)
-    np.testing.assert_allclose(model(OBS)[0], expected, rtol=1e-5, atol=1e-6)
+
+    @jax.jit
+    def both(obs):
+        hidden = model.trunk(obs)
+        advantages, value = model.advantages(hidden), model.value(hidden)
+        return model(obs)[0], value + advantages - advantages.mean(1, keepdims=True)
+
+    np.testing.assert_allclose(*both(OBS), rtol=1e-5, atol=1e-6)
 
 
 def test_values_of_described_actions_go_with_their_embeddings():
@@ -60,8 +64,8 @@ def test_values_of_described_actions_go_with_their_embeddings():
     obs = {"action_mask": np.ones((5, 4), np.int8), "avail_actions": embeddings, "state": OBS}
     turned = {**obs, "avail_actions": embeddings[:, [2, 0, 3, 1]]}
     for support in (None, SUPPORT):
-        model = network(space, support=support, dueling=False)
-        np.testing.assert_allclose(model(turned)[0], model(obs)[0][:, [2, 0, 3, 1]], rtol=1e-4, atol=1e-5)
+        values = jax.jit(network(space, support=support, dueling=False))
+        np.testing.assert_allclose(values(turned)[0], np.asarray(values(obs)[0])[:, [2, 0, 3, 1]], rtol=1e-4, atol=1e-5)
 
 
 class TestNoisyLinear:
@@ -95,5 +99,5 @@ class TestNoisyLinear:
 
     def test_gradients_reach_the_deviations(self):
         layer = self.layer()
-        gradients = nnx.grad(lambda noisy: noisy(OBS).sum())(layer)
+        gradients = nnx.jit(nnx.grad(lambda noisy: noisy(OBS).sum()))(layer)
         assert all(np.abs(np.asarray(leaf)).max() > 0 for leaf in jax.tree.leaves(gradients))

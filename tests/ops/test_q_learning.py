@@ -65,12 +65,16 @@ class TestQTarget:
 
     def test_like_rlax(self, rlax):
         rng = np.random.default_rng(0)
-        rewards, discounts = jnp.array(rng.normal(size=(2, 7)), jnp.float32)
-        next_values, selector, values = jnp.array(rng.normal(size=(3, 7, 4)), jnp.float32)
-        actions = jnp.array(rng.integers(4, size=7))
-        errors = jax.vmap(rlax.double_q_learning)(values, actions, rewards, discounts, next_values, selector)
-        ours = q_target(rewards, discounts, next_values, selector) - chosen(values, actions)
-        np.testing.assert_allclose(ours, errors, rtol=1e-5, atol=1e-6)
+        rewards, discounts = rng.normal(size=(2, 7)).astype(np.float32)
+        next_values, selector, values = rng.normal(size=(3, 7, 4)).astype(np.float32)
+
+        @jax.jit
+        def both(values, actions, rewards, discounts, next_values, selector):
+            errors = jax.vmap(rlax.double_q_learning)(values, actions, rewards, discounts, next_values, selector)
+            return q_target(rewards, discounts, next_values, selector) - chosen(values, actions), errors
+
+        columns = values, rng.integers(4, size=7), rewards, discounts, next_values, selector
+        np.testing.assert_allclose(*both(*columns), rtol=1e-5, atol=1e-6)
 
     def test_shapes(self, monkeypatch):
         monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
@@ -105,11 +109,16 @@ class TestProjected:
     def test_like_rlax(self, rlax):
         rng = np.random.default_rng(1)
         support = jnp.linspace(-3, 5, 11)
-        probabilities = jnp.array(rng.dirichlet(np.ones(11), size=6), jnp.float32)
-        rewards, discounts = jnp.array([rng.normal(size=6), rng.random(6)], jnp.float32)
-        moved = rewards[:, None] + discounts[:, None] * support
-        expected = jax.vmap(rlax.categorical_l2_project, (0, 0, None))(moved, probabilities, support)
-        np.testing.assert_allclose(projected(probabilities, rewards, discounts, support), expected, atol=1e-6)
+        probabilities = rng.dirichlet(np.ones(11), size=6).astype(np.float32)
+        rewards, discounts = np.float32([rng.normal(size=6), rng.random(6)])
+
+        @jax.jit
+        def both(probabilities, rewards, discounts):
+            moved = rewards[:, None] + discounts[:, None] * support
+            theirs = jax.vmap(rlax.categorical_l2_project, (0, 0, None))(moved, probabilities, support)
+            return projected(probabilities, rewards, discounts, support), theirs
+
+        np.testing.assert_allclose(*both(probabilities, rewards, discounts), atol=1e-6)
 
     def test_the_mean_moves_with_it(self):
         # Inside the support nothing is cut off, so E[r + γ Z] = r + γ E[Z].
