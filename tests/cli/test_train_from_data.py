@@ -17,7 +17,7 @@ SMALL += ["--set=model.fcnet_hiddens=[4]", "--seed=0"]
 
 
 @pytest.fixture
-def data(tmp_path, monkeypatch):
+def data(tmp_path, monkeypatch, undrawn):
     """A folder with recorded steps in the spaces of CartPole."""
     monkeypatch.chdir(tmp_path)
     env, rng = gym.make("CartPole-v1"), np.random.default_rng(0)

@@ -20,8 +20,9 @@ from tests.env.wraps import WRAPS
 BOX = spaces.Box(-10, 10, (2,), np.float32)
 DICT = spaces.Dict({"a": BOX, "b": spaces.Discrete(3)})
 NATIVE = {name for name in WRAPS if name.startswith("native")}
-LATER = 150  # after the first episode, in which everything is looked at
-MUCH_LATER = 1000
+EPISODE = 20
+LATER = 30  # after the first episode, in which everything is looked at
+MUCH_LATER = 40  # the last step of an episode
 
 
 class Faulty(gym.Env):
@@ -31,7 +32,7 @@ class Faulty(gym.Env):
         second: whether this is that copy.
         place: "reset", "step", or which of the five values.
         value: what it puts there.
-        at: the step; episodes are 100 steps long.
+        at: the step; episodes are EPISODE steps long.
     """
 
     action_space = ACTION_SPACE
@@ -48,7 +49,7 @@ class Faulty(gym.Env):
 
     def step(self, action):
         self.count += 1
-        result: list = [self.good, 1.0, self.count % 100 == 0, False, {}]
+        result: list = [self.good, 1.0, self.count % EPISODE == 0, False, {}]
         if self.second and self.count == self.at:
             if self.place == "raise":
                 raise self.value

@@ -10,7 +10,7 @@ from rollax import EnvContext, MultiAgentEnv, RolloutWorker, SpaceError, Trainer
 from tests.env.always_zero import AlwaysZero
 from tests.env.worlds import ACTION_SPACE, ALL, OBS_SPACE
 
-LENGTHS = (2, 3, 5)
+LENGTHS = (2, 5)
 
 
 class Member(gym.Env):
@@ -46,7 +46,7 @@ class MemberOfAgents(Member, MultiAgentEnv):
 
 
 def sampled(cls, **settings):
-    settings |= {"env_config": {"lengths": LENGTHS}, "num_envs_per_worker": 3, "rollout_fragment_length": 30}
+    settings |= {"env_config": {"lengths": LENGTHS}, "num_envs_per_worker": 2, "rollout_fragment_length": 30}
     config = TrainerConfig(**settings)
     worker = RolloutWorker(cls, AlwaysZero, config=config)
     batch = worker.sample()
@@ -60,12 +60,8 @@ def test_each_copy_has_its_own_dynamics(cls, remote, request):
     if remote:
         request.getfixturevalue("small_ray")
     batch, metrics = sampled(cls, **settings)
-    assert {(episode.env_index, episode.length, episode.reward) for episode in metrics} == {
-        (0, 2, 0.0),
-        (1, 3, 3.0),
-        (2, 5, 10.0),
-    }
-    assert {*batch["obs"][:, 0].tolist()} == {0, 1, 2}
+    assert {(episode.env_index, episode.length, episode.reward) for episode in metrics} == {(0, 2, 0.0), (1, 5, 5.0)}
+    assert {*batch["obs"][:, 0].tolist()} == {0, 1}
     np.testing.assert_array_equal(batch["rewards"], batch["obs"][:, 0])
 
 
@@ -74,8 +70,8 @@ def test_spaces_are_the_same_for_all(kind):
     class Stranger(Member):
         def __init__(self, context):
             super().__init__(context)
-            if self.index == 2:
+            if self.index == 1:
                 setattr(self, kind, gym.spaces.Box(-1, 1, (7,)))
 
-    with pytest.raises(SpaceError, match=rf"(?s)different spaces.*Stranger, sub-environment 2, {kind}"):
+    with pytest.raises(SpaceError, match=rf"(?s)different spaces.*Stranger, sub-environment 1, {kind}"):
         sampled(Stranger)

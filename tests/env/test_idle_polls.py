@@ -9,13 +9,24 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollax import BaseEnv, EnvError, MultiAgentEnv, Policy
+from rollax.env import checks
+from rollax.env.multi_agent import pettingzoo_env
 from rollax.env.rows import NO_ENVS, Rows
+from rollax.evaluation import column_sampler
 from rollax.evaluation.rollout_worker import RolloutWorker
 from tests.env.refused import refused
 
 OBS, ACTIONS, ALL = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2), "__all__"
 ZERO = np.zeros(2, np.float32)
+MOST = 100
 OVER, GOES_ON = {"a": True, ALL: False}, {ALL: False}
+
+
+@pytest.fixture(autouse=True)
+def fewer_polls(monkeypatch):
+    """MOST polls are refused, in the place of a thousand."""
+    for module in (checks, pettingzoo_env, column_sampler):
+        monkeypatch.setattr(module, "MOST_IDLE_POLLS", MOST)
 
 
 class First(Policy):
@@ -157,17 +168,17 @@ class InTurn(Parallel):
 def test_nobody_can_act(env, where, call):
     config = {"rollout_fragment_length": 3, "batch_mode": "complete_episodes"}
     worker = RolloutWorker(lambda context: env(), First, config=config)
-    refused(EnvError, call, worker, says=f"Nobody can act, for 1000 polls in a row...where:    {where}")
+    refused(EnvError, call, worker, says=f"Nobody can act, for {MOST} polls in a row...where:    {where}")
 
 
 class Pauses(Reports):
-    """For 900 steps nobody can act, again and again."""
+    """For a little less than MOST steps nobody can act, again and again."""
 
     count = 0
 
     def step(self, actions):
         self.count += 1
-        return {"a": ZERO}, {}, GOES_ON if self.count % 901 == 0 else OVER, GOES_ON, {}
+        return {"a": ZERO}, {}, GOES_ON if self.count % (MOST - 9) == 0 else OVER, GOES_ON, {}
 
 
 def test_pauses_that_end_are_none():
@@ -195,5 +206,5 @@ class OneStepColumns(Columns):
 
 @pytest.mark.parametrize("env", [OneStep, OneStepColumns])
 def test_ends_of_episodes_are_none(env):
-    worker = RolloutWorker(lambda context: env(), First, config={"rollout_fragment_length": 1100})
-    assert worker.sample().env_steps == 1100
+    worker = RolloutWorker(lambda context: env(), First, config={"rollout_fragment_length": MOST + 10})
+    assert worker.sample().env_steps == MOST + 10

@@ -41,7 +41,7 @@ def test_exact_values_and_deterministic_dynamics_have_no_variance(episodes) -> N
 
 def test_fitted_values_are_those_of_the_solution(episodes) -> None:
     # Without hidden layers the values of one-hot observations are a table.
-    config = FQEConfig(hiddens=(), updates=6000, lr=0.3, tau=0.05)
+    config = FQEConfig(hiddens=(), updates=3000, lr=0.3, tau=0.05)
     fitted = FittedQ(target_of(TARGET), GAMMA, config).fit(episodes)
     found = estimate(target_of(TARGET), episodes, ["dm", "dr"], values=fitted, resamples=50)
     assert found["dm"].v_target == pytest.approx(TRUE_VALUE, rel=0.05)

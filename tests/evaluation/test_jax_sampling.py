@@ -82,7 +82,8 @@ def test_beside_a_policy_without_jax():
 
 
 def test_weights():
-    worker, other = make(seed=1), make(seed=2)
+    config = {"rollout_fragment_length": 40, "sgd_minibatch_size": 20, "num_sgd_iter": 1}
+    worker, other = make(seed=1), make(seed=2, **config)
     weights = worker.get_weights()
     kept = {name: value.copy() for name, value in weights["default_policy"].items()}
     assert any((other.get_weights()["default_policy"][name] != kept[name]).any() for name in kept)

@@ -46,7 +46,7 @@ def make_env_creator(kind):
     )
 
 
-def history(creator, num_envs: int, index: int, rows: int = 120, fragment: int = 7, seed=5, **kwargs) -> np.ndarray:
+def history(creator, num_envs: int, index: int, rows: int = 60, fragment: int = 7, seed=5, **kwargs) -> np.ndarray:
     """[rows, ...] of what sub-environment `index` saw, did and got."""
     config = {"num_envs_per_worker": num_envs, "rollout_fragment_length": fragment, "seed": seed}
     worker = RolloutWorker(creator(num_envs), Unnumbered, config=config, **kwargs)

@@ -89,24 +89,21 @@ class TestServing:
 
         assert while_training(trainer, log)["timesteps_this_iter"] >= 16
 
-    @pytest.mark.parametrize(
-        ("obs", "reward"),
-        [([0.0, 0.0, 0.0], 1.0), ([0.0, 0.0, 0.0, 1e30], 1.0), ([0.0, 0.0, 0.0, 0.0], 1e30), ("x", 1.0)],
-    )
-    def test_what_would_harm_the_run_is_refused(self, trainer, obs, reward):
-        with PolicyClient(server_env(trainer).address) as client:
-            episode = client.episode()
+    def test_what_would_harm_the_run_is_refused(self, trainer):
+        def send(episode, obs, reward):
+            if reward != 1.0:
+                episode.log_action([0.0] * 4, 1)
+                episode.log_returns(reward)
+            else:
+                episode.get_action(obs)
 
-            def send():
-                if reward != 1.0:
-                    episode.log_action([0.0] * 4, 1)
-                    episode.log_returns(reward)
-                else:
-                    episode.get_action(obs)
-
-            with pytest.raises(RequestError) as refusal:
-                send()
-            assert refusal.value.status == 422
+        wrong = [([0.0] * 3, 1.0), ([0.0, 0.0, 0.0, 1e30], 1.0), ([0.0] * 4, 1e30), ("x", 1.0)]
+        for obs, reward in wrong:
+            with PolicyClient(server_env(trainer).address) as client:
+                episode = client.episode()
+                with pytest.raises(RequestError) as refusal:
+                    send(episode, obs, reward)
+                assert refusal.value.status == 422
         assert while_training(trainer, play_cartpole)["timesteps_this_iter"] >= 16
 
     def test_evaluation_requires_another_environment(self, trainer):

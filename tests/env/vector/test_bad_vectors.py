@@ -12,13 +12,20 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from rollax import EnvError, VectorEnv, to_base_env
+from rollax.env import checks
 from tests.env.refused import play, refused
 from tests.env.worlds import ACTION_SPACE
 
 SPACE = spaces.Dict({"x": spaces.Box(-10, 10, (2,), np.float32), "n": spaces.Discrete(3)})
 OBS = {"x": np.zeros((3, 2), np.float32), "n": np.zeros(3, np.int64)}
 NO = np.zeros(3, bool)
-LATER = 1100  # past the polls in which everything is looked at
+LATER = 60  # past the polls in which everything is looked at
+
+
+@pytest.fixture(autouse=True)
+def looked_at(monkeypatch):
+    """Episodes without an end are looked at for 50 polls, in the place of 1000."""
+    monkeypatch.setattr(checks.FirstEpisodes, "MOST_POLLS", 50)
 
 
 class Columns(VectorEnv):
