@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 import traceback
 
 import pytest
@@ -54,6 +55,7 @@ def train_until(trainer, restarts):
         health = result["info"]["workers"]
         if health["restarts"] >= restarts and health["healthy"] == trainer.config.num_workers:
             return result
+        time.sleep(0.05)  # a process that starts has the core to itself
     raise AssertionError(health)
 
 
