@@ -186,7 +186,7 @@ def test_some_moments(attacked, algorithm):
 @pytest.mark.long
 @pytest.mark.parametrize("algorithm", [*RUNS])
 def test_many_moments(attacked, algorithm):
-    moments(attacked(algorithm), 80, seed=int.from_bytes(np.random.default_rng().bytes(4)))
+    moments(attacked(algorithm), 40, seed=int.from_bytes(np.random.default_rng().bytes(4)))
 
 
 def test_a_policy_that_has_learned_is_copied(attacked):
