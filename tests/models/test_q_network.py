@@ -41,12 +41,13 @@ def test_the_mean_of_a_distribution():
 
 def test_dueling_streams():
     model = network()
-    assert model.value is not None
+    stream = model.value
+    assert stream is not None
 
     @jax.jit
     def both(obs):
         hidden = model.trunk(obs)
-        advantages, value = model.advantages(hidden), model.value(hidden)
+        advantages, value = model.advantages(hidden), stream(hidden)
         return model(obs)[0], value + advantages - advantages.mean(1, keepdims=True)
 
     np.testing.assert_allclose(*both(OBS), rtol=1e-5, atol=1e-6)
