@@ -66,7 +66,10 @@ class StateValue(nnx.Module):
 
 
 class ActionValue(nnx.Module):
-    """Q(s, a) of continuous actions, which are concatenated with the encoded observation before `fcnet_hiddens`."""
+    """Q(s, a) of continuous actions, which are concatenated with the encoded observation before `fcnet_hiddens`.
+
+    Of B observations and R = B·S actions, the first S actions belong to the first observation, which is encoded once.
+    """
 
     def __init__(
         self,
@@ -82,20 +85,28 @@ class ActionValue(nnx.Module):
         self.mlp = MLP(width, config.fcnet_hiddens, config.fcnet_activation, layer_norm=layer_norm, rngs=rngs)
         self.head = dense(self.mlp.features, 1, gain=VALUE_GAIN, rngs=rngs)
 
-    def __call__(self, obs: Any, actions: Float[Array, "B *shape"]) -> Float[Array, "B"]:
-        flat = actions.reshape(actions.shape[0], -1)
-        x = jnp.concatenate([self.encoder(obs), flat], axis=-1)
+    def __call__(self, obs: Any, actions: Float[Array, "R *shape"]) -> Float[Array, "R"]:
+        flat, encoded = actions.reshape(actions.shape[0], -1), self.encoder(obs)
+        x = jnp.concatenate([_repeated(encoded, len(flat)), flat], axis=-1)
         return jnp.squeeze(self.head(self.mlp(x)), axis=-1)
 
 
+def _repeated(columns: Any, rows: int) -> Any:
+    """Each of the B rows of a tree `rows / B` times."""
+    return jax.tree.map(lambda column: jnp.repeat(column, rows // len(column), axis=0), columns)
+
+
 class NetworkValues(nnx.Module):
-    """Q-values of a network: [B, A] from `network(obs).policy`, or [B] from `network(obs, actions).policy` [B, 1]."""
+    """Q-values of a network: [B, A] from `network(obs).policy`, or [R] from `network(obs, actions).policy` [R, 1].
+
+    Of B observations and R = B·S actions, the first S actions belong to the first observation.
+    """
 
     def __init__(self, network: Any) -> None:
         self.network = network
 
-    def __call__(self, obs: Any, *actions: Float[Array, "B *shape"]) -> Float[Array, "B *A"]:
-        values = self.network(obs, *actions).policy
+    def __call__(self, obs: Any, *actions: Float[Array, "R *shape"]) -> Float[Array, "R *A"]:
+        values = self.network(_repeated(obs, len(actions[0])) if actions else obs, *actions).policy
         return jnp.squeeze(values, axis=-1) if actions else values
 
 

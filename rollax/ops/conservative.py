@@ -23,7 +23,7 @@ def discrete_gap(values: Float[Array, "B A"], taken: Float[Array, "B"]) -> Float
 
 
 def sampled_gap(
-    values: Float[Array, "N S B"], log_densities: Float[Array, "S B"], taken: Float[Array, "N B"]
+    values: Float[Array, "N B S"], log_densities: Float[Array, "B S"], taken: Float[Array, "N B"]
 ) -> Float[Array, "N B"]:
     """Returns the gap of continuous actions, whose integral is estimated from samples.
 
@@ -32,12 +32,12 @@ def sampled_gap(
     Deviations: as in the authors' code, the sum is not divided by the number of samples, which adds a constant.
 
     Args:
-        values: [N, S, B] Q of S sampled actions, of N critics.
-        log_densities: [S, B] log μ, of the distribution that each was drawn from. Constant.
+        values: [N, B, S] Q of S sampled actions, of N critics.
+        log_densities: [B, S] log μ, of the distribution that each was drawn from. Constant.
         taken: [N, B] Q of the recorded action.
     """
     check_same_shape("sampled_gap", values=values[0], log_densities=log_densities)
-    return logsumexp(values - lax.stop_gradient(log_densities), axis=1) - taken
+    return logsumexp(values - lax.stop_gradient(log_densities), axis=-1) - taken
 
 
 def multiplier_loss(

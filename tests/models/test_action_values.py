@@ -11,6 +11,8 @@ from gymnasium import spaces
 
 from rollax.models.action_values import ActionValue, Actor, ActorWithCritics, Ensemble, NetworkValues, frozen
 from rollax.models.config import ModelConfig
+from rollax.models.encoder import Encoder
+from rollax.models.outputs import Outputs
 from rollax.models.q_network import QNetwork
 from rollax.spaces import zeros
 
@@ -39,6 +41,35 @@ def test_shapes(name):
     assert of_numbers.shape == (2, 11, 4)
     assert policy.shape == (11, 5)
     assert model.log_alpha is None
+
+
+@each_space
+def test_several_actions_for_each_observation(name):
+    SEEN[name].seed(0)
+    obs = jax.tree.map(lambda *leaves: np.stack(leaves), SEEN[name].sample(), SEEN[name].sample())
+    actions = np.random.default_rng(0).uniform(-1, 1, (2, 3, 2, 3)).astype(np.float32)
+    custom = NetworkValues(WithActions(Encoder(SEEN[name], CONFIG, rngs=nnx.Rngs(0))))
+    critics = ActionValue(SEEN[name], ACTIONS, CONFIG, rngs=nnx.Rngs(0)), custom
+
+    @jax.jit
+    def values(obs, actions):
+        together = [critic(obs, actions.reshape(6, 2, 3)).reshape(2, 3) for critic in critics]
+        apart = [jax.vmap(critic, in_axes=(None, 1), out_axes=1)(obs, actions) for critic in critics]
+        return together, apart
+
+    together, apart = values(obs, actions)
+    np.testing.assert_allclose(together, apart, rtol=1e-5, atol=1e-6)
+    assert len(np.unique(np.round(together, 6))) == 12
+
+
+class WithActions(nnx.Module):
+    """The sum of what is encoded, and of the actions."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+
+    def __call__(self, obs, actions):
+        return Outputs(self.encoder(obs).sum(axis=1, keepdims=True) + actions.sum(axis=(1, 2))[:, None])
 
 
 def test_a_squashed_actor_stays_inside():

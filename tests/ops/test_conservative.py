@@ -36,10 +36,10 @@ class TestSampled:
     def test_numbers(self):
         # Two critics, three samples, one row.  e^Q / μ: 1 / ½, 3 / 1, 5 / 5 = 2, 3, 1: log 6; and 4 / ½, 2 / 1, 10 / 5
         # = 8, 2, 2: log 12.  Less the recorded ones, log 3 and log 6.
-        values = jnp.log(array(1, 3, 5, 4, 2, 10)).reshape(2, 3, 1)
-        densities, taken = jnp.log(array(0.5, 1, 5)).reshape(3, 1), jnp.log(array(3, 6)).reshape(2, 1)
+        values = jnp.log(array(1, 3, 5, 4, 2, 10)).reshape(2, 1, 3)
+        densities, taken = jnp.log(array(0.5, 1, 5)).reshape(1, 3), jnp.log(array(3, 6)).reshape(2, 1)
         np.testing.assert_allclose(jax.jit(sampled_gap)(values, densities, taken), np.log([[2], [2]]), rtol=1e-6)
-        gradient = jax.jit(jax.grad(lambda v: sampled_gap(v, densities, taken).sum()))(values)[..., 0]
+        gradient = jax.jit(jax.grad(lambda v: sampled_gap(v, densities, taken).sum()))(values)[:, 0]
         np.testing.assert_allclose(gradient, [[2 / 6, 3 / 6, 1 / 6], [8 / 12, 2 / 12, 2 / 12]], rtol=1e-5)
         constant = jax.jit(jax.grad(lambda d: sampled_gap(values, d, taken).sum()))(densities)
         np.testing.assert_array_equal(constant, 0)
@@ -51,8 +51,8 @@ class TestSampled:
             (2 * uniform - 1, np.full(4000, 0.5)),
             (2 * np.sqrt(uniform) - 1, np.sqrt(uniform)),
         ):
-            values = jnp.asarray(2 * samples, jnp.float32).reshape(1, -1, 1)
-            logs = jnp.asarray(np.log(densities), jnp.float32).reshape(-1, 1)
+            values = jnp.asarray(2 * samples, jnp.float32).reshape(1, 1, -1)
+            logs = jnp.asarray(np.log(densities), jnp.float32).reshape(1, -1)
             found = sampled_gap(values, logs, jnp.zeros((1, 1))) - np.log(4000)
             np.testing.assert_allclose(found, np.log(np.sinh(2)), atol=3e-3)
 
