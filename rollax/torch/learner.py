@@ -186,13 +186,14 @@ class Learner:
         found: dict[str, list[Tensor]] = {}
         for number, (batch, mask) in enumerate(parts):
             loss, stats = self._loss(batch, mask, now)
-            weight = 1.0 if counts is None else counts[number] / counts.sum()
-            (loss * weight).backward()
+            if counts is not None:
+                weight = counts[number] / counts.sum()
+                loss, stats = loss * weight, {n: v if v.ndim else v * weight for n, v in stats.items()}
+            loss.backward()
             for name, value in stats.items():
-                value = _valid(name, value, mask) if value.ndim else value * weight
-                found.setdefault(name, []).append(value.detach())
+                found.setdefault(name, []).append((_valid(name, value, mask) if value.ndim else value).detach())
         self._keep_buffers()
-        totals = {n: torch.cat(v) if v[0].ndim else torch.stack(v).sum() for n, v in found.items()}
+        totals = {name: values[0] if len(values) == 1 else _total(values) for name, values in found.items()}
         return totals["total_loss"], totals
 
     @torch.no_grad()
@@ -344,11 +345,12 @@ class _Epoch:
         per_epoch = plan.steps - plan.last_epoch
         self._first, self._plan, self._keeps_padding = first, plan, keeps_padding
         rows = plan.rows[first : first + per_epoch].reshape(-1)
+        device = next(trees.leaves(dict(batch))).device
+        self._mask = torch.from_numpy((rows >= 0).astype(np.float32)).to(device)
         in_order = np.array_equal(rows, np.arange(len(rows)))
         if in_order and len(rows) == plan.capacity:
             self._batch = batch
             return
-        device = next(trees.leaves(dict(batch))).device
         # Padding, -1, is always last; it takes the last row.
         index = torch.from_numpy(rows.astype(np.int64) % plan.capacity).to(device)
         self._batch = trees.tree_map(lambda column: column[index], dict(batch))
@@ -369,12 +371,15 @@ class _Epoch:
             if not valid:
                 break
             count = width if self._keeps_padding else valid
-            begin = start + number * width
-            batch = trees.tree_map(lambda column: column[begin : begin + count], dict(self._batch))  # noqa: B023
-            mask = next(trees.leaves(batch)).new_zeros(count, dtype=torch.float32)
-            mask[:valid] = 1.0
-            parts.append((batch, mask))
+            place = slice(start + number * width, start + number * width + count)
+            batch = trees.tree_map(lambda column: column[place], dict(self._batch))  # noqa: B023
+            parts.append((batch, self._mask[place]))
         return parts
+
+
+def _total(values: Sequence[Tensor]) -> Tensor:
+    """Of the microbatches: the sum of numbers, and the rows of columns one after another."""
+    return torch.cat(list(values)) if values[0].ndim else torch.stack(list(values)).sum()
 
 
 def _valid(name: str, column: Tensor, mask: Tensor) -> Tensor:
