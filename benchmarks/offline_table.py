@@ -9,7 +9,7 @@ new table.
 |---|---|
 | random | uniformly random actions |
 | medium | SAC after some training, as it acts in training |
-| replay | all that SAC experienced up to there |
+| replay | all that SAC experienced until it was an expert |
 | expert | SAC after longer training, as it acts in training |
 
 A score is 100 (x - random) / (expert - random), with the mean returns of the two data sets; x is the mean of the last
@@ -26,7 +26,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,15 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "CQL": {},
     "IQL": {},
 }
-"""Name -> what differs from the algorithm's defaults."""
+"""Name -> what differs from the algorithm's defaults in every environment."""
+_QUICK = {"lr": 1e-3, "gamma": 0.98}
+_PENDULUM = {
+    "BC": {"lr": 1e-3},
+    "MARWIL": _QUICK,
+    "TD3BC": {**_QUICK, "alpha": 10.0},
+    "CQL": {"gamma": 0.98, "actor_lr": 3e-4, "critic_lr": 1e-3, "num_actions": 4, "min_q_weight": 1.0},
+    "IQL": {**_QUICK, "expectile": 0.9},
+}
 _EVALUATIONS, _COUNTED = 10, 3
 
 
@@ -57,6 +65,7 @@ class Task:
     rows: int
     hiddens: tuple[int, ...]
     sac: Mapping[str, Any]
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by algorithm, equal for all data sets
 
     @property
     def model(self) -> dict[str, Any]:
@@ -64,7 +73,9 @@ class Task:
 
 
 TASKS = {
-    "Pendulum-v1": Task(2500, 8000, 10_000, (64, 64), {"lr": 1e-3, "learning_starts": 500, "random_steps": 500}),
+    "Pendulum-v1": Task(
+        2500, 8000, 10_000, (64, 64), {"lr": 1e-3, "learning_starts": 500, "random_steps": 500}, _PENDULUM
+    ),
     "Hopper-v5": Task(60_000, 300_000, 100_000, (256, 256), {"learning_starts": 5000, "random_steps": 5000}),
     "HalfCheetah-v5": Task(50_000, 300_000, 100_000, (256, 256), {"learning_starts": 5000, "random_steps": 5000}),
 }
@@ -118,11 +129,11 @@ def data_of(env: str, folder: Path) -> dict[str, dict[str, float]]:
 
     task = TASKS[env]
     config = {**task.sac, "model": task.model, "timesteps_per_iteration": 500, "seed": 0}
-    with SACTrainer(env, {**config, "output": str(folder / "replay")}) as trainer:
+    with SACTrainer(env, config) as trainer:
         _record(trainer, folder / "random", task)  # SAC begins with `random_steps`, of which it has made none
         _train_up_to(trainer, task.medium)
         _record(trainer, folder / "medium", task)
-    with SACTrainer(env, config) as trainer:  # the same run, and on
+    with SACTrainer(env, {**config, "output": str(folder / "replay")}) as trainer:  # the same run, and on
         _train_up_to(trainer, task.expert)
         _record(trainer, folder / "expert", task)
     found = {}
@@ -146,6 +157,7 @@ def learned(env: str, algorithm: str, data: Path, updates: int, seed: int) -> li
         "model": TASKS[env].model,
         "seed": seed,
         **ALGORITHMS[algorithm],
+        **TASKS[env].settings.get(algorithm, {}),
     }
     with get_trainer_class(algorithm)(env, config) as trainer:
         scores = []

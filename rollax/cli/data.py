@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic_core import to_json
 
 from rollax.cli.console import EachOptionOnce, TracebackOption, readable_errors
 from rollax.cli.experiment import parse_config
@@ -39,7 +39,7 @@ def info(
 
     with readable_errors(traceback):
         report = describe(_opened(sources, format, settings))
-        print(json.dumps(report.as_json(), indent=2) if as_json else report)
+        print(to_json(report.as_json(), indent=2, inf_nan_mode="null").decode() if as_json else report)
 
 
 @app.command("check", cls=EachOptionOnce)
@@ -55,7 +55,7 @@ def check(
 
     with readable_errors(traceback):
         report = describe(_opened(sources, format, settings), check=True)
-        print(json.dumps(report.as_json(), indent=2) if as_json else report)
+        print(to_json(report.as_json(), indent=2, inf_nan_mode="null").decode() if as_json else report)
         if report.errors:
             raise typer.Exit(BROKEN)
         if not as_json:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic_core import to_json
 
 from rollax.cli.checkpoints import newest_checkpoint
 from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
@@ -66,7 +66,7 @@ def estimate(
             level=level,
             seed=seed,
         )
-        print(json.dumps(found.to_json()) if as_json else "\n".join(_lines(found)))
+        print(to_json(found, inf_nan_mode="null").decode() if as_json else "\n".join(_lines(found)))
 
 
 def _lines(found: Estimates) -> list[str]:

@@ -306,7 +306,8 @@ def _statistics(values: list[Any]) -> dict[str, float] | None:
     if not values:
         return None
     array = np.array(values, np.float64)
-    return {name: float(getattr(array, name)()) for name in ("mean", "std", "min", "max")}
+    with np.errstate(invalid="ignore"):  # the deviation of what is infinite is NaN
+        return {name: float(getattr(array, name)()) for name in ("mean", "std", "min", "max")}
 
 
 def _text(space: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -86,14 +86,6 @@ class Estimates:
 
     def __getitem__(self, method: str) -> Estimate:
         return self.methods[method]
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it as plain JSON values; None in the place of NaN."""
-        methods = {
-            name: {key: None if value != value else value for key, value in asdict(one).items()}
-            for name, one in self.methods.items()
-        }
-        return {**asdict(self), "methods": methods}
 
 
 def estimate(

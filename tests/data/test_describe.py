@@ -290,6 +290,20 @@ def test_commands(tmp_path):
     assert "3 trajectories" in skipping.stdout
 
 
+def test_json_has_null_for_what_is_not_finite(tmp_path):
+    one, *_ = some()
+    one.columns["obs"][1, 0] = np.inf
+    one.columns["rewards"][0] = np.inf
+    written(tmp_path, [one])
+    done = run("data", "info", tmp_path, "--json")
+    assert done.exit_code == 0, done.output
+    text = done.stdout
+    numbers = json.loads(text, parse_constant=pytest.fail)["policies"]["default_policy"]
+    assert numbers["obs_high"] == {"obs": None}
+    assert numbers["return"]["max"] is None
+    assert numbers["obs_low"]["obs"] == one.columns["obs"].min()
+
+
 def test_a_recorded_checkpoint(tmp_path):
     config = {"train_batch_size": 40, "sgd_minibatch_size": 20, "num_sgd_iter": 1, "model": {"fcnet_hiddens": (4,)}}
     with PPOTrainer(env="CartPole-v1", config={**config, "num_envs_per_worker": 2, "seed": 0}) as trainer:
