@@ -47,6 +47,27 @@ def test_the_same_policy_has_the_value_of_the_data(made) -> None:
         assert found["methods"][method]["v_target"] == pytest.approx(value, rel=1e-3)
 
 
+def test_json_has_null_where_there_is_no_estimate(made, tmp_path) -> None:
+    runner, obs = load_policy(made[0]), np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
+    policy = runner.policy
+    columns = {
+        "obs": obs,
+        "actions": 1 - runner.compute_actions(obs[:5], explore=False)[0],
+        "rewards": np.ones(5, np.float32),
+        "action_logp": np.full(5, np.log(0.5), np.float32),
+    }
+    spaces = {"default_policy": policy.observation_space}, {"default_policy": policy.action_space}
+    with DatasetWriter(tmp_path, *spaces, actions_of="policy") as writer:
+        for number in range(2):
+            writer.write(RecordedTrajectory(columns, True, False, f"e{number}", "agent0", "default_policy"))
+    done = CliRunner().invoke(
+        app, ["estimate", made[0], "--input", str(tmp_path), "--methods", "is,wis", "--greedy", "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    methods = json.loads(done.stdout, parse_constant=pytest.fail)["methods"]
+    assert (methods["is"]["v_target"], methods["wis"]["v_target"]) == (0, None)
+
+
 def test_a_table(made) -> None:
     done = CliRunner().invoke(app, ["estimate", made[0], "--input", made[1], "--methods", "wis"])
     assert done.exit_code == 0, done.output

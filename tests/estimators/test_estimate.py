@@ -81,7 +81,6 @@ def test_a_policy_that_never_takes_the_logged_actions_has_no_weighted_estimate()
     assert found["is"].v_target == 0
     for method in ("wis", "wpdis"):
         assert np.isnan([found[method].v_target, found[method].v_gain, found[method].low, found[method].v_std]).all()
-        assert found.to_json()["methods"][method]["v_target"] is None
 
 
 def test_a_log_without_probabilities_is_refused(episodes) -> None:
