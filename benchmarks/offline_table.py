@@ -186,7 +186,8 @@ def _lines(table: Mapping[str, Any]) -> Iterator[str]:
         f"Normalized scores after {table['updates']:,} updates: 0 is the mean return of the random data "
         f"({table['data']['random']['score']:.5g}), 100 that of the expert's ({table['data']['expert']['score']:.5g}). "
         f"Mean of the last {_COUNTED} greedy evaluations and of {table['seeds']} seed{'s' * (table['seeds'] > 1)}. "
-        f"`python -m benchmarks.offline_table --env {table['env']}` makes the data with SAC and repeats the table."
+        f"`python -m benchmarks.offline_table --env {table['env']} --seeds {table['seeds']}` makes the "
+        f"data with SAC and repeats the table."
     )
     yield ""
     yield f"| data | rows | its score | {' | '.join(ALGORITHMS)} |"

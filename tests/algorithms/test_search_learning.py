@@ -61,7 +61,7 @@ def test_ars_pendulum(reaches):
 
 
 def test_ars_swimmer(median_reaches):
-    # V1 of the paper, appendix A. 242 is the mean of eight runs of sb3-contrib on v3; see BENCHMARKS.md for v5.
+    # V1 of the paper, appendix A. 242 is the mean of eight runs of sb3-contrib on v3; on v5 see docs/algorithms.md.
     config = {**RAW, "num_directions": 1, "lr": 0.02, "noise_stdev": 0.01, "num_envs_per_worker": 2}
     median_reaches(ARSTrainer, "Swimmer-v5", 240, 2_000_000, config)
 
