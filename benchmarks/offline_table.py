@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import hardware
+from benchmarks.peers import ROOT, peer_python
 from benchmarks.protocol import versions
+from benchmarks.rows.commands import flags
+from benchmarks.rows.commands import peer as peer_command
 
 RESULTS = Path(__file__).parent / "results" / "offline"
 DATA_SETS = ("random", "medium", "replay", "expert")
@@ -45,6 +49,9 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "IQL": {},
 }
 """Name -> what differs from the algorithm's defaults in every environment."""
+PEER = {f"d3rlpy {algorithm}": algorithm for algorithm in ("BC", "TD3BC", "CQL", "IQL")}
+"""Column -> algorithm of d3rlpy."""
+_COMPARED = ("lr", "actor_lr", "critic_lr", "gamma", "alpha", "min_q_weight", "num_actions", "expectile")
 _QUICK = {"lr": 1e-3, "gamma": 0.98}
 _PENDULUM = {
     "BC": {"lr": 1e-3},
@@ -53,6 +60,7 @@ _PENDULUM = {
     "CQL": {"gamma": 0.98, "actor_lr": 3e-4, "critic_lr": 1e-3, "num_actions": 4, "min_q_weight": 1.0},
     "IQL": {**_QUICK, "expectile": 0.9},
 }
+_MUJOCO: dict[str, dict[str, Any]] = {}
 _EVALUATIONS, _COUNTED = 10, 3
 
 
@@ -76,8 +84,10 @@ TASKS = {
     "Pendulum-v1": Task(
         2500, 8000, 10_000, (64, 64), {"lr": 1e-3, "learning_starts": 500, "random_steps": 500}, _PENDULUM
     ),
-    "Hopper-v5": Task(60_000, 300_000, 100_000, (256, 256), {"learning_starts": 5000, "random_steps": 5000}),
-    "HalfCheetah-v5": Task(50_000, 300_000, 100_000, (256, 256), {"learning_starts": 5000, "random_steps": 5000}),
+    "Hopper-v5": Task(60_000, 200_000, 100_000, (128, 128), {"learning_starts": 5000, "random_steps": 5000}, _MUJOCO),
+    "HalfCheetah-v5": Task(
+        30_000, 150_000, 100_000, (128, 128), {"learning_starts": 5000, "random_steps": 5000}, _MUJOCO
+    ),
 }
 
 
@@ -87,37 +97,39 @@ def main() -> int:
     parser.add_argument("--env", default="Pendulum-v1", choices=list(TASKS))
     parser.add_argument("--updates", type=int, default=5000, help="of each cell")
     parser.add_argument("--seeds", type=int, default=1, help="how many, from 0 on")
+    parser.add_argument("--peer", action="store_true", help="d3rlpy's algorithms beside, from the same data")
     parser.add_argument("--data", type=Path, help="folder for the data; default: one that is removed at the end")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rollax-bench-") as folder:
-        fill(args.env, args.updates, args.seeds, args.data or Path(folder))
+        fill(args.env, args.updates, args.seeds, args.data or Path(folder), peer=args.peer)
     print(offline_tables())
     return 0
 
 
-def fill(env: str, updates: int, seeds: int, folder: Path) -> None:
+def fill(env: str, updates: int, seeds: int, folder: Path, *, peer: bool) -> None:
     """Makes the data and the cells that are missing."""
     path = RESULTS / f"{env}.json"
     table = json.loads(path.read_text()) if path.exists() else {}
     if table.get("updates") != updates or table.get("seeds", seeds) > seeds:
         table = {"env": env, "updates": updates, "data": {}, "cells": {}}
     table |= {"seeds": seeds, "hardware": hardware(), "versions": versions("jax", "numpy", "gymnasium")}
+    columns = {**dict.fromkeys(ALGORITHMS, learned), **(dict.fromkeys(PEER, learned_by_d3rlpy) if peer else {})}
     missing = [
-        (name, algorithm, str(seed))
+        (name, column, str(seed))
         for seed in range(seeds)
         for name in DATA_SETS
-        for algorithm in ALGORITHMS
-        if str(seed) not in table["cells"].get(name, {}).get(algorithm, {})
+        for column in columns
+        if str(seed) not in table["cells"].get(name, {}).get(column, {})
     ]
     if not missing:
         return
     table["data"] = data_of(env, folder / env)
-    for name, algorithm, seed in missing:
-        scores = learned(env, algorithm, folder / env / name, updates, int(seed))
-        table["cells"].setdefault(name, {}).setdefault(algorithm, {})[seed] = scores
+    for name, column, seed in missing:
+        scores = columns[column](env, column, folder / env / name, updates, int(seed))
+        table["cells"].setdefault(name, {}).setdefault(column, {})[seed] = scores
         RESULTS.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(table, indent=1) + "\n")
-        print(f"{env} {name} {algorithm} seed {seed}: {[round(score, 1) for score in scores]}", file=sys.stderr)
+        print(f"{env} {name} {column} seed {seed}: {[round(score, 1) for score in scores]}", file=sys.stderr)
 
 
 def data_of(env: str, folder: Path) -> dict[str, dict[str, float]]:
@@ -129,11 +141,10 @@ def data_of(env: str, folder: Path) -> dict[str, dict[str, float]]:
 
     task = TASKS[env]
     config = {**task.sac, "model": task.model, "timesteps_per_iteration": 500, "seed": 0}
-    with SACTrainer(env, config) as trainer:
+    with SACTrainer(env, {**config, "output": str(folder / "replay")}) as trainer:
         _record(trainer, folder / "random", task)  # SAC begins with `random_steps`, of which it has made none
         _train_up_to(trainer, task.medium)
         _record(trainer, folder / "medium", task)
-    with SACTrainer(env, {**config, "output": str(folder / "replay")}) as trainer:  # the same run, and on
         _train_up_to(trainer, task.expert)
         _record(trainer, folder / "expert", task)
     found = {}
@@ -145,11 +156,8 @@ def data_of(env: str, folder: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def learned(env: str, algorithm: str, data: Path, updates: int, seed: int) -> list[float]:
-    """Returns the mean return of each evaluation, at equal distances during so many updates."""
-    from rollax.algorithms.registry import get_trainer_class
-
-    config = {
+def _config(env: str, algorithm: str, data: Path, updates: int, seed: int) -> dict[str, Any]:
+    return {
         "input": str(data),
         "updates_per_step": max(updates // _EVALUATIONS, 1),
         "timesteps_per_iteration": 0,
@@ -159,12 +167,64 @@ def learned(env: str, algorithm: str, data: Path, updates: int, seed: int) -> li
         **ALGORITHMS[algorithm],
         **TASKS[env].settings.get(algorithm, {}),
     }
+
+
+def learned(env: str, algorithm: str, data: Path, updates: int, seed: int) -> list[float]:
+    """Returns the mean return of each evaluation, at equal distances during so many updates."""
+    from rollax.algorithms.registry import get_trainer_class
+
+    config = _config(env, algorithm, data, updates, seed)
     with get_trainer_class(algorithm)(env, config) as trainer:
         scores = []
         for _ in range(_EVALUATIONS):
             trainer.train()
             scores.append(float(trainer.evaluate()["episode_reward_mean"]))
     return scores
+
+
+def learned_by_d3rlpy(env: str, column: str, data: Path, updates: int, seed: int) -> list[float]:
+    """As `learned`, by the algorithm of d3rlpy, with the same settings."""
+    from rollax.algorithms.registry import get_trainer_class
+    from rollax.config.trainer import resolve_config
+
+    algorithm = PEER[column]
+    config = resolve_config(get_trainer_class(algorithm).config_class, _config(env, algorithm, data, updates, seed))
+    settings = {name: getattr(config, name, None) for name in _COMPARED}
+    with tempfile.TemporaryDirectory(prefix="rollax-bench-") as folder:
+        path = Path(folder, "data.hdf5")
+        write_d4rl(data, path)
+        arguments = flags(
+            env=env,
+            data=path,
+            algorithm=algorithm,
+            settings=json.dumps(settings),
+            hiddens=json.dumps(TASKS[env].hiddens),
+            updates=updates,
+            evaluations=_EVALUATIONS,
+            seed=seed,
+        )
+        command = [str(peer_python("d3rlpy")), *peer_command("d3rlpy_scores", *arguments)]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def write_d4rl(data: Path, path: Path) -> None:
+    """Writes a data set of one agent as a D4RL file, its actions as the policy's."""
+    import h5py
+
+    from rollax import open_dataset
+
+    parts: dict[str, list[Any]] = {name: [] for name in ("observations", "actions", "rewards", "terminals", "timeouts")}
+    for trajectory in open_dataset(data).trajectories():
+        last = np.arange(len(trajectory)) == len(trajectory) - 1
+        parts["observations"].append(trajectory.columns["obs"][:-1])
+        parts["actions"].append(trajectory.columns["actions"])
+        parts["rewards"].append(trajectory.columns["rewards"])
+        parts["terminals"].append(last & trajectory.terminated)
+        parts["timeouts"].append(last & (not trajectory.terminated))
+    with h5py.File(path, "w") as file:
+        for name, columns in parts.items():
+            file.create_dataset(name, data=np.concatenate(columns))
 
 
 def normalized(table: Mapping[str, Any], scores: Sequence[float]) -> float:
@@ -180,21 +240,29 @@ def offline_tables() -> str:
 
 
 def _lines(table: Mapping[str, Any]) -> Iterator[str]:
+    found = {column: len(by_seed) for cells in table["cells"].values() for column, by_seed in cells.items()}
+    columns = [column for column in (*ALGORITHMS, *PEER) if column in found]
+    peers = max((found[column] for column in columns if column in PEER), default=0)
+    beside = f" d3rlpy's algorithms learn from the same rows with the same settings, {_seeds(peers)}." if peers else ""
     yield f"### Offline learning: {table['env']}"
     yield ""
     yield (
         f"Normalized scores after {table['updates']:,} updates: 0 is the mean return of the random data "
         f"({table['data']['random']['score']:.5g}), 100 that of the expert's ({table['data']['expert']['score']:.5g}). "
-        f"Mean of the last {_COUNTED} greedy evaluations and of {table['seeds']} seed{'s' * (table['seeds'] > 1)}. "
-        f"`python -m benchmarks.offline_table --env {table['env']} --seeds {table['seeds']}` makes the "
-        f"data with SAC and repeats the table."
+        f"Mean of the last {_COUNTED} greedy evaluations and of {_seeds(table['seeds'])}.{beside} "
+        f"`python -m benchmarks.offline_table --env {table['env']} --updates {table['updates']} "
+        f"--seeds {table['seeds']}{' --peer' if peers else ''}` makes the data with SAC and repeats the table."
     )
     yield ""
-    yield f"| data | rows | its score | {' | '.join(ALGORITHMS)} |"
-    yield f"|---|---|---|{'---|' * len(ALGORITHMS)}"
+    yield f"| data | rows | its score | {' | '.join(columns)} |"
+    yield f"|---|---|---|{'---|' * len(columns)}"
     for name, data in table["data"].items():
-        cells = [_cell(table, table["cells"].get(name, {}).get(algorithm, {})) for algorithm in ALGORITHMS]
+        cells = [_cell(table, table["cells"].get(name, {}).get(column, {})) for column in columns]
         yield f"| {name} | {data['rows']:,} | {normalized(table, [data['score']]):.0f} | {' | '.join(cells)} |"
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' * (count > 1)}"
 
 
 def _cell(table: Mapping[str, Any], by_seed: Mapping[str, Sequence[float]]) -> str:
