@@ -60,7 +60,13 @@ _PENDULUM = {
     "CQL": {"gamma": 0.98, "actor_lr": 3e-4, "critic_lr": 1e-3, "num_actions": 4, "min_q_weight": 1.0},
     "IQL": {**_QUICK, "expectile": 0.9},
 }
-_MUJOCO: dict[str, dict[str, Any]] = {}
+_MUJOCO = {
+    "BC": {"lr": 1e-3},
+    "MARWIL": {"lr": 1e-3},
+    "TD3BC": {"lr": 1e-3},
+    "CQL": {"actor_lr": 3e-4, "critic_lr": 1e-3, "num_actions": 4},
+    "IQL": {"lr": 1e-3, "beta": 0.5},
+}
 _EVALUATIONS, _COUNTED = 10, 3
 
 

@@ -203,7 +203,9 @@ def never_in_effect(config: type[BaseModel]) -> set[str]:
 
 def _row(name: str, field: FieldInfo) -> str:
     key = field.validation_alias if isinstance(field.validation_alias, str) else name
-    default = {} if isinstance(field.default, BaseModel) else field.default
+    default = field.default
+    if isinstance(default, BaseModel):
+        default = default.model_dump(exclude_unset=True)
     meaning = (field.description or "").replace("|", "\\|")
     return f"| `{key}` | `{default!r}` | {meaning} |"
 

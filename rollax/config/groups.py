@@ -317,9 +317,8 @@ class ActorCriticFields(ReplayFields):
 
     model: ModelConfig = Field(
         default=ModelConfig(fcnet_hiddens=(256, 256), fcnet_activation="relu"),
-        description="the layers of actor and critics, by default 400×300 relu for DDPG and TD3, 256×256 relu for SAC; "
-        "actions are concatenated to the encoded observation. A model in the config replaces the whole default, "
-        "fcnet_activation included",
+        description="the layers of actor and critics; actions are concatenated to the encoded observation. A model in "
+        "the config replaces the whole default, fcnet_activation included",
     )
     actor_lr: float | None = Field(default=None, ge=0, description="step size of the actor; None: lr")
     critic_lr: float | None = Field(default=None, ge=0, description="step size of the critics; None: lr")

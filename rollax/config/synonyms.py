@@ -173,7 +173,7 @@ ADVICE: dict[str, str] = {
     "shuffle_buffer_size": "leave it out: rows are drawn from all of the recorded data",
     "postprocess_inputs": "leave it out: returns are computed for the algorithm that learns",
     "actions_in_input_normalized": 'leave it out: the format says it; input_config={"actions_of": ...} says otherwise',
-    "framework": "leave it out: all networks are JAX's",
+    "framework": "leave it out: the algorithms are in JAX; for a policy in PyTorch see docs/torch.md",
     "device": "leave it out: JAX chooses; the environment variable JAX_PLATFORMS=cpu keeps it on the CPU",
     "record_env": "record with trainer.evaluate(record_dir=...), or give record_env(env, folder) as the env",
     **_all("horizon max_ep_len max_episode_steps", _TIME_LIMIT),
