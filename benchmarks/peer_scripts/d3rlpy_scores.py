@@ -29,7 +29,7 @@ def config_of(algorithm: str, settings: dict, hiddens: list[int]):
         weight = {"conservative_weight": settings["min_q_weight"], "alpha_learning_rate": 0.0}
         return d3rlpy.algos.CQLConfig(**common, **rates, **weight, n_action_samples=settings["num_actions"])
     if algorithm == "IQL":
-        value = {"value_encoder_factory": encoder, "expectile": settings["expectile"]}
+        value = {"value_encoder_factory": encoder, "expectile": settings["expectile"], "weight_temp": settings["beta"]}
         return d3rlpy.algos.IQLConfig(**common, **rates, **value)
     return d3rlpy.algos.TD3PlusBCConfig(**common, **rates, alpha=settings["alpha"])
 
