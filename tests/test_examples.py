@@ -18,7 +18,14 @@ from tests.pages import REPOSITORY
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 
 # Five iterations, which include a report of progress, unless they take minutes where one shows the same.
-ITERATIONS = {"torch_sac": 1, "pettingzoo_aec": 2, "remote_envs": 2, "hierarchical_maze": 2, "compare_two_policies": 2}
+ITERATIONS = {
+    "torch_sac": 1,
+    "pettingzoo_aec": 2,
+    "remote_envs": 2,
+    "hierarchical_maze": 2,
+    "compare_two_policies": 2,
+    "learn_from_a_log": 2,
+}
 
 each_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 each_example_at_length = pytest.mark.parametrize(
