@@ -17,7 +17,7 @@ REQUIREMENTS = {
     "rllib": ("ray[rllib]", "torch"),
     "sf": ("sample-factory", "torch"),
     "tianshou": ("tianshou",),
-    "d3rlpy": ("d3rlpy", "h5py", "torch"),
+    "d3rlpy": ("d3rlpy", "h5py", "imageio", "mujoco", "torch"),
 }
 _OWN_FOLDER = "ROLLAX_PEER_VENVS"
 
