@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic_core import to_json
 
 from rollax.cli.console import EachOptionOnce, TracebackOption, readable_errors
 from rollax.cli.experiment import parse_config
 from rollax.errors import RollaxError
 from rollax.runs.display import shown_path
+from rollax.runs.results import to_json
 
 if TYPE_CHECKING:
     from rollax.data import DatasetReader
@@ -39,7 +39,7 @@ def info(
 
     with readable_errors(traceback):
         report = describe(_opened(sources, format, settings))
-        print(to_json(report.as_json(), indent=2, inf_nan_mode="null").decode() if as_json else report)
+        print(to_json(report.as_json(), indent=2) if as_json else report)
 
 
 @app.command("check", cls=EachOptionOnce)
@@ -55,7 +55,7 @@ def check(
 
     with readable_errors(traceback):
         report = describe(_opened(sources, format, settings), check=True)
-        print(to_json(report.as_json(), indent=2, inf_nan_mode="null").decode() if as_json else report)
+        print(to_json(report.as_json(), indent=2) if as_json else report)
         if report.errors:
             raise typer.Exit(BROKEN)
         if not as_json:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic_core import to_json
 
 from rollax.cli.checkpoints import newest_checkpoint
 from rollax.cli.console import ImportOption, TracebackOption, TrustOption, import_first, readable_errors
 from rollax.cli.experiment import parse_config
 from rollax.errors import ConfigError
+from rollax.runs.results import to_json
 
 if TYPE_CHECKING:
     from rollax.estimators.estimate import Estimates
@@ -66,7 +67,7 @@ def estimate(
             level=level,
             seed=seed,
         )
-        print(to_json(found, inf_nan_mode="null").decode() if as_json else "\n".join(_lines(found)))
+        print(to_json(asdict(found)) if as_json else "\n".join(_lines(found)))
 
 
 def _lines(found: Estimates) -> list[str]:

@@ -193,7 +193,7 @@ class Learner:
             for name, value in stats.items():
                 found.setdefault(name, []).append((_valid(name, value, mask) if value.ndim else value).detach())
         self._keep_buffers()
-        totals = {name: values[0] if len(values) == 1 else _total(values) for name, values in found.items()}
+        totals = {name: _total(values) for name, values in found.items()}
         return totals["total_loss"], totals
 
     @torch.no_grad()
@@ -377,9 +377,14 @@ class _Epoch:
         return parts
 
 
-def _total(values: Sequence[Tensor]) -> Tensor:
-    """Of the microbatches: the sum of numbers, and the rows of columns one after another."""
-    return torch.cat(list(values)) if values[0].ndim else torch.stack(list(values)).sum()
+def _total(values: list[Tensor]) -> Tensor:
+    """Of the microbatches: the sum of numbers, and the rows of columns one after another.
+
+    A copy, because a statistic may be a parameter, which the step changes in place; numbers are floats.
+    """
+    if values[0].ndim:
+        return torch.cat(values)
+    return values[0] * 1.0 if len(values) == 1 else torch.stack(values).sum()
 
 
 def _valid(name: str, column: Tensor, mask: Tensor) -> Tensor:

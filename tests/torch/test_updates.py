@@ -86,6 +86,24 @@ def test_an_interrupted_update_leaves_the_policy_as_it_was(monkeypatch):
     same(policy.get_weights(), twin.get_weights())
 
 
+def test_statistics_are_those_before_each_step():
+    seen = []
+
+    class Counting(TorchSACPolicy):
+        statistics = (*TorchSACPolicy.statistics, "log_alpha", "rows")
+
+        def loss(self, model, out, batch, mask, coefficients):
+            loss, found = super().loss(model, out, batch, mask, coefficients)
+            seen.append(model.log_alpha.item())
+            return loss, {**found, "log_alpha": model.log_alpha, "rows": mask.sum().long()}
+
+    policy = Counting(SEEN, BOX, REPLAY)
+    found = policy.learn_on_batch(experience(policy))
+    assert len(set(seen)) == 2
+    assert found["log_alpha"] == pytest.approx(np.mean(seen), abs=1e-7)
+    assert found["rows"] == 8
+
+
 def test_microbatches_give_the_same_step():
     whole, parts = make("TorchPPO", num_sgd_iter=1), make("TorchPPO", num_sgd_iter=1)
     batch = experience(whole, 8)
