@@ -65,7 +65,7 @@ class DatasetReport:
     more_errors: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """All numbers, as JSON values."""
+        """All numbers, as values that JSON has, and NaN and infinities as they are."""
         header = {key: value for key, value in self.reader.header.items() if key not in ("policies", "filters")}
         return {
             "header": header,

@@ -195,9 +195,8 @@ class FittedQ:
         if "actions" not in columns:
             return network(obs).policy
         count = columns["actions"].shape[1]
-        repeated = jax.tree.map(lambda leaf: jnp.repeat(leaf, count, axis=0), obs)
         flat = columns["actions"].reshape(-1, *columns["actions"].shape[2:])
-        return network(repeated, flat).reshape(-1, count)
+        return network(obs, flat).reshape(-1, count)  # which repeats what it computed from the observations
 
     def _loss(
         self, params: Any, targets: Any, extra: Any, batch: Mapping[str, Any], mask: jax.Array, coefficients: Any

@@ -87,27 +87,31 @@ class ActionValue(nnx.Module):
 
     def __call__(self, obs: Any, actions: Float[Array, "R *shape"]) -> Float[Array, "R"]:
         flat, encoded = actions.reshape(actions.shape[0], -1), self.encoder(obs)
-        x = jnp.concatenate([_repeated(encoded, len(flat)), flat], axis=-1)
+        x = jnp.concatenate([jnp.repeat(encoded, len(flat) // len(encoded), axis=0), flat], axis=-1)
         return jnp.squeeze(self.head(self.mlp(x)), axis=-1)
-
-
-def _repeated(columns: Any, rows: int) -> Any:
-    """Each of the B rows of a tree `rows / B` times."""
-    return jax.tree.map(lambda column: jnp.repeat(column, rows // len(column), axis=0), columns)
 
 
 class NetworkValues(nnx.Module):
     """Q-values of a network: [B, A] from `network(obs).policy`, or [R] from `network(obs, actions).policy` [R, 1].
 
-    Of B observations and R = B·S actions, the first S actions belong to the first observation.
+    Of B observations and R = B·S actions, the first S actions belong to the first observation. What depends on an
+    observation alone is computed once.
     """
 
     def __init__(self, network: Any) -> None:
         self.network = network
 
-    def __call__(self, obs: Any, *actions: Float[Array, "R *shape"]) -> Float[Array, "R *A"]:
-        values = self.network(_repeated(obs, len(actions[0])) if actions else obs, *actions).policy
-        return jnp.squeeze(values, axis=-1) if actions else values
+    def __call__(self, obs: Any, actions: Float[Array, "R *shape"] | None = None) -> Float[Array, "R *A"]:
+        if actions is None:
+            return self.network(obs).policy
+        rows = len(jax.tree.leaves(obs)[0])
+        if len(actions) == rows:
+            return jnp.squeeze(self.network(obs, actions).policy, axis=-1)
+        graph, state = nnx.split(self.network)
+        values = jax.vmap(lambda of_each: nnx.merge(graph, state)(obs, of_each).policy, in_axes=1, out_axes=1)(
+            actions.reshape(rows, -1, *actions.shape[1:])
+        )
+        return values.reshape(-1)
 
 
 class OneOutput(nnx.Module):

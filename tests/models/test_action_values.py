@@ -62,6 +62,18 @@ def test_several_actions_for_each_observation(name):
     assert len(np.unique(np.round(together, 6))) == 12
 
 
+def test_observations_are_encoded_once_for_several_actions():
+    image = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+    obs = zeros(image, 2)
+    custom = NetworkValues(WithActions(Encoder(image, CONFIG, rngs=nnx.Rngs(0))))
+    for critic in (ActionValue(image, ACTIONS, CONFIG, rngs=nnx.Rngs(0)), custom):
+        one, many = (
+            jax.jit(critic).lower(obs, np.zeros((rows, 2, 3), np.float32)).cost_analysis()["flops"]
+            for rows in (2, 2 * 16)
+        )
+        assert many < 2 * one, f"{many / one:.1f} times the work for 16 times the actions"
+
+
 class WithActions(nnx.Module):
     """The sum of what is encoded, and of the actions."""
 
