@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rollax import storage
+from rollax.algorithms.evaluator import evaluation_result
 from rollax.algorithms.registry import get_trainer_class
-from rollax.algorithms.trainer import Trainer, evaluation_result
+from rollax.algorithms.trainer import Trainer
 from rollax.config import TrainerConfig, resolve_config
 from rollax.env.registry import Registrations, register_all, registrations
 from rollax.errors import CheckpointError, RollaxError, not_installed

@@ -6,21 +6,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 
 from rollax import runtime
-from rollax.algorithms.from_data import estimates_of, optimizer_class_of, steps_the_env, with_spaces_of_data
+from rollax.algorithms.evaluator import Evaluator
+from rollax.algorithms.from_data import optimizer_class_of, steps_the_env, with_spaces_of_data
 from rollax.algorithms.registry import refuse_config_of_another, run_name
 from rollax.config import TrainerConfig, resolve_config
 from rollax.config.rules import refuse_first_values
 from rollax.errors import ConfigError
-from rollax.evaluation.metrics import EpisodeMetrics, EpisodeWindow, EvaluationResult, TrainResult, summarize
+from rollax.evaluation.metrics import EpisodeWindow, EvaluationResult, TrainResult
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.worker_policies import DEFAULT_POLICY
-from rollax.evaluation.worker_set import WorkerSet, worker_arguments
+from rollax.evaluation.worker_set import WorkerSet
 from rollax.optimizers.optimizer import Optimizer, WaitEndedError
 from rollax.policy.policy import Policy
 
@@ -55,12 +55,11 @@ class Trainer:
         self._config = with_spaces_of_data(self._config, f"{type(self).__name__}(env=...)")
         self.workers = WorkerSet(self.config, self.policy_class, samples=steps_the_env(self.config))
         self.optimizer = optimizer_class(self.workers.local, self.workers.remote, self.config)
-        self._estimates = estimates_of(self)
+        self._evaluator = Evaluator(self)
         self.iteration = 0
         self.time_total_s = 0.0
         self.restored_from: Path | None = None
         self._window = EpisodeWindow(self.config.metrics_num_episodes_for_smoothing)
-        self._evaluation_worker: RolloutWorker | None = None
 
     def __repr__(self) -> str:
         env = self.config.env if isinstance(self.config.env, str) else getattr(self.config.env, "__name__", "...")
@@ -229,31 +228,9 @@ class Trainer:
             EnvError: the environment is broken, or returns no frame to record.
         """
         runtime.refuse_forked()
-        count = self.config.evaluation_num_episodes if num_episodes is None else num_episodes
         if record_dir is not None:
-            return self._evaluate_recorded(count, Path(record_dir))
-        if self.config.env is None and self._estimates is not None:
-            return evaluation_result([], self._estimates())
-        if self._evaluation_worker is None:
-            self._evaluation_worker = self._evaluating_worker(self._evaluation_config())
-        return evaluation_result(self._played(self._evaluation_worker, count), self._estimated())
-
-    def _evaluate_recorded(self, count: int, folder: Path) -> EvaluationResult:
-        from rollax.env.recording import RecordedEnv, RecordingCreator
-
-        def counts(episode: int, env_id: int, num_envs: int) -> bool:
-            return episode * num_envs + env_id < count  # each sub-environment's share of an evaluation
-
-        config = self._evaluation_config()
-        recorded = RecordingCreator(config.env, folder, counts)
-        worker = self._evaluating_worker(config.changed(num_envs_per_worker=1, env=recorded))
-        try:
-            result = evaluation_result(self._played(worker, count), self._estimated())
-            assert isinstance(worker.env, RecordedEnv)
-            result["videos"] = sorted(map(str, worker.env.paths))
-            return result
-        finally:
-            worker.stop()
+            return self._evaluator.evaluate_recorded(num_episodes, Path(record_dir))
+        return self._evaluator.evaluate(num_episodes)
 
     def record(
         self, num_episodes: int, out: str | Path, *, explore: bool = True, infos: bool = False
@@ -267,31 +244,7 @@ class Trainer:
             As `evaluate`, with the paths of the files under `files`.
         """
         runtime.refuse_forked()
-        config = self._evaluation_config()
-        envs = min(self.config.num_envs_per_worker, num_episodes)
-        output = {"output": str(out), **({"output_infos": True} if infos else {})}
-        worker = self._evaluating_worker(config.changed(num_envs_per_worker=envs, explore=explore, **output))
-        try:
-            self._hand_over(worker)
-            result = evaluation_result(worker.write_episodes(num_episodes))
-            recorder = worker.sampler.recorder
-        finally:
-            worker.stop()
-        assert recorder is not None
-        result["files"] = list(map(str, recorder.writer.paths))
-        return result
-
-    def _estimated(self) -> dict[str, Any]:
-        return {} if self._estimates is None else self._estimates()
-
-    def _played(self, worker: RolloutWorker, count: int) -> list[EpisodeMetrics]:
-        self._hand_over(worker)
-        return worker.evaluate(count)
-
-    def _hand_over(self, worker: RolloutWorker) -> None:
-        worker.set_weights(self.worker.get_weights())
-        worker.set_filters(self.worker.get_filters())
-        worker.set_timestep(self.optimizer.steps)
+        return self._evaluator.record(num_episodes, out, explore=explore, infos=infos)
 
     def compute_single_action(
         self,
@@ -355,7 +308,7 @@ class Trainer:
         if exact:
             self.optimizer.begin_exactly()
             self.workers.restart_episodes()
-            self._stop_evaluating()
+            self._evaluator.stop()
         from rollax.algorithms import checkpoint
 
         return checkpoint.write(self, Path(directory) / f"checkpoint_{self.iteration:06d}")
@@ -423,47 +376,16 @@ class Trainer:
         self.optimizer.agent_steps = state["agent_steps"]
         self.optimizer.version = state.get("version", 0)
         self._window.set_state(state["episodes"])
-        self._stop_evaluating()
+        self._evaluator.stop()
 
     def stop(self) -> None:
         """Closes the environments and ends the other processes."""
         self.optimizer.stop()
         self.workers.stop()
-        self._stop_evaluating()
-
-    def _stop_evaluating(self) -> None:
-        worker, self._evaluation_worker = self._evaluation_worker, None
-        if worker is not None:
-            worker.stop()
-
-    def _evaluating_worker(self, config: TrainerConfig) -> RolloutWorker:
-        return RolloutWorker(**worker_arguments(config, self.policy_class), record=False)
-
-    def _evaluation_config(self) -> TrainerConfig:
-        config = self.config.for_evaluation()
-        envs = min(config.num_envs_per_worker, config.evaluation_num_episodes)
-        # Separate random streams: evaluation does not replay training episodes. They depend on the time of the first
-        # evaluation, so that a run and its restored copy after an exact save evaluate the same episodes.
-        numbers = None if config.seed is None else np.random.SeedSequence((config.seed, 1, self.iteration))
-        seed = None if numbers is None else int(numbers.generate_state(1)[0])
-        # Recording belongs to training: evaluation would write other episodes into the same files.
-        env = getattr(config.env, "unrecorded", config.env) if config.env is self.config.env else config.env
-        return config.changed(num_envs_per_worker=envs, seed=seed, env=env)
+        self._evaluator.stop()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
-
-
-def evaluation_result(
-    episodes: list[EpisodeMetrics], off_policy_estimates: Mapping[str, Any] = MappingProxyType({})
-) -> EvaluationResult:
-    summary = summarize(episodes)
-    own = {
-        "episodes": len(episodes),
-        "episode_rewards": [episode.reward for episode in episodes],
-        "off_policy_estimates": dict(off_policy_estimates),
-    }
-    return cast(EvaluationResult, {**summary, **own})

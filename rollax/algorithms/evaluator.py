@@ -1,0 +1,120 @@
+"""`Evaluator`: plays whole episodes of the trained policies, in environments of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from rollax.algorithms.from_data import estimates_of
+from rollax.config import TrainerConfig
+from rollax.evaluation.metrics import EpisodeMetrics, EvaluationResult, summarize
+from rollax.evaluation.rollout_worker import RolloutWorker
+from rollax.evaluation.worker_set import worker_arguments
+
+if TYPE_CHECKING:
+    from rollax.algorithms.trainer import Trainer
+
+
+class Evaluator:
+    """Evaluates a trainer's policies as they are at each call; see `Trainer.evaluate` and `Trainer.record`."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._estimates = estimates_of(trainer)
+        self._worker: RolloutWorker | None = None  # made at the first evaluation
+
+    def evaluate(self, num_episodes: int | None = None) -> EvaluationResult:
+        """The result of this many episodes, `evaluation_num_episodes` by default, and of the estimates from data."""
+        if self._trainer.config.env is None and self._estimates is not None:
+            return evaluation_result([], self._estimates())
+        if self._worker is None:
+            self._worker = self._make_worker(self._config())
+        return self._result(self._worker, self._count(num_episodes))
+
+    def evaluate_recorded(self, num_episodes: int | None, folder: Path) -> EvaluationResult:
+        """As `evaluate`, in environments whose frames are written as videos into a folder."""
+        from rollax.env.recording import RecordedEnv, RecordingCreator
+
+        total = self._count(num_episodes)
+
+        def counts(episode: int, env_id: int, num_envs: int) -> bool:
+            return episode * num_envs + env_id < total  # each sub-environment's share of an evaluation
+
+        config = self._config()
+        recorded = RecordingCreator(config.env, folder, counts)
+        worker = self._make_worker(config.changed(num_envs_per_worker=1, env=recorded))
+        try:
+            result = self._result(worker, total)
+            assert isinstance(worker.env, RecordedEnv)
+            result["videos"] = sorted(map(str, worker.env.paths))
+            return result
+        finally:
+            worker.stop()
+
+    def record(self, num_episodes: int, out: str | Path, *, explore: bool, infos: bool) -> EvaluationResult:
+        """Writes this many episodes as a data set into a folder."""
+        config = self._config()
+        envs = min(self._trainer.config.num_envs_per_worker, num_episodes)
+        output = {"output": str(out), **({"output_infos": True} if infos else {})}
+        worker = self._make_worker(config.changed(num_envs_per_worker=envs, explore=explore, **output))
+        try:
+            self._hand_over(worker)
+            result = evaluation_result(worker.write_episodes(num_episodes))
+            recorder = worker.sampler.recorder
+        finally:
+            worker.stop()
+        assert recorder is not None
+        result["files"] = list(map(str, recorder.writer.paths))
+        return result
+
+    def stop(self) -> None:
+        """Closes the environments; the next evaluation makes others, with other episodes."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.stop()
+
+    def _count(self, num_episodes: int | None) -> int:
+        return self._trainer.config.evaluation_num_episodes if num_episodes is None else num_episodes
+
+    def _result(self, worker: RolloutWorker, count: int) -> EvaluationResult:
+        self._hand_over(worker)
+        return evaluation_result(worker.evaluate(count), {} if self._estimates is None else self._estimates())
+
+    def _hand_over(self, worker: RolloutWorker) -> None:
+        trained = self._trainer.worker
+        worker.set_weights(trained.get_weights())
+        worker.set_filters(trained.get_filters())
+        worker.set_timestep(self._trainer.optimizer.steps)
+
+    def _make_worker(self, config: TrainerConfig) -> RolloutWorker:
+        return RolloutWorker(**worker_arguments(config, self._trainer.policy_class), record=False)
+
+    def _config(self) -> TrainerConfig:
+        config = self._trainer.config.for_evaluation()
+        envs = min(config.num_envs_per_worker, config.evaluation_num_episodes)
+        # Separate random streams: evaluation does not replay training episodes. They depend on the time of the first
+        # evaluation, so that a run and its restored copy after an exact save evaluate the same episodes.
+        iteration = self._trainer.iteration
+        numbers = None if config.seed is None else np.random.SeedSequence((config.seed, 1, iteration))
+        seed = None if numbers is None else int(numbers.generate_state(1)[0])
+        # Recording belongs to training: evaluation would write other episodes into the same files.
+        trained_in = self._trainer.config.env
+        env = getattr(config.env, "unrecorded", config.env) if config.env is trained_in else config.env
+        return config.changed(num_envs_per_worker=envs, seed=seed, env=env)
+
+
+def evaluation_result(
+    episodes: list[EpisodeMetrics], off_policy_estimates: Mapping[str, Any] = MappingProxyType({})
+) -> EvaluationResult:
+    """The result of an evaluation from the metrics of its episodes."""
+    summary = summarize(episodes)
+    own = {
+        "episodes": len(episodes),
+        "episode_rewards": [episode.reward for episode in episodes],
+        "off_policy_estimates": dict(off_policy_estimates),
+    }
+    return cast(EvaluationResult, {**summary, **own})
