@@ -26,7 +26,7 @@ test: .venv/.installed-test
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-long: .venv/.installed-test
-	$(PYTEST) -m '(long or hypothesis) and not learning' --optimized --hypothesis-profile=many \
+	$(PYTEST) -m '(long or hypothesis) and not learning' --hypothesis-profile=many \
 		--jaxtyping-packages=rollax.ops,rollax.models,rollax.policy,beartype.beartype $(PYTEST_ARGS)
 
 test-all: test test-long

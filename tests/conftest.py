@@ -34,7 +34,7 @@ settings.load_profile("few")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--learning-results`, for the long learning runs; `--optimized`, for all that run rather than compile."""
+    """`--learning-results` and `--optimized`, for the long learning runs."""
     parser.addoption("--learning-results", metavar="FOLDER", help="where long learning runs leave their curves")
     parser.addoption("--optimized", action="store_true", help="XLA optimizes what it compiles, as it does for users")
 

@@ -18,7 +18,7 @@ from rollax import (
     load_policy,
 )
 from rollax.evaluation import worker_set
-from rollax.ops.evolution import ars_weights, direction, es_weights
+from rollax.ops.evolution import ars_weights, direction, episode_seed, es_weights
 from rollax.processes.actors import LocalActors, ProcessLostError
 from tests.algorithms.envs import MaskedCartPole
 from tests.algorithms.test_off_policy import Logs
@@ -152,6 +152,28 @@ class TestSteps:
                 assert trainer.get_weights()["default_policy"]["head.kernel"].item() == pytest.approx(theta, rel=1e-4)
                 assert statistics["return_mean"] == pytest.approx(returns.mean(), rel=1e-4)
                 assert statistics["weight_norm"] == pytest.approx(abs(theta), rel=1e-4)
+
+    def test_ars_with_a_filter_as_a_loop_of_one_environment(self):
+        env, theta = Drift({}), np.zeros((3, 2), np.float32)
+        seen = acted_on = np.zeros((0, 3))
+        with ARSTrainer(Drift, {**SMALL, "lr": 0.1, "noise_stdev": 0.2, "directions_used": 3}) as trainer:
+            for generation in range(4):
+                mean, deviation = (seen.mean(axis=0), seen.std(axis=0)) if len(seen) else (np.zeros(3), np.ones(3))
+                directions = [direction(0, generation, k, 6).reshape(3, 2) for k in range(5)]
+                returns = np.zeros((5, 2))
+                for k, side in np.ndindex(5, 2):
+                    candidate = theta + (0.2, -0.2)[side] * directions[k]
+                    obs, over = env.reset(seed=episode_seed(0, generation, k, 0))[0], False
+                    while not over:
+                        acted_on = np.vstack([acted_on, obs])
+                        action = np.clip((obs - mean) / deviation @ candidate, -1, 1).astype(np.float32)
+                        obs, reward, over, _, _ = env.step(action)
+                        returns[k, side] += reward
+                seen = acted_on
+                theta = theta + 0.1 * np.tensordot(ars_weights(returns, 3), directions, axes=1)
+                statistics = trainer.train()["info"]["learner"]["default_policy"]
+                assert statistics["return_mean"] == pytest.approx(returns.mean(), rel=1e-5)
+                np.testing.assert_allclose(trainer.get_weights()["default_policy"]["head.kernel"], theta, rtol=1e-4)
 
     def test_es_by_hand(self):
         # Adam's first step is lr along the sign of -g + c θ; θ = 0. The second step has weight decay too.

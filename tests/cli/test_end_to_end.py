@@ -171,6 +171,23 @@ def test_the_example_is_a_valid_experiment():
     assert "evaluation_reward_mean" in experiment.stop
 
 
+@pytest.mark.long
+def test_the_example_reaches_its_goal_as_users_run_it(tmp_path):
+    """With all optimizations of XLA, as otherwise in the learning runs only."""
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    experiment = str(REPOSITORY / "examples" / "cartpole-ppo.yaml")
+    command = [sys.executable, "-m", "rollax", "train", "-f", experiment, "--seed=1", "--must-reach", "--out=run"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": str(REPOSITORY)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.learning
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_example_reaches_its_goal(rollax, seed):
