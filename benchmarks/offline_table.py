@@ -27,7 +27,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -104,37 +106,41 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many, from 0 on")
     parser.add_argument("--peer", action="store_true", help="d3rlpy's algorithms beside, from the same data")
     parser.add_argument("--data", type=Path, help="folder for the data; default: one that is removed at the end")
+    parser.add_argument("--jobs", type=int, default=1, help="cells at once; their scores depend on the seed alone")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rollax-bench-") as folder:
-        fill(args.env, args.updates, args.seeds, args.data or Path(folder), peer=args.peer)
+        fill(args.env, args.updates, args.seeds, args.data or Path(folder), peer=args.peer, jobs=args.jobs)
     print(offline_tables())
     return 0
 
 
-def fill(env: str, updates: int, seeds: int, folder: Path, *, peer: bool) -> None:
-    """Makes the data and the cells that are missing."""
+def fill(env: str, updates: int, seeds: int, folder: Path, *, peer: bool, jobs: int) -> None:
+    """Makes the data and the cells that are missing; all cells where the data differ, as on another processor."""
     path = RESULTS / f"{env}.json"
     table = json.loads(path.read_text()) if path.exists() else {}
-    if table.get("updates") != updates or table.get("seeds", seeds) > seeds:
-        table = {"env": env, "updates": updates, "data": {}, "cells": {}}
-    table |= {"seeds": seeds, "hardware": hardware(), "versions": versions("jax", "numpy", "gymnasium")}
     columns = {**dict.fromkeys(ALGORITHMS, learned), **(dict.fromkeys(PEER, learned_by_d3rlpy) if peer else {})}
-    missing = [
-        (name, column, str(seed))
-        for seed in range(seeds)
-        for name in DATA_SETS
-        for column in columns
-        if str(seed) not in table["cells"].get(name, {}).get(column, {})
-    ]
-    if not missing:
+    cells = [(name, column, str(seed)) for seed in range(seeds) for name in DATA_SETS for column in columns]
+    if table.get("updates") == updates and table["seeds"] == seeds and not _missing(table, cells):
         return
-    table["data"] = data_of(env, folder / env)
-    for name, column, seed in missing:
-        scores = columns[column](env, column, folder / env / name, updates, int(seed))
-        table["cells"].setdefault(name, {}).setdefault(column, {})[seed] = scores
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(table, indent=1) + "\n")
-        print(f"{env} {name} {column} seed {seed}: {[round(score, 1) for score in scores]}", file=sys.stderr)
+    data = data_of(env, folder / env)
+    if table.get("updates") != updates or table["data"] != data or table["seeds"] > seeds:
+        table = {"env": env, "updates": updates, "data": data, "cells": {}}
+    table |= {"seeds": seeds, "hardware": hardware(), "versions": versions("jax", "numpy", "gymnasium")}
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        runs = {
+            pool.submit(columns[column], env, column, folder / env / name, updates, int(seed)): (name, column, seed)
+            for name, column, seed in _missing(table, cells)
+        }
+        for run in as_completed(runs):
+            name, column, seed = runs[run]
+            table["cells"].setdefault(name, {}).setdefault(column, {})[seed] = run.result()
+            RESULTS.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(table, indent=1) + "\n")
+            print(f"{env} {name} {column} seed {seed}: {[round(x, 1) for x in run.result()]}", file=sys.stderr)
+
+
+def _missing(table: Mapping[str, Any], cells: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    return [cell for cell in cells if cell[2] not in table["cells"].get(cell[0], {}).get(cell[1], {})]
 
 
 def data_of(env: str, folder: Path) -> dict[str, dict[str, float]]:

@@ -135,10 +135,14 @@ class Ensemble(nnx.Module):
         # Stacked by NumPy, which compiles nothing.
         weights = jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *states)
         self.members: Any = nnx.merge(graphs[0], weights)
+        self.count = len(members)
 
-    def __call__(self, *inputs: Any) -> Float[Array, "N *S"]:
+    def __call__(self, obs: Any, *actions: Any) -> Float[Array, "N *S"]:
         graph, weights = nnx.split(self.members)
-        return jax.vmap(lambda of_one: nnx.merge(graph, of_one)(*inputs))(weights)
+        # Actions have a leading axis too: the first product is then one of [N, R, in] and [N, in, out], whose result
+        # XLA need not transpose. Observations have none: images would be copied.
+        of_each = jax.tree.map(lambda values: jnp.broadcast_to(values, (self.count, *values.shape)), actions)
+        return jax.vmap(lambda own, taken: nnx.merge(graph, own)(obs, *taken))(weights, of_each)
 
     def member(self, number: int) -> Any:
         """One member as a module."""

@@ -1,0 +1,152 @@
+"""ARS beside sb3-contrib's: greedy scores after the same steps with the same settings, one run for each seed.
+
+`python -m benchmarks.search_table --env Swimmer-v5` runs both libraries with each seed and writes
+`benchmarks/results/search/ENV.json` after each run. A call that was interrupted continues with the run that is missing.
+A score is the mean return of a greedy evaluation; a run has ten of them at equal distances. Scores depend on the seed
+alone, so that `--jobs 2` runs two at once.
+
+Source of the settings: Mania, Guy and Recht (2018), arXiv:1803.07055, appendix A; of the budgets: rl-baselines3-zoo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import hardware
+from benchmarks.peers import ROOT, peer_python
+from benchmarks.protocol import versions
+from benchmarks.rows.commands import flags, own, peer
+
+RESULTS = Path(__file__).parent / "results" / "search"
+SIDES = ("rollax", "sb3-contrib")
+_EVALUATIONS, _EPISODES = 10, 20
+
+
+@dataclass(frozen=True)
+class Task:
+    """Settings of a search, by rollax's config keys, and its budget in steps."""
+
+    variant: str
+    budget: int
+    settings: Mapping[str, Any]
+
+
+TASKS = {
+    "Swimmer-v5": Task(
+        "V1",
+        2_000_000,
+        {
+            "num_directions": 1,
+            "directions_used": 1,
+            "lr": 0.02,
+            "noise_stdev": 0.01,
+            "observation_filter": "NoFilter",
+        },
+    ),
+    "HalfCheetah-v5": Task(
+        "V2-t",
+        12_000_000,
+        {
+            "num_directions": 32,
+            "directions_used": 4,
+            "lr": 0.02,
+            "noise_stdev": 0.03,
+            "observation_filter": "MeanStdFilter",
+        },
+    ),
+}
+
+
+def main() -> int:
+    """Runs what is missing of an environment's table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="Swimmer-v5", choices=list(TASKS))
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
+    args = parser.parse_args()
+    fill(args.env, args.seeds, args.jobs)
+    print(search_table())
+    return 0
+
+
+def fill(env: str, seeds: int, jobs: int) -> None:
+    """Makes the runs that are missing."""
+    path = RESULTS / f"{env}.json"
+    task = TASKS[env]
+    about = {"env": env, "variant": task.variant, "budget": task.budget, "settings": dict(task.settings)}
+    table = json.loads(path.read_text()) if path.exists() else {}
+    if any(table.get(name) != value for name, value in about.items()):
+        table = {**about, "curves": {side: {} for side in SIDES}}
+    table |= {"hardware": hardware(), "versions": versions("jax", "numpy", "gymnasium", "mujoco")}
+    # The slower side first.
+    missing = [
+        (side, seed) for seed in range(seeds) for side in reversed(SIDES) if str(seed) not in table["curves"][side]
+    ]
+    with ThreadPoolExecutor(jobs) as pool:
+        runs = {pool.submit(_curve, side, env, task, seed): (side, seed) for side, seed in missing}
+        for run in as_completed(runs):
+            side, seed = runs[run]
+            table["curves"][side][str(seed)] = run.result()
+            RESULTS.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(table, indent=1) + "\n")
+
+
+def _curve(side: str, env: str, task: Task, seed: int) -> list[tuple[int, float]]:
+    arguments = flags(
+        env=env,
+        settings=json.dumps(task.settings),
+        budget=task.budget,
+        evaluations=_EVALUATIONS,
+        episodes=_EPISODES,
+        seed=seed,
+    )
+    if side == "rollax":
+        command = [sys.executable, *own("rollax_search_scores", *arguments)]
+    else:
+        command = [str(peer_python("sb3")), *peer("sb3_ars_scores", *arguments)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def search_table() -> str:
+    """Returns the table of all environments that were measured."""
+    tables = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    return "\n".join(_lines(tables)) if tables else ""
+
+
+def _lines(tables: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "### Augmented random search beside sb3-contrib"
+    yield ""
+    yield (
+        f"Mean returns of greedy evaluations of {_EPISODES} episodes, {_EVALUATIONS} in each run, with the same "
+        "settings on both sides, those of the paper: the best and the last of each seed, from 0 on, and their medians. "
+        "`python -m benchmarks.search_table --env ENV` repeats the runs."
+    )
+    yield ""
+    yield "| environment | steps | side | best | median | last | median |"
+    yield "|---|---|---|---|---|---|---|"
+    for table in tables:
+        for side, by_seed in table["curves"].items():
+            curves = [by_seed[seed] for seed in sorted(by_seed, key=int)]
+            best = [max(score for _, score in curve) for curve in curves]
+            last = [curve[-1][1] for curve in curves]
+            cells = (f"{table['env']}, {table['variant']}", f"{table['budget']:,}", side, *_both(best), *_both(last))
+            yield f"| {' | '.join(cells)} |"
+
+
+def _both(scores: Sequence[float]) -> tuple[str, str]:
+    return ", ".join(f"{score:.0f}" for score in scores), f"{np.median(scores):.0f}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
