@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from rollax import trees
-from rollax.batch import SampleBatch
 from rollax.errors import PolicyError
 from rollax.estimators.episodes import LoggedEpisodes
 from rollax.estimators.importance import starts_of
@@ -59,8 +59,8 @@ class TargetPolicy:
         parts = []
         for first in range(0, rows, _ROWS_AT_ONCE):
             some = slice(first, first + _ROWS_AT_ONCE)
-            greedy, _, fetches = self._act(self.filtered(trees.index(episodes.obs, some)), {})
-            parts.append(self._logp_of(trees.index(actions, some), greedy, fetches))
+            obs = self.filtered(trees.index(episodes.obs, some))
+            parts.append(self._logp_of(trees.index(actions, some), obs, {})[0])
         return np.concatenate(parts)
 
     def probabilities(self, obs: trees.Tree) -> np.ndarray:
@@ -99,20 +99,19 @@ class TargetPolicy:
     def _act(self, obs: trees.Tree, context: dict[str, Any], *, sample: bool = False) -> tuple[Any, Any, Any]:
         return self.runner.act(obs, sample and self.explore, self.runner.policy.timestep, context)
 
-    def _logp_of(self, actions: trees.Tree, greedy: trees.Tree, fetches: dict[str, Any]) -> np.ndarray:
-        policy = self.runner.policy
-        if not self.explore:
-            if not all(leaf.dtype.kind in "iub" for leaf in trees.leaves(actions)):
-                raise _no_probabilities(self.runner, "a greedy policy, whose actions have no density", "explore=True")
-            pairs = zip(trees.leaves(actions), trees.leaves(greedy), strict=True)
-            same = [(one == other).reshape(len(one), -1).all(axis=1) for one, other in pairs]
-            return np.where(np.all(same, axis=0), 0.0, -np.inf)
-        logp = policy.fetches_of(actions, fetches).get(SampleBatch.ACTION_LOGP)
-        if logp is None:
-            raise _no_probabilities(
-                self.runner, f"a policy that returns {sorted(fetches)}", "a policy with an action distribution"
-            )
-        return np.asarray(logp, np.float64)
+    def _logp_of(
+        self, actions: trees.Tree, obs: trees.Tree, context: dict[str, Any]
+    ) -> tuple[np.ndarray, Sequence[Any]]:
+        """[N] log-probabilities of actions in filtered observations, and the states for the next step."""
+        if self.explore:
+            logp, states = self.runner.policy.action_logp(actions, obs, **context)
+            return np.asarray(logp, np.float64), states
+        if not all(leaf.dtype.kind in "iub" for leaf in trees.leaves(actions)):
+            raise _without_density(self.runner)
+        greedy, states, _ = self._act(obs, context)
+        pairs = zip(trees.leaves(actions), trees.leaves(greedy), strict=True)
+        same = [(one == other).reshape(len(one), -1).all(axis=1) for one, other in pairs]
+        return np.where(np.all(same, axis=0), 0.0, -np.inf), states
 
     def _logp_with_memory(self, episodes: LoggedEpisodes, actions: trees.Tree) -> np.ndarray:
         """All trajectories side by side, one step after another, each with the logged actions as its own."""
@@ -130,8 +129,7 @@ class TargetPolicy:
                 for name, value in context.items()
             }
             taken = trees.index(actions, rows)
-            greedy, states, fetches = self._act(self.filtered(trees.index(episodes.obs, rows)), context)
-            logp[rows] = self._logp_of(taken, greedy, fetches)
+            logp[rows], states = self._logp_of(taken, self.filtered(trees.index(episodes.obs, rows)), context)
             rewards = self.runner.clipped(episodes.rewards[rows].astype(np.float32))
             context = policy.memory_of(len(rows), states, taken, rewards)
         return logp
@@ -142,12 +140,12 @@ def chosen(table: np.ndarray, actions: np.ndarray, space: Any) -> np.ndarray:
     return table[np.arange(len(actions)), np.asarray(actions, np.int64) - int(space.start)]
 
 
-def _no_probabilities(runner: PolicyRunner, got: str, expected: str) -> PolicyError:
+def _without_density(runner: PolicyRunner) -> PolicyError:
     policy = runner.policy
     return PolicyError(
         "The policy has no probabilities for logged actions.",
         where=f"policy {policy.name!r}, class {type(policy).__name__}",
-        got=got,
-        expected=expected,
+        got="a greedy policy, whose actions have no density",
+        expected="explore=True",
         fix="estimate it by 'dm', which requires no probabilities; or estimate the stochastic policy",
     )

@@ -106,9 +106,10 @@ class Acting:
         out = self.forward(self._split.merge(params, extra), columns)
         return self._exploration.mode(out.policy), tuple(out.state)
 
-    def _outputs(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
-        """[S, num_inputs] the model's outputs, those of invalid actions masked."""
-        return self.forward(self._split.merge(params, extra), columns).policy
+    def _outputs(self, params: Columns, extra: Columns, columns: Columns) -> tuple[jax.Array, tuple]:
+        """[S, num_inputs] the model's outputs, those of invalid actions masked, and the states for the next step."""
+        out = self.forward(self._split.merge(params, extra), columns)
+        return out.policy, tuple(out.state)
 
     def _values(self, params: Columns, extra: Columns, columns: Columns) -> jax.Array:
         """[S] state values; with `critic_obs` those of the centralized critic."""

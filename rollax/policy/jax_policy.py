@@ -191,18 +191,18 @@ class JaxPolicy(ModelPolicy):
         """Adapts the exploration to a fragment; for policies without memory."""
 
         def outputs_of(params: Columns) -> np.ndarray:
-            return self._outputs(params, trees.index(batch[SampleBatch.OBS], slice(_ROWS_FOR_EXPLORATION)))
+            obs = trees.index(batch[SampleBatch.OBS], slice(_ROWS_FOR_EXPLORATION))
+            return self._outputs(params, {SampleBatch.OBS: obs})[0]
 
         self.exploration.after_fragment(batch, self.params, outputs_of, self.timestep)
 
-    def _model_outputs(self, obs_batch: Any) -> np.ndarray:
-        return self._outputs(self.params, obs_batch)
+    def _model_outputs(self, columns: Columns) -> tuple[np.ndarray, Sequence[np.ndarray]]:
+        return self._outputs(self.params, columns)
 
-    def _outputs(self, params: Columns, obs_batch: Any) -> np.ndarray:
-        """[N, num_inputs] the model's outputs for N observations, those of invalid actions masked."""
-        rows = trees.length(obs_batch)
-        columns = trees.pad({SampleBatch.OBS: obs_batch}, acting_bucket(rows))
-        return np.asarray(self._acting.outputs(params, self.extra, columns))[:rows]
+    def _outputs(self, params: Columns, columns: Columns) -> tuple[np.ndarray, Sequence[np.ndarray]]:
+        rows = trees.length(columns[SampleBatch.OBS])
+        outputs, states = self._acting.outputs(params, self.extra, trees.pad(dict(columns), acting_bucket(rows)))
+        return np.asarray(outputs)[:rows], [np.asarray(part)[:rows] for part in states]
 
     def _logp(self, inputs: np.ndarray, actions: Any) -> jax.Array:
         return self._logps(inputs, actions)

@@ -13,6 +13,7 @@ from gymnasium import Space, spaces
 from rollax import trees
 from rollax.batch import SampleBatch
 from rollax.config import TrainerConfig, resolve_config
+from rollax.errors import PolicyError
 from rollax.models.distributions.base import ActionDistribution
 from rollax.models.outputs import Outputs
 from rollax.policy.action_masks import ActionMasks
@@ -24,6 +25,7 @@ from rollax.policy.recurrent_columns import RecurrentColumns
 from rollax.policy.size_checks import check_sizes
 from rollax.policy.update_plan import UpdatePlan
 from rollax.schedules import Schedule
+from rollax.spaces import space_text
 from rollax.state import generator_state, section
 
 Columns = Mapping[str, Any]
@@ -174,25 +176,50 @@ class ModelPolicy(Policy):
         if not isinstance(self.action_space, spaces.Discrete) or self.memory.present:
             return super().action_probabilities(obs_batch, explore=explore)
         self.check_masks(obs_batch)
-        outputs = self._model_outputs(obs_batch)
+        outputs, _ = self._model_outputs({SampleBatch.OBS: obs_batch})
         check_finite(outputs, self.name, self.timestep)
         if not explore:
             return (np.arange(outputs.shape[1]) == outputs.argmax(axis=1)[:, None]).astype(np.float64)
         probabilities = self.exploration.probabilities(outputs, self.timestep)
         return super().action_probabilities(obs_batch) if probabilities is None else probabilities
 
+    def action_logp(
+        self,
+        actions: Any,
+        obs_batch: Any,
+        state_batches: Sequence[Any] = (),
+        prev_action_batch: Any = None,
+        prev_reward_batch: Any = None,
+    ) -> tuple[np.ndarray, Sequence[Any]]:
+        if not self.exploration.from_distribution:
+            raise PolicyError(
+                "The policy has no probabilities of its actions.",
+                where=f"policy {self.name!r}, class {type(self).__name__}",
+                got=f"exploration by {type(self.exploration).__name__}, in {space_text(self.action_space)}",
+                expected="actions that are drawn from a distribution of the model's",
+                fix="estimate it by 'dm', which requires no probabilities",
+            )
+        columns, _ = self._inputs_of(obs_batch, state_batches, prev_action_batch, prev_reward_batch)
+        outputs, states = self._model_outputs(columns)
+        return self._checked_logp(outputs, actions), states
+
     @abstractmethod
-    def _model_outputs(self, obs_batch: Any) -> np.ndarray:
-        """[N, num_inputs] the model's outputs for N observations, those of invalid actions masked."""
+    def _model_outputs(self, columns: Columns) -> tuple[np.ndarray, Sequence[np.ndarray]]:
+        """[N, num_inputs] the model's outputs, those of invalid actions masked, and the states for the next step.
+
+        `columns` are those of N rows for `run_model`: `obs`, and with memory its columns.
+        """
 
     def fetches_of(self, actions: Any, fetches: Mapping[str, Any]) -> Mapping[str, Any]:
         if SampleBatch.ACTION_DIST_INPUTS not in fetches:
             return {}
+        return {SampleBatch.ACTION_LOGP: self._checked_logp(fetches[SampleBatch.ACTION_DIST_INPUTS], actions)}
+
+    def _checked_logp(self, inputs: np.ndarray, actions: Any) -> np.ndarray:
         rows = trees.length(actions)
-        inputs, padded = trees.pad((fetches[SampleBatch.ACTION_DIST_INPUTS], actions), acting_bucket(rows))
-        logp = np.array(self._logp(inputs, padded))[:rows]
+        logp = np.array(self._logp(*trees.pad((inputs, actions), acting_bucket(rows))))[:rows]
         check_finite(logp, self.name, self.timestep)
-        return {SampleBatch.ACTION_LOGP: logp}
+        return logp
 
     @abstractmethod
     def _logp(self, inputs: np.ndarray, actions: Any) -> Any:

@@ -202,6 +202,32 @@ class Policy(ABC):
             fix="implement action_probabilities in the policy's class",
         )
 
+    def action_logp(
+        self,
+        actions: Any,
+        obs_batch: Any,
+        state_batches: Sequence[Any] = (),
+        prev_action_batch: Any = None,
+        prev_reward_batch: Any = None,
+    ) -> tuple[np.ndarray, Sequence[Any]]:
+        """`([N] log-probabilities, states)` of N actions as the policy draws them in training.
+
+        Off-policy estimates read it. The other arguments, and the states for the next step, are those of
+        `compute_actions`.
+
+        Args:
+            actions: columns of N actions, in the scale of the policy.
+        Raises:
+            PolicyError: the policy has none.
+        """
+        raise PolicyError(
+            "The policy does not return the log-probabilities of given actions.",
+            where=f"policy {self.name!r}, class {type(self).__name__}",
+            got=f"action space {space_text(self.action_space)}, and no method action_logp",
+            expected="action_logp(actions, obs_batch, ...) -> ([N], states)",
+            fix="implement action_logp in the policy's class, or estimate it by 'dm', which requires no probabilities",
+        )
+
     def behaviour(self, actions: Any, fetches: Mapping[str, Any], explore: bool) -> dict[str, Any]:
         """How the actions were drawn, for off-policy estimates: `action_logp`, `action_dist_inputs`; {} if unknown.
 

@@ -26,6 +26,7 @@ from rollax.policy.stacked_acting import StackedActing, vector_parts
 class GreedyActions(FromDistribution):
     """The most probable actions, also where others explore."""
 
+    from_distribution = False
     recorded = frozenset()
 
     def sample(self, outputs: Any, noise: Any) -> Any:

@@ -186,9 +186,9 @@ class TorchPolicy(ModelPolicy):
         return fetches
 
     @torch.inference_mode()
-    def _model_outputs(self, obs_batch: Any) -> np.ndarray:
-        out = self._act(self.forward, to_tensors({SampleBatch.OBS: obs_batch}, self.device))
-        return out.policy.cpu().numpy()
+    def _model_outputs(self, columns: Columns) -> tuple[np.ndarray, Sequence[np.ndarray]]:
+        out = self._act(self.forward, to_tensors(columns, self.device))
+        return out.policy.cpu().numpy(), [part.cpu().numpy() for part in out.state]
 
     @torch.inference_mode()
     def _logp(self, inputs: np.ndarray, actions: Any) -> Tensor:

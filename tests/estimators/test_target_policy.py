@@ -9,6 +9,8 @@ import pytest
 from gymnasium import spaces
 
 from rollax import DQNConfig, DQNPolicy, PPOConfig, PPOPolicy, trees
+from rollax.algorithms.registry import get_trainer_class
+from rollax.config import resolve_config
 from rollax.errors import PolicyError
 from rollax.estimators.episodes import LoggedEpisodes
 from rollax.estimators.fitted_q import FittedQ, FQEConfig
@@ -54,13 +56,16 @@ def logged(policy: Any) -> tuple[LoggedEpisodes, np.ndarray]:
     return episodes, np.zeros(rows) if logp[0] is None else np.concatenate(logp)
 
 
+MEMORY = {"model": {**MODEL, "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}}
+
+
 @pytest.mark.parametrize(
     ("action_space", "config"),
     [
         (spaces.Discrete(3, start=2), {}),
         (BOX, {}),
         (spaces.MultiDiscrete([2, 3]), {}),
-        (spaces.Discrete(3), {"model": {**MODEL, "use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 4}}),
+        (spaces.Discrete(3), MEMORY),
     ],
     ids=["discrete", "box", "multi-discrete", "memory"],
 )
@@ -68,6 +73,42 @@ def test_a_policy_finds_its_own_log_probabilities(action_space: spaces.Space, co
     policy = PPOPolicy(OBS, action_space, PPOConfig(**{"model": MODEL, "seed": 1, **config}))
     episodes, reported = logged(policy)
     np.testing.assert_allclose(TargetPolicy(runner_of(policy)).logp(episodes), reported, atol=1e-5)
+
+
+# Most policies do not fetch log-probabilities while they act, unless their actions are written (`output`).
+@pytest.mark.parametrize(
+    ("algorithm", "action_space", "config"),
+    [
+        ("A2C", BOX, {}),
+        pytest.param("PG", BOX, {}, marks=pytest.mark.long),
+        pytest.param("BC", BOX, {}, marks=pytest.mark.long),
+        ("BC", spaces.Discrete(3), MEMORY),
+        pytest.param("MARWIL", BOX, MEMORY, marks=pytest.mark.long),
+        pytest.param("IMPALA", BOX, {}, marks=pytest.mark.long),
+        pytest.param("IQL", BOX, {}, marks=pytest.mark.long),
+        ("SAC", BOX, {"random_steps": 0}),
+        pytest.param("CQL", BOX, {"random_steps": 5}, marks=pytest.mark.long),
+    ],
+)
+def test_log_probabilities_of_every_algorithm(algorithm: str, action_space: spaces.Space, config: dict) -> None:
+    cls = get_trainer_class(algorithm)
+    settings = {"model": MODEL, "seed": 1, **config}
+    policy = cls.policy_class(OBS, action_space, resolve_config(cls.config_class, settings))
+    writing = cls.policy_class(OBS, action_space, resolve_config(cls.config_class, {**settings, "output": "there"}))
+    writing.timestep = 10  # after the random steps
+    episodes, reported = logged(writing)
+    assert reported.any()
+    np.testing.assert_allclose(TargetPolicy(runner_of(policy)).logp(episodes), reported, atol=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["TD3", "SAC", "ARS"])
+def test_policies_that_add_noise_have_no_probabilities(algorithm: str) -> None:
+    cls = get_trainer_class(algorithm)
+    noise = {"exploration": "GaussianNoise"} if algorithm == "SAC" else {}
+    policy = cls.policy_class(OBS, BOX, resolve_config(cls.config_class, {"model": MODEL, "seed": 1, **noise}))
+    episodes, _ = logged(policy)
+    with pytest.raises(PolicyError, match="no probabilities"):
+        TargetPolicy(runner_of(policy)).logp(episodes)
 
 
 def test_epsilon_greedy_probabilities() -> None:
@@ -86,7 +127,7 @@ def test_soft_q_probabilities() -> None:
     config = DQNConfig(model=MODEL, seed=0, exploration="SoftQ", temperature=0.5)
     policy = DQNPolicy(OBS, spaces.Discrete(4), config)
     obs = np.random.default_rng(0).uniform(-1, 1, (5, 3)).astype(np.float32)
-    values = policy._outputs(policy.params, obs).astype(np.float64)
+    values = policy._model_outputs({"obs": obs})[0].astype(np.float64)
     expected = np.exp(values / 0.5) / np.exp(values / 0.5).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(policy.action_probabilities(obs), expected, rtol=1e-6)
 

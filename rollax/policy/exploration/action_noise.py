@@ -42,6 +42,7 @@ class GaussianNoise(ExplorationWrapper):
         super().__init__(inner)
         self.scale = scale
         self.width = math.prod(shape)
+        self.from_distribution = False
         self._inner_parts = len(inner.initial_state())
 
     def perturbation(self, rng: np.random.Generator, rows: int, state: Sequence[Any]) -> Noise:

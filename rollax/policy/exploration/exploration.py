@@ -33,6 +33,8 @@ class Exploration(ABC):
     fetched: dict[str, int]
     recorded: frozenset[str] = frozenset()
     """The columns of `fetched` that `behaviour` reads."""
+    from_distribution = False
+    """Whether explored actions are drawn from the policy's distribution with the outputs as its parameters."""
 
     @property
     def traced(self) -> Exploration:
@@ -106,6 +108,7 @@ class Exploration(ABC):
 class FromDistribution(Exploration):
     """Draws from the distribution whose parameters are the outputs."""
 
+    from_distribution = True
     recorded = frozenset({SampleBatch.ACTION_LOGP, SampleBatch.ACTION_DIST_INPUTS})
 
     def __init__(self, distribution: ActionDistribution) -> None:
@@ -144,6 +147,7 @@ class ExplorationWrapper(Exploration):
         self.num_inputs = inner.num_inputs
         self.fetched = inner.fetched
         self.recorded = inner.recorded
+        self.from_distribution = inner.from_distribution
 
     def initial_state(self) -> list[np.ndarray]:
         return self.inner.initial_state()
