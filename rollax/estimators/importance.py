@@ -6,6 +6,7 @@ ends with its last row: rewards after a truncation are not part of its return.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from numpy import ndarray
 
 _LARGEST_LOG = 700.0  # exp of more is infinite in float64
 _CELLS_AT_ONCE = 1_000_000
+_LOG_RANGE = 600.0  # weights that differ by less have a sum in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,38 +42,61 @@ class Terms:
     @property
     def value(self) -> float:
         """The estimate; NaN where the weights of all episodes are 0 at some step, so that its mean is undefined."""
-        counts = np.ones((1, len(self)))
-        return float(sum(_ratios(counts @ above, counts @ below, np.nan)[0] for above, below in self._blocks(1)))
+        return float(self.weighted(np.ones((1, len(self))))[0])
 
     def weighted(self, counts: Float[ndarray, "B n"]) -> Float[ndarray, "B"]:
-        """The estimates with episode i counted `counts[b, i]` times; a mean of weights of 0 counts as 0."""
-        estimates = np.zeros(len(counts))
-        for above, below in self._blocks(len(counts)):
-            estimates += _ratios(counts @ above, counts @ below, 0.0)
-        return estimates
+        """The estimates with episode i counted `counts[b, i]` times, whole numbers; NaN where undefined."""
+        return sum((_means(counts, *block).sum(axis=1) for block in self._blocks(len(counts))), np.zeros(len(counts)))
 
     def without_each(self) -> Float[ndarray, "n"]:
-        """The n estimates without one episode each; a mean of weights of 0 counts as 0."""
+        """The n estimates without one episode each; NaN where undefined."""
         estimates = np.zeros(len(self))
-        for above, below in self._blocks(1):
-            estimates += _ratios(above.sum(axis=0) - above, below.sum(axis=0) - below, 0.0)
+        for values, logs in self._blocks(1):
+            top, steps = logs.argmax(axis=0), np.arange(logs.shape[1])
+            weights = _weights(logs, logs.max(axis=0))
+            above, below = (weights * values).sum(axis=0) - weights * values, weights.sum(axis=0) - weights
+            means = np.divide(above, below, out=np.full_like(above, np.nan), where=below > 0)
+            # Without the largest weight the difference may have no digits left.
+            others = logs.copy()
+            others[top, steps] = -np.inf
+            means[top, steps] = _means(np.ones((1, len(self))), values, others)[0]
+            estimates += means.sum(axis=1)
         return estimates
 
     def _blocks(self, estimates: int) -> Iterator[tuple[Float[ndarray, "n K"], Float[ndarray, "n K"]]]:
-        """w y and w of K steps at a time, each step with a factor of its own; `estimates` are computed from them."""
+        """y and log w of K steps at a time, of all episodes; `estimates` are computed from them."""
         starts, last = starts_of(self.lengths), (self.lengths - 1)[:, None]
         width = max(_CELLS_AT_ONCE // max(len(self), estimates), 1)
         for first in range(0, int(self.lengths.max()), width):
             steps = np.arange(first, min(first + width, int(self.lengths.max())))
             rows = starts[:, None] + np.minimum(steps, last)
-            logs = self.log_weights[rows]
-            largest = logs.max(axis=0)  # a common factor of a step cancels out
-            weights = np.exp(logs - np.where(np.isfinite(largest), largest, 0.0))
-            yield weights * np.where(steps <= last, self.values[rows], 0.0), weights
+            yield np.where(steps <= last, self.values[rows], 0.0), self.log_weights[rows]
 
 
-def _ratios(above: Float[ndarray, "B K"], below: Float[ndarray, "B K"], undefined: float) -> Float[ndarray, "B"]:
-    return np.divide(above, below, out=np.full_like(above, undefined), where=below > 0).sum(axis=1)
+def _means(
+    counts: Float[ndarray, "B n"], values: Float[ndarray, "n K"], logs: Float[ndarray, "n K"]
+) -> Float[ndarray, "B K"]:
+    """Σ_i c_i w_i y_i / Σ_i c_i w_i of each step; NaN where all weights are 0.
+
+    Weights differ by factors beyond float64. A common factor of a step cancels out, so they are divided by the largest
+    one. Where the episodes of a resample have none of the largest weights, those that are left are used.
+    """
+    means, unknown = np.full((len(counts), logs.shape[1]), np.nan), True
+    while np.any(unknown):
+        largest = logs.max(axis=0)
+        if not np.isfinite(largest).any():
+            break
+        weights = _weights(logs, largest)
+        below = counts @ weights
+        found = unknown & (below > math.exp(-_LOG_RANGE))
+        np.divide(counts @ (weights * values), below, out=means, where=found)
+        unknown = np.isnan(means)
+        logs = np.where(logs > largest - _LOG_RANGE, -np.inf, logs)
+    return means
+
+
+def _weights(logs: Float[ndarray, "n K"], largest: Float[ndarray, "K"]) -> Float[ndarray, "n K"]:
+    return np.exp(logs - np.where(np.isfinite(largest), largest, 0.0))
 
 
 def mean_of(values: Float[ndarray, "n"]) -> Terms:

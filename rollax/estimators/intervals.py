@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ def bootstrap(terms: Terms, *, level: float = 0.95, resamples: int = 2000, seed:
         seed: of the draws.
     Returns:
         The interval; both ends are the estimate if there is one episode, or if all resamples give the same value. All
-        three are NaN if the estimate is.
+        three are NaN if the estimate is. Resamples whose estimate is undefined are left out.
     """
     estimate, episodes = terms.value, len(terms)
     if np.isnan(estimate):
@@ -49,14 +50,16 @@ def bootstrap(terms: Terms, *, level: float = 0.95, resamples: int = 2000, seed:
         count = min(at_once, resamples - first)
         counts = rng.multinomial(episodes, np.full(episodes, 1 / episodes), size=count)
         drawn.append(terms.weighted(counts.astype(np.float64)))
-    values = np.concatenate(drawn)
+    values = _defined(np.concatenate(drawn))
+    if not len(values):
+        return Interval(math.nan, math.nan, math.nan)
     std = float(values.std())
     if std == 0:
         return Interval(estimate, estimate, 0.0)
     # Ties count half, and the share stays within (0, 1), where the normal quantile is finite.
-    below = (np.count_nonzero(values < estimate) + 0.5 * np.count_nonzero(values == estimate)) / resamples
+    below = (np.count_nonzero(values < estimate) + 0.5 * np.count_nonzero(values == estimate)) / len(values)
     bias = _NORMAL.inv_cdf(min(max(below, 0.5 / resamples), 1 - 0.5 / resamples))
-    left_out = terms.without_each()
+    left_out = _defined(terms.without_each())
     deviations = left_out.mean() - left_out
     squares = float((deviations**2).sum())
     acceleration = float((deviations**3).sum()) / (6 * squares**1.5) if squares > 0 else 0.0
@@ -66,6 +69,10 @@ def bootstrap(terms: Terms, *, level: float = 0.95, resamples: int = 2000, seed:
         for share in (tail, 1 - tail)
     )
     return Interval(low, high, std)
+
+
+def _defined(values: np.ndarray) -> np.ndarray:
+    return values[~np.isnan(values)]
 
 
 def _percentile(z: float, bias: float, acceleration: float) -> float:

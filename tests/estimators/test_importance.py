@@ -110,6 +110,29 @@ def test_weights_of_zero() -> None:
     assert importance.per_decision(REWARDS, never, LENGTHS, GAMMA).value == 0.5 * 2 / 2
 
 
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("gap", [40.0, 600.0, 800.0, 1e6])
+def test_weights_that_differ_beyond_float64(gap: float) -> None:
+    # Without episode 0, which has all of the weight, the others count e², e and 1 times.
+    returns, logs = np.array([-600.0, -500.0, -550.0, -580.0]), np.array([0.0, -gap, -gap - 1, -gap - 2])
+    e2, e = np.exp(2.0), np.exp(1.0)
+    without = -(500 * e2 + 550 * e + 580) / (e2 + e + 1)
+    terms = importance.weighted(returns, logs, np.ones(4, np.int64), 1.0)
+    np.testing.assert_allclose(terms.without_each(), [without, -600, -600, -600])
+    twice = -(2 * 500 * e2 + 550 * e + 580) / (2 * e2 + e + 1)
+    counts = np.array([[1.0, 1, 1, 1], [0, 2, 1, 1], [0, 0, 0, 4]])
+    np.testing.assert_allclose(terms.weighted(counts), [-600, twice, -580])
+    interval = bootstrap(terms, resamples=200)
+    assert -600 <= interval.low <= interval.high <= -500
+
+
+def test_resamples_without_any_weight_are_left_out() -> None:
+    # Episode 0 has no weight: a resample of it alone has no estimate, all others have -5.
+    terms = importance.weighted(np.array([7.0, -5.0]), np.array([-np.inf, 0.0]), np.ones(2, np.int64), 1.0)
+    assert np.isnan(terms.weighted(np.array([[2.0, 0.0]])))
+    assert bootstrap(terms, resamples=50) == (-5.0, -5.0, 0.0)
+
+
 def test_weights_do_not_depend_on_the_episodes_before() -> None:
     lengths = np.array([1, 2, 3, 2])
     ratios = np.array([1e17, 0.1, 0.2, -1e17, 1e17, 0.5, 0.1, 0.2])
