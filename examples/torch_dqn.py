@@ -11,7 +11,7 @@ from rollax.policy.exploration.q_values import EpsilonGreedy
 from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.update_plan import UpdatePlan, periodic_copy
 from rollax.torch.losses import chosen, huber, masked_mean, q_target
-from rollax.torch.networks import QNetwork
+from rollax.torch.networks import QNetwork, check_own_networks
 
 
 class TorchDQNConfig(TorchFields, QLearningFields, ReplayFields):
@@ -20,10 +20,11 @@ class TorchDQNConfig(TorchFields, QLearningFields, ReplayFields):
 
 class TorchDQNPolicy(TorchPolicy):
     action_space: Discrete
-    config_class = TorchDQNConfig
-    learns_off_policy = True
-    batch_columns = TRANSITION
     statistics = ("q_loss", "mean_q", "mean_td_error")
+    config_class, learns_off_policy, batch_columns = TorchDQNConfig, True, TRANSITION
+
+    def check_spaces(self):
+        check_own_networks(self, Discrete)
 
     def make_plan(self):
         c = self.config

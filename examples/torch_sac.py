@@ -2,7 +2,6 @@
 
 from functools import cached_property
 
-import numpy as np
 from gymnasium.spaces import Box
 from pydantic import Field
 
@@ -14,7 +13,7 @@ from rollax.policy.minibatches import TRANSITION, transitions
 from rollax.policy.update_plan import UpdatePlan, polyak_average
 from rollax.torch.distributions import make_distribution
 from rollax.torch.losses import masked_mean, td_target, temperature_loss, twin_errors
-from rollax.torch.networks import ActionValue, Actor, ActorWithCritics, Ensemble, frozen
+from rollax.torch.networks import ActionValue, Actor, ActorWithCritics, Ensemble, check_own_networks, frozen
 
 
 class TorchSACConfig(TorchFields, ReplayFields):
@@ -29,9 +28,10 @@ class TorchSACPolicy(TorchPolicy):
     statistics = ("critic_loss", "actor_loss", "alpha")
     config_class, learns_off_policy, batch_columns = TorchSACConfig, True, TRANSITION
 
-    @cached_property
-    def distribution(self):
-        return make_distribution(self.action_space, squash=True)
+    def check_spaces(self):
+        check_own_networks(self, Box)
+
+    distribution = cached_property(lambda self: make_distribution(self.action_space, squash=True))
 
     def make_plan(self):
         return UpdatePlan(self.config.train_batch_size, targets=polyak_average(self.config.tau, ("critics",)))
@@ -45,7 +45,7 @@ class TorchSACPolicy(TorchPolicy):
         return ActorWithCritics(actor, Ensemble(lambda: ActionValue(space, actions, layers), 2), initial_alpha=1.0)
 
     def train_columns(self, batch):
-        noise = self.learning_rng.random((2, len(batch), self.distribution.num_noise), np.float32)
+        noise = self.learning_rng.random((2, len(batch), self.distribution.num_noise), "float32")
         return {**transitions(batch), "noise": noise[0], "next_noise": noise[1]}
 
     def target_columns(self, model, target_model, batch, mask, coefficients):

@@ -140,16 +140,15 @@ def read(path: Path) -> dict[str, Any]:
 
 def _pickled(path: Path) -> CheckpointError:
     """Returns the error for a file of `torch.save`."""
-    arrays = path.with_suffix(".safetensors").name
     return CheckpointError(
         "A file of PyTorch, which is not read: it is a pickle, and may run code.",
         where=str(path),
         got=path.suffix,
         expected="a checkpoint folder of rollax",
-        fix="convert weights that you trust: "
-        f'python -c "import torch, safetensors.torch as s; '
-        f"s.save_file(torch.load('{path.name}', weights_only=True), '{arrays}')\"; "
-        f"then policy.set_weights(safetensors.numpy.load_file('{arrays}'))",
+        # The model takes tied weights under all of their names; set_weights also sets the target parameters.
+        fix="load the state dict of a TorchPolicy's model, if you trust it: "
+        f"`policy.model.load_state_dict(torch.load({str(path)!r}, weights_only=True)); "
+        "policy.set_weights(policy.get_weights())`",
     )
 
 

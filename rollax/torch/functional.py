@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from rollax.batch import SampleBatch
+from rollax.errors import PolicyError
 from rollax.torch.torch_policy import TorchPolicy
 
 
@@ -23,7 +25,7 @@ def torch_policy(
     statistics: Sequence[str] = (),
     config_class: Any = None,
     base: type[TorchPolicy] = TorchPolicy,
-    name: str | None = None,
+    name: str,
 ) -> type[TorchPolicy]:
     """Returns a subclass of `base`; each function is one of its methods, with the policy as first argument.
 
@@ -36,13 +38,18 @@ def torch_policy(
         batch_columns: the columns that sampling fills; None: all but `infos`, `prev_actions` and `prev_rewards`.
         statistics: the names of the statistics that the loss returns.
         config_class: the class of its configs; None: that of `base`.
-        name: the name of the class; None: that of the loss.
+        name: the name of the class. Give it that of the variable, `P = torch_policy(loss, name="P")`: checkpoints and
+            other processes import the class from the calling module by this name.
+    Raises:
+        PolicyError: `name` is no identifier, or that of another object in the calling module, such as the loss.
     """
-    methods: dict[str, Any] = {"loss": loss, "statistics": tuple(statistics), "__doc__": loss.__doc__}
+    module = sys._getframe(1).f_globals
+    _check_name(name, module)
+    methods: dict[str, Any] = {"loss": _method(loss), "statistics": tuple(statistics), "__doc__": loss.__doc__}
     given = {"make_model": make_model, "postprocess_rows": postprocess, "make_optimizer": make_optimizer}
-    methods |= {method: function for method, function in given.items() if function is not None}
+    methods |= {method: _method(function) for method, function in given.items() if function is not None}
     if callable(train_columns):
-        methods["train_columns"] = train_columns
+        methods["train_columns"] = _method(train_columns)
     elif train_columns is not None:
         columns = tuple(train_columns)
         methods["train_columns"] = lambda policy, batch: {column: batch[column] for column in columns}
@@ -50,5 +57,26 @@ def torch_policy(
         methods["batch_columns"] = frozenset(batch_columns)
     if config_class is not None:
         methods["config_class"] = config_class
-    made = name or getattr(loss, "__name__", "TorchPolicyOfFunctions")
-    return type(made, (base,), {**methods, "__module__": getattr(loss, "__module__", __name__)})
+    return type(name, (base,), {**methods, "__module__": module.get("__name__", "__main__")})
+
+
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain function, which a class binds to its instances as no partial or callable object is."""
+
+    def method(policy: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(policy, *args, **kwargs)
+
+    return method
+
+
+def _check_name(name: str, module: Mapping[str, Any]) -> None:
+    # A class under this name is an earlier version: a notebook runs its cells again.
+    if name.isidentifier() and isinstance(module.get(name, object), type):
+        return
+    raise PolicyError(
+        "A class that could not be found again by its name.",
+        where="torch_policy, argument name",
+        got=f"{name!r}" + (f", the name of {module[name]!r}" if name in module else ""),
+        expected="the name of the variable that the class is assigned to",
+        fix='give both the same name: `ImitationPolicy = torch_policy(imitation, name="ImitationPolicy")`',
+    )

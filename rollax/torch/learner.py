@@ -20,6 +20,7 @@ from rollax.policy.minibatches import Minibatches
 from rollax.policy.update_plan import StopsUpdate, UpdatedTargets
 from rollax.torch.random_numbers import random_numbers_of
 from rollax.torch.weights import (
+    as_tensor,
     assign,
     extra_of,
     optimizer_arrays,
@@ -30,8 +31,8 @@ from rollax.torch.weights import (
 )
 
 Columns = Mapping[str, Any]
-Loss = Callable[[Columns, Tensor, Columns], tuple[Tensor, dict[str, Tensor]]]
-"""(batch, mask, coefficients with `num_updates`) -> (loss, statistics)."""
+Loss = Callable[[Columns, Tensor, Columns], tuple[Tensor, dict[str, Any]]]
+"""(batch, mask, coefficients with `num_updates`) -> (loss, statistics): tensors, arrays or numbers."""
 Rates = float | Mapping[str, float]
 
 
@@ -110,20 +111,37 @@ class Learner:
         return update
 
     def gradients(self, columns: Columns, plan: Minibatches, coefficients: Columns) -> tuple[Columns, dict[str, Any]]:
-        """Gradients by name and statistics of the plan's first minibatch, as NumPy arrays and numbers."""
+        """Arrays by name, and statistics, of the plan's first minibatch; the model stays as it is.
+
+        The arrays are the gradients of parameters, and the new values of other state that the loss changes, such as
+        the running statistics of batch normalization: `apply` may be called in another process.
+        """
         batch = to_tensors(dict(columns), self._device)
-        with self._learning():
-            _, stats = self._backward(_Epoch(batch, plan, 0, keeps_padding=self._compiled), 0, coefficients)
-        zeros = ((name, p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in self.params.items())
-        gradients = {name: to_numpy(gradient) for name, gradient in zeros}
-        self.optimizer.zero_grad()
-        return gradients, {n: value.item() if value.ndim == 0 else to_numpy(value) for n, value in stats.items()}
+        try:
+            with self._keeping_extra() as before, self._learning():
+                _, stats = self._backward(_Epoch(batch, plan, 0, keeps_padding=self._compiled), 0, coefficients)
+                changed = {name: to_numpy(t) for name, t in self.extra.items() if not torch.equal(t, before[name])}
+            zeros = ((name, p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in self.params.items())
+            gradients = {name: to_numpy(gradient) for name, gradient in zeros}
+        finally:
+            self._clear_gradients()
+        numbers = {n: value.item() if value.ndim == 0 else to_numpy(value) for n, value in stats.items()}
+        return {**gradients, **changed}, numbers
 
     def apply(self, gradients: Mapping[str, Any], lr: Rates, where: str) -> None:
-        """One step; raises NonFiniteError, without a change, if a gradient or new parameter is not finite."""
-        bad = [f"the gradient of {name}" for name, value in gradients.items() if not np.isfinite(value).all()]
+        """One step with the arrays of `gradients`.
+
+        Raises NonFiniteError, without a change, if one of them or a new parameter is not finite.
+        """
+        extra = {name: tensor for name, tensor in self.extra.items() if name in gradients}
+        bad = [
+            f"the {'new value' if name in extra else 'gradient'} of {name}"
+            for name, value in gradients.items()
+            if not np.isfinite(value).all()
+        ]
         if not bad:
             before = self._snapshot()
+            assign(extra, gradients)
             for name, parameter in self.params.items():
                 parameter.grad = torch.tensor(np.asarray(gradients[name]), device=self._device, dtype=parameter.dtype)
             self._clipped_norm()
@@ -177,7 +195,7 @@ class Learner:
 
         The loss of several microbatches is their mean, weighted by their valid rows.
         """
-        self.optimizer.zero_grad()
+        self._clear_gradients()
         now = {**coefficients, "num_updates": self.num_updates}
         if self._compiled:  # a compiled loss is specialized to numbers, but not to tensors
             now = trees.tree_map(partial(torch.tensor, device=self._device), now)
@@ -186,6 +204,7 @@ class Learner:
         found: dict[str, list[Tensor]] = {}
         for number, (batch, mask) in enumerate(parts):
             loss, stats = self._loss(batch, mask, now)
+            stats = {name: as_tensor(value, self._device) for name, value in stats.items()}
             if counts is not None:
                 weight = counts[number] / counts.sum()
                 loss, stats = loss * weight, {n: v if v.ndim else v * weight for n, v in stats.items()}
@@ -195,6 +214,12 @@ class Learner:
         self._keep_buffers()
         totals = {name: _total(values) for name, values in found.items()}
         return totals["total_loss"], totals
+
+    def _clear_gradients(self) -> None:
+        """Those of the optimizer's parameters, and of the model's: the optimizer may have only some of them."""
+        self.optimizer.zero_grad()
+        for parameter in self.params.values():
+            parameter.grad = None
 
     @torch.no_grad()
     def _keep_buffers(self) -> None:
@@ -262,17 +287,26 @@ class Learner:
             self.model.eval()
 
     @contextmanager
-    def exploring(self) -> Iterator[None]:
-        """The model in training mode; its other state, such as buffers, is afterwards as before."""
-        before = [(tensor, tensor.clone()) for tensor in self.extra.values()]
-        self.model.train()
+    def _keeping_extra(self) -> Iterator[Mapping[str, Tensor]]:
+        """Copies of the model's other state, such as buffers; it is afterwards as before."""
+        before = {name: tensor.detach().clone() for name, tensor in self.extra.items()}
         try:
-            yield
+            yield before
         finally:
             self._keep_buffers()
-            for tensor, copied in before:
-                tensor.copy_(copied)
-            self.model.eval()
+            with torch.no_grad():
+                for name, tensor in self.extra.items():
+                    tensor.copy_(before[name])
+
+    @contextmanager
+    def exploring(self) -> Iterator[None]:
+        """The model in training mode; its other state, such as buffers, is afterwards as before."""
+        with self._keeping_extra():
+            self.model.train()
+            try:
+                yield
+            finally:
+                self.model.eval()
 
     def _finite_parameters(self) -> bool:
         return math.isfinite(torch.nn.utils.get_total_norm(list(self.params.values())).item())
@@ -316,7 +350,7 @@ class Learner:
         copies, state, self.num_updates, random = snapshot
         for tensor, copied in copies:
             tensor.copy_(copied)
-        self.optimizer.zero_grad()
+        self._clear_gradients()
         self.optimizer.state.clear()
         self.optimizer.state.update(state)
         self.generator.set_state(random)

@@ -13,11 +13,13 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rollax import trees
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, SpaceError
 from rollax.models.config import ModelConfig
+from rollax.models.distributions.composite import check_box
 from rollax.models.embeddings import EMBEDDINGS, embedding_size, is_parametric
 from rollax.models.features import POLICY_GAIN, VALUE_GAIN
 from rollax.models.outputs import Outputs
+from rollax.policy.size_checks import check_layers
 from rollax.torch.encoder import Encoder
 from rollax.torch.layers import GRU, LSTM, MLP, dense
 
@@ -245,6 +247,34 @@ def frozen(module: nn.Module) -> Iterator[None]:
     finally:
         for parameter in parameters:
             parameter.requires_grad_(True)
+
+
+def check_own_networks(policy: Any, actions: type[spaces.Space]) -> None:
+    """Checks the spaces and the config of a policy with networks of its own, in the place of the actor-critic.
+
+    Raises SpaceError unless the action space is one of `actions`, a Box with finite bounds; ConfigError for a custom
+    model, or a setting of the actor-critic.
+    """
+    name, space = type(policy).__name__, policy.action_space
+    if not isinstance(space, actions):
+        raise SpaceError(
+            "Actions that the algorithm does not support.",
+            where=f"action_space of {name}",
+            got=space,
+            expected=actions.__name__,
+            fix="use an environment with such actions, or PPO, which takes all kinds",
+        )
+    if isinstance(space, spaces.Box):
+        check_box(space, f"action_space of {name}", bounded=True)
+    check_layers(policy.config.model, name)
+    if policy.config.model.custom_model is not None:
+        raise ConfigError(
+            "A custom model for an algorithm that makes its own networks.",
+            where=f"config key 'model.custom_model', for {name}",
+            got=policy.config.model.custom_model,
+            expected="the sizes of the default layers (fcnet_hiddens, fcnet_activation, conv_filters, ...)",
+            fix=f"leave custom_model out, or override {name}.make_model and {name}.check_spaces",
+        )
 
 
 def make_model(

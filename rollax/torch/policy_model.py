@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from gymnasium import spaces
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from rollax.config import TrainerConfig
 from rollax.config.groups import critic_space_of
-from rollax.errors import ConfigError
+from rollax.errors import ConfigError, PolicyError
 from rollax.frozen import thawed
 from rollax.importing import StoredCode, import_object
 from rollax.models.config import ModelConfig
@@ -69,6 +70,19 @@ def check_model(
 
     check_outputs(model, run, observation_space, action_space, num_outputs, needs_value=needs_value, kind="tensors")
     return draws
+
+
+def check_sizes_known(model: nn.Module, where: str) -> None:
+    """Raises PolicyError for layers of the policy class `where` that no call has given their sizes yet."""
+    if names := [name for name, tensor in model.named_parameters() if is_lazy(tensor)]:
+        raise PolicyError(
+            "Layers whose sizes are not known when the policy is made.",
+            where=f"policy class {where}, make_model",
+            got=f"parameters without a shape: {names}",
+            expected="a model whose parameters have shapes; the check of its outputs calls it once, but not for a "
+            "policy with a forward of its own",
+            fix="use layers with sizes (nn.Linear for nn.LazyLinear), or call the model once in make_model",
+        )
 
 
 def _custom_model(observation_space: spaces.Space, num_outputs: int, config: ModelConfig) -> nn.Module:

@@ -30,9 +30,9 @@ from rollax.torch.batch_norm import batch_norms, check_minibatches, in_evaluatio
 from rollax.torch.config import TorchConfig, chosen_device
 from rollax.torch.distributions import make_distribution
 from rollax.torch.learner import Learner
-from rollax.torch.policy_model import check_model, make_policy_model
+from rollax.torch.policy_model import check_model, check_sizes_known, make_policy_model
 from rollax.torch.random_numbers import random_numbers_of
-from rollax.torch.weights import assign, parameters_of, to_numpy, to_tensors
+from rollax.torch.weights import as_numpy, assign, parameters_of, to_numpy, to_tensors
 
 Result = TypeVar("Result")
 
@@ -55,6 +55,7 @@ class TorchPolicy(ModelPolicy):
             self.model: Any = self.make_model().to(self.device).eval()
             own_forward = type(self).forward is not TorchPolicy.forward
             draws = False if own_forward else self._check_model()
+        check_sizes_known(self.model, type(self).__name__)
         self._noisy = is_noisy(self.model)
         self._draws = draws or self._noisy
         self._may_draw = self._draws or own_forward
@@ -128,6 +129,8 @@ class TorchPolicy(ModelPolicy):
         Other columns are as for `run_model`.
         """
         out = run_model(model, columns)
+        if out.policy.dtype is torch.bfloat16:
+            out = out._replace(policy=out.policy.float())  # its log-probabilities would be inexact
         if SampleBatch.CRITIC_OBS in columns:
             out = out._replace(value=model.critic(columns[SampleBatch.CRITIC_OBS]))
         if self.masks.present:
@@ -146,7 +149,7 @@ class TorchPolicy(ModelPolicy):
     ) -> ActionsResult:
         columns, exploring = self._inputs_of(obs_batch, state_batches, prev_action_batch, prev_reward_batch)
         out = self._act(self.forward, to_tensors(columns, self.device), explore=explore)
-        outputs = out.policy.cpu().numpy()
+        outputs = as_numpy(out.policy)
         if explore:
             noise, exploring = self.exploration.noise(self.acting_rng, len(outputs), self.timestep, exploring)
             actions = self.exploration.sample(outputs, noise)
@@ -155,7 +158,7 @@ class TorchPolicy(ModelPolicy):
         actions = trees.tree_map(np.asarray, actions)
         fetches = self._fetches(outputs, actions, out.value)
         check_finite(fetches[self._checked_fetch], self.name, self.timestep)
-        return actions, [*(part.cpu().numpy() for part in out.state), *exploring], fetches
+        return actions, [*map(as_numpy, out.state), *exploring], fetches
 
     def _act(self, run: Callable[[Any, Columns], Result], columns: Columns, explore: bool = False) -> Result:
         """`run(model, columns)`; random numbers that it draws are those of the policy's acting stream."""
@@ -182,13 +185,13 @@ class TorchPolicy(ModelPolicy):
         }
         if wanted is None or SampleBatch.VF_PREDS in wanted:
             rows = np.zeros(len(outputs), np.float32)
-            fetches[SampleBatch.VF_PREDS] = rows if values is None else values.cpu().numpy()
+            fetches[SampleBatch.VF_PREDS] = rows if values is None else as_numpy(values)
         return fetches
 
     @torch.inference_mode()
     def _model_outputs(self, columns: Columns) -> tuple[np.ndarray, Sequence[np.ndarray]]:
         out = self._act(self.forward, to_tensors(columns, self.device))
-        return out.policy.cpu().numpy(), [part.cpu().numpy() for part in out.state]
+        return as_numpy(out.policy), [as_numpy(part) for part in out.state]
 
     @torch.inference_mode()
     def _logp(self, inputs: np.ndarray, actions: Any) -> Tensor:
@@ -199,7 +202,7 @@ class TorchPolicy(ModelPolicy):
         columns = self._inputs_of_values(obs_batch, memory)
         if trees.length(obs_batch) == 0:
             return np.empty(0, np.float32)
-        return self._act(self._values, to_tensors(columns, self.device)).cpu().numpy()
+        return as_numpy(self._act(self._values, to_tensors(columns, self.device)))
 
     def _values(self, model: Any, columns: Columns) -> Tensor:
         if SampleBatch.CRITIC_OBS in columns:
@@ -238,13 +241,19 @@ class TorchPolicy(ModelPolicy):
         return to_numpy(stats[SampleBatch.TD_ERROR])
 
     def compute_gradients(self, batch: SampleBatch) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Name -> gradient over the whole batch, and statistics."""
+        """`(arrays, statistics)`: name -> gradient over the whole batch, or the new value of a buffer that it changes.
+
+        The policy's own weights stay as they are.
+        """
         columns, plan = self._planned(batch, None, 1)
         gradients, stats = self.learner.gradients(columns, plan, self.coefficients())
         return dict(gradients), {**stats, "cur_lr": self.scheduled("lr")}
 
     def apply_gradients(self, gradients: Mapping[str, Any]) -> None:
-        """One optimizer step with gradients from this or another process."""
+        """One optimizer step with the arrays of `compute_gradients`, from this or another process.
+
+        Raises NonFiniteError, without a change, if one of them or a new weight is not finite.
+        """
         self.learner.apply(gradients, self.learning_rates(), where=f"policy {self.name!r}")
 
     def _count_rows(self, batch: Columns, mask: Tensor) -> Tensor:

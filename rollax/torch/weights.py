@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from rollax import trees
 from rollax.errors import CheckpointError
 
+_NUMBER = "()"
+
 
 def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
     """Name -> trained parameter; tied ones once."""
@@ -25,12 +27,16 @@ def extra_of(model: nn.Module) -> dict[str, Tensor]:
     return {**fixed, **{name: buffer for name, buffer in model.named_buffers() if name in stored}}
 
 
-def to_numpy(tensor: Tensor) -> np.ndarray:
-    """A copy; of bfloat16, which NumPy lacks, as float32."""
-    tensor = tensor.detach()
+def as_numpy(tensor: Tensor) -> np.ndarray:
+    """An array, on the CPU without a copy; of bfloat16, which NumPy lacks, as float32."""
     if tensor.dtype is torch.bfloat16:
-        tensor = tensor.to(torch.float32)
-    return np.array(tensor.cpu().numpy())
+        tensor = tensor.float()
+    return tensor.detach().cpu().numpy()
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """A copy; of bfloat16 as float32."""
+    return np.array(as_numpy(tensor))
 
 
 def as_tensor(array: Any, device: torch.device | None = None) -> Tensor:
@@ -58,9 +64,11 @@ def assign(tensors: Mapping[str, Tensor], arrays: Mapping[str, Any]) -> None:
 
 
 def optimizer_arrays(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, np.ndarray]:
-    """`parameter.key` -> array of the optimizer's state for each parameter; numbers as arrays []."""
+    """`parameter.key` -> array of the optimizer's state for each parameter; for Python numbers `parameter.key()`."""
     return {
-        f"{names[parameter]}.{key}": to_numpy(value) if isinstance(value, Tensor) else np.asarray(value)
+        f"{names[parameter]}.{_stored_key(key, value)}": (
+            to_numpy(value) if isinstance(value, Tensor) else np.asarray(value)
+        )
         for parameter, state in optimizer.state.items()
         for key, value in state.items()
         if value is not None
@@ -80,7 +88,9 @@ def set_optimizer_arrays(
         parameter = parameters.get(of)
         if parameter is None or not _fits(np.shape(array), parameter.shape):
             raise _another_optimizer(where, f"{name} {np.shape(array)}", parameters)
-        states.setdefault(parameter, {})[key] = _state_value(array, parameter)
+        number = key.endswith(_NUMBER)
+        value = np.asarray(array).item() if number else torch.tensor(array)
+        states.setdefault(parameter, {})[key.removesuffix(_NUMBER)] = value
     for parameter, state in optimizer.state.items():
         got, expected = states.get(parameter, {}).keys(), {key for key, value in state.items() if value is not None}
         if states and got != expected:
@@ -96,10 +106,9 @@ def _fits(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:
     return len(shape) != len(of) or all(size in (1, own) for size, own in zip(shape, of, strict=True))
 
 
-def _state_value(array: np.ndarray, parameter: Tensor) -> Any:
-    if array.ndim == 0:
-        return torch.tensor(array.item(), dtype=torch.float32) if array.dtype == np.float32 else array.item()
-    return torch.tensor(array, dtype=parameter.dtype)
+def _stored_key(key: str, value: Any) -> str:
+    # Optimizers compute in place with tensors [], but not with Python numbers: each must be restored as what it was.
+    return key if isinstance(value, Tensor) else f"{key}{_NUMBER}"
 
 
 def _another_optimizer(where: str, got: Any, expected: Iterable[str]) -> CheckpointError:

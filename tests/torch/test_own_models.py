@@ -109,6 +109,45 @@ class TestReplacedBuffers:
         np.testing.assert_array_equal(policy.model.mean, before["mean"])
 
 
+class TestGradientsWithBuffers:
+    """Running statistics travel beside the gradients, and only applying them changes a policy."""
+
+    @pytest.mark.parametrize(("model", "name"), [(Stateful, "norm.running_mean"), (RunningMean, "mean")])
+    def test_statistics_reach_the_driver(self, model, name):
+        worker, driver = (make(model={"custom_model": model}) for _ in range(2))
+        before, batch = driver.get_weights(), experience(worker)
+        gradients, _ = worker.compute_gradients(batch)
+        same(worker.get_weights(), before)
+        assert "fixed" not in gradients  # what has not changed does not travel
+        driver.apply_gradients(gradients)
+        momentum = 0.1 if model is Stateful else 0.25
+        np.testing.assert_allclose(driver.get_weights()[name], momentum * batch["obs"].mean(axis=0), rtol=1e-5)
+
+    def test_bad_rows_lose_nothing(self):
+        policy = make(model={"custom_model": Stateful})
+        before, batch = policy.get_weights(), experience(policy)
+        batch["obs"][:] = np.nan
+        gradients, _ = policy.compute_gradients(batch)
+        with pytest.raises(NonFiniteError):
+            policy.apply_gradients(gradients)
+        finite = {name: np.zeros_like(value) for name, value in before.items()}
+        with pytest.raises(NonFiniteError, match="the new value of norm.running_mean"):
+            policy.apply_gradients({**finite, "norm.running_mean": np.full(3, np.nan)})
+        same(policy.get_weights(), before)
+
+    def test_an_exception_in_the_loss_loses_nothing(self, monkeypatch):
+        policy = make(model={"custom_model": Stateful})
+        before = policy.get_weights()
+
+        def broken(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(policy, "loss", broken)
+        with pytest.raises(KeyboardInterrupt):
+            policy.compute_gradients(experience(policy))
+        same(policy.get_weights(), before)
+
+
 class TwoLinears(nn.Module):
     """A model that breaks its interface as asked."""
 
@@ -177,7 +216,7 @@ class TestOutputs:
         def narrow(policy):
             return TwoLinears(SEEN, 3)
 
-        made = torch_policy(lambda *_: None, make_model=narrow)
+        made = torch_policy(lambda *_: None, make_model=narrow, name="Narrow")
         with pytest.raises(PolicyError, match=r"policy of the wrong(.|\n)*got: +policy float32\[13, 3\]"):
             made(SEEN, CHOICES, {})
 
@@ -237,6 +276,26 @@ class TestOutputs:
         assert str(policy.get_acting_state()) == before  # it draws no random numbers
         policy.learn_on_batch(experience(policy))
         assert not np.array_equal(policy.get_weights()["policy.weight"], twin.get_weights()["policy.weight"])
+
+        class OwnForward(TorchPPOPolicy):
+            def forward(self, model, columns):
+                return model(columns["obs"])
+
+        with pytest.raises(PolicyError, match=r"sizes are not known(.|\n)*OwnForward, make_model(.|\n)*policy.weight"):
+            OwnForward(SEEN, CHOICES, {**PPO, "model": {"custom_model": Lazy}})
+
+    def test_outputs_in_half_precision(self):
+        """NumPy has no bfloat16; the log-probabilities of acting and learning are those of the same float32 inputs."""
+
+        class Half(TwoLinears):
+            def forward(self, obs):
+                out = super().forward(obs)
+                return out._replace(policy=out.policy.bfloat16(), value=out.value.bfloat16())
+
+        policy = make(model={"custom_model": Half}, num_sgd_iter=1, sgd_minibatch_size=16)
+        batch = experience(policy)
+        assert batch["vf_preds"].dtype == policy.compute_values(seen(2)).dtype == np.float32
+        assert abs(policy.learn_on_batch(batch)["kl"]) < 1e-7
 
 
 class TestBatchNorm:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from examples.torch_ppo import TorchPPOPolicy
+from rollax import Outputs
 from rollax.config.multiagent import SharedParts
 from rollax.errors import CheckpointError
 from rollax.policy.shared_variables import SharedVariables
@@ -76,6 +77,47 @@ def test_other_optimizers_are_restored(name):
             return getattr(torch.optim, name)(params, **({"momentum": 0.9} if name == "SGD" else {}))
 
     policy, other = (Other(SEEN, CHOICES, {**PPO, "seed": seed}) for seed in (1, 2))
+    batch = experience(policy)
+    policy.learn_on_batch(batch)
+    other.set_state(policy.get_state())
+    for one in (policy, other):
+        one.learn_on_batch(batch)
+    same(policy.get_weights(), other.get_weights())
+
+
+class Scaled(nn.Module):
+    """Has a float64 parameter []."""
+
+    def __init__(self, observation_space, num_outputs):
+        super().__init__()
+        self.policy, self.value = nn.Linear(3, num_outputs), nn.Linear(3, 1)
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, obs):
+        return Outputs(self.policy(obs) * self.scale, self.value(obs)[:, 0])
+
+
+class Counting(torch.optim.SGD):
+    """Keeps Python numbers, as SparseAdam does."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["count"] = state.get("count", 0) + 1
+                state["rate"] = state.get("rate", 1.0) / 3
+                assert type(state["count"]) is int
+                assert type(state["rate"]) is float
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("optimizer", [None, Counting])
+def test_numbers_and_tensors_of_an_optimizer_stay_what_they_are(optimizer):
+    class Other(TorchPPOPolicy):
+        def make_optimizer(self, params):
+            return super().make_optimizer(params) if optimizer is None else optimizer(params, lr=0.0)
+
+    policy, other = (Other(SEEN, CHOICES, {**PPO, "model": {"custom_model": Scaled}, "seed": seed}) for seed in (1, 2))
     batch = experience(policy)
     policy.learn_on_batch(batch)
     other.set_state(policy.get_state())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import partial
 
 import numpy as np
@@ -12,11 +13,14 @@ from gymnasium import spaces
 from examples.torch_dqn import TorchDQNPolicy
 from examples.torch_pg import TorchPGPolicy
 from examples.torch_ppo import TorchPPOPolicy
-from rollax import SampleBatch
-from rollax.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, PolicyError
+from examples.torch_sac import TorchSACPolicy
+from rollax import SampleBatch, SyncSamplesOptimizer, TorchConfig, Trainer, load_policy, torch_policy
+from rollax.errors import CheckpointError, ConfigError, EnvError, NonFiniteError, PolicyError, SpaceError
+from rollax.models.config import ModelConfig
+from rollax.torch.networks import ActorCritic
 from rollax.torch.random_numbers import random_numbers_of
 from tests.torch.carried import carried
-from tests.torch.made import CHOICES, PPO, REPLAY, SEEN, SMALL, every_kind, experience, make, same, seen
+from tests.torch.made import BOX, CHOICES, PPO, REPLAY, SEEN, SMALL, every_kind, experience, make, same, seen
 
 HEAD = {"TorchPPO": "policy_head.bias", "TorchDQN": "advantages.bias", "TorchSAC": "actor.head.bias"}
 
@@ -197,6 +201,80 @@ def test_a_policy_of_functions():
     columns = {"obs": seen(8), "actions": np.full(8, 2), "advantages": seen(8)[:, 0]}
     stats = policy.learn_on_batch(SampleBatch(columns))
     assert {"policy_loss", "entropy"} <= stats.keys()
+
+
+def heads(policy, *, width):
+    return ActorCritic(policy.observation_space, policy.exploration.num_inputs, ModelConfig(fcnet_hiddens=(width,)))
+
+
+class Imitation:
+    """A loss with a setting, as an object."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, policy, model, out, batch, mask, coefficients):
+        loss = -self.scale * policy.distribution.logp(out.policy, batch["actions"]).mean()
+        return loss, {"imitation_loss": loss}
+
+    def columns(self, policy, batch):
+        return {"obs": batch["obs"], "actions": batch["actions"]}
+
+
+imitation = Imitation(0.5)
+ImitationPolicy = torch_policy(
+    imitation,
+    make_model=partial(heads, width=4),
+    make_optimizer=partial(lambda policy, params, kind: kind(params, lr=0.0), kind=torch.optim.SGD),
+    postprocess=partial(lambda policy, fragment: fragment),
+    train_columns=imitation.columns,
+    name="ImitationPolicy",
+)
+
+
+class ImitationTrainer(Trainer):
+    name = "Imitation"
+    config_class = TorchConfig
+    policy_class = ImitationPolicy
+    optimizer_class = SyncSamplesOptimizer
+
+
+class TestByFunctions:
+    def test_any_callable_gets_the_policy(self, tmp_path):
+        """Partials, objects and bound methods, in a run; the class is imported by its name."""
+        with ImitationTrainer(env="CartPole-v1", config={"train_batch_size": 32, "seed": 0}) as trainer:
+            trainer.train()
+            path = trainer.save(tmp_path)
+            weights = trainer.get_weights()["default_policy"]
+        assert weights["policy_trunk.mlp.layers.0.weight"].shape == (4, 4)
+        same(load_policy(path, trust_code=True).policy.get_weights(), weights)
+        assert pickle.loads(pickle.dumps(ImitationPolicy)) is ImitationPolicy  # noqa: S301
+
+    @pytest.mark.parametrize("name", ["imitation", "my policy"])
+    def test_a_name_that_would_not_lead_to_the_class(self, name):
+        with pytest.raises(PolicyError, match=r"not be found again(.|\n)*name of the variable"):
+            torch_policy(imitation, name=name)
+
+
+class TestOwnNetworks:
+    @pytest.mark.parametrize("kind", ["TorchDQN", "TorchSAC"])
+    @pytest.mark.parametrize("setting", [{"use_lstm": True}, {"custom_model": torch.nn.Linear}])
+    def test_settings_that_they_do_not_have_are_refused(self, kind, setting):
+        with pytest.raises(ConfigError, match=rf"model\.{next(iter(setting))}', for {kind}Policy"):
+            make(kind, model=setting)
+
+    @pytest.mark.parametrize(
+        ("policy_class", "space"),
+        [
+            (TorchDQNPolicy, BOX),
+            (TorchDQNPolicy, spaces.MultiDiscrete([2, 2])),
+            (TorchSACPolicy, CHOICES),
+            (TorchSACPolicy, spaces.Box(-np.inf, np.inf, (2,))),
+        ],
+    )
+    def test_actions_of_another_kind_are_refused(self, policy_class, space):
+        with pytest.raises(SpaceError, match=rf"action_space of {policy_class.__name__}"):
+            policy_class(SEEN, space, REPLAY)
 
 
 class TestDevices:

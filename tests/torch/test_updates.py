@@ -104,6 +104,31 @@ def test_statistics_are_those_before_each_step():
     assert found["rows"] == 8
 
 
+def test_statistics_may_be_numbers():
+    class Numbers(TorchDQNPolicy):
+        def loss(self, model, out, batch, mask, coefficients):
+            loss, found = super().loss(model, out, batch, mask, coefficients)
+            errors = found["td_error"].detach().numpy()
+            return loss, {**found, "two": 2, "half": 0.5, "largest": errors.max(), "td_error": errors}
+
+    policy = Numbers(SEEN, CHOICES, REPLAY)
+    batch = experience(policy, 8)
+    for found in (policy.compute_gradients(batch)[1], policy.learn_on_batch(batch)):
+        assert (found["two"], found["half"]) == (2, 0.5)
+        assert found["largest"] == pytest.approx(found["td_error"].max())
+
+
+def test_gradients_of_parameters_that_the_optimizer_lacks_are_not_added_up():
+    class OnlyPolicy(TorchPPOPolicy):
+        def make_optimizer(self, params):
+            return torch.optim.SGD(self.model.policy_head.parameters(), lr=0.0)
+
+    policy = OnlyPolicy(SEEN, CHOICES, PPO)
+    batch = experience(policy)
+    first, second = (policy.compute_gradients(batch)[0] for _ in range(2))
+    same(first, second)
+
+
 def test_microbatches_give_the_same_step():
     whole, parts = make("TorchPPO", num_sgd_iter=1), make("TorchPPO", num_sgd_iter=1)
     batch = experience(whole, 8)
