@@ -26,6 +26,7 @@ from rollax.algorithms.trainer import Trainer
 from rollax.batch import SampleBatch
 from rollax.config import But
 from rollax.config.groups import BurnInFields, ReplayFields, ValueLossFields, WeightedImitationFields
+from rollax.errors import NonFiniteError
 from rollax.models.action_values import frozen
 from rollax.models.outputs import Outputs
 from rollax.ops.actor_critic import td_target
@@ -117,12 +118,13 @@ class MARWILPolicy(JaxPolicy):
         self, model: Any, out: Outputs, batch: Columns, mask: jax.Array, coefficients: Columns
     ) -> tuple[jax.Array, dict]:
         config = self.config
-        learned = mask * (batch[SampleBatch.WEIGHTS] > 0)  # neither burn-in rows nor bootstrap rows
+        importance = batch[SampleBatch.WEIGHTS]
+        learned = mask * (importance > 0)  # neither burn-in rows nor bootstrap rows
         logp = self.distribution.logp(out.policy, batch[SampleBatch.ACTIONS])
         entropy = self.distribution.entropy(out.policy)
         imitated = logp + config.bc_logstd_coeff * entropy if config.bc_logstd_coeff else logp
         if not config.beta:
-            loss = policy_gradient_loss(imitated, jnp.ones_like(logp), learned)
+            loss = policy_gradient_loss(imitated, importance, learned)
             return loss, {"policy_loss": loss, "entropy": masked_mean(entropy, learned)}
         targets = self._value_targets(model, out, batch)
         advantages = jnp.where(learned > 0, targets - jax.lax.stop_gradient(out.value), 0.0)
@@ -131,8 +133,8 @@ class MARWILPolicy(JaxPolicy):
         model.mean_square[...] = square
         scaled = advantages / (jnp.sqrt(square) + 1e-8)
         weights = advantage_weights(scaled, beta=config.beta, max_weight=config.max_weight)
-        policy_loss = policy_gradient_loss(imitated, weights, learned)
-        vf_loss = 0.5 * value_loss(out.value, targets, learned)
+        policy_loss = policy_gradient_loss(imitated, importance * weights, learned)
+        vf_loss = 0.5 * value_loss(out.value, targets, learned, weights=importance)
         return policy_loss + config.vf_loss_coeff * vf_loss, {
             "policy_loss": policy_loss,
             "vf_loss": vf_loss,
@@ -144,7 +146,20 @@ class MARWILPolicy(JaxPolicy):
         }
 
     def learn_on_batch(self, batch: SampleBatch) -> dict[str, Any]:
-        stats = super().learn_on_batch(batch)
+        try:
+            stats = super().learn_on_batch(batch)
+        except NonFiniteError as error:
+            if "mean_weight" not in error.parts["where"] or self.config.max_weight is not None:
+                raise
+            raise NonFiniteError(
+                "Learning stopped: the weights exp(β Â / c) of actions are too large for float32. The policy is the one "
+                "before this step.",
+                where=error.parts["where"],
+                got=f"advantages far above c = {float(self.extra['mean_square']) ** 0.5:.3g}",
+                expected="β Â / c below 88",
+                fix="set max_weight=100, lower beta, or raise moving_average_sqd_adv_norm_start to the mean square of "
+                "the returns",
+            ) from error
         if self.config.beta and self.config.max_weight is None and not self._warned:
             ratio = stats["mean_squared_advantage"] / stats["moving_average_sqd_adv_norm"]
             if ratio > _LARGE:

@@ -6,8 +6,9 @@ where |·|² is the mean over the elements of an action, as in the authors' code
 switches of ReBRAC (Tarasov et al. (2023), arXiv:2305.09836, section 3) are layer normalization in the critics, deeper
 networks (`model.fcnet_hiddens`), and a second penalty, in the targets of the critics,
     y = r + γ (min_i Q⁻_i(s', a') - β₂ Σ (a' - â')²),
-with the recorded next action â' and the sum over the elements of an action. Where no next action is recorded, because
-the trajectory was truncated, there is no penalty.
+with the recorded next action â' and the sum over the elements of an action. Deviations from ReBRAC: the actor maximizes
+Q_1, as in TD3, not the minimum of both critics; and there is no penalty where the next action is not known: after a
+truncation, and of fresh experience after the last row of each fragment.
 """
 
 from __future__ import annotations

@@ -18,24 +18,27 @@ def value_loss(
     mask: Float[Array, "B"],
     *,
     vf_clip_param: float | Array | None = None,
+    weights: Float[Array, "B"] | float = 1.0,
 ) -> Float[Array, ""]:
     """Squared error of the values, bounded per row and averaged over the valid rows.
 
     Source: Schulman et al. (2017), Eq. 9 (the term L^VF), arXiv:1707.06347, with RLlib's limit c:
-        L = mean_t min((V_t - G_t)², c)
-    Deviations: the limit (None for no limit) and the mask. There is no factor 1/2.
+        L = mean_t w_t min((V_t - G_t)², c)
+    Deviations: the limit (None for no limit), the mask and the weights. There is no factor 1/2.
 
     Args:
         values: [B] predicted values V_t.
         targets: [B] value targets G_t. Constant.
         mask: [B] 1 for a real row, 0 for padding.
         vf_clip_param: c > 0, in units of squared returns.
+        weights: [B] w_t, importance weights. Constant.
     Returns:
         [] loss; its gradient in `values` is zero where the limit binds.
     """
     check_same_shape("value_loss", values=values, targets=targets, mask=mask)
     errors = jnp.where(mask > 0, values - lax.stop_gradient(targets), 0.0) ** 2
-    return masked_mean(errors if vf_clip_param is None else jnp.minimum(errors, vf_clip_param), mask)
+    bounded = errors if vf_clip_param is None else jnp.minimum(errors, vf_clip_param)
+    return masked_mean(weights * bounded, mask)
 
 
 def explained_variance(

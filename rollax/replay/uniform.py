@@ -188,8 +188,9 @@ class UniformReplay:
             burn_in: rows before those, which only advance the policy's state.
             beta: as for `sample`.
             aligned: True divides trajectories into sequences of T rows from their first row on, and takes the one
-                that contains the drawn transition; so trajectories of up to T rows are drawn whole. False: sequences
-                begin with the drawn transition.
+                that contains the drawn transition; so trajectories of up to T rows are drawn whole. A sequence of k
+                rows is then drawn k times as often as one of one row: its `weights` are divided by k, and have a mean
+                of 1, so that all rows count the same. False: sequences begin with the drawn transition.
         Returns:
             A padded batch, see `sequences_from`, with the `indices` of the drawn transition in all rows of a sequence.
         Raises:
@@ -200,6 +201,8 @@ class UniformReplay:
         first = self._first_rows(starts, length) if aligned else starts
         drawn = sequences_from(self._rows, first, weights, length, burn_in, n_step=self.n_step, gamma=self.gamma)
         drawn[SampleBatch.INDICES] = np.repeat(self._rows.links.indices(starts), drawn.max_seq_len)
+        if aligned:
+            drawn[SampleBatch.WEIGHTS] = _by_length(drawn[SampleBatch.WEIGHTS], drawn.max_seq_len)
         return drawn
 
     def update_priorities(self, indices: NDArray[np.integer], errors: NDArray[np.floating]) -> None:
@@ -305,6 +308,16 @@ class UniformReplay:
     def _weights(self, slots: NDArray[np.int64], beta: float) -> NDArray[np.float32]:
         """[K] importance weights of these transitions."""
         return np.ones(len(slots), np.float32)
+
+
+def _by_length(weights: NDArray[np.float32], length: int) -> NDArray[np.float32]:
+    """The weights of the rows of padded sequences, each divided by how many rows of its sequence are learned from."""
+    of_sequences = weights.reshape(-1, length)
+    learned = of_sequences > 0
+    sizes = learned.sum(axis=1)
+    # Their mean over the rows that are learned from is the mean before.
+    divided = of_sequences * (sizes.sum() / len(sizes) / sizes)[:, None]
+    return divided.astype(np.float32).ravel()
 
 
 def _of_rows(state: Mapping[str, Any]) -> dict[str, Any]:

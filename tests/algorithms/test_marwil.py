@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from rollax import ConfigError, SampleBatch
 from rollax.algorithms.marwil import BCConfig, BCPolicy, MARWILConfig, MARWILPolicy
+from rollax.errors import NonFiniteError
 from tests.algorithms.tables import Table, f32
 
 TABLE = {"model": {"custom_model": Table}, "seed": 0, "train_batch_size": 3}
@@ -85,6 +86,26 @@ class TestLoss:
         two, _ = policy_of(**self.config).compute_gradients(rows()[0:3:2])
         for name, gradient in gradients.items():
             np.testing.assert_allclose(gradient, two[name], rtol=1e-6)
+
+    def test_importance_weights_of_rows(self):
+        # Gradients are linear in the losses of rows: twice the weight, twice the row's share of the mean.
+        gradients, _ = policy_of(**self.config).compute_gradients(rows(weights=f32(1, 2, 0.5)))
+        plain, _ = policy_of(**self.config).compute_gradients(rows())
+        for name, gradient in gradients.items():
+            factors = f32(1, 2, 0.5).reshape(-1, *[1] * (gradient.ndim - 1))
+            np.testing.assert_allclose(gradient[:3], plain[name][:3] * factors, rtol=1e-5)
+
+    def test_weights_too_large_for_float32_name_the_limit(self):
+        # exp(½ · 9 / 0.01) is infinite.
+        policy = policy_of(**{**self.config, "moving_average_sqd_adv_norm_start": 1e-4})
+        before = policy.get_weights()
+        with pytest.raises(NonFiniteError, match="set max_weight=100"):
+            policy.learn_on_batch(rows())
+        assert all((before[name] == value).all() for name, value in policy.get_weights().items())
+        policy_of(**{**self.config, "moving_average_sqd_adv_norm_start": 1e-4}, max_weight=100.0).learn_on_batch(rows())
+        poisoned = rows(rewards=f32(3, np.inf, 7))
+        with pytest.raises(NonFiniteError, match="lower lr"):  # not a matter of the weights
+            policy_of(**self.config, max_weight=100.0).learn_on_batch(poisoned)
 
     def test_large_advantages_are_told_once(self, caplog):
         policy = policy_of(moving_average_sqd_adv_norm_start=1.0)

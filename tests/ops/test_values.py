@@ -33,6 +33,9 @@ def test_value_loss(wrap):
     value, gradient = wrap(jax.value_and_grad(value_loss))(values, targets, mask)
     assert value == pytest.approx(20 / 3)
     np.testing.assert_allclose(gradient, [-4 / 3, 8 / 3, 0, 0], rtol=1e-6)
+    # Importance weights: ½ · 4 + 2 · min(16, 10).
+    value = wrap(lambda w: value_loss(values, targets, mask, vf_clip_param=10.0, weights=w))(jnp.array([0.5, 2, 1, 1]))
+    assert value == pytest.approx(22 / 3)
 
 
 @COMPILED

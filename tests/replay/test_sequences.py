@@ -162,3 +162,15 @@ def test_returns_of_n_steps_end_where_the_sequence_ends():
     # The last two rows, 4 and 5, and the 6 that was observed after the truncation.
     np.testing.assert_allclose(batch["rewards"][12:16], [4.5, 5, 0, 0], rtol=1e-6)
     assert batch["target_steps"][12:16].tolist() == [2, 2, 0, 0]
+
+
+def test_rows_of_aligned_sequences_count_the_same():
+    # Trajectories of three rows in parts of two, 12 and 3: a draw of every transition has 12 twice and 3 once. Weights
+    # are in proportion 1/2, 1/2, 1, and their mean over 1, 2, 1, 2, 3 is 1: each row counts 5/3 in all.
+    buffer = AllOfThem(100, columns=["state_in"])
+    buffer.add(stateful("123/", "456/"))
+    batch = buffer.sample_sequences(0, 2, RNG, aligned=True)
+    rows, weights = (batch["obs"][:, 0] * 10).round().astype(int), batch["weights"]
+    totals = np.bincount(rows, weights)
+    np.testing.assert_allclose(totals[1:7], np.full(6, 5 / 3), rtol=1e-6)
+    assert weights[weights > 0].mean() == pytest.approx(1)
