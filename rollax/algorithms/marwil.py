@@ -152,8 +152,8 @@ class MARWILPolicy(JaxPolicy):
             if "mean_weight" not in error.parts["where"] or self.config.max_weight is not None:
                 raise
             raise NonFiniteError(
-                "Learning stopped: the weights exp(β Â / c) of actions are too large for float32. The policy is the one "
-                "before this step.",
+                "Learning stopped: the weights exp(β Â / c) are too large for float32. The policy is the one before "
+                "this step.",
                 where=error.parts["where"],
                 got=f"advantages far above c = {float(self.extra['mean_square']) ** 0.5:.3g}",
                 expected="β Â / c below 88",

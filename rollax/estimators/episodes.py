@@ -20,6 +20,7 @@ from rollax.spaces import in_dtypes, same_space, space_text
 MOST_CUT = 0.1
 """The share of cut trajectories up to which they are left out with a warning: more would bias the estimates."""
 
+_LARGEST_LOGP = 1e-3  # a probability of 1, and errors of rounding
 _READ = frozenset({SampleBatch.OBS, SampleBatch.ACTIONS, SampleBatch.REWARDS, SampleBatch.ACTION_LOGP})
 
 
@@ -141,6 +142,16 @@ class LoggedEpisodes:
                 fix="use 'dm', which needs none; or estimate_policy(behaviour='fitted'), which fits a model of the "
                 "behaviour policy",
             )
+        if all(leaf.dtype.kind in "iub" for leaf in trees.leaves(self.actions)):
+            largest = float(self.behaviour_logp.max(initial=-np.inf))
+            if largest > _LARGEST_LOGP:
+                raise DatasetError(
+                    "The data set has log-probabilities of discrete actions above 0.",
+                    where=self.where,
+                    got=f"action_logp up to {largest:.3g}",
+                    expected="logarithms of probabilities",
+                    fix="write log(p) in the place of p",
+                )
         return self.behaviour_logp
 
 

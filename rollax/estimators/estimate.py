@@ -118,7 +118,7 @@ def estimate(
         DatasetError: the log has no log-probabilities, which the method requires.
         PolicyError: the policy has no probabilities for the logged actions.
     """
-    gamma = _checked(methods, gamma, level, target)
+    gamma = _checked(methods, gamma, behaviour, level, target)
     rewards, lengths = episodes.rewards, episodes.lengths
     returns = importance.mean_of(importance.discounted_returns(rewards, lengths, gamma))
     behavior = bootstrap(returns, level=level, resamples=resamples, seed=seed)
@@ -232,16 +232,16 @@ def _sample_size(log_weights: np.ndarray, episodes: int, warnings: list[str]) ->
     return size
 
 
-def _checked(methods: Sequence[str], gamma: float | None, level: float, target: TargetPolicy) -> float:
-    for method in methods:
-        if method not in METHODS:
-            raise ConfigError(
-                "An unknown estimator.",
-                where="off_policy_estimation_methods",
-                got=method,
-                expected=f"some of {list(METHODS)}",
-                fix=nearest(method, METHODS),
-            )
+def _checked(methods: Sequence[str], gamma: float | None, behaviour: str, level: float, target: TargetPolicy) -> float:
+    for where, names, known in (
+        ("off_policy_estimation_methods", methods, METHODS),
+        ("behaviour of estimate", [behaviour], ("logged", "fitted")),
+    ):
+        for name in names:
+            if name not in known:
+                raise ConfigError(
+                    "An unknown name.", where=where, got=name, expected=f"of {list(known)}", fix=nearest(name, known)
+                )
     if gamma is None:
         config = target.runner.policy.config
         gamma = float(config.get("gamma", 1.0) if isinstance(config, Mapping) else getattr(config, "gamma", 1.0))

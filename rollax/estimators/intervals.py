@@ -12,6 +12,7 @@ from rollax.estimators.importance import Terms
 
 _NORMAL = NormalDist()
 _CELLS_AT_ONCE = 4_000_000
+_ROUNDING = 1e-13  # a spread that sums of equal numbers have
 
 
 class Interval(NamedTuple):
@@ -36,7 +37,7 @@ def bootstrap(terms: Terms, *, level: float = 0.95, resamples: int = 2000, seed:
         seed: of the draws.
     Returns:
         The interval; both ends are the estimate if there is one episode, or if all resamples give the same value. All
-        three are NaN if the estimate is. Resamples whose estimate is undefined are left out.
+        three are NaN if the estimate or a resample is not finite. Resamples whose estimate is undefined are left out.
     """
     estimate, episodes = terms.value, len(terms)
     if np.isnan(estimate):
@@ -53,14 +54,19 @@ def bootstrap(terms: Terms, *, level: float = 0.95, resamples: int = 2000, seed:
     values = _defined(np.concatenate(drawn))
     if not len(values):
         return Interval(math.nan, math.nan, math.nan)
-    std = float(values.std())
-    if std == 0:
+    scale = float(np.abs(values).max())
+    if not math.isfinite(scale):
+        return Interval(math.nan, math.nan, math.nan)
+    if np.ptp(values) <= _ROUNDING * scale:
         return Interval(estimate, estimate, 0.0)
+    # Of weights near the largest float64 neither squares nor cubes are finite.
+    std = scale * float((values / scale).std())
     # Ties count half, and the share stays within (0, 1), where the normal quantile is finite.
     below = (np.count_nonzero(values < estimate) + 0.5 * np.count_nonzero(values == estimate)) / len(values)
     bias = _NORMAL.inv_cdf(min(max(below, 0.5 / resamples), 1 - 0.5 / resamples))
     left_out = _defined(terms.without_each())
     deviations = left_out.mean() - left_out
+    deviations /= np.abs(deviations).max(initial=0.0) or 1.0
     squares = float((deviations**2).sum())
     acceleration = float((deviations**3).sum()) / (6 * squares**1.5) if squares > 0 else 0.0
     tail = (1 - level) / 2

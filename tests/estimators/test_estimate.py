@@ -98,6 +98,10 @@ def test_a_log_without_probabilities_can_be_fitted(episodes) -> None:
 def test_refused_settings(episodes) -> None:
     with pytest.raises(ConfigError, match="wis"):
         estimate(target_of(TARGET), episodes, ["wiss"])
+    with pytest.raises(ConfigError, match="fitted"):
+        estimate(target_of(TARGET), episodes, ["wis"], behaviour="Fitted")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(DatasetError, match=r"log\(p\)"):
+        estimate(target_of(TARGET), replace(episodes, behaviour_logp=np.exp(episodes.behaviour_logp)), ["wis"])
     with pytest.raises(ConfigError, match="gamma"):
         estimate(target_of(TARGET), episodes, ["wis"], gamma=1.5)
     with pytest.raises(PolicyError, match="probabilities"):

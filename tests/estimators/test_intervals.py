@@ -42,3 +42,15 @@ def test_resamples_without_weight_count_as_zero() -> None:
     interval = bootstrap(terms, resamples=500)
     assert terms.value == 2.0
     assert 0.0 <= interval.low <= interval.high <= 2.0
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e160, 1e300])
+def test_the_interval_scales_with_the_estimate(scale: float) -> None:
+    values = np.random.default_rng(0).lognormal(size=20)
+    plain = np.array(bootstrap(mean_of(values), resamples=100))
+    np.testing.assert_allclose(np.array(bootstrap(mean_of(values * scale), resamples=100)) / scale, plain, rtol=1e-9)
+
+
+def test_an_estimate_beyond_float64_has_no_interval() -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert np.isnan(bootstrap(mean_of(np.full(4, 1.5e308)), resamples=10)).all()
