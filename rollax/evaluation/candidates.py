@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,7 +21,10 @@ from rollax.evaluation.slot_moments import SlotMoments
 from rollax.ops.evolution import SIGNS, action_stream, candidate, direction, episode_seed
 from rollax.policy.searched_policy import SearchedPolicy
 
+log = logging.getLogger("rollax.sampling")
 _IDLE = -1
+_LONG_EPISODE = 100_000  # steps
+_POLLS_BETWEEN_CHECKS = 1000
 _NOISE_ROWS = 64
 _SIDES = len(SIGNS)
 
@@ -63,14 +67,22 @@ class CandidatePlayer:
         self._task_of = np.full(slots, _IDLE)
         self._returns = np.zeros(slots)
         self._noise = _ActionNoise(slots)
+        self._has_warned = False
 
     def play(self, request: Candidates) -> CandidateReturns:
-        """Plays the episodes of a request, with the policy's parameters as θ."""
+        """Plays the episodes of a request, with the policy's parameters as θ.
+
+        Returns once all have ended: the environment has to end each. A warning is logged once where one is very long.
+        """
         started = time.perf_counter()
         self._sampler.restart()
         self._sampler.take_metrics()
         self._begin(request)
+        polls = 0
         while self._left:
+            polls += 1
+            if polls % _POLLS_BETWEEN_CHECKS == 0 and not self._has_warned:
+                self._warn_of_a_long_episode()
             for rows in self._waiting:
                 self._act(rows)
             self._waiting = self._observe(self._env.poll_rows())
@@ -208,6 +220,20 @@ class CandidatePlayer:
         rewards = self._episodes["reward"][slots]
         self._episodes.end_trajectories(slots, np.zeros(len(slots), np.int64), rewards)
         self._episodes.end(slots)
+
+    def _warn_of_a_long_episode(self) -> None:
+        lengths = np.where(self._task_of == _IDLE, 0, self._episodes["length"])
+        slot = int(lengths.argmax())
+        if lengths[slot] >= _LONG_EPISODE:
+            self._has_warned = True
+            log.warning(
+                "An episode of a candidate has not ended after %d steps (worker %d, sub-environment %d). A generation "
+                "waits for all of its episodes. If this one never ends, limit episodes: gym.make(..., "
+                "max_episode_steps=...), or wrap the environment in gymnasium.wrappers.TimeLimit.",
+                lengths[slot],
+                self._worker_index,
+                slot,
+            )
 
     def _not_finite(self, slot: int) -> NonFiniteError:
         task = self._task_of[slot]

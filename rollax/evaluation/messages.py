@@ -72,7 +72,7 @@ class Candidates:
         indices: [n] the numbers k of the directions.
         noise_stdev: σ.
         episodes: played by each candidate.
-        action_noise: standard deviation of what is added to Box actions.
+        action_noise: standard deviation of what is added to actions, whose space is a Box if it is not 0.
         sign_rewards: whether a return is the sum of the signs of the rewards.
         reward_offset: added to each reward of a return, before its sign is taken or it is clipped.
     """

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _NAME = "rollout worker"
 _ADVICE = (
-    "look for an endless loop in the environment; if it is only slow, raise sample_timeout_s or lower "
-    "rollout_fragment_length"
+    "look for an endless loop in the environment; if it is only slow, raise sample_timeout_s, or lower "
+    "rollout_fragment_length, with ARS and ES num_envs_per_worker"
 )
 
 
@@ -35,9 +35,9 @@ class Reply(NamedTuple):
 
 
 class _Sent:
-    """The version of the last update sent to a worker."""
+    """The last update sent to a worker."""
 
-    version = -1
+    update: Any = None
 
 
 class RemoteWorkers(ActorPool):
@@ -61,7 +61,6 @@ class RemoteWorkers(ActorPool):
         makes: bool = False,
     ) -> None:
         self._update: Any = None
-        self._version = 0
         failures = Failures(rules, _NAME, _ADVICE)
         super().__init__(actors, range(1, count + 1), failures, makes=makes, stop="stop", state=_Sent)
 
@@ -94,7 +93,7 @@ class RemoteWorkers(ActorPool):
         """Stores an update, which each worker receives with its next request; WorkerError if no worker is left."""
         if not len(self):
             raise self.failures.unavailable()
-        self._update, self._version = self._actors.put(update), update.version
+        self._update = self._actors.put(update)
 
     def request(self, index: int, method: str, *arguments: Any) -> None:
         """Requests a rollout (`sample_fragment`, `sample_apart`, `sample_gradients`) or the returns of candidates
@@ -128,9 +127,10 @@ class RemoteWorkers(ActorPool):
                 return replies
 
     def _arguments(self, actor: Actor, call: Call) -> tuple[Any, ...]:
-        if not call.collected or actor.state.version == self._version or self._update is None:
+        # Not by version: a restore sets it back, and the next update may have the number of one that was sent.
+        if not call.collected or actor.state.update is self._update:
             return call.arguments
-        actor.state.version = self._version
+        actor.state.update = self._update
         return (*call.arguments, self._update)
 
 

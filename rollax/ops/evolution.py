@@ -55,14 +55,14 @@ def centered_ranks(values: ArrayLike) -> NDArray[np.float64]:
     """Ranks of all elements, from -0.5 for the smallest to 0.5 for the largest.
 
     Source: Salimans et al. (2017), section 2.1, arXiv:1703.03864. Deviations: equal values have the mean of their
-        ranks, where the authors' code ranks them by position, so that θ moves although all returns are equal. NaN ranks
-        below all numbers.
+        ranks, where the authors' code ranks them by position, so that θ moves although all returns are equal. NaN and
+        infinite values, of both signs, have equal ranks below all others.
 
     Args:
         values: any shape, at least two elements.
     """
     flat = np.asarray(values, np.float64).ravel()
-    flat = np.where(np.isnan(flat), -np.inf, flat)
+    flat = np.where(np.isfinite(flat), flat, -np.inf)
     _, places, counts = np.unique(flat, return_inverse=True, return_counts=True)
     last = np.cumsum(counts) - 1
     ranks = (last - (counts - 1) / 2)[places]
@@ -78,13 +78,16 @@ def es_weights(returns: ArrayLike, shaping: Shaping = "centered_rank") -> NDArra
     Args:
         returns: [N, 2] of both sides.
         shaping: s. `centered_rank` and `centered_sign_rank` are `centered_ranks` over all returns; `sign` and
-            `identity` leave the returns as they are. For the modes with `sign`, a return is the sum of the signs of the
-            rewards.
+            `identity` leave the returns as they are; a direction with NaN or infinity has weight 0. For the modes with
+            `sign`, a return is the sum of the signs of the rewards.
     Raises:
         ShapeError: `returns` is not [N, 2].
     """
     both = _both_sides(returns)
-    shaped = centered_ranks(both) if shaping in ("centered_rank", "centered_sign_rank") else both
+    if shaping in ("centered_rank", "centered_sign_rank"):
+        shaped = centered_ranks(both)
+    else:
+        shaped = np.where(_finite(both)[:, None], both, 0.0)
     return (shaped[:, 0] - shaped[:, 1]) / shaped.size
 
 
@@ -95,7 +98,7 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
         g = 1/(b σ_R) Σ_k (r_k⁺ - r_k⁻) ε_k
         σ_R is the standard deviation of the 2b returns, that of the population, as in the authors' code.
     Deviations: g = 0 if these returns are equal. Of equal directions the earlier ones are used. A direction with NaN
-        ranks last and has no weight.
+        or infinity ranks last and has weight 0.
 
     Args:
         returns: [N, 2] of both sides.
@@ -104,10 +107,10 @@ def ars_weights(returns: ArrayLike, used: int | None = None) -> NDArray[np.float
         ShapeError: `returns` is not [N, 2].
     """
     both = _both_sides(returns)
-    best = both.max(axis=1)  # NaN if one of the two is
-    order = np.argsort(-np.where(np.isnan(best), -np.inf, best), kind="stable")
+    finite = _finite(both)
+    order = np.argsort(-np.where(finite, both.max(axis=1), -np.inf), kind="stable")
     chosen = order[: len(both) if used is None else used]
-    chosen = chosen[~np.isnan(best[chosen])]
+    chosen = chosen[finite[chosen]]
     weights = np.zeros(len(both))
     deviation = both[chosen].std() if len(chosen) else 0.0
     if deviation > 0:
@@ -219,3 +222,8 @@ def _both_sides(returns: ArrayLike) -> NDArray[np.float64]:
             expected="(N, 2), N >= 1: of θ + σ ε and of θ - σ ε",
         )
     return array
+
+
+def _finite(both: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """[N] whether the returns of both sides are finite."""
+    return np.isfinite(both[:, 0]) & np.isfinite(both[:, 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,12 +18,13 @@ from rollax.errors import ConfigError, PolicyError
 from rollax.evaluation.messages import CandidateReturns, Candidates
 from rollax.evaluation.remote_workers import RemoteWorkers
 from rollax.evaluation.rollout_worker import RolloutWorker
-from rollax.ops.evolution import gradient_estimate
+from rollax.ops.evolution import SIGNS, gradient_estimate
 from rollax.optimizers.optimizer import Optimizer, Stats
 from rollax.policy.searched_policy import SearchedPolicy
 from rollax.state import count
 
 log = logging.getLogger("rollax.optimizers")
+_EPISODES_AT_ONCE = 2  # per sub-environment; with 1, many would rest until the longest episode of a request ends
 
 
 class SearchOptimizer(Optimizer):
@@ -30,8 +32,8 @@ class SearchOptimizer(Optimizer):
 
     Numbers depend on the seed alone, not on the workers, their sub-environments, or the order of results: a direction
     is a function of (seed, generation, number), episodes have seeds of their own, and returns and statistics are joined
-    in the order of the directions. Directions of a worker that is lost are evaluated again. Observation statistics
-    change between generations only.
+    in the order of the directions. A remote worker plays a few directions for each request. Directions of a worker that
+    is lost are evaluated again. Observation statistics change between generations only.
 
     Subclasses implement `weights`; `decay` and `request` have defaults.
 
@@ -70,9 +72,11 @@ class SearchOptimizer(Optimizer):
         self._policy = policy
         # Here, because what a worker raises in a step is taken for a failure of its process.
         if self.remote:
-            self.remote.call_all("prepare_candidates", raises=True)
+            num_envs = max(self.remote.call_all("apply", _prepared, raises=True).values(), default=1)
         else:
-            local_worker.prepare_candidates()
+            num_envs = _prepared(local_worker)
+        episodes = len(SIGNS) * self.config.episodes_per_candidate  # of a direction
+        self._directions_at_once = -(-_EPISODES_AT_ONCE * num_envs // episodes)
         self.generation = 0
         seed = self.config.seed
         self._seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
@@ -117,21 +121,30 @@ class SearchOptimizer(Optimizer):
         if not self.remote:
             return [self.local_worker.play_candidates(self.request(missing))]
         results: list[CandidateReturns] = []
-        while len(missing):
-            workers = self.remote.indices
-            if not workers:
-                raise self.remote.failures.unavailable()
-            for place, index in enumerate(workers[: len(missing)]):
-                share = missing[place :: len(workers)]
-                self.remote.request(index, "play_candidates", self.request(share))
-            with self.timings.measured("wait_s"):
-                while self.remote.requests_under_way:
-                    replies = [reply.value for reply in self.remote.collect()]
-                    # An interrupted step may have left requests for older parameters.
-                    results += [part for part in replies if part.generation == self.generation]
-            # Those of a worker that was left out are requested of the others.
-            missing = np.setdiff1d(missing, np.concatenate([part.indices for part in results] or [missing[:0]]))
+        with self.timings.measured("wait_s"):
+            while len(missing):
+                results += self._requested(missing)
+                # Those of a worker that was left out are requested of the others.
+                missing = np.setdiff1d(missing, np.concatenate([part.indices for part in results] or [missing[:0]]))
         return results
+
+    def _requested(self, indices: NDArray) -> list[CandidateReturns]:
+        """The returns of these directions; those of a worker that is left out meanwhile are missing."""
+        workers = len(self.remote)
+        if not workers:
+            raise self.remote.failures.unavailable()
+        # Small shares, because `sample_timeout_s` limits each, and a faster worker takes more of them.
+        size = min(self._directions_at_once, -(-len(indices) // workers))
+        shares = deque(np.split(indices, range(size, len(indices), size)))
+        results: list[CandidateReturns] = []
+        while True:
+            for index in self.remote.short_of(1)[: len(shares)]:
+                self.remote.request(index, "play_candidates", self.request(shares.popleft()))
+            if not self.remote.requests_under_way:
+                return results
+            replies = [reply.value for reply in self.remote.collect()]
+            # An interrupted step may have left requests for older parameters.
+            results += [part for part in replies if part.generation == self.generation]
 
     def _move(self, returns: NDArray[np.float64], generation: int) -> dict[str, float]:
         """One step of the parameters; returns statistics."""
@@ -167,13 +180,28 @@ class SearchOptimizer(Optimizer):
         return {"generation": self.generation}
 
     def get_state(self) -> dict[str, Any]:
-        return {"generation": self.generation, "search_seed": self._seed}
+        """The number of generations, and the seed where the config has none."""
+        drawn = {"search_seed": self._seed} if self.config.seed is None else {}
+        return {"generation": self.generation, **drawn}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        generation, seed = (count(state, name, "optimizer") for name in ("generation", "search_seed"))
+        """Restores what `get_state` returned; a seed of the config stays.
+
+        Raises:
+            CheckpointError: a value is missing or wrong; nothing has changed then.
+        """
+        generation, seed = count(state, "generation", "optimizer"), self._seed
+        if self.config.seed is None and "search_seed" in state:
+            seed = count(state, "search_seed", "optimizer")
         self.generation, self._seed = generation, seed
 
 
 def adds_to_actions(policy: SearchedPolicy) -> bool:
     """Whether actions of this policy are numbers that noise can be added to."""
     return isinstance(policy.action_space, spaces.Box)
+
+
+def _prepared(worker: RolloutWorker) -> int:
+    """Makes what plays candidates in a worker; returns the number of its sub-environments."""
+    worker.prepare_candidates()
+    return worker.env.num_envs

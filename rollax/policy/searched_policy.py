@@ -42,9 +42,11 @@ class GreedyActions(FromDistribution):
 class SearchedPolicy(JaxPolicy):
     """Acts greedily on one network, whose parameters are a vector to its optimizer.
 
-    A Box action is the network's output, without a squashing function; other actions are the most probable ones. The
-    network is linear without a bias, and begins at 0, if there are no hidden layers (`model.fcnet_hiddens=()`) and no
-    images.
+    A Box action is the network's output, without a squashing function; other actions are the most probable ones.
+
+    Without hidden layers (`model.fcnet_hiddens=()`), the network is linear in the encoded observation, without a bias,
+    and these weights begin at 0. An image among other observations is encoded by a CNN. If all observations are images,
+    or embeddings describe the actions, the network is that of other algorithms.
     """
 
     statistics = ("gradient_norm", "weight_norm", "return_mean", "return_std", "return_max")

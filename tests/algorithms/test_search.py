@@ -91,6 +91,38 @@ class TestTheSameNumbers:
             with Trainer.from_checkpoint(path, trust_code=True, **changes) as trainer:
                 assert_same(state_after(trainer, 3)[1:], expected[1:])
 
+    @each_trainer
+    def test_after_a_restore_into_a_trainer_that_has_trained(self, trainer_class, monkeypatch, tmp_path):
+        settings = {**SMALL, "lr": 1.0, "noise_stdev": 0.5}
+        with trainer_class(Drift, {**settings, "seed": 7}) as trainer:
+            state_after(trainer, 2)
+            path = trainer.save(tmp_path)
+        monkeypatch.setattr(worker_set, "ray_workers", workers_here)
+        found = []
+        for num_workers in (0, 2):
+            with trainer_class(Drift, {**settings, "num_workers": num_workers}) as trainer:
+                state_after(trainer, 3)  # with workers: they have the weights of version 3, as the update that follows
+                trainer.restore(path)
+                found.append(state_after(trainer, 1)[1:])
+        assert_same(*found)
+
+    def test_another_seed_after_a_restore_is_another_run(self, tmp_path):
+        paths = {}
+        for seed in (0, None):
+            with ARSTrainer(Drift, {**SMALL, "seed": seed}) as trainer:
+                trainer.train()
+                paths[seed] = trainer.save(tmp_path / str(seed))
+        for path in paths.values():
+            with Trainer.from_checkpoint(path, trust_code=True) as trainer:
+                expected = state_after(trainer, 1)[1]
+            runs = []
+            for _ in range(2):
+                with Trainer.from_checkpoint(path, trust_code=True, seed=5) as trainer:
+                    assert trainer.optimizer.request(np.arange(1)).seed == 5
+                    runs.append(state_after(trainer, 1)[1])
+            assert_same(*runs)
+            assert not np.array_equal(*(run["default_policy"]["head.kernel"] for run in (runs[0], expected)))
+
     def test_without_a_seed_runs_differ_but_resume_exactly(self, tmp_path):
         with ARSTrainer(Drift, {**SMALL, "seed": None}) as trainer:
             trainer.train()
@@ -320,7 +352,7 @@ class TestLostWorkers:
         monkeypatch.setattr(worker_set, "ray_workers", mortal_workers)
         rules = {} if recreated else {"recreate_failed_workers": False, "ignore_worker_failures": True}
         assert_same(after(ARSTrainer, 2, num_workers=3, **rules), expected)
-        assert lost == [[1, 4]]
+        assert lost == [[2, 3]]
 
     def test_results_for_older_parameters_are_dropped(self, monkeypatch):
         monkeypatch.setattr(worker_set, "ray_workers", workers_here)
@@ -333,6 +365,36 @@ class TestLostWorkers:
             optimizer.generation += 1
             found = state_after(trainer, 1)
         assert_same((told + found[0], *found[1:]), expected)
+
+
+class TestRequests:
+    """A worker plays two episodes in each of its sub-environments for one request."""
+
+    @pytest.mark.parametrize(
+        ("settings", "sizes"),
+        [
+            ({"num_envs_per_worker": 2, "num_workers": 1}, [2, 2, 2, 2, 2]),
+            ({"num_envs_per_worker": 3, "num_workers": 2}, [3, 3, 3, 1]),
+            ({"num_envs_per_worker": 4, "num_workers": 2, "episodes_per_candidate": 3}, [2, 2, 2, 2, 2]),
+            ({"num_envs_per_worker": 1, "num_workers": 2, "episodes_per_candidate": 3}, [1] * 10),
+            ({"num_envs_per_worker": 64, "num_workers": 3}, [4, 4, 2]),  # no worker is left without directions
+        ],
+    )
+    def test_few_directions(self, monkeypatch, settings, sizes):
+        played: list[list[int]] = []
+
+        class Watched(LocalActors):
+            def call(self, handle, method, *rest):
+                if method == "play_candidates":
+                    played.append(rest[0].indices.tolist())
+                return super().call(handle, method, *rest)
+
+        monkeypatch.setattr(worker_set, "ray_workers", lambda *given: Watched(workers_here(*given)._start))
+        expected = after(ARSTrainer, 1, **{**settings, "num_workers": 0, "num_directions": 10})
+        found = after(ARSTrainer, 1, **{**settings, "num_directions": 10})
+        assert [len(indices) for indices in played] == sizes
+        assert sorted(index for indices in played for index in indices) == list(range(10))
+        assert_same(found, expected)
 
 
 class TestRefused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 
 import gymnasium as gym
@@ -15,6 +16,7 @@ from rollax import Callbacks, EnvError, MultiAgentEnv, PolicyError, RolloutWorke
 from rollax.algorithms.es import ESPolicy
 from rollax.algorithms.pg import PGPolicy
 from rollax.errors import NonFiniteError
+from rollax.evaluation import candidates
 from rollax.evaluation.messages import Candidates
 from rollax.models.outputs import Outputs
 from rollax.ops.evolution import direction, episode_seed
@@ -209,6 +211,29 @@ def test_sampling_and_evaluating_go_on_afterwards():
     assert len(worker.evaluate(6)) == 6
     expected = worker_of(num_envs_per_worker=1).play_candidates(request(3))
     np.testing.assert_array_equal(worker.play_candidates(request(3)).returns, expected.returns)
+
+
+class Long(Drift):
+    """Episodes of 60 steps."""
+
+    def reset(self, *, seed=None, options=None):
+        started = super().reset(seed=seed, options=options)
+        self.left = 60
+        return started
+
+
+def test_a_warning_of_an_episode_that_may_never_end(monkeypatch, caplog):
+    monkeypatch.setattr(candidates, "_POLLS_BETWEEN_CHECKS", 10)
+    monkeypatch.setattr(candidates, "_LONG_EPISODE", 50)
+    worker_of(num_envs_per_worker=2).play_candidates(request(30))  # 30 episodes of 3 to 9 steps in each
+    assert not caplog.records
+    worker = worker_of(Long, num_envs_per_worker=3)
+    for _ in range(2):
+        worker.play_candidates(request(2))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    for part in ("after 59 steps", "max_episode_steps", "TimeLimit"):  # seen at the 60th poll
+        assert part in record.getMessage()
 
 
 class Noting(Callbacks):

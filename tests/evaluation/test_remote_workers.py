@@ -58,6 +58,13 @@ class TestRequests:
         assert stand_in.asked(1, "sample_gradients") == stand_in.asked(2, "sample_gradients") == [(0, (last,)), (0, ())]
         assert second not in [argument for call in stand_in.calls for argument in call.arguments]
 
+    def test_an_update_with_the_version_of_an_earlier_one_is_sent_too(self, pool):
+        workers, stand_in = pool(1)
+        for _ in range(2):  # a restore in between has set the version back
+            workers.publish(update(4))
+            workers.request(1, SAMPLE)
+        assert stand_in.asked(1) == [(0, (("stored", 0),)), (0, (("stored", 1),))]
+
     def test_an_update_is_stored_once_however_many_take_it(self, pool):
         weights = {"a": {"w": np.zeros(2_500_000, np.float32)}}  # 10 MB
         workers, stand_in = pool(8)
@@ -147,6 +154,12 @@ class TestCalls:
         assert workers.call_all("get_state") == {2: ("get_state", 2, 0, 0)}
         assert clock.now == 1010
         assert stand_in.killed == [(1, 0)]
+
+    def test_the_advice_for_one_that_hangs_names_keys_of_each_algorithm(self, pool):
+        workers, _ = pool(rules=FailureRules(timeout_s=10.0), script={(1, 0, "play_candidates"): [Does(NEVER)]})
+        workers.request(1, "play_candidates")
+        with pytest.raises(WorkerError, match=r"rollout_fragment_length, with ARS and ES num_envs_per_worker"):
+            workers.collect()
 
     def test_one_that_first_finishes_much_else_has_not_hung(self, pool, clock):
         workers, _ = pool(rules=FailureRules(timeout_s=10.0), script={(1, 0, SAMPLE): [Does(8)] * 3})

@@ -213,6 +213,20 @@ def test_environments_that_the_driver_makes(make, given, by_driver):
     assert [context.num_workers for context in made] == [2] * len(made)
 
 
+def test_the_first_fragments_after_a_restore_are_those_of_the_restored_weights(make, tmp_path):
+    other = make(0, seed=7)
+    other.train()
+    path = other.save(tmp_path)
+    acted = other.get_weights()
+    trainer = make(2)
+    trainer.train()
+    trainer.train()  # its workers have the weights of version 2, as the first update after the restore
+    trainer.restore(path)
+    trainer.train()
+    for weights in trainer.workers.foreach_worker(lambda worker: worker.get_weights()):
+        assert_same(weights, acted)
+
+
 def test_restoring_forgets_what_was_under_way(make, tmp_path):
     trainer = make(2)
     path = trainer.save(tmp_path)

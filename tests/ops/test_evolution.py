@@ -35,7 +35,11 @@ class TestRanks:
 
     def test_nan_is_worst(self):
         np.testing.assert_array_equal(centered_ranks(np.array([np.nan, -9.0, 1.0])), [-0.5, 0, 0.5])
-        np.testing.assert_array_equal(centered_ranks(np.array([np.nan, -np.inf, 1.0])), [-0.25, -0.25, 0.5])
+
+    def test_infinite_values_are_as_bad_as_nan(self):
+        # places of the three: 0 1 2, so 1 each; of the numbers: 3 and 4. Of 4, minus 1/2.
+        values = np.array([np.nan, -np.inf, 1.0, np.inf, -9.0])
+        np.testing.assert_array_equal(centered_ranks(values), [-0.25, -0.25, 0.5, -0.25, 0.25])
 
     def test_their_sum_is_zero(self):
         values = np.random.default_rng(0).integers(0, 5, 40).astype(float)
@@ -54,6 +58,16 @@ class TestESWeights:
 
     def test_equal_returns_have_no_weight(self):
         np.testing.assert_array_equal(es_weights(np.full((4, 2), 3.0)), np.zeros(4))
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    def test_returns_that_are_not_finite(self, bad):
+        returns = np.array([[6.0, 1], [2, bad], [bad, bad], [4, 3]])
+        # differences 5, -, -, 1, divided by 2N = 8
+        for shaping in ("identity", "sign"):
+            np.testing.assert_array_equal(es_weights(returns, shaping), [5 / 8, 0, 0, 1 / 8])
+        # sorted: three bad ones 1 2 3 4 6: ranks 1 1 1 3 4 5 6 7 of 7
+        #   6 1 | 2 - | - - | 4 3   ranks 7 3 | 4 1 | 1 1 | 6 5, differences 4 3 0 1
+        np.testing.assert_allclose(es_weights(returns), np.array([4, 3, 0, 1]) / 7 / 8)
 
     @pytest.mark.parametrize("shaping", ["centered_rank", "identity"])
     def test_swapped_sides_change_the_sign(self, shaping):
@@ -94,10 +108,16 @@ class TestARSWeights:
     def test_the_first_of_equal_directions_is_used(self):
         assert np.flatnonzero(ars_weights(np.array([[1.0, 2], [5, 0], [0, 5], [5, 1]]), 2)).tolist() == [1, 2]
 
-    def test_nan_is_not_used(self):
-        weights = ars_weights(np.array([[np.nan, 100], [1, 3], [6, 2]]), 2)
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    def test_directions_that_are_not_finite_are_not_used(self, bad):
+        weights = ars_weights(np.array([[bad, 100], [1, 3], [6, 2]]), 2)
         np.testing.assert_allclose(weights, np.array([0, -2, 4]) / (2 * np.std([1, 3, 6, 2])))
-        np.testing.assert_array_equal(ars_weights(np.full((2, 2), np.nan)), 0)
+        np.testing.assert_array_equal(ars_weights(np.full((2, 2), bad)), 0)
+
+    def test_all_directions_but_an_infinite_one(self):
+        # The returns 1 2 0 5 have the mean 2 and the variance 14/4; b = 2.
+        weights = ars_weights(np.array([[1, 2], [3, -np.inf], [0, 5]]))
+        np.testing.assert_allclose(weights, np.array([-1, 0, -5]) / (2 * np.sqrt(3.5)))
 
 
 class TestDirections:
