@@ -24,7 +24,7 @@ class Evaluator:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        self._estimates = estimates_of(trainer)
+        self._estimates = estimates_of(trainer) if trainer.learns else None
         self._worker: RolloutWorker | None = None  # made at the first evaluation
 
     def evaluate(self, num_episodes: int | None = None) -> EvaluationResult:

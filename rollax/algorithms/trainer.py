@@ -21,6 +21,7 @@ from rollax.evaluation.metrics import EpisodeWindow, EvaluationResult, TrainResu
 from rollax.evaluation.rollout_worker import RolloutWorker
 from rollax.evaluation.worker_policies import DEFAULT_POLICY
 from rollax.evaluation.worker_set import WorkerSet
+from rollax.optimizers.evaluation_only import EvaluationOnly
 from rollax.optimizers.optimizer import Optimizer, WaitEndedError
 from rollax.policy.policy import Policy
 
@@ -46,12 +47,15 @@ class Trainer:
     optimizer_class: ClassVar[type[Optimizer]]
     """How samples become updates."""
 
+    learns = True
+    """False in a trainer that was opened for evaluation only."""
+
     def __init__(self, env: Any = None, config: Mapping[str, Any] | TrainerConfig | None = None) -> None:
         if not hasattr(self, "config_class"):
             raise TypeError(f"{type(self).__name__} is abstract: build the trainer of an algorithm, as PPOTrainer.")
         refuse_config_of_another(config, type(self))
         self._config = resolve_config(self.config_class, config, **({} if env is None else {"env": env}))
-        optimizer_class = optimizer_class_of(type(self), self._config)
+        optimizer_class = optimizer_class_of(type(self), self._config) if self.learns else EvaluationOnly
         self._config = with_spaces_of_data(self._config, f"{type(self).__name__}(env=...)")
         self.workers = WorkerSet(self.config, self.policy_class, samples=steps_the_env(self.config))
         self.optimizer = optimizer_class(self.workers.local, self.workers.remote, self.config)
@@ -326,10 +330,11 @@ class Trainer:
         self.restored_from = Path(path)
 
     @classmethod
-    def from_checkpoint(cls, path: str | Path, *, trust_code: bool = False, **changes: Any) -> Self:
+    def from_checkpoint(cls, path: str | Path, *, trust_code: bool = False, learn: bool = True, **changes: Any) -> Self:
         """Returns a trainer restored from a checkpoint; `Trainer.from_checkpoint` takes any algorithm's.
 
         Args:
+            learn: False opens it for `evaluate` and `record` only, without recorded data and remote workers.
             trust_code: import the classes and functions that the checkpoint names, your own trainer class included.
             changes: config keys to replace, such as `env` or keys that hold code.
         Raises:
@@ -341,12 +346,15 @@ class Trainer:
         stored = checkpoint.read(Path(path))
         if cls is Trainer:
             trainer_class: Any = checkpoint.trainer_class_of(stored, path, trust_code=trust_code)
-            return trainer_class.from_checkpoint(path, trust_code=trust_code, **changes)
+            return trainer_class.from_checkpoint(path, trust_code=trust_code, learn=learn, **changes)
         checkpoint.check_same("algorithm", stored["algorithm"], cls.name, path)
         checkpoint.refuse_untrusted(path, stored["config"], changes, trust_code=trust_code)
         config = cls.config_class.from_json(stored["config"], trust_code=trust_code, **changes)
         refuse_first_values(config, changes, stored["config"], path)
-        trainer = cls(config=config)
+        trainer = cls.__new__(cls)
+        if not learn:
+            trainer.learns, config = False, config.changed(num_workers=0)
+        trainer.__init__(config=config)
         trainer.restore(path)
         return trainer
 

@@ -74,7 +74,7 @@ def evaluate(
     with readable_errors(traceback):
         import_first(imports)
         changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
-        trainer = open_trainer(newest_checkpoint(checkpoint), run=run, trust_code=trust_code, **changes)
+        trainer = open_trainer(newest_checkpoint(checkpoint), run=run, trust_code=trust_code, learn=False, **changes)
         try:
             results = trainer.evaluate(episodes, record_dir=None if video is None else str(video))
             if not quiet:

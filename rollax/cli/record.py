@@ -36,7 +36,7 @@ def record(
     with readable_errors(traceback):
         import_first(imports)
         changes = {key: value for key, value in (("env", env), ("seed", seed)) if value is not None}
-        trainer = open_trainer(newest_checkpoint(checkpoint), run=run, trust_code=trust_code, **changes)
+        trainer = open_trainer(newest_checkpoint(checkpoint), run=run, trust_code=trust_code, learn=False, **changes)
         try:
             results = trainer.record(episodes, out, explore=not greedy, infos=infos)
             print(evaluation_line(results))

@@ -1,0 +1,38 @@
+"""`EvaluationOnly`: the optimizer of a trainer that was opened to evaluate its policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rollax.errors import ConfigError
+from rollax.optimizers.optimizer import Optimizer, Stats
+
+
+class EvaluationOnly(Optimizer):
+    """Learns nothing: it needs no recorded data, no replay buffer and no remote workers.
+
+    The state of the optimizer that was saved is kept as it is, and saved again.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._state: dict[str, Any] = {}
+
+    def step(self) -> Stats:
+        """Raises ConfigError."""
+        raise ConfigError(
+            "A trainer that was opened to evaluate its policies does not learn.",
+            where="Trainer.train",
+            got="from_checkpoint(..., learn=False)",
+            expected="learn=True, the default",
+            fix="open the checkpoint without learn=False",
+        )
+
+    def get_state(self) -> dict[str, Any]:
+        """The state that `set_state` got."""
+        return self._state
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Keeps the state of another optimizer."""
+        self._state = dict(state)
